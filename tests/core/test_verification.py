@@ -32,7 +32,6 @@ PF = PfFacts(
     driver="ice",
     link_mbps=1000,
     free_mbps=1000,
-    free_vfs=8,
 )
 ENFORCED = {"min_by": "hardware", "max_by": "hardware"}
 FAIR = (567.0, 267.0, 166.0)
@@ -105,6 +104,11 @@ def test_rate_that_nothing_enforces_is_not_promised(claim):
     site = ChosenSite(card(competing=(5.0, 900.0, 95.0), capped=950.0), min_by=claim, max_by=claim)
     assert result_of(site, Check.RESERVATION) == [Result.UNCLAIMED] * 3
     assert result_of(site, Check.CAP) == [Result.UNCLAIMED]
+
+
+def test_cap_that_does_not_cover_the_traffic_is_not_promised():
+    [cap] = outcomes(ChosenSite(card(capped=900.0), max_by=None))[Check.CAP]
+    assert (cap.result, cap.why) == (Result.UNCLAIMED, "a cap by software does not cover a card's verbs")
 
 
 @pytest.mark.parametrize(

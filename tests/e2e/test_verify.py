@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +106,8 @@ def test_verify_fails_on_a_card_that_shows_a_rate_and_does_not_keep_it(verify: V
 def test_verify_gives_everything_back_when_it_is_interrupted(verify: Verify, end: signal.Signals) -> None:
     running = verify.start("--pf", "enp1s0f0")
     running.send_signal(end)
+    time.sleep(0.05)
+    running.send_signal(end)  # as people do who do not like to wait
     _, said = running.communicate(timeout=30)
     assert running.returncode == 2, said
     assert "interrupted" in said

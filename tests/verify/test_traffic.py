@@ -6,12 +6,14 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.verification import UnmeasuredError
-from k8s_rdma.verify.node import frames_written
+from k8s_rdma.core.verification import Flow, Traffic, UnmeasuredError
+from k8s_rdma.verify.node import Endpoint, flow_of, frames_written
 from k8s_rdma.verify.traffic import Session, connect, listen, receive, send
+from k8s_rdma.wire.rest import Enforced, Interface
 
 HERE = "127.0.0.1"
 SESSION = Session(token="t" * 32, flows=2, streams=2, seconds=0.2, wait_s=5.0)
@@ -97,6 +99,32 @@ def test_connect_says_that_nobody_answers():
 def test_interface_that_is_not_there_is_named():
     with pytest.raises(UnmeasuredError, match="nothere: "):
         listen(HERE, "nothere")
+
+
+@pytest.mark.parametrize(
+    ("traffic", "rdma", "by"),
+    [
+        (Traffic.TCP, "mlx5_2", "software"),
+        (Traffic.VERBS, "mlx5_2", None),
+        (Traffic.VERBS, "rxe_0", "software"),
+    ],
+)
+def test_software_claims_nothing_of_the_verbs_of_a_card(traffic, rdma, by):
+    interface = Interface(
+        pf="0000:01:00.0",
+        vf=0,
+        ifname="rdma0",
+        mac="02:00:00:00:00:01",
+        min_tx_rate=0,
+        max_tx_rate=9,
+        set_min_tx_rate=0,
+        set_max_tx_rate=0,
+        enforced=Enforced(min=None, max="software"),
+        software_max_tx_rate=9,
+        rdma_device="mlx5_2",
+    )
+    endpoint = Endpoint(netns=Path("n"), address=HERE, interface=interface, rdma=rdma)
+    assert flow_of(1.0, endpoint, traffic) == Flow(mbps=1.0, max_by=by, cap_mbps=9)
 
 
 PERFTEST = """

@@ -33,7 +33,6 @@ PF = PfFacts(
     vendor="8086:1592",
     link_mbps=100_000,
     free_mbps=0,
-    free_vfs=0,
     holders=("team/secret",),
 )
 NAMES = {"enp1s0f0": "PF", "0000:01:00.0": "PF", "node-1.example": "NODE"}
@@ -94,7 +93,7 @@ def test_pf_has_left_what_pods_and_others_do_not_hold():
         ),
     )
     [pf] = pf_facts(status)
-    assert (pf.name, pf.free_vfs, pf.free_mbps, pf.holders) == ("eth0", 3, 590, ("team/p",))
+    assert (pf.name, pf.free_mbps, pf.holders) == ("eth0", 590, ("team/p",))
 
 
 def test_report_has_no_names():

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 COULD_NOT_MEASURE = 2
 """The exit status of a run that ended before there was a result."""
 
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 _STYLES = {
     Result.PASS: "green",
     Result.FAIL: "bold red",
@@ -113,8 +115,8 @@ def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: str | Non
 
 def _run(run: Callable[[], int]) -> int:
     """Run to the end, or to Ctrl-C, which the end of a session or of a service is as well."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    for number in _ENDS:
+        signal.signal(number, _interrupt)
     try:
         return run()
     except (K8sRdmaError, OSError) as error:
@@ -122,6 +124,13 @@ def _run(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("k8s-rdma: interrupted; everything that was made is gone\n")
     return COULD_NOT_MEASURE
+
+
+def _interrupt(*_: object) -> None:
+    """End the trials; no further signal ends what gives everything back."""
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def chosen(pfs: Sequence[PfFacts], names: Sequence[str]) -> list[PfFacts]:

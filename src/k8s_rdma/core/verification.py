@@ -34,6 +34,9 @@ _ROOM = 1.5
 _SMALLEST_MBPS = 10
 """Smaller reservations disappear in the tolerance of the larger ones."""
 
+_ACCOUNTED = "accounted only: nothing enforces it"
+_BYPASSED = "a cap by software does not cover a card's verbs"
+
 
 @unique
 class Result(StrEnum):
@@ -76,7 +79,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfFacts:
-    """A PF before its trials. free_vfs, free_mbps: for pods that ask by annotation. holders: pods on it.
+    """A PF before its trials. free_mbps: for pods that ask by annotation. holders: pods on it.
 
     vendor: PCI vendor and device. firmware: empty where unknown. link_mbps: None where unknown.
     rdma: whether its VFs have RDMA devices, so that verbs are to be measured.
@@ -89,7 +92,6 @@ class PfFacts:
     firmware: str = ""
     link_mbps: int | None
     free_mbps: int
-    free_vfs: int
     rdma: bool = False
     holders: tuple[str, ...] = ()
 
@@ -111,7 +113,7 @@ class Trial:
 class Flow:
     """The traffic that one interface sent, or received in a reverse trial.
 
-    min_by, max_by: what enforces its rates for this traffic, as its node says; None where it says nothing.
+    min_by, max_by: what enforces its rates, as its node says; None where that does not cover this traffic.
     cap_mbps: the cap as programmed, which is rounded down to what the driver takes.
     """
 
@@ -205,7 +207,7 @@ def judge_reservations(
     for mbps, flow in zip(reserved, flows, strict=True):
         holds = flow.mbps >= (1 - TOLERANCE) * mbps
         if flow.min_by in (None, "accounted"):
-            yield Result.UNCLAIMED, "accounted only: nothing enforces it"
+            yield Result.UNCLAIMED, _ACCOUNTED
         elif not is_full:
             yield (
                 Result.UNMEASURED,
@@ -263,7 +265,7 @@ def judge_cap(flow: Flow, cap_mbps: int, carried_mbps: float) -> tuple[Result, s
     """Judge an interface that sent alone. carried_mbps: what the machine carries without a cap."""
     cap = flow.cap_mbps or cap_mbps
     if flow.max_by in (None, "accounted"):
-        return Result.UNCLAIMED, "accounted only: nothing enforces it"
+        return Result.UNCLAIMED, _ACCOUNTED if flow.max_by else _BYPASSED
     if flow.mbps > (1 + TOLERANCE) * cap:
         return Result.FAIL, "more than the cap"
     if carried_mbps < _ROOM * cap:

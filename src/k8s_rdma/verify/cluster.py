@@ -19,7 +19,7 @@ import msgspec
 from k8s_rdma.core.programming import enforcers
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.core.verification import Flow, PfFacts, Rates, Traffic, Trial, UnmeasuredError
+from k8s_rdma.core.verification import Flow, PfFacts, Rates, Trial, UnmeasuredError
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import API_ERRORS
@@ -96,7 +96,7 @@ class ClusterSite:
         self._image = self._image or self._agents_image()
 
     def facts(self) -> tuple[PfFacts, ...]:
-        """The sending node's PFs."""
+        """The sending node's PFs. Verbs are left to one node: RdmaNodes do not list RDMA devices."""
         return tuple(pf_facts(self._status(self._options.sender)))
 
     def receivers(self) -> tuple[PfFacts, ...]:
@@ -105,8 +105,6 @@ class ClusterSite:
 
     def run(self, trial: Trial) -> tuple[Flow, ...]:
         """Create the pods, wait for the receiver's figures, and delete them."""
-        if trial.traffic is Traffic.VERBS:
-            raise UnmeasuredError("verbs are measured on one node: `k8s-rdma verify node`")
         options, peer_pf = self._options, self._options.receiver_pf or trial.pf.name
         peer = (options.receiver, peer_pf, Rates())
         rated = [(options.sender, trial.pf.name, rates) for rates in trial.senders]

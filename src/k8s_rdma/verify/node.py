@@ -155,20 +155,9 @@ class NodeSite:
             else:
                 figures = self._send(sources, destination, streams_of(trial.pf.link_mbps or 0))
             return tuple(
-                self._flow(mbps, endpoint.interface, trial.traffic)
+                flow_of(mbps, endpoint, trial.traffic)
                 for mbps, endpoint in zip(figures, senders, strict=True)
             )
-
-    def _flow(self, mbps: float, interface: Interface, traffic: Traffic) -> Flow:
-        """Combine a figure with the claim; a queueing discipline claims nothing of what a card sends."""
-        max_by = interface.enforced.max
-        bypassed = traffic is Traffic.VERBS and max_by == "software" and not self._soft_roce
-        return Flow(
-            mbps=mbps,
-            min_by=interface.enforced.min,
-            max_by=None if bypassed else max_by,
-            cap_mbps=interface.software_max_tx_rate or interface.set_max_tx_rate,
-        )
 
     # Traffic
 
@@ -228,7 +217,7 @@ class NodeSite:
             interface, address = self._interface(netns.name), f"198.18.0.{host}"
             endpoint = Endpoint(netns=netns, address=address, interface=interface, rdma=interface.rdma_device)
             _run(endpoint.command("ip", "address", "add", f"{address}/24", "dev", interface.ifname))
-            if self._soft_roce:
+            if self._soft_roce and not endpoint.rdma:
                 device = f"rxe_{netns.name}"
                 command = ("rdma", "link", "add", device, "type", "rxe", "netdev", interface.ifname)
                 _run(endpoint.command(*command))
@@ -294,6 +283,19 @@ class NodeSite:
         if report is None:
             raise K8sRdmaError(f"no agent answers: {why}")
         return report
+
+
+def flow_of(mbps: float, endpoint: Endpoint, traffic: Traffic) -> Flow:
+    """Combine a figure with the claim; a queueing discipline does not see verbs of a card's own device."""
+    interface = endpoint.interface
+    max_by = interface.enforced.max
+    bypassed = traffic is Traffic.VERBS and max_by == "software" and endpoint.rdma == interface.rdma_device
+    return Flow(
+        mbps=mbps,
+        min_by=interface.enforced.min,
+        max_by=None if bypassed else max_by,
+        cap_mbps=interface.software_max_tx_rate or interface.set_max_tx_rate,
+    )
 
 
 def _send_from(source: Endpoint, target: tuple[str, int], session: Session, flow: int) -> None:

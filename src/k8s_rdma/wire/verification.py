@@ -121,7 +121,6 @@ def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:
             for interfaces in allocation.interfaces
             if interfaces.pf == pf.pci
         ]
-        foreign_vfs = sum(use.vfs for use in pf.foreign if not use.pool)
         foreign_mbps = sum(use.vfs * use.min_mbps for use in pf.foreign)
         reserved_mbps = sum(interfaces.vfs * interfaces.min_mbps for _, interfaces in shares)
         yield PfFacts(
@@ -131,11 +130,5 @@ def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:
             vendor=pf.vendor,
             link_mbps=pf.link_mbps,
             free_mbps=max(0, (pf.link_mbps or 0) - foreign_mbps - reserved_mbps),
-            free_vfs=max(
-                0,
-                pf.capacity_vfs
-                - foreign_vfs
-                - sum(interfaces.vfs for _, interfaces in shares if not interfaces.pool),
-            ),
             holders=tuple(f"{pod.namespace}/{pod.name}".lstrip("/") for pod, _ in shares),
         )
