@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+LABELS = {"app.kubernetes.io/name": "k8s-rdma-verify"}
 SELECTOR = "app.kubernetes.io/name=k8s-rdma-verify"
 PODS = "/api/v1/namespaces/default/pods"
 RBAC = "rbac.authorization.k8s.io"
@@ -69,7 +70,9 @@ async def fail_pods(c: Cluster) -> list[dict[str, Any]]:
         return list(evicted.values())
 
 
-async def test_verify_makes_pods_with_few_rights_and_deletes_them(kind: str, tmp_path: Path) -> None:
+async def test_verify_makes_pods_with_few_rights_and_deletes_them_and_those_of_an_earlier_run(
+    kind: str, tmp_path: Path
+) -> None:
     async with cluster(kind, tmp_path, "w1", "w2") as c, AsyncExitStack() as agents:
         await prepare(c)
         for node in c.nodes.values():
@@ -79,6 +82,8 @@ async def test_verify_makes_pods_with_few_rights_and_deletes_them(kind: str, tmp
             await published(c, "w1")
             await published(c, "w2")
             kubelet = asyncio.create_task(fail_pods(c))
+            await c.create_pod("left", labels=LABELS, nodeName="w1")
+            await c.when("left", lambda pod: pod["status"].get("phase") == "Failed")
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "k8s_rdma", "verify", "cluster", "w1", "w2"),
                 *("--image", "registry.invalid/k8s-rdma:1", "--kubeconfig", str(await verifier(c))),
@@ -88,18 +93,19 @@ async def test_verify_makes_pods_with_few_rights_and_deletes_them(kind: str, tmp
             output, errors = (text.decode() for text in await process.communicate())
             kubelet.cancel()
             evicted = await kubelet
+            assert await pods(c) == []
     assert process.returncode == 2, output + errors
     assert "a pod failed: the node is low on memory" in output
-    assert {pod["spec"]["nodeName"] for pod in evicted} == {"w1", "w2"}  # each receives once
+    assert {pod["spec"]["nodeName"] for pod in evicted[1:]} == {"w1", "w2"}  # each receives once
 
 
-async def test_verify_deletes_what_another_run_left_and_waits_for_none(kind: str, tmp_path: Path) -> None:
+async def test_verify_refuses_to_run_beside_another_run(kind: str, tmp_path: Path) -> None:
     async with cluster(kind, tmp_path, "w1", "w2") as c, AsyncExitStack() as agents:
         await prepare(c)
         for node in c.nodes.values():
             await agents.enter_async_context(publishing(c, node))
             await published(c, node.server.name)
-        await c.create_pod("left", labels=dict([SELECTOR.split("=")]), nodeName="w1")
+        await c.create_pod("running", labels=LABELS, nodeName="w1")
         command = (sys.executable, "-m", "k8s_rdma", "verify", "cluster", "w1", "w2", "--image", "i")
         kubeconfig = await verifier(c)
         process = await asyncio.create_subprocess_exec(
@@ -108,4 +114,4 @@ async def test_verify_deletes_what_another_run_left_and_waits_for_none(kind: str
         _, errors = await process.communicate()
         assert process.returncode == 2
         assert "pods of another run are there" in errors.decode()
-        assert [pod["metadata"]["name"] for pod in await pods(c)] == ["left"]
+        assert [pod["metadata"]["name"] for pod in await pods(c)] == ["running"]
