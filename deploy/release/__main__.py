@@ -33,6 +33,9 @@ def main() -> int:
 
 def _build(options: argparse.Namespace) -> None:
     source = read_source(options.root, options.version, options.source)
+    if options.key is not None and not options.key.is_file():
+        msg = f"KEY={options.key}: there is no such file"
+        raise ReleaseError(msg)
     finished = options.output / source.version
     draft = options.output / f".{source.version}.new"
     shutil.rmtree(draft, ignore_errors=True)

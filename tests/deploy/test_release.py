@@ -116,6 +116,15 @@ def test_release_is_the_same_bytes_of_another_clone_at_another_time(release: Pat
     assert len(digests(release)) == 10
 
 
+def test_release_is_refused_before_it_is_built_when_there_is_no_key(root: Path, tmp_path: Path):
+    command = [sys.executable, "-m", "deploy.release", "build", VERSION, "--root", str(root)]
+    options = ["--output", str(tmp_path / "dist"), "--key", str(tmp_path / "none")]
+    ended = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"release: KEY={tmp_path / 'none'}: there is no such file\n"
+    assert not (tmp_path / "dist").exists()
+
+
 def test_release_is_what_it_claims_to_be(release: Path, key: Path):
     lines = list(check_release(release, key.with_suffix(".signers"), IDENTITY))
     assert f"signature of {IDENTITY}" in lines
