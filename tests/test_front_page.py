@@ -32,6 +32,15 @@ def test_readme_is_read_in_a_few_minutes():
     assert len(README.splitlines()) <= 150
 
 
+def test_changelog_has_of_each_version_what_users_need():
+    parts = re.split(r"^## \[([\d.]+|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    lengths = {
+        version: len(text.splitlines()) for version, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    assert lengths
+    assert not {version: length for version, length in lengths.items() if length > 80}
+
+
 def test_figures_of_the_readme_are_those_of_the_page_of_measurements():
     measured = (ROOT / "docs" / "measured.md").read_text()
     rows = README.partition("## Figures")[2].partition("\n## ")[0]
