@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from binascii import b2a_base64
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,7 @@ from api_server import PODS, Api, ApiProtocol
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PodUid
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
-from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, rates_of
 
@@ -34,7 +35,15 @@ VFS = 120
 RENEWAL_S = 60.0
 RDMA_NODES = "/apis/k8s-rdma.io/v1alpha1/rdmanodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
-KEY = b"a key of thirty-two octets......"
+SIGNER = PrivateKey(b"a key of thirty-two octets......")
+KEYS = PlacementKeys.from_keys(SIGNER)
+KEY_FILE = b"-----BEGIN %s-----\n%s-----END %s-----\n" % (
+    b"PRIVATE KEY",
+    b2a_base64(bytes.fromhex("302e020100300506032b657004220420") + SIGNER.seed),
+    b"PRIVATE KEY",
+)
+"""Of the form that new installations have: Ed25519 in PKCS #8 (RFC 8410)."""
+
 FILLER = {
     "volumes": [],
     "containers": [{"name": "c", "image": "registry.example/x", "command": ["y" * 64] * 24}],
@@ -88,7 +97,7 @@ def bound_pod(node: int, pod: int) -> dict[str, Any]:
     """A pod that runs."""
     made = pod_object(f"job-{node}-{pod}", uid_of(node, pod), [rate_of(node, pod)])
     placement = Placement(node=NodeName(node_name(node)), interfaces=(interface_of(node, pod),))
-    text = encode_placement(placement, PodUid(uid_of(node, pod)), PlacementKeys.shared(KEY))
+    text = encode_placement(placement, PodUid(uid_of(node, pod)), KEYS)
     made["metadata"]["annotations"]["k8s-rdma.io/placement"] = text
     made["spec"]["nodeName"] = node_name(node)
     made["status"]["phase"] = "Running"

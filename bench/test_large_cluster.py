@@ -24,7 +24,7 @@ import pytest
 
 from k8s_rdma.kube.api import Listed
 from k8s_rdma.kube.client import connect
-from large_cluster import KEY, new_pod, node_name
+from large_cluster import KEY_FILE, new_pod, node_name
 from test_extender import REQUESTS, Caller, Cluster
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_config(directory: Path, api: str) -> tuple[Path, int]:
     """The extender's files; its configuration, and where it is to listen."""
     port = free_port()
     (directory / "kubeconfig").write_text(KUBECONFIG.format(port=api))
-    (directory / "key").write_bytes(KEY)
+    (directory / "key").write_bytes(KEY_FILE)
     config = directory / "extender.yaml"
     config.write_text(
         f"kubeconfig: {directory}/kubeconfig\nplacementKeyFile: {directory}/key\nport: {port}\nsource: crd\n"

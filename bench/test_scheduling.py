@@ -27,7 +27,7 @@ from cluster.nodes import node_object
 from cluster.processes import Program, running
 from cluster.publishers import CRD
 from cluster.real import obstacle, real
-from large_cluster import KEY, RDMA_NODES, lease, node_name, pod_object, rdma_node
+from large_cluster import KEY_FILE, RDMA_NODES, lease, node_name, pod_object, rdma_node
 from test_publishing import Programs
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ async def extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Program,
     """Run one with all defaults; its process, and its URL."""
     port = free_port()
     key, config = directory / "key", directory / "extender.yaml"
-    key.write_bytes(KEY)
+    key.write_bytes(KEY_FILE)
     kubeconfig = write_kubeconfig(directory / "extender.kubeconfig", plane, plane.admin_token)
     settings = {"kubeconfig": str(kubeconfig), "placementKeyFile": str(key), "port": port, "staleS": 3600}
     config.write_text(yaml.safe_dump(settings))

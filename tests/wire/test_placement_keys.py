@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from hashlib import sha512
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nacl import bindings as nacl_bindings
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
@@ -26,7 +29,7 @@ def signed(signer: SharedKey | PrivateKey) -> str:
     return encode(PLACEMENT, UID, PlacementKeys.from_keys(signer))
 
 
-def verifying(*keys: SharedKey | PublicKey) -> PlacementKeys:
+def verifying(*keys: SharedKey | PublicKey | PrivateKey) -> PlacementKeys:
     return PlacementKeys.from_keys(None, keys)
 
 
@@ -65,7 +68,39 @@ def test_placement_is_refused_when_its_key_is_removed(signer):
 @pytest.mark.parametrize("change", [{"node": "w2"}, {"uid": "another"}, {"policy": "same-pf"}])
 def test_placement_is_refused_when_changed_after_signing(signer, change):
     text = json.dumps({**json.loads(signed(signer)), **change})
-    assert "not made with this cluster's key" in refusal(text, verifying(signer.verifier))
+    for key in (signer, signer.verifier):
+        assert "not made with this cluster's key" in refusal(text, verifying(key))
+
+
+def test_private_key_verifies_its_own_signatures_and_no_others():
+    assert PAIR.verify(b"m", PAIR.sign(b"m"))
+    assert not PAIR.verify(b"n", PAIR.sign(b"m"))
+    assert not PAIR.verify(b"m", PAIR.verifier.prefix + OTHER_PAIR.sign(b"m").rpartition(":")[2])
+
+
+def test_private_key_verifies_a_signature_of_another_nonce():
+    """As `PublicKey` does: RFC 8032, section 5.1.6, with any number for r."""
+    digest = sha512(PAIR.seed).digest()
+    a = nacl_bindings.crypto_core_ed25519_scalar_reduce(_clamped(digest[:32]) + bytes(32))
+    r = nacl_bindings.crypto_core_ed25519_scalar_reduce(b"r" * 64)
+    point = nacl_bindings.crypto_scalarmult_ed25519_base_noclamp(r)
+    challenge = sha512(point + PAIR.verifier.raw + b"m").digest()
+    k = nacl_bindings.crypto_core_ed25519_scalar_reduce(challenge)
+    s = nacl_bindings.crypto_core_ed25519_scalar_add(r, nacl_bindings.crypto_core_ed25519_scalar_mul(k, a))
+    signature = PAIR.verifier.prefix + b64encode(point + s).decode()
+    assert signature != PAIR.sign(b"m")
+    assert PAIR.verifier.verify(b"m", signature)
+    assert PAIR.verify(b"m", signature)
+
+
+def _clamped(scalar: bytes) -> bytes:
+    """RFC 8032, section 5.1.5, step 2."""
+    return bytes([scalar[0] & 0xF8, *scalar[1:31], scalar[31] & 0x7F | 0x40])
+
+
+def test_signer_verifies_although_its_public_half_is_accepted_too():
+    keys = PlacementKeys.from_keys(PAIR, [OTHER_PAIR.verifier, PAIR.verifier])
+    assert keys.accepted == (PAIR, OTHER_PAIR.verifier)
 
 
 def test_signature_by_a_private_key_is_no_hmac_of_a_public_one():
@@ -91,7 +126,8 @@ def test_placement_counts_however_its_document_is_written(signer, spaced):
 @given(st.text(), st.booleans())
 def test_any_other_signature_is_refused(said: str, named: bool):
     public = PAIR.verifier
-    assert not public.verify(b"m", public.prefix + said if named else said)
+    for key in (PAIR, public):
+        assert not key.verify(b"m", public.prefix + said if named else said)
     assert not NEW.verify(b"m", said)
 
 
