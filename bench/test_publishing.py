@@ -46,6 +46,7 @@ APART_S = RENEW_S / AGENTS
 REST_S = 60.0
 BUDGET_PERCENT, BUDGET_KB = 1, 50
 _WAL = re.compile(r"^etcd_disk_wal_write_bytes_total ([0-9.e+]+)$", re.MULTILINE)
+_HEAP = re.compile(r"^# (?:HeapInuse =|Stack =) ([0-9]+)", re.MULTILINE)
 _ETCD = re.compile(r"--listen-client-urls=(\S+?)\x00")
 
 
@@ -128,8 +129,15 @@ async def make_objects(plane: Real) -> None:
             await http.post("/api/v1/nodes", json={"metadata": {"name": node_name(index)}})
 
 
-async def measured(directory: Path) -> tuple[float, float, float]:
-    """Percent of a processor of the API server and of etcd, and bytes a second, for all nodes."""
+async def heap_mib(plane: Real) -> float:
+    """The API server's heap and stacks, after a garbage collection."""
+    async with plane.client() as http:
+        profile = (await http.get("/debug/pprof/heap", params={"gc": "1", "debug": "1"})).text
+    return sum(float(size) for size in _HEAP.findall(profile)) / 2**20
+
+
+async def measured(directory: Path) -> tuple[float, float, float, float]:
+    """Percent of a processor of the API server and of etcd, bytes a second, and MiB, for all nodes."""
     async with real(directory) as plane, AsyncExitStack() as stack:
         await make_objects(plane)
         programs = Programs(directory)
@@ -137,6 +145,7 @@ async def measured(directory: Path) -> tuple[float, float, float]:
         began = programs.load()
         await asyncio.sleep(REST_S)
         at_rest = programs.load().per_second(began, REST_S)
+        heap = await heap_mib(plane)
         kubeconfig = write_kubeconfig(directory / "agents.kubeconfig", plane, plane.admin_token)
         tasks = []
         for index in range(AGENTS):
@@ -146,6 +155,7 @@ async def measured(directory: Path) -> tuple[float, float, float]:
         began = programs.load()
         await asyncio.sleep(MEASURED_S)
         publishing = programs.load().per_second(began, MEASURED_S)
+        heap = await heap_mib(plane) - heap
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()
@@ -153,7 +163,7 @@ async def measured(directory: Path) -> tuple[float, float, float]:
         api_server, etcd, wal = (
             (load - rest) * NODES / AGENTS for load, rest in zip(publishing, at_rest, strict=True)
         )
-        return api_server, etcd, wal
+        return api_server, etcd, wal, heap * NODES / AGENTS
 
 
 @pytest.mark.timeout(1_200)
@@ -164,12 +174,13 @@ def test_nodes_at_rest(record: Record, tmp_path: Path) -> None:
     paths = os.pathsep.join(path for path in sys.path if path)
     command, environment = [sys.executable, __file__, str(tmp_path)], {**os.environ, "PYTHONPATH": paths}
     answer = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout
-    api_server, etcd, wal = json.loads(answer)
+    api_server, etcd, wal, heap = json.loads(answer)
     what, note = f"{NODES:,} nodes at rest", f"{AGENTS} agents, scaled"
     record(
         f"{what}, kube-apiserver's processor", budget=BUDGET_PERCENT, measured=api_server, unit="%", note=note
     )
     record(f"{what}, etcd's processor", budget=None, measured=etcd, unit="%", note=note)
+    record(f"{what}, kube-apiserver's memory", budget=None, measured=heap, unit="MiB", note=note)
     record(f"{what}, etcd's log", budget=BUDGET_KB, measured=wal / 1e3, unit="KB/s", note=note)
 
 

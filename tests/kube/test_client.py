@@ -3,7 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,7 +28,10 @@ from k8s_rdma.kube.client import connect
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
 from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving
-from kube.conftest import DEADLINE_S
+from kube.conftest import DEADLINE_S, connected
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
 
@@ -469,6 +473,59 @@ async def test_bind_pod_is_uncertain_when_the_api_server_does_not_answer(answeri
     async with answering(handle, timeout_s=0.05) as client:
         with pytest.raises(ApiUncertainError, match="ReadTimeout"):
             await client.bind_pod(binding("u1"))
+
+
+@asynccontextmanager
+async def counting(*, closes: bool = False) -> AsyncIterator[tuple[str, list[str], asyncio.Event]]:
+    """A server without any pod: its URL, a request's first line per connection, and an event when one ends.
+
+    closes: whether it ends a connection after the first answer without having said so.
+    """
+    requests: list[str] = []
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        requests.append(head.decode().partition("\r\n")[0])
+        while head:
+            writer.write(b"HTTP/1.1 404 X\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+            await writer.drain()
+            if closes:
+                break
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.IncompleteReadError:
+                break
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests, ended
+
+
+@pytest.mark.parametrize(("limits", "connections"), [({}, 1), ({"keepalive_s": 0.0}, 2)])
+async def test_calls_share_a_connection_unless_it_was_idle_for_too_long(tmp_path, limits, connections):
+    async with counting() as (url, requests, _), connected(tmp_path, url, **limits) as client:
+        for name in ("p1", "p2"):
+            assert await client.get_pod("default", name) is None
+    assert len(requests) == connections
+
+
+async def test_call_goes_by_a_new_connection_when_the_other_end_closed_the_idle_one(tmp_path):
+    async with counting(closes=True) as (url, requests, ended), connected(tmp_path, url) as client:
+        assert await client.get_pod("default", "p1") is None
+        await ended.wait()
+        assert await client.get_pod("default", "p2") is None
+    assert len(requests) == 2
+
+
+async def test_calls_go_by_the_proxy_that_the_environment_names(tmp_path, monkeypatch):
+    async with counting() as (proxy, requests, _):
+        monkeypatch.setenv("http_proxy", proxy)
+        async with connected(tmp_path, "http://api.example:6443") as client:
+            assert await client.get_pod("default", "p1") is None
+    assert requests == ["GET http://api.example:6443/api/v1/namespaces/default/pods/p1 HTTP/1.1"]
 
 
 async def test_bind_pod_is_surely_not_done_when_nobody_listens(tmp_path):

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
+from urllib.request import getproxies
 
 import httpx2  # what lightkube 1.x raises
 import msgspec
 from lightkube import AsyncClient
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.models import User
 from lightkube.core.resource import (
     ApiInfo,
     GlobalResource,
@@ -64,6 +67,8 @@ from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+
+    from lightkube.config.kubeconfig import SingleConfig
 
     from k8s_rdma.core.ledger import Pod
 
@@ -317,6 +322,11 @@ async def write_lease(client: AsyncClient, lease: LeaseView) -> LeaseView:
 SILENCE_S = 600.0
 """Nodes alone make a change every five minutes, by their status."""
 
+KEEPALIVE_S = 75.0
+"""An agent renews its Lease every 60 s. The API server closes idle connections after 90 s (`IdleTimeout`,
+k8s.io/apiserver/pkg/server/secure_serving.go); firewalls and load balancers that drop them silently do so
+after minutes, as a rule."""
+
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 5.0
 STEADY_S = 10.0
@@ -332,22 +342,35 @@ def connect(
     in_cluster: bool = False,
     timeout_s: float = 5.0,
     silence_s: float = SILENCE_S,
+    keepalive_s: float = KEEPALIVE_S,
 ) -> Client:
     """A client by a kubeconfig file, or else as `kube.credentials` finds them.
 
     in_cluster: the service account and nothing else. timeout_s: for each call, and as long again for an exec
-    plugin where one is asked before it. silence_s: as in `Client`.
+    plugin where one is asked before it. silence_s: as in `Client`. keepalive_s: the time for which an idle
+    connection is used again, unless the API server has closed it.
     MalformedError when there is no such configuration, or it says nothing usable. To be called inside
     the event loop that uses it.
     """
     with usable_credentials(kubeconfig, in_cluster=in_cluster):
         config = credentials(kubeconfig, in_cluster=in_cluster)
-        client = AsyncClient(config, timeout=httpx2.Timeout(timeout_s))
+        client = AsyncClient(
+            config, timeout=httpx2.Timeout(timeout_s), transport=_transport(config, keepalive_s)
+        )
     http = connections_of(client)
     authenticate(http, config.user, timeout_s=timeout_s)
     http.event_hooks["request"].append(_Pace().begin)
     http.event_hooks["response"].append(read_refusal)
     return Client(client, silence_s=silence_s)
+
+
+def _transport(config: SingleConfig, keepalive_s: float) -> httpx2.AsyncHTTPTransport | None:
+    """The client's connections; None for lightkube's own, which go by the environment's proxies."""
+    if getproxies():
+        return None
+    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
+    limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=keepalive_s)
+    return httpx2.AsyncHTTPTransport(verify=verify, limits=limits)
 
 
 def require_kubeconfig(path: str) -> None:
