@@ -115,6 +115,26 @@ def test_generation_is_another_when_anything_differs_and_only_then(machine: Smal
         assert reports.build(look.scan(), Ledger()).generation == "e.2"
 
 
+class CountingReads(dict):
+    """Receipts that count how often all of them are read."""
+
+    reads = 0
+
+    def values(self):
+        self.reads += 1
+        return super().values()
+
+
+def test_report_is_made_once_for_all_readers_of_a_state(machine: SmallMachine) -> None:
+    reports, receipts = NodeReports(NodeName("w1"), epoch="e"), CountingReads()
+    with lookout(machine) as look:
+        first = reports.build(look.scan(), Ledger(receipts))
+        reads = receipts.reads
+        assert reports.build(look.scan(), Ledger(receipts)) is first
+        assert receipts.reads == reads > 0
+        assert reports.build(look.scan(), Ledger(receipts), problems=("late",)).generation == "e.2"
+
+
 def test_scan_fails_when_there_is_no_sysfs(tmp_path: Path) -> None:
     scan = HardwareScan(NodeReports(NodeName("w1"), epoch="e"), Selection(), sysfs=tmp_path / "none")
     with scan, pytest.raises(KernelError):

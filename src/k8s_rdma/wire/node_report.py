@@ -78,6 +78,7 @@ class NodeReports:
         self._epoch = epoch
         self._counter = 0
         self._last_report: NodeReport | None = None
+        self._last_state: tuple[object, ...] = ()
 
     def build(
         self,
@@ -91,6 +92,21 @@ class NodeReports:
 
         problems: of the observer itself, one sentence each. gpus: that kubelet gives pods.
         """
+        state = (hardware, ledger, unenforced, problems, tuple(gpus))
+        if self._last_report is None or state != self._last_state:
+            self._last_report = self._next(*state)
+            self._last_state = state
+        return self._last_report
+
+    def _next(
+        self,
+        hardware: Hardware,
+        ledger: Ledger,
+        unenforced: Unenforced,
+        problems: tuple[str, ...],
+        gpus: tuple[Gpu, ...],
+    ) -> NodeReport:
+        """Make the report of a state; the last one where both say the same."""
         report = node_report(
             node=self._node,
             generation=Generation(self._epoch, self._counter),
@@ -105,10 +121,10 @@ class NodeReports:
             problems=(*problems, *report.problems),
             gpus=tuple(map(_gpu, gpus)),
         )
-        if self._last_report is None or report != self._last_report:
-            self._counter += 1
-            self._last_report = replace(report, generation=str(Generation(self._epoch, self._counter)))
-        return self._last_report
+        if report == self._last_report:
+            return self._last_report
+        self._counter += 1
+        return replace(report, generation=str(Generation(self._epoch, self._counter)))
 
 
 def node_report(
