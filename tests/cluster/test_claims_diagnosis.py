@@ -245,7 +245,9 @@ async def test_doctor_sees_what_claims_lack(kind: str, tmp_path: Path):
         found = await claims_findings(c)
         assert found["claims-ok"] == "PFs in ResourceSlices: 2, of 1 node; DeviceClass rdma"
         policies = {key for key in found if key.startswith("policies-missing")}
-        assert {f"policies-missing k8s-rdma-{name}" for name in ("claims", "one-pod", "slices")} <= policies
+        assert {
+            f"policies-missing k8s-rdma-{name}" for name in ("claims", "claim-caps", "one-pod", "slices")
+        } <= policies
         await c.create_claim("one", request())
         await c.create_claim("two", request())
         await c.create_pod("p", "one")

@@ -13,9 +13,12 @@ import pytest
 
 from admission import policy
 from asked_annotations import BAD, GOOD, POLICIES, mixed
+from caps_cases import BAD as BAD_CAPS
+from caps_cases import GOOD as GOOD_CAPS
 from cluster.policies import GROUP, SINCE, apply_policies, until
 from cluster.real import obstacle
 from cluster.world import Cluster, cluster, collection
+from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,6 +142,28 @@ async def test_pod_that_was_malformed_before_the_policy_can_be_changed(tmp_path:
         path = "/api/v1/namespaces/default/pods/p"
         await c.patch(path, {"metadata": {"labels": {"a": "b"}, "annotations": {"other": "x"}}})
         await c.patch(path, {"metadata": {"annotations": {"rdma_interfaces_required": "[{}]"}}})
+
+
+def with_caps(text: str) -> Json:
+    made = pod("[]")
+    return {**made, "metadata": {**made["metadata"], "annotations": {CLAIM_CAPS_ANNOTATION: text}}}
+
+
+async def test_caps_of_claims_are_taken_and_refused_as_without_an_api_server(tmp_path: Path):
+    async with with_policy(tmp_path, "claim-caps", with_caps("[]")) as c:
+        for text in GOOD_CAPS:
+            assert await answer(c, with_caps(text)) == ("", ""), text[:100]
+        for text, expected in BAD_CAPS:
+            assert expected in (await answer(c, with_caps(text)))[0], text[:100]
+        for document in workloads(template_of(with_caps('{"rdma0": "80G"}'))):
+            assert '"rdma0": "80G": wanted a name' in (await answer(c, document))[0], document["kind"]
+        await c.create(with_caps('{"rdma0": 80000}'))
+        path, headers = "/api/v1/namespaces/default/pods/p", {"Content-Type": "application/merge-patch+json"}
+        worse = {"metadata": {"annotations": {CLAIM_CAPS_ANNOTATION: '{"rdma0": -1}'}}}
+        changed = await c.http.patch(path, json=worse, headers=headers)
+        assert changed.status_code == 422
+        assert 'k8s-rdma.io/claim-caps: "rdma0": -1: wanted a name' in changed.json()["message"]
+        await c.patch(path, {"metadata": {"annotations": {CLAIM_CAPS_ANNOTATION: None}}})
 
 
 async def test_pod_that_goes_past_the_extender_is_warned_of(tmp_path: Path):

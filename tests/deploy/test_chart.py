@@ -516,7 +516,9 @@ def test_token_of_the_nodes_account_is_the_agents_alone():
 
 
 CLAIMS = GIVEN["claims"]
-CLAIM_POLICIES = {"k8s-rdma-claims", "k8s-rdma-claims-order", "k8s-rdma-one-pod", "k8s-rdma-slices"}
+CLAIM_POLICIES = {
+    f"k8s-rdma-{name}" for name in ("claims", "claims-order", "claim-caps", "one-pod", "slices")
+}
 
 
 def names_of(objects: list[Json], kind: str) -> set[str]:

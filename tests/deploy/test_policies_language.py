@@ -77,6 +77,7 @@ def test_file_holds_a_policy_and_what_binds_it(name: str):
         ("slices", "Fail", ["Deny"]),
         ("claims-order", "Ignore", ["Warn", "Audit"]),
         ("annotation", "Ignore", ["Deny"]),
+        ("claim-caps", "Ignore", ["Deny"]),
         ("managed-resource", "Ignore", ["Warn", "Audit"]),
         ("scheduler-name", "Ignore", ["Warn", "Audit"]),
     ],
@@ -144,9 +145,9 @@ def test_injection_never_stands_in_the_way():
 def test_all_that_look_at_pods_and_templates_match_the_same_objects():
     one, *others = (
         documents(name)[0]["spec"]["matchConstraints"]
-        for name in ("annotation", "managed-resource", "scheduler-name")
+        for name in ("annotation", "claim-caps", "managed-resource", "scheduler-name")
     )
-    assert others == [one, one]
+    assert others == [one, one, one]
 
 
 def test_what_several_policies_call_by_one_name_is_the_same_in_all_of_them():

@@ -325,7 +325,7 @@ POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
 OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
 """Policies of a cluster that has the account which they narrow: an extender may run elsewhere."""
 
-OF_CLAIMS = frozenset({"k8s-rdma-claims", "k8s-rdma-one-pod", "k8s-rdma-slices"})
+OF_CLAIMS = frozenset(f"k8s-rdma-{name}" for name in ("claims", "claim-caps", "one-pod", "slices"))
 """Policies of a cluster whose nodes have PFs for claims."""
 
 OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
