@@ -14,6 +14,13 @@ from deviceplugin.test_dra import offer
 from extender.serving import served
 from extender.world import cluster
 from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.placement_annotation import (
+    CLAIM_CAPS_ANNOTATION,
+    CLAIM_CAPS_STATUS_ANNOTATION,
+    RatesStatus,
+    digest,
+    encode_rates_status,
+)
 from k8s_rdma.wire.resource_slice import quantity_of, slice_specs
 from kube.stored_objects import serving_objects
 
@@ -157,6 +164,27 @@ async def test_pod_that_has_its_claims_is_shown_with_pfs_and_bandwidth(tmp_path:
     ]
     pf = {"name": "f0", "interfaces": 2, "reserved_mbps": 35_000}
     assert document["claims"]["allocated"] == {"net": {"nodes": ["w1"], "pfs": [pf]}}
+
+
+@pytest.mark.parametrize(
+    ("caps", "of", "expected"),
+    [
+        ("[]", "[]", "refused: interface [b]rdma0[/]: no"),
+        ("{}", "[]", "not decided"),
+        ("{}", None, "not decided"),
+    ],
+)
+async def test_outcome_of_a_change_of_caps_is_shown(tmp_path: Path, caps: str, of: str | None, expected: str):
+    annotations = {CLAIM_CAPS_ANNOTATION: caps}
+    if of is not None:
+        status = RatesStatus(state="refused", request=digest(of), message="interface [b]rdma0[/]: no")
+        annotations[CLAIM_CAPS_STATUS_ANNOTATION] = encode_rates_status(status)
+    bound = annotated(pod(nodeName="w1"), annotations)
+    with api_server(tmp_path, bound, [allocated(("f0", 25_000))]) as kubeconfig:
+        ran = await explain(kubeconfig)
+        document = json.loads((await explain(kubeconfig, "--json", *NO_EXTENDER)).out)
+    assert f"last change of caps {expected}" in ran.out.splitlines()
+    assert document["claims"]["caps"] == expected
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from doctor.node_cases import run
-from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
+from k8s_rdma.doctor.cluster.claims import CapsFact, ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, KeyUsage, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
@@ -144,6 +144,9 @@ def claims(**more: Any) -> list[Finding]:
     return run(check_claims, replace(CLAIMS, **more))
 
 
+CAPS = CapsFact(pod="default/train", node="w1", age_s=300.0)
+
+
 def claims_with(text: str) -> list[Finding]:
     """With this configuration of kube-scheduler."""
     return claims(files=(SchedulerFile(location="/etc/kubernetes/scheduler.yaml", text=text),))
@@ -213,6 +216,8 @@ CASES: dict[str, list[Finding]] = {
     "claims-not-published": claims(slices_pfs={}),
     "claims-slice-unused": claims(slices_pfs={}, unused={"w1": "1 of its 2 ResourceSlices exist"}),
     "claims-unread": claims(unread=("resourceclaim a/b: Expected `int`, got `str`",)),
+    "claims-caps-refused": claims(caps=(replace(CAPS, refusal="interface rdma0: beyond its link"),)),
+    "claims-caps-undecided": claims(caps=(CAPS,)),
     "claims-two-schedulers": claims(
         schedulers={"default-scheduler": 3, "second": 1},
         profiles=[Profile(name="second", has_extender=False, location="ConfigMap kube-system/second")],

@@ -18,6 +18,14 @@ from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.placement_annotation import (
+    CLAIM_CAPS_ANNOTATION,
+    CLAIM_CAPS_STATUS_ANNOTATION,
+    RatesState,
+    RatesStatus,
+    digest,
+    encode_rates_status,
+)
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma.wire.rest import ForeignVf
@@ -30,9 +38,14 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+CAPS, STATUS = CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 LEASES = ExtenderConfig().node_lease_namespace
 API = "/apis/resource.k8s.io/v1"
 OUR_DRIVER = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+
+
+def caps_status(state: RatesState, text: str, message: str = "") -> str:
+    return encode_rates_status(RatesStatus(state=state, request=digest(text), message=message))
 
 
 def for_claims(pci: str, **fields: Any) -> PfReport:
@@ -109,6 +122,50 @@ def test_schedulers_are_those_of_bound_pods(tmp_path: Path):
     assert "claims-schedulers-unknown" not in found_by_doctor(
         tmp_path, for_claims(PF0), pods=waiting, claims=claims
     )
+
+
+@pytest.mark.parametrize(
+    ("phase", "annotations", "expected"),
+    [
+        ("Running", {}, {}),
+        ("Running", {CAPS: "{}", STATUS: caps_status("programmed", "{}")}, {}),
+        (
+            "Running",
+            {CAPS: "[]", STATUS: caps_status("refused", "[]", "interface a: no")},
+            {"claims-caps-refused": "keeps its caps: interface a: no"},
+        ),
+        ("Running", {CAPS: "{}"}, {"claims-caps-undecided": "w1 has not decided on its caps"}),
+        (
+            "Running",
+            {CAPS: "{}", STATUS: caps_status("refused", "[]", "interface a: no")},
+            {"claims-caps-undecided": "w1 has not decided on its caps"},
+        ),
+        ("Pending", {CAPS: "{}"}, {}),
+    ],
+)
+def test_caps_that_are_not_in_force_are_found(
+    tmp_path: Path, phase: str, annotations: Json, expected: dict[str, str]
+):
+    document = pod("a", "one", nodeName="w1") | {"status": {"phase": phase}}
+    document["metadata"] |= {"annotations": annotations}
+    found = found_by_doctor(
+        tmp_path, for_claims(PF0), pods=(document,), claims=(claim(devices(request()), "a"),)
+    )
+    assert {name: text for name, text in found.items() if name.startswith("claims-caps")} == expected
+
+
+def test_caps_that_were_written_just_now_are_not_late(tmp_path: Path):
+    written = {
+        "time": datetime.now(UTC).isoformat(),
+        "fieldsV1": {"f:metadata": {"f:annotations": {f"f:{CAPS}": {}}}},
+    }
+    document = pod("a", "one", nodeName="w1") | {"status": {"phase": "Running"}}
+    document["metadata"] |= {"annotations": {CAPS: "{}"}, "managedFields": [written]}
+    found = found_by_doctor(
+        tmp_path, for_claims(PF0), pods=(document,), claims=(claim(devices(request()), "a"),)
+    )
+    assert "claims-caps-undecided" not in found
+    assert "claims-ok" in found
 
 
 def test_claim_that_cannot_be_read_leaves_the_others_counted(tmp_path: Path):

@@ -29,6 +29,7 @@ from k8s_rdma.wire.cluster_claims import (
     read_claims,
 )
 from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES, claim_spec, has_extended_resources
+from k8s_rdma.wire.placement_annotation import CapsRequest
 from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExplanation
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def explain_claims(
         state="finished" if finished else "bound" if node else "waiting",
         node=node,
     )
+    if head.state == "bound":
+        head = replace(head, caps=CapsRequest.read(meta.get("annotations") or {}).describe())
     documents, obstacles, notes = _claim_documents(api, head.namespace, entries)
     documents |= unclaimed
     head = replace(head, obstacles=() if finished else obstacles, notes=notes)

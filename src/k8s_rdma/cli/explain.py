@@ -302,6 +302,8 @@ def _about_claims(claims: ClaimsExplanation) -> Iterator[str]:
     if claims.interfaces:
         noun = "interface" if claims.interfaces == 1 else "interfaces"
         yield f"asks by claims for {claims.interfaces} {noun}; {claims.reserved_mbps} Mb/s reserved\n"
+    if claims.caps:
+        yield f"last change of caps {escape(claims.caps)}"
     if claims.state == "bound":
         yield (
             f"on {escape(claims.node)}; where it does not start: `kubectl -n {escape(claims.namespace)} "

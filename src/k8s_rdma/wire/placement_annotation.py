@@ -521,6 +521,10 @@ class RatesStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     request: Annotated[str, msgspec.Meta(max_length=16)] = ""
     message: Annotated[str, msgspec.Meta(max_length=MAX_STATUS_MESSAGE)] = ""
 
+    def describe(self) -> str:
+        """Describe the outcome, with its reason where there is one."""
+        return f"{self.state}: {self.message}" if self.message else self.state
+
 
 _status_decoder = msgspec.json.Decoder(RatesStatus)
 
@@ -544,7 +548,7 @@ def describe_rates_status(annotations: Mapping[str, str]) -> str:
         status = decode_rates_status(text)
     except MalformedError as error:
         return error.message
-    return f"{status.state}: {status.message}" if status.message else status.state
+    return status.describe()
 
 
 def decode_rates_status(text: str) -> RatesStatus:
@@ -591,6 +595,13 @@ class CapsRequest(NamedTuple):
             if status.request == digest(self.text):
                 return status
         return None
+
+    def describe(self) -> str:
+        """Describe the outcome for that very text; empty where the pod has neither."""
+        if not (self.text or self.status_text):
+            return ""
+        status = self.status()
+        return status.describe() if status else "not decided"
 
 
 def encode_caps(caps: Mapping[str, int]) -> str:

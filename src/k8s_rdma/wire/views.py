@@ -203,7 +203,8 @@ class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """A pod's ResourceClaims of our driver, by the API server: `claims` of the document of `explain`.
 
     node: that the pod is bound to. interfaces, reserved_mbps: of claims that are not allocated yet, with the
-        preferred alternatives. allocated: the others, by the pod's names.
+        preferred alternatives. allocated: the others, by the pod's names. caps: the outcome of the last
+        change of caps; empty for none.
     obstacles: what keeps it from starting on any node. Other fields as in `Explanation`.
     """
 
@@ -215,6 +216,7 @@ class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     interfaces: int = 0
     reserved_mbps: int = 0
     allocated: dict[str, AllocatedClaim] = {}
+    caps: str = ""
     obstacles: tuple[str, ...] = ()
     malformed: str = ""
     nodes_known: int = 0

@@ -33,6 +33,8 @@ TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
 SCHEDULERS_UNKNOWN = CLAIMS.note("schedulers-unknown")
 UNREAD = CLAIMS.warning("unread")
 LEAST_ALLOCATED = CLAIMS.note("least-allocated")
+CAPS_REFUSED = CLAIMS.warning("caps-refused")
+CAPS_UNDECIDED = CLAIMS.warning("caps-undecided")
 FILTER_TIMEOUT = CLAIMS.note("filter-timeout")
 
 GATE = "DRAConsumableCapacity"
@@ -40,6 +42,20 @@ _MOST_SHOWN = 10
 _FILTER_TIMEOUT_S = 10.0
 """kube-scheduler's default (`DynamicResourcesArgs`, Kubernetes 1.36)."""
 _LONG_FILTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapsFact:
+    """A change of a running pod's caps that is not in force.
+
+    refusal: why its node's agent refuses it; empty while that has not decided.
+    age_s: since the change was written; None where unknown.
+    """
+
+    pod: str
+    node: str
+    refusal: str = ""
+    age_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +67,7 @@ class ClaimFacts:
     agents_pfs: PFs that are to be published, by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose
         slices kube-scheduler does not use, and why.
     schedulers: names of schedulers, with the number of bound, unfinished pods with claims that name each.
-    unread: ResourceClaims and pods that cannot be read, and why.
+    caps: changes of caps that are not in force. unread: ResourceClaims and pods that cannot be read, and why.
     profiles, files: as far as kube-scheduler's configuration can be read.
     """
 
@@ -62,6 +78,7 @@ class ClaimFacts:
     slices_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
     schedulers: Mapping[str, int] = field(default_factory=dict)
+    caps: Sequence[CapsFact] = ()
     unread: Sequence[str] = ()
     profiles: Sequence[Profile] = ()
     files: Sequence[SchedulerFile] = ()
@@ -76,6 +93,7 @@ def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
         *_check_api(facts),
         *_check_slices(facts),
         *_check_unread(facts),
+        *_check_caps(facts.caps),
         *_check_schedulers(facts),
     )
     yield from found
@@ -96,6 +114,27 @@ def _check_unread(facts: ClaimFacts) -> Iterator[Finding]:
             expected="objects of the API's schema",
             fix="correct what the message names, or a newer release",
         )
+
+
+def _check_caps(stuck: Sequence[CapsFact]) -> Iterator[Finding]:
+    for caps in stuck[:_MOST_SHOWN]:
+        if caps.refusal:
+            yield CAPS_REFUSED(
+                f"keeps its caps: {caps.refusal}",
+                about=caps.pod,
+                source="annotation k8s-rdma.io/claim-caps-status",
+                expected="caps that its claims, links, drivers and policies allow",
+                fix="correct what the message names: the agent tries again",
+            )
+        else:
+            since = "" if caps.age_s is None else f", for {caps.age_s:.0f} s"
+            yield CAPS_UNDECIDED(
+                f"{caps.node} has not decided on its caps{since}",
+                about=caps.pod,
+                source="annotations k8s-rdma.io/claim-caps, k8s-rdma.io/claim-caps-status",
+                expected="a decision within seconds",
+                fix=f"an agent with credentials: docs/live-rates.md; k8s-rdma doctor node on {caps.node}",
+            )
 
 
 def _check_api(facts: ClaimFacts) -> Iterator[Finding]:

@@ -27,10 +27,10 @@ from k8s_rdma.agent.ledger_store import DIRECTORY, deferred_deletes_in
 from k8s_rdma.config.devices import MOUNT_RESOURCE
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.ledger import Phase
-from k8s_rdma.doctor.cluster.claims import GATE, ClaimFacts
+from k8s_rdma.doctor.cluster.claims import GATE, CapsFact, ClaimFacts
 from k8s_rdma.doctor.cluster.components import KeyUsage
 from k8s_rdma.doctor.cluster.objects import CRD_NAME, WEBHOOK_NAME, CrdFacts, WebhookFacts
-from k8s_rdma.doctor.cluster.rates import RatesFact
+from k8s_rdma.doctor.cluster.rates import LATE_S, RatesFact
 from k8s_rdma.doctor.cluster.scheduler import DEFAULT_NAME, profiles
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.doctor.node.processes import Answer, LedgerFacts, ProcessFacts
@@ -49,8 +49,10 @@ from k8s_rdma.wire.cluster_claims import (
     pod_claims,
 )
 from k8s_rdma.wire.placement_annotation import (
+    CLAIM_CAPS_ANNOTATION,
     PLACEMENT_ANNOTATION,
     RATES_STATUS_ANNOTATION,
+    CapsRequest,
     decode_promise,
     decode_rates_status,
     digest,
@@ -210,8 +212,7 @@ def claim_facts(
     )
     if not (facts.classes or facts.agents_pfs or nodes):
         return facts
-    schedulers, unread = _schedulers(api, facts.classes)
-    return replace(facts, gate=_gate(api), schedulers=schedulers, unread=unread)
+    return _with_pods(replace(facts, gate=_gate(api)), api)
 
 
 def _pfs_for_claims(node: Mapping[str, Any]) -> dict[str, str]:
@@ -245,15 +246,16 @@ def _gate(api: Documents) -> bool | None:
     return gates[GATE] == "1" if GATE in gates else None
 
 
-def _schedulers(api: Documents, classes: frozenset[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Count bound, unfinished pods with claims of our classes by the name of their scheduler.
+def _with_pods(facts: ClaimFacts, api: Documents) -> ClaimFacts:
+    """Add what bound, unfinished pods with claims of our classes show, and what cannot be read.
 
-    Pods that wait may name a scheduler that there is not. Returns also what cannot be read, and why.
+    Pods that wait may name a scheduler that there is not.
     """
     ours, names, unread = set(), Counter[str](), []
+    caps: list[CapsFact] = []
     for claim in api.items(f"{CLAIMS_API}/resourceclaims"):
         try:
-            if not classes.isdisjoint(class_names([claim])):
+            if not facts.classes.isdisjoint(class_names([claim])):
                 ours.add(full_name(claim))
         except MalformedError as error:
             unread.append(error.message)
@@ -266,7 +268,22 @@ def _schedulers(api: Documents, classes: frozenset[str]) -> tuple[dict[str, int]
             continue
         if spec.get("nodeName") and not ours.isdisjoint(claims):
             names[str(spec.get("schedulerName") or DEFAULT_NAME)] += 1
-    return dict(names), tuple(unread)
+            caps += _stuck_caps(api, pod)
+    return replace(facts, schedulers=dict(names), caps=tuple(caps), unread=tuple(unread))
+
+
+def _stuck_caps(api: Documents, pod: dict[str, Any]) -> Iterator[CapsFact]:
+    """Yield the change of a running pod's caps if its agent refuses it, or takes too long to decide."""
+    request = CapsRequest.read(pod["metadata"].get("annotations") or {})
+    if not request.text or pod.get("status", {}).get("phase") != "Running":
+        return
+    status, fact = request.status(), CapsFact(pod=full_name(pod), node=str(pod["spec"]["nodeName"]))
+    if status is None:
+        age_s = _age_s(api, pod["metadata"], CLAIM_CAPS_ANNOTATION)
+        if age_s is None or age_s > LATE_S:
+            yield replace(fact, age_s=age_s)
+    elif status.state == "refused":
+        yield replace(fact, refusal=status.message)
 
 
 def full_name(obj: Mapping[str, Any]) -> str:
