@@ -61,7 +61,7 @@ class Delivered:
 
 def run(machine: Machine, scenario: Callable[[Delivered], Awaitable[None]], keys: PlacementKeys | None = KEY):
     async def main() -> None:
-        cluster = NoCluster(NODE, FixedKeys(keys), lambda pod: node.ledger.generation_of(pod))  # noqa: PLW0108
+        cluster = NoCluster(NODE, FixedKeys(keys), lambda: node.ledger.generations())  # noqa: PLW0108
         machine.cluster = cluster
         with machine.running(keys) as (node, verbs):
             access = NodeAccess(
@@ -133,7 +133,7 @@ def test_earlier_placement_is_refused_before_and_after_the_later_one_is_programm
         why = "placement: of generation 1, and there was generation 2"
         assert it.refused(document(900, 1)) == why
         await it.live.change_all()
-        it.cluster = NoCluster(NODE, FixedKeys(KEY), it.node.ledger.generation_of)  # of a restarted agent
+        it.cluster = NoCluster(NODE, FixedKeys(KEY), it.node.ledger.generations)  # of a restarted agent
         assert it.refused(document(900, 1)) == why
         assert it.rates() == [(2, 700)]
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from extender.node_server import PF0, held_interface, pf, report
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState
@@ -238,8 +240,16 @@ class Wire:
             if heard is None or heard < newer_than:
                 await self.request_report(node)
 
-    async def deliver(self, _node: NodeName, _placement: str) -> str:
-        return ""
+    async def deliver(self, node: NodeName, placement: str) -> str:
+        if node not in self.cluster.agents:
+            return ""
+        try:
+            return cast(
+                "str",
+                await self.call(f"deliver to {node}", lambda: self.cluster.deliver(node, placement)),
+            )
+        except (ApiUncertainError, ApiUnreachableError):
+            return ""
 
     def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         pass
@@ -271,7 +281,8 @@ class Cluster:
     pfs: of each node. versions: whether Bindings carry the pod's version. keys: sign placements. generations:
     of the rates that nodes have programmed, by pod. refused: the generation, and its interfaces, whose rates
     the node has not programmed although it tried, by pod. late: calls that nobody waits for any more, and
-    that may be carried out at any time.
+    that may be carried out at any time. agents: those without credentials, by node. starts: of each agent.
+    delivered: all that extenders sent to them.
     """
 
     nodes: dict[NodeName, dict[str, Held]]
@@ -283,6 +294,9 @@ class Cluster:
     refused: dict[str, tuple[int, Held]] = field(default_factory=dict)
     replicas: list[Replica] = field(default_factory=list)
     late: list[Call] = field(default_factory=list)
+    agents: dict[NodeName, NoCluster] = field(default_factory=dict)
+    starts: Counter[NodeName] = field(default_factory=Counter)
+    delivered: list[str] = field(default_factory=list)
     made: int = 0
     pods: dict[str, str] = field(default_factory=dict)
     registry: Registry = field(init=False)
@@ -380,7 +394,44 @@ class Cluster:
             )
             for each in told.allocations
         )
-        return facts_of(msgspec.structs.replace(told, allocations=allocations), node)
+        epoch = f"epoch{self.starts[node]}.1"
+        return facts_of(msgspec.structs.replace(told, generation=epoch, allocations=allocations), node)
+
+    # agents without credentials
+
+    def start_agent(self, node: NodeName) -> None:
+        """Start the node's agent, or start it anew: with its ledger, and no placement that was delivered."""
+
+        def generations() -> dict[PodUid, int]:
+            return {PodUid(uid): self.generations[uid] for uid in self.nodes[node]}
+
+        self.starts[node] += 1
+        self.agents[node] = NoCluster(node, FixedKeys(self.keys), generations)
+        for uid in self.nodes[node]:
+            self.refused.pop(uid, None)
+
+    def deliver(self, node: NodeName, placement: str) -> str:
+        """Return why the agent refuses a placement, as the node's server answers."""
+        self.delivered.append(placement)
+        try:
+            self.agents[node].deliver(placement.encode())
+        except K8sRdmaError as error:
+            return error.message
+        return ""
+
+    def program(self, name: str, *, fails: bool = False) -> None:
+        """Have the node's agent program what was delivered, if that fits beside what others have."""
+        node, uid = NodeName(self.node_of(name) or ""), PodUid(self.pods[name])
+        placement = self.agents[node].claims().get(uid) if node in self.agents else None
+        if placement is None or placement.generation <= self.generations[uid]:
+            return
+        held: Held = [(each.pf, each.min_tx_rate_mbps) for each in placement.interfaces]
+        others = (taken for other, taken in self.nodes[node].items() if other != uid)
+        if fails or sum(rate for taken in (held, *others) for _, rate in taken) > MBPS:
+            self.refused[uid] = placement.generation, held
+        else:
+            self.nodes[node][uid], self.generations[uid] = held, placement.generation
+            self.refused.pop(uid, None)
 
     def _refusal(self, uid: str) -> RatesRefusal | None:
         generation, _ = self.refused.get(uid, (0, []))

@@ -224,7 +224,7 @@ def test_rates_of_running_pods_change_and_no_node_is_ever_promised_more_than_it_
     run(_play_changes(acts))
 
 
-async def _three_pods() -> Cluster:
+async def three_pods() -> Cluster:
     """Pods that fill a node, but for a tenth of it, and two replicas of which the first binds."""
     cluster = Cluster({W1: {}, W2: {}}, keys=KEY)
     for _ in range(2):
@@ -241,7 +241,7 @@ async def _three_pods() -> Cluster:
 
 
 async def _play_changes(acts) -> None:
-    await _act_and_check(await _three_pods(), acts)
+    await _act_and_check(await three_pods(), acts)
 
 
 async def _play(acts, pfs: tuple[str, ...]) -> None:
@@ -255,7 +255,7 @@ async def _play(acts, pfs: tuple[str, ...]) -> None:
 async def _act_and_check(cluster: Cluster, acts) -> None:
     try:
         for what, which, other in acts:
-            await _act(cluster, what, which, other)
+            await act(cluster, what, which, other)
             await loop().settle()
             cluster.check()
         await _nothing_is_lost(cluster)
@@ -263,7 +263,7 @@ async def _act_and_check(cluster: Cluster, acts) -> None:
         await ended(cluster)
 
 
-async def _act(cluster: Cluster, what: str, which: int, other: int) -> None:
+async def act(cluster: Cluster, what: str, which: int, other: int) -> None:
     """Something of a process, of the scheduler, or of the world."""
     replica = cluster.replicas[which % len(cluster.replicas)]
     if what.startswith(("bind", "schedule")):

@@ -235,7 +235,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         NoCluster(
             NodeName(config.node),
             keys,
-            lambda pod: agent.node.ledger.generation_of(pod),  # noqa: PLW0108 - it is built below
+            lambda: agent.node.ledger.generations(),  # noqa: PLW0108 - it is built below
         )
         if client is None
         else open_cluster(config, keys, policies, client)

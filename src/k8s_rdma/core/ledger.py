@@ -330,9 +330,12 @@ class Ledger:
         receipt = self.receipts[holder] if holder is not None else None
         return None if receipt is None or receipt.pod.uid == pod else receipt
 
-    def generation_of(self, pod: PodUid) -> int | None:
-        """Return the latest generation of a pod's rates; None for a pod without receipts."""
-        return max((receipt.generation for receipt in self.of_pod(pod)), default=None)
+    def generations(self) -> dict[PodUid, int]:
+        """Return the latest generation of each pod's rates."""
+        result: dict[PodUid, int] = {}
+        for receipt in self.receipts.values():
+            result[receipt.pod.uid] = max(receipt.generation, result.get(receipt.pod.uid, 0))
+        return result
 
     def with_admitted(self, placements: Mapping[PodUid, Placement]) -> Ledger:
         """The ledger with the raises that are admitted and not programmed yet, as if they were.

@@ -33,13 +33,13 @@ class NoCluster:
         self,
         node: NodeName | None = None,
         keys: KeySource = UNSIGNED,
-        generation_of: Callable[[PodUid], int | None] = lambda _: None,
+        generations: Callable[[], Mapping[PodUid, int]] = dict,
     ) -> None:
         """Know no placements. keys: verify delivered ones.
 
-        generation_of: returns the generation whose rates a pod has here; None for a pod without interfaces.
+        generations: returns the generation of the rates that each pod with interfaces has here.
         """
-        self._node, self._keys, self._generation_of = node, keys, generation_of
+        self._node, self._keys, self._generations = node, keys, generations
         self._placements: Mapping[PodUid, Placement] = {}
         self._change = asyncio.Event()
 
@@ -58,7 +58,7 @@ class NoCluster:
         if placement.node != self._node:
             msg = f"placement: made for node {placement.node}, not {self._node}"
             raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
-        programmed = self._generation_of(uid)
+        programmed = self._generations().get(uid)
         if programmed is None:
             msg = f"placement: made for the pod with UID {uid}, which has no interfaces here"
             raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
@@ -74,11 +74,9 @@ class NoCluster:
 
     def claims(self) -> Mapping[PodUid, Placement]:
         """Return the delivered placements of pods that have interfaces here."""
-        if any(self._generation_of(uid) is None for uid in self._placements):
+        if self._placements and (ended := self._placements.keys() - self._generations().keys()):
             self._placements = {
-                uid: placement
-                for uid, placement in self._placements.items()
-                if self._generation_of(uid) is not None
+                uid: placement for uid, placement in self._placements.items() if uid not in ended
             }
         return self._placements
 
