@@ -166,6 +166,10 @@ release-check: setup $(RELEASE_READY) ## what `make release` made, as users veri
 	@$(RUN) python -m deploy.release check "dist/$(VERSION)" $(if $(SIGNERS),--signers "$(SIGNERS)") $(ARGS)
 	@K8S_RDMA_RELEASE="$(CURDIR)/dist/$(VERSION)" $(RUN) scripts/isolated pytest tests/cluster/test_release.py
 
+.PHONY: release-again
+release-again: $(RELEASE_READY) ## makes dist/VERSION again in a new clone, and compares the bytes: VERSION=X.Y.Z
+	@$(RUN) python -m deploy.release reproduce "dist/$(VERSION)"
+
 .PHONY: proto
 proto: $(PYTHON_READY) ## the generated modules of protocol buffers, made from their .proto files
 	@$(RUN) python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/k8s_rdma/wire/pb/*.proto src/k8s_rdma_demo/pb/*.proto

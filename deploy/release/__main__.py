@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from deploy.release import artifacts, attest
 from deploy.release.image import DebianPackage, OciArchive, combine
-from deploy.release.source import UNPUBLISHED, ReleaseError, Source, read_source
-from deploy.release.verify import check_installation, check_release
+from deploy.release.source import UNPUBLISHED, ReleaseError, Source, git, read_source
+from deploy.release.verify import MALFORMED, Release, check_installation, check_release
 
 ROOT = Path(__file__).parents[2]
+PARAMETERS = ("architectures", "image", "repository")
+"""Options that the files depend on, in the provenance besides version and source."""
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.:/-]*")
 
 
 def main() -> int:
     """Do what the command line says; the exit status."""
     options = _options()
     try:
-        if options.command == "build":
-            _build(options)
-        else:
-            _check(options)
+        {"build": _build, "check": _check, "reproduce": _reproduce}[options.command](options)
     except ReleaseError as error:
         sys.stderr.write(f"release: {error}\n")
         return 1
@@ -33,6 +36,7 @@ def main() -> int:
 
 def _build(options: argparse.Namespace) -> None:
     source = read_source(options.root, options.version, options.source)
+    _check_parameters(options)
     if options.key is not None and not options.key.is_file():
         msg = f"KEY={options.key}: there is no such file"
         raise ReleaseError(msg)
@@ -50,6 +54,16 @@ def _build(options: argparse.Namespace) -> None:
         _say("without the image: the chart names it by tag")
     if options.key is None:
         _say("not signed: KEY names a key of SSH")
+
+
+def _check_parameters(options: argparse.Namespace) -> None:
+    """Check what a command line or another's provenance names; ReleaseError."""
+    if unknown := [name for name in options.architectures if name not in artifacts.MACHINES]:
+        msg = f"architectures: {unknown[0]}: must be one of {', '.join(artifacts.MACHINES)}"
+        raise ReleaseError(msg)
+    if options.repository and not REPOSITORY.fullmatch(options.repository):
+        msg = f"repository: {options.repository}: must be a repository of images, without tag"
+        raise ReleaseError(msg)
 
 
 def _build_files(source: Source, output: Path, options: argparse.Namespace) -> None:
@@ -70,7 +84,8 @@ def _build_files(source: Source, output: Path, options: argparse.Namespace) -> N
     artifacts.build_manifests(source, output, image)
     artifacts.build_kubectl_plugin(source, output)
     attest.build_sbom(source, output, packages)
-    attest.build_provenance(source, output, list(output.iterdir()), packages)
+    parameters = {name: getattr(options, name) for name in PARAMETERS}
+    attest.build_provenance(source, output, parameters, packages)
     checksums = attest.write_checksums(output)
     if options.key is not None:
         attest.sign(checksums, options.key)
@@ -99,6 +114,38 @@ def _check(options: argparse.Namespace) -> None:
         _say(line)
 
 
+def _reproduce(options: argparse.Namespace) -> None:
+    """Make a release again in a new clone, with the parameters of its provenance, and compare the files."""
+    try:
+        release = Release(options.directory)
+        for name in PARAMETERS:
+            setattr(options, name, release.parameters[name])
+        _check_parameters(options)
+    except MALFORMED as error:
+        msg = f"{options.directory}: the provenance is missing or malformed: {error!r}"
+        raise ReleaseError(msg) from error
+    with tempfile.TemporaryDirectory(prefix="k8s-rdma-release-") as directory:
+        clone, output = Path(directory, "clone"), Path(directory, "dist")
+        git(options.root, "clone", "--quiet", "--no-checkout", str(options.root.absolute()), str(clone))
+        git(clone, "checkout", "--quiet", "--detach", release.commit)
+        output.mkdir()
+        _build_files(read_source(clone, release.version, release.parameters["source"]), output, options)
+        differing = sorted(
+            path.name
+            for path in (*release.directory.iterdir(), *output.iterdir())
+            if path.name != attest.SIGNATURE and not _is_same(release.directory, output, path.name)
+        )
+    if differing:
+        msg = f"not the same bytes: {', '.join(dict.fromkeys(differing))}"
+        raise ReleaseError(msg)
+    _say(f"the same bytes, made again of commit {release.commit}")
+
+
+def _is_same(directory: Path, other: Path, name: str) -> bool:
+    paths = (directory / name, other / name)
+    return all(path.exists() for path in paths) and len({attest.digest(path) for path in paths}) == 1
+
+
 def _say(sentence: str) -> None:
     sys.stdout.write(f"release: {sentence}\n")
     sys.stdout.flush()
@@ -124,15 +171,18 @@ def _options() -> argparse.Namespace:
         choices=[*artifacts.MACHINES],
         help="all by default",
     )
-    build.add_argument(
-        "--compiler",
-        default="ziglang",
-        help="CC of the wheels' program; the pinned one makes the same everywhere",
-    )
     check = commands.add_parser("check", help="check a release, and install from it")
     check.add_argument("directory", type=Path, help="the version's folder")
     check.add_argument("--signers", type=Path, help="allowed signers, see ssh-keygen(1)")
     check.add_argument("--identity", default="k8s-rdma", help="the signer's name in that file")
+    again = commands.add_parser("reproduce", help="make a release again in a new clone, and compare")
+    again.add_argument("directory", type=Path, help="the version's folder")
+    again.add_argument("--root", type=Path, default=ROOT, help="the work tree, which has the commit")
+    for command in (build, again):
+        command.add_argument(
+            "--compiler", default="ziglang", help="CC of the wheels' program; the default is pinned"
+        )
+    again.set_defaults(key=None)
     options = parser.parse_args()
     if options.command == "build":
         options.architectures = options.architectures or [*artifacts.MACHINES]

@@ -86,7 +86,7 @@ def _with_image(values: str, image: Mapping[str, str]) -> str:
     """Replace defaults of the section `image`; the comments stay."""
     begin, section, rest = re.split(r"(?m)^(image:\n(?:  .*\n)+)", values, maxsplit=1)
     for key, value in image.items():
-        section, found = re.subn(rf"(?m)^  {key}: \S+", f"  {key}: {value}", section)
+        section, found = re.subn(rf"(?m)^  {key}: \S+", lambda _, line=f"  {key}: {value}": line, section)
         if found != 1:
             msg = f"deploy/chart/values.yaml: image.{key} is not there once"
             raise ReleaseError(msg)

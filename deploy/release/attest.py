@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from deploy.release.source import ReleaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from deploy.release.image import DebianPackage
     from deploy.release.source import Source
@@ -92,9 +92,10 @@ def _runtime(source: Source) -> Path:
 
 
 def build_provenance(
-    source: Source, output: Path, subjects: Sequence[Path], packages: Iterable[DebianPackage]
+    source: Source, output: Path, parameters: Json, packages: Iterable[DebianPackage]
 ) -> Path:
-    """Write in-toto's statement about files, with SLSA's predicate; no times, which no two builds share."""
+    """Write in-toto's statement about all files, with SLSA's predicate; without times, which differ."""
+    subjects = list(output.iterdir())
     page = f"{source.address}/blob/{source.commit}/docs/release.md"
     locks = [source.root / f"requirements/{name}.txt" for name in LOCKS]
     dependencies: list[Json] = [{"uri": f"git+{source.address}", "digest": {"gitCommit": source.commit}}]
@@ -110,7 +111,7 @@ def build_provenance(
         "predicate": {
             "buildDefinition": {
                 "buildType": f"{page}#make-a-release",
-                "externalParameters": {"version": source.version, "source": source.address},
+                "externalParameters": {"version": source.version, "source": source.address, **parameters},
                 "resolvedDependencies": dependencies,
             },
             "runDetails": {

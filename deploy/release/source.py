@@ -86,7 +86,7 @@ def _address(root: Path, address: str) -> str:
     """Return the repository's address without credentials: as asked for, else that of the remote `origin`."""
     remotes = git(root, "remote").split()
     address = address or (git(root, "remote", "get-url", "origin") if "origin" in remotes else "")
-    parts = urlsplit(address)
+    parts = urlsplit("" if address == UNPUBLISHED else address)
     if parts.scheme != "https" or not parts.hostname:
         return UNPUBLISHED
     host = parts.netloc.rpartition("@")[2]

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -38,6 +39,7 @@ ELF_MACHINES = {62: "amd64", 183: "arm64"}
 PT_INTERP = 3
 """A program header's type: the program needs the dynamic linker of its machine."""
 
+COMMIT = re.compile(r"[0-9a-f]{40}")
 IMAGE_PROGRAM = "opt/k8s-rdma/bin/k8s-rdma-cni"
 
 MALFORMED = (
@@ -62,8 +64,12 @@ class Release:
         self.directory = directory
         self.provenance: Json = json.loads(self.only("k8s-rdma-*.provenance.json").read_text())
         build = self.provenance["predicate"]["buildDefinition"]
-        self.version: str = build["externalParameters"]["version"]
+        self.parameters: Json = build["externalParameters"]
+        self.version: str = self.parameters["version"]
         self.commit: str = build["resolvedDependencies"][0]["digest"]["gitCommit"]
+        if not COMMIT.fullmatch(self.commit):
+            msg = f"provenance: gitCommit: {self.commit!r}: must be 40 hexadecimal digits"
+            raise ReleaseError(msg)
         self.wheels = sorted(directory.glob("*.whl"))
         self.images = sorted(directory.glob("k8s-rdma-image-*.tar"))
 

@@ -40,14 +40,14 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, env=os.environ | moment, check=True, capture_output=True, text=True).stdout
 
 
-def commit_of(root: Path, modified: int) -> Path:
-    """Make a repository of this work tree's files, with a heading for the version. modified: files' time."""
+def commit_of(root: Path) -> Path:
+    """Make a repository of this work tree's files, of the year 2001, with a heading for the version."""
     names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     for name in names:
         if (ROOT / name).is_symlink() or (ROOT / name).is_file():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name, follow_symlinks=False)
-            os.utime(root / name, (modified, modified), follow_symlinks=False)
+            os.utime(root / name, (1_000_000_000, 1_000_000_000), follow_symlinks=False)
     changelog = root / "CHANGELOG.md"
     changelog.write_text(re.sub(r"(?m)^## .*", f"## [{VERSION}]", changelog.read_text(), count=1))
     git(root, "init", "--quiet", "--initial-branch=main")
@@ -94,7 +94,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return commit_of(tmp_path_factory.mktemp("clone"), modified=1_000_000_000)
+    return commit_of(tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,13 @@ def altered(release: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(release, tmp_path / VERSION))
 
 
-def test_release_is_the_same_bytes_of_another_clone_at_another_time(release: Path, key: Path, tmp_path: Path):
-    other = commit_of(tmp_path / "a clone" / "at a longer path", modified=1_600_000_000)
-    again = build(other, tmp_path / "dist", "--key", str(key))
-    assert digests(again) == digests(release)
+def test_release_is_the_same_bytes_of_another_clone_at_another_time(release: Path, root: Path):
+    """The clone is of now and at another path, the release's files are of the year 2001."""
+    command = [sys.executable, "-m", "deploy.release", "reproduce", str(release)]
+    options = ["--root", str(root), "--compiler", "cc"]
+    ended = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("release: the same bytes, made again of commit ")
     assert len(digests(release)) == 10
 
 
@@ -273,6 +276,36 @@ def test_check_refuses_a_folder_without_a_release_and_a_malformed_document(alter
     attest.write_checksums(altered)
     with pytest.raises(ReleaseError, match="a file is missing or malformed: KeyError"):
         list(check_release(altered))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"architectures": ["amd64", "../x"]}, "architectures: ../x: must be one of amd64, arm64"),
+        ({"repository": "x\nnamespace: {create: true}"}, "repository: "),
+        ({"repository": 1}, "the provenance is missing or malformed: TypeError"),
+        ({"version": "1.0"}, "VERSION=1.0: must be X.Y.Z"),
+        (
+            {"gitCommit": "--upload-pack=touch x"},
+            "gitCommit: '--upload-pack=touch x': must be 40 hexadecimal",
+        ),
+    ],
+)
+def test_parameters_of_a_provenance_are_checked_before_they_are_used(
+    change: dict[str, Any], reason: str, altered: Path, root: Path
+):
+    def rewritten(document: Any) -> None:
+        definition = document["predicate"]["buildDefinition"]
+        target = definition["resolvedDependencies"][0]["digest"] if "gitCommit" in change else None
+        (definition["externalParameters"] if target is None else target).update(change)
+
+    [provenance] = altered.glob("*.provenance.json")
+    rewrite(provenance, rewritten)
+    command = [sys.executable, "-m", "deploy.release", "reproduce", str(altered), "--root", str(root)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert reason in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.fixture
