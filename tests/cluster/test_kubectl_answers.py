@@ -59,6 +59,7 @@ VARYING = (
     (r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000", "<time>"),
     (r"(resourceVersion: \"?|Resource Version: +)\d+", r"\1<version>"),
     (r"\b\d+(m\d+)?s\b", "<age>"),
+    (r"https?://127\.0\.0\.1:\d+", "<url>"),
     (r" +$", ""),
     (r"(?<=\S) {2,}", "  "),
 )
@@ -107,6 +108,24 @@ async def api_server(kind: str, directory: Path) -> AsyncIterator[ControlPlane]:
 async def test_kubectl_prints_what_it_prints_of_a_real_api_server(kind: str, tmp_path: Path):
     async with api_server(kind, tmp_path) as plane:
         assert (await transcript(plane, tmp_path)).splitlines() == TRANSCRIPT.read_text().splitlines()
+
+
+async def test_kubectl_creates_a_token_of_a_service_account(kind: str, tmp_path: Path):
+    async with api_server(kind, tmp_path) as plane:
+        shell = Shell.at(plane, tmp_path)
+        await shell.types("kubectl create serviceaccount reader")
+        status, printed = await shell.tries("kubectl create token reader")
+    assert status == 0, printed
+    assert re.fullmatch(r"[-._\w]{30,}", printed.strip())
+
+
+async def test_server_side_apply_is_refused_with_what_to_use(tmp_path: Path):
+    async with open_to_all(tmp_path) as plane:
+        status, printed = await Shell.at(plane, tmp_path).tries(
+            "kubectl create configmap a --dry-run=client -o yaml | kubectl apply --server-side -f -"
+        )
+    assert status == 1
+    assert "use kubectl apply without --server-side" in printed
 
 
 NOT_LISTED = {"selfLink", "configSource", "externalID", "config", "features"}

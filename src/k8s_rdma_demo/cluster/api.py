@@ -59,7 +59,7 @@ from k8s_rdma_demo.cluster.objects import (
     resolve,
     system_clock,
 )
-from k8s_rdma_demo.cluster.rbac import ADMIN, Access, review, service_account
+from k8s_rdma_demo.cluster.rbac import ADMIN, Access, review, service_account, verb_of
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
@@ -67,6 +67,7 @@ from k8s_rdma_demo.cluster.status import (
     bad_request,
     method_not_allowed,
     no_kubelet,
+    no_server_side_apply,
     no_such_path,
     success,
     too_large,
@@ -277,6 +278,8 @@ class Api:
             self._access.check(request, target, self._registry.store)
         if target.subresource:
             return self._on_subresource(request, target)
+        if verb_of(request, target) not in target.resource.verbs:
+            raise method_not_allowed()
         if target.name:
             return self._on_object(request, target)
         return self._on_collection(request, target)
@@ -390,8 +393,8 @@ class Api:
                 return _json(201, registry.bind(target, _body(request)))
             case ("eviction", "POST") if target.resource == PODS:
                 return _json(201, registry.evict(target, _body(request)))
-            case ("token", "POST") if target.resource == SERVICE_ACCOUNTS and self._access is not None:
-                return _json(201, self._token(target, self._access))
+            case ("token", "POST") if target.resource == SERVICE_ACCOUNTS:
+                return _json(201, self._token(target))
             case ("status" | "binding" | "eviction", _):
                 raise method_not_allowed()
         if target.resource == PODS and target.subresource in _KUBELET:
@@ -399,9 +402,10 @@ class Api:
             raise no_kubelet(target.subresource)
         raise no_such_path()
 
-    def _token(self, target: Target, access: Access) -> JsonObject:
-        """`authentication/v1.TokenRequest`; the token does not expire."""
+    def _token(self, target: Target) -> JsonObject:
+        """`authentication/v1.TokenRequest`; the token does not expire, and counts only with `access`."""
         self._registry.get(target)
+        access = self._access or Access()
         token = access.token_for(service_account(target.namespace, target.name))
         return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
 
@@ -409,6 +413,8 @@ class Api:
         content_type = _content_type(request)
         if content_type == APPLY and target.resource == RESOURCE_CLAIMS and target.subresource == "status":
             content_type = MERGE  # one driver alone writes devices here
+        if content_type == APPLY:
+            raise no_server_side_apply()
         accepted = (JSON, MERGE) if target.resource.custom else (JSON, MERGE, STRATEGIC)
         if content_type not in accepted:
             raise unsupported_body(accepted)

@@ -139,6 +139,17 @@ SERVICE_ACCOUNTS = ResourceType(
     namespaced=True,
     short_names=("sa",),
 )
+SERVICES = ResourceType(
+    group="",
+    version="v1",
+    plural="services",
+    kind="Service",
+    namespaced=True,
+    short_names=("svc",),
+    verbs=("get", "list", "watch"),
+)
+"""There are none; `kubectl cluster-info` lists them."""
+
 RESOURCE_SLICES = ResourceType(
     group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice", namespaced=False
 )
@@ -208,6 +219,7 @@ BUILT_IN = (
     LEASES,
     POD_DISRUPTION_BUDGETS,
     SERVICE_ACCOUNTS,
+    SERVICES,
     CONFIG_MAPS,
     ROLES,
     ROLE_BINDINGS,

@@ -166,12 +166,13 @@ class Access:
 
     def check(self, request: Request, target: Target, store: Store) -> None:
         """StatusError 401 or 403 unless the roles in the store allow it."""
-        user, verb = self.user_of(request), _verb(request, target)
+        user, verb = self.user_of(request), verb_of(request, target)
         if not allowed(user, verb, target, store):
             raise forbidden(user.name, verb, target)
 
 
-def _verb(request: Request, target: Target) -> str:
+def verb_of(request: Request, target: Target) -> str:
+    """Return the verb of a request, as roles name it."""
     if request.method == "DELETE" and not target.name:
         return "deletecollection"
     if request.method != "GET":

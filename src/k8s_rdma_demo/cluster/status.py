@@ -164,6 +164,15 @@ def unsupported_body(accepted: Sequence[str]) -> StatusError:
     return StatusError(415, "UnsupportedMediaType", message)
 
 
+def no_server_side_apply() -> StatusError:
+    """415: an object that is applied by the server, which keeps no owners of fields here."""
+    message = (
+        "this simulated API server keeps no owners of fields; use kubectl apply without --server-side, or "
+        "kubectl replace"
+    )
+    return StatusError(415, "UnsupportedMediaType", message)
+
+
 def no_kubelet(subresource: str) -> StatusError:
     """405: what only a kubelet could answer."""
     message = (
