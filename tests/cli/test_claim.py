@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.asking import ENVIRONMENT, MAIN
-from k8s_rdma.cli.claim import _Dumper, _Loader
+from k8s_rdma.cli.claim import _Dumper
+from k8s_rdma.config.manifests import ManifestLoader
 
 WORKLOADS = Path(__file__).parents[2] / "examples" / "workloads"
 ANNOTATION = '[{"min_tx_rate": 5000}]'
@@ -148,7 +149,7 @@ def test_differences_are_on_standard_error():
 def test_text_stays_text(text: str):
     document = {"key": text, text: [text]}
     written = yaml.dump(document, Dumper=_Dumper, allow_unicode=True)
-    loader = _Loader(written)
+    loader = ManifestLoader(written)
     assert loader.get_single_data() == yaml.safe_load(written) == document
     if text in ("y", "n", "on", "1e3", "0x1", "0o7", "~", ".5", "+1"):
         assert f'"{text}"' in written

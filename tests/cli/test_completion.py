@@ -19,7 +19,7 @@ def completed(*words: str) -> list[str]:
 
 
 def test_kubectl_gets_words_with_descriptions_and_what_to_do_with_them():
-    assert completed("wh") == ["who\tShow which pods hold interfaces, what they...", ":4"]
+    assert completed("who") == ["who\tShow which pods hold interfaces, what they...", ":4"]
 
 
 def test_kubectl_gets_values_of_an_option():

@@ -20,7 +20,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_source import NodeFacts, facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     ApiUncertainError,
@@ -48,6 +48,7 @@ from k8s_rdma_demo.cluster.store import DeleteOptions, Store
 if TYPE_CHECKING:
     from extender.virtual_loop import VirtualLoop
     from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.wire.node_facts import NodeFacts
 
 VFS, MBPS = 3, 10_000
 Held = list[tuple[str, int]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +16,14 @@ from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import MAX_SCORE, Placement, place, score
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_source import NodeFacts, facts_of, facts_of_status
+from k8s_rdma.extender.node_source import facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of
 from k8s_rdma.wire.rest import MAX_VFS, NodeReport, decode_report, encode_report
 from packing_oracle import request
 from wire.rdma_node_values import reports
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.node_facts import NodeFacts
 
 W1 = NodeName("w1")
 

@@ -18,13 +18,13 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.node_source import NodeFacts
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_store import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, Page, PodView, follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
+from k8s_rdma.wire.node_facts import NodeFacts
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, SharedKey
 

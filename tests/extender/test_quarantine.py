@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace as replaced
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -17,10 +18,13 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.node_source import NodeFacts, facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.rdmanode_informer import covers
 from k8s_rdma.kube.api import Changed, Listed, follow
 from k8s_rdma.wire.annotation import parse_request
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.node_facts import NodeFacts
 
 anyio = pytest.mark.anyio
 W1, W2 = NodeName("w1"), NodeName("w2")

@@ -22,13 +22,13 @@ from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import Feasible, FitCache
 from k8s_rdma.extender.node_cache import Reservation
-from k8s_rdma.extender.node_source import NodeFacts
 from k8s_rdma.extender.nominated_pods import UNNAMED_S
 from k8s_rdma.extender.pod_store import PendingPod
 from k8s_rdma.extender.preempt import Budgets, Preempting
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.extender import decode_preemption
+from k8s_rdma.wire.node_facts import NodeFacts
 
 MBPS = 10_000
 VFS = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,11 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
-from k8s_rdma.extender.node_source import NodeFacts, facts_of
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.rest import GpuReport
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.node_facts import NodeFacts
 
 W1, W2 = NodeName("w1"), NodeName("w2")
 P, Q = PodUid("p"), PodUid("q")

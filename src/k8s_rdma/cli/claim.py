@@ -10,46 +10,24 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from k8s_rdma.config.devices import SLOT_RESOURCE
-from k8s_rdma.config.files import yaml_words
-from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.config.manifests import annotations_of, documents, pod_of, read_text, template_path
+from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.claim_template import ClaimTemplates, TemplateNames, claim_templates, with_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 _DEFAULT_NAME = "rdma"
 _EXTENDERS_SCHEDULER = "rdma-scheduler"
 """The chart's name of the scheduler that asks the extender. Claims need none, and one scheduler for all of
 them: two give a PF's bandwidth away twice."""
-_TEMPLATE_PATHS: Mapping[str, tuple[str, ...]] = {
-    "Pod": (),
-    "PodTemplate": ("template",),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
-"""The place of the pod in an object; of other kinds it is `spec.template`."""
 _PLAIN = re.compile(
     r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][-A-Za-z0-9./_]*(?::[-A-Za-z0-9./_]+)*"
     "|[1-9][0-9]*[MGT]"
 )
 """Texts that every YAML reader takes for texts. `1e3` is a number for the API server's."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads what is text for Kubernetes as text: times, and numbers with colons as in `12:30`."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:int")
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[0-7]+|0x[0-9a-fA-F]+)$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, list("-+0123456789"))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -75,15 +53,15 @@ def print_templates(
 
     MalformedError names what a claim cannot say.
     """
-    text = annotation if annotation is not None else _read(manifest)
+    text = annotation if annotation is not None else read_text(manifest)
     if annotation is not None or text.lstrip().startswith("["):
         annotations = {ANNOTATION: text} | ({POLICY_ANNOTATION: policy} if policy else {})
         found = _converted(annotations, replace(names, name=names.name or _DEFAULT_NAME))
         templates = [template.document for template in found.templates]
     else:
         templates = []
-        for document in _documents(text):
-            pod = _pod(document)
+        for document in documents(text):
+            pod = pod_of(document)
             if pod is not None:
                 found = _converted(_annotations(pod, policy), _named(document, names))
                 templates += [template.document for template in found.templates]
@@ -95,9 +73,9 @@ def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNa
     """Print templates and manifests, whose pods use them; objects that ask for no interfaces as they are."""
     templates: list[dict[str, Any]] = []
     manifests = []
-    for document in _documents(_read(manifest)):
+    for document in documents(read_text(manifest)):
         changed = document
-        pod = _pod(document)
+        pod = pod_of(document)
         if pod is not None:
             found = _converted(_annotations(pod, policy), _named(document, names))
             templates += [template.document for template in found.templates]
@@ -118,7 +96,7 @@ def _with_claims(document: dict[str, Any], pod: dict[str, Any], found: ClaimTemp
         _warn(f"schedulerName {scheduler}: all pods with claims of the same PFs need the same scheduler")
     if NCCL_ANNOTATION in ((pod.get("metadata") or {}).get("annotations") or {}):
         _warn(f"{NCCL_ANNOTATION} is not read of pods with claims; set NCCL_NET=IB in the container's env")
-    return _replaced(document, _path(document), changed)
+    return _replaced(document, template_path(document), changed)
 
 
 def _replaced(document: dict[str, Any], path: tuple[str, ...], pod: dict[str, Any]) -> dict[str, Any]:
@@ -134,45 +112,8 @@ def _converted(annotations: Mapping[str, str], names: TemplateNames) -> ClaimTem
     return found
 
 
-def _read(manifest: Path | None) -> str:
-    try:
-        return sys.stdin.read() if manifest is None or str(manifest) == "-" else manifest.read_text()
-    except OSError as error:
-        raise K8sRdmaError(f"{manifest}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"{manifest or 'standard input'}: not UTF-8") from error
-
-
-def _documents(text: str) -> Iterator[dict[str, Any]]:
-    try:
-        documents = list(yaml.load_all(text, Loader=_Loader))
-    except yaml.YAMLError as error:
-        raise MalformedError(f"manifest: {yaml_words(error)}") from error
-    for document in filter(None, documents):
-        if not isinstance(document, dict) or "kind" not in document:
-            msg = "manifest: wanted Kubernetes objects, or an annotation's list that begins with ["
-            raise MalformedError(msg)
-        yield document
-
-
-def _path(document: Mapping[str, Any]) -> tuple[str, ...]:
-    return _TEMPLATE_PATHS.get(document["kind"], ("spec", "template"))
-
-
-def _pod(document: dict[str, Any]) -> dict[str, Any] | None:
-    """The pod, or the pod in the template, of an object; None for one that makes no pods."""
-    found: Any = document
-    for key in _path(document):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) and "spec" in found else None
-
-
 def _annotations(pod: Mapping[str, Any], policy: str | None) -> dict[str, str]:
-    found = dict((pod.get("metadata") or {}).get("annotations") or {})
-    for key, value in found.items():
-        if not isinstance(value, str):
-            raise MalformedError(f"metadata.annotations: {key} is no text; put it in quotes")
-    return found | ({POLICY_ANNOTATION: policy} if policy else {})
+    return annotations_of(pod) | ({POLICY_ANNOTATION: policy} if policy else {})
 
 
 def _named(document: Mapping[str, Any], names: TemplateNames) -> TemplateNames:

@@ -16,6 +16,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, list_holders, rates_app, top
+from k8s_rdma.cli.planning_commands import snapshot, whatif_app
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -68,6 +69,8 @@ app.command("who")(list_holders)
 app.add_typer(rates_app, name="rates")
 app.add_typer(doctor_app, name="doctor")
 app.add_typer(verify_app, name="verify")
+app.command()(snapshot)
+app.add_typer(whatif_app, name="whatif")
 
 
 @app.command()

@@ -113,6 +113,22 @@ def claims_on_node(
     return claims
 
 
+def counted_interfaces(
+    interfaces: tuple[PlacedInterface, ...], reported: Iterable[PlacedInterface], *, is_programmed: bool
+) -> tuple[PlacedInterface, ...]:
+    """The promised interfaces as they count; with a change under way also what the pod has on other PFs.
+
+    Its agent may have placed it anew, where the promised PF had no room.
+    """
+    if is_programmed:
+        return interfaces
+    pfs = {interface.pf for interface in interfaces}
+    return (
+        *(interface.until_programmed() for interface in interfaces),
+        *(interface for interface in reported if interface.pf not in pfs),
+    )
+
+
 def outstanding(
     claims: Mapping[PodUid, Placement], ledger: Ledger, *, requester: PodUid, entries: Collection[int]
 ) -> tuple[PlacedInterface, ...]:

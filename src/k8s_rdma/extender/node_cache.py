@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
-from k8s_rdma.core.allocation import used_on_node
+from k8s_rdma.core.allocation import counted_interfaces, used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.macs import NO_MAC, MacRanges
 from k8s_rdma.core.offers import Headroom
@@ -20,7 +20,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_reques
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
-from k8s_rdma.extender.node_source import ClaimsUse, NodeFacts
+from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
@@ -196,17 +196,11 @@ class _Node:
         return {uid: self._promised(uid, reservation) for uid, reservation in self.reservations.items()}
 
     def _promised(self, uid: PodUid, reservation: Reservation) -> Interfaces:
-        """The reservation as it counts; with a change under way also what the pod has on other PFs.
-
-        Its agent may have placed it anew, where the promised PF had no room.
-        """
-        programmed = self.programmed(uid)
-        interfaces = reservation.counted(programmed)
-        if programmed >= reservation.generation or self.facts is None:
-            return interfaces
-        pfs = {interface.pf for interface in interfaces}
-        reported = self.facts.reported.get(uid, ())
-        return (*interfaces, *(interface for interface in reported if interface.pf not in pfs))
+        return counted_interfaces(
+            reservation.interfaces,
+            self.facts.reported.get(uid, ()) if self.facts else (),
+            is_programmed=self.programmed(uid) >= reservation.generation,
+        )
 
     def programmed(self, uid: PodUid) -> int:
         """The generation of a pod's rates that the last report says to be programmed."""

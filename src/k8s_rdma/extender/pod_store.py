@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from k8s_rdma.core.devices.near_gpus import GPU_RESOURCES, gpus_requested
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.request import MAX_INTERFACES, Request
 from k8s_rdma.core.types import Gang, NodeName, PodUid
@@ -42,6 +41,7 @@ from k8s_rdma.wire.annotation import (
     request_name,
     request_texts,
     requests_interfaces,
+    with_gpus,
 )
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, annotation_bytes, require_room
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
@@ -583,25 +583,6 @@ class PodRequestCache:
         cached = self._pods.pop(uid, None)
         if cached is not None:
             self._characters -= cached.characters
-
-
-def with_gpus(request: Request, annotation: str) -> Request:
-    """The request with an interface for each GPU where one stands for them.
-
-    MalformedError where it has interfaces near GPUs, and no GPUs.
-    """
-    if not request.shape.near_gpus:
-        return request
-    gpus = gpus_requested(request.devices)
-    if not gpus:
-        resources = ", ".join(f"{prefix}*" for prefix in GPU_RESOURCES)
-        msg = f"{annotation}: has interfaces near GPUs, and the pod's containers request none ({resources})"
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
-    expanded = request.per_gpu(gpus)
-    if len(expanded.interfaces) > MAX_INTERFACES:
-        msg = f"{annotation}: asks for {len(expanded.interfaces)} interfaces; at most {MAX_INTERFACES}"
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
-    return expanded
 
 
 def _counted(pod: Pod, resource: str) -> Fraction:

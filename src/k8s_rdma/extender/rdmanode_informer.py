@@ -23,7 +23,7 @@ import structlog
 
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_source import NodeFacts, facts_of_status
+from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import (
     ADDRESS_LEASES,
     API_ERRORS,
@@ -38,6 +38,7 @@ from k8s_rdma.kube.api import (
     follow,
     handle_item,
 )
+from k8s_rdma.wire.node_facts import NodeFacts
 from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from k8s_rdma.extender.pod_store import PodIndex, PodRequestCache
 from k8s_rdma.wire.rest import MAX_VFS
 
 if TYPE_CHECKING:
-    from k8s_rdma.extender.node_source import NodeFacts
     from k8s_rdma.kube.api import PodView
+    from k8s_rdma.wire.node_facts import NodeFacts
 
 _TRIED = 8
 """Pods of a node that fit nowhere and are placed anew at once when it changes: each may take 10 ms.

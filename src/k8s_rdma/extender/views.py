@@ -27,7 +27,7 @@ from k8s_rdma.errors import visible
 from k8s_rdma.extender.decision_log import Attempt, LastRefusals
 from k8s_rdma.extender.explain import Explainer, ExplainQuery
 from k8s_rdma.extender.node_cache import NodeSnapshot
-from k8s_rdma.extender.node_source import ClaimsUse, NodeSource
+from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.http_server.asgi import JSON, Answer, Scope, error_answer
 from k8s_rdma.wire.rest import MAX_NAME, Error
@@ -51,6 +51,7 @@ from k8s_rdma.wire.views import (
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.holders import Holders
+    from k8s_rdma.wire.node_facts import ClaimsUse
 
     Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
 

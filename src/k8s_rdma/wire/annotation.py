@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from k8s_rdma.core.devices.near_gpus import GPU_RESOURCES, gpus_requested
 from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
 from k8s_rdma.core.request import (
     MAX_INTERFACES,
@@ -334,6 +335,7 @@ __all__ = [
     "request_text",
     "request_texts",
     "requests_interfaces",
+    "with_gpus",
 ]
 
 CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
@@ -344,6 +346,15 @@ NCCL_ANNOTATION = "k8s-rdma.io/nccl"
 
 MEMLOCK_ANNOTATION = "k8s-rdma.io/memlock"
 """The memory that containers with a slot may lock: a quantity or `unlimited`; `0` leaves the runtime's."""
+
+REQUEST_ANNOTATIONS = (
+    ANNOTATION,
+    ANNOTATION_ALIAS,
+    POLICY_ANNOTATION,
+    MEMLOCK_ANNOTATION,
+    TOPOLOGY_ANNOTATION,
+)
+"""Annotations that say what a pod asks for."""
 
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
@@ -412,6 +423,25 @@ def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
     if near_gpus:
         _check_near_gpus(request, request_name(annotations))
     return replace(found, request=request)
+
+
+def with_gpus(request: Request, annotation: str) -> Request:
+    """The request with an interface for each GPU where one stands for them.
+
+    MalformedError where it has interfaces near GPUs, and no GPUs.
+    """
+    if not request.shape.near_gpus:
+        return request
+    gpus = gpus_requested(request.devices)
+    if not gpus:
+        resources = ", ".join(f"{prefix}*" for prefix in GPU_RESOURCES)
+        msg = f"{annotation}: has interfaces near GPUs, and the pod's containers request none ({resources})"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+    expanded = request.per_gpu(gpus)
+    if len(expanded.interfaces) > MAX_INTERFACES:
+        msg = f"{annotation}: asks for {len(expanded.interfaces)} interfaces; at most {MAX_INTERFACES}"
+        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
+    return expanded
 
 
 def _check_near_gpus(request: Request, name: str) -> None:
@@ -483,8 +513,7 @@ def requests_interfaces(annotations: Mapping[str, str]) -> bool:
 
 def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
     """The annotations that `read_pod` reads: a pod with equal ones asks for the same."""
-    names = (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION, MEMLOCK_ANNOTATION, TOPOLOGY_ANNOTATION)
-    return tuple(map(annotations.get, names))
+    return tuple(map(annotations.get, REQUEST_ANNOTATIONS))
 
 
 def format_request(request: Request) -> str:

@@ -196,6 +196,25 @@ def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple
             yield from _mismatches(below, item, path)
 
 
+def unknown_keys(kind: Any, value: object) -> Iterator[str]:
+    """Find keys in a document, as plain values, that its model lacks, also where that tolerates them."""
+    yield from _unknown(inspect.type_info(kind), value, "")
+
+
+def _unknown(info: inspect.Type, value: Any, place: str) -> Iterator[str]:
+    if isinstance(info, inspect.UnionType):
+        if value is None:
+            return
+        info = next(arm for arm in info.types if not isinstance(arm, inspect.NoneType))
+    if isinstance(info, inspect.StructType):
+        names = [field.encode_name for field in info.fields]
+        for key in value:
+            if key not in names:
+                yield f"{place}.{shown(key)}".removeprefix(".") + f": {describe_unknown(key, names)}"
+    for below, item, name in _parts(info, value):
+        yield from _unknown(below, item, f"{place}{name}")
+
+
 def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, object, str]]:
     match info:
         case inspect.StructType():

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 
 GROUP, VERSION, PLURAL, KIND = "k8s-rdma.io", "v1alpha1", "rdmanodes", "RdmaNode"
+LIST_PATH = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 
 _MOST_PROBLEMS = 5
 _MOST_OF_PROBLEM = 300

@@ -1,0 +1,140 @@
+"""The commands for capacity planning; each imports its implementation when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from k8s_rdma.cli.diagnosis_commands import Json, Kubeconfig, Namespace
+from k8s_rdma.core.offers import Strategy
+
+From = Annotated[
+    str,
+    typer.Option("--from", metavar="cluster|FILE", help="The cluster, or a file that `snapshot` wrote."),
+]
+Manifest = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="Manifests with the pods, or an annotation; -: standard input."),
+]
+
+
+def _percent(text: str) -> float:
+    try:
+        found = float(text.removesuffix("%"))
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 100:
+        msg = f"{text}: wanted a part of 0 to 100, such as 5%"
+        raise typer.BadParameter(msg)
+    return found
+
+
+whatif_app = typer.Typer(no_args_is_help=True, help="Answer capacity questions; changes nothing.")
+
+
+def snapshot(
+    *,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Replace names of nodes, pods and namespaces, and MACs.")
+    ] = False,
+    namespace: Namespace = "k8s-rdma",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Write nodes, pods and limits as a file: for `whatif`, and for bug reports."""
+    from k8s_rdma.cli import whatif
+
+    whatif.write_snapshot(whatif.Source(kubeconfig=kubeconfig, namespace=namespace), anonymous=anonymous)
+
+
+@whatif_app.command("fit")
+def whatif_fit(  # noqa: PLR0913 - typer's options
+    file: Manifest = None,
+    *,
+    count: Annotated[
+        int | None, typer.Option("--count", min=0, help="Pods of each workload; default: the manifest's.")
+    ] = None,
+    origin: From = "cluster",
+    as_json: Json = False,
+    namespace: Namespace = "k8s-rdma",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Report whether pods fit, and where; without FILE the pods that wait. Status 1 when they do not."""
+    from k8s_rdma.cli import whatif
+
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    raise typer.Exit(whatif.answer_fit(source, whatif.Question(manifest=file, count=count), as_json=as_json))
+
+
+@whatif_app.command("headroom")
+def whatif_headroom(
+    file: Manifest = None,
+    *,
+    origin: From = "cluster",
+    as_json: Json = False,
+    namespace: Namespace = "k8s-rdma",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Count how many more pods fit, without FILE of common shapes; and capacity that is stranded."""
+    from k8s_rdma.cli import whatif
+
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    raise typer.Exit(whatif.answer_headroom(source, whatif.Question(manifest=file), as_json=as_json))
+
+
+@whatif_app.command("without")
+def whatif_without(  # noqa: PLR0913 - typer's options
+    *,
+    node: Annotated[
+        list[str] | None, typer.Option("--node", metavar="NAME", help="This node; may be repeated.")
+    ] = None,
+    pf: Annotated[
+        list[str] | None, typer.Option("--pf", metavar="NODE/PF", help="This PF; may be repeated.")
+    ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option("--link", metavar="NODE/PF", help="The link of this PF; may be repeated."),
+    ] = None,
+    origin: From = "cluster",
+    as_json: Json = False,
+    namespace: Namespace = "k8s-rdma",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show where pods go when nodes, PFs or links fail. Status 1 when one of them fits nowhere."""
+    from k8s_rdma.cli import whatif
+
+    losses = whatif.Losses(nodes=tuple(node or ()), pfs=tuple(pf or ()), links=tuple(link or ()))
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    raise typer.Exit(whatif.answer_without(source, losses, as_json=as_json))
+
+
+@whatif_app.command("with")
+def whatif_with(  # noqa: PLR0913 - typer's options
+    file: Manifest = None,
+    *,
+    vfs: Annotated[
+        int | None,
+        typer.Option("--vfs", min=0, max=1024, help="VFs of each PF that has VFs for annotations."),
+    ] = None,
+    headroom: Annotated[
+        float,
+        typer.Option("--headroom", parser=_percent, metavar="PERCENT", help="Of each link stays unreserved."),
+    ] = 0,
+    strategy: Annotated[Strategy | None, typer.Option(help="Another strategy of the extender.")] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=0, max=10_000, help="New nodes; needs --like.")] = 0,
+    like: Annotated[str, typer.Option("--like", metavar="NAME", help="The node that new ones equal.")] = "",
+    origin: From = "cluster",
+    as_json: Json = False,
+    namespace: Namespace = "k8s-rdma",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Compare how many more pods fit with changes. Status 1 when pods hold more than there would be."""
+    from k8s_rdma.cli import whatif
+
+    if nodes and not like:
+        msg = "--nodes needs --like, the name of a node"
+        raise typer.BadParameter(msg)
+    changes = whatif.Changes(vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like)
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    raise typer.Exit(whatif.answer_with(source, changes, whatif.Question(manifest=file), as_json=as_json))

@@ -1,0 +1,213 @@
+"""`k8s-rdma snapshot` and `k8s-rdma whatif`: capacity questions, answered in tables or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+from rich.text import Text
+
+from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
+from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, load_workloads, workload_of
+from k8s_rdma.planning.snapshot import anonymised, decode_snapshot, encode_snapshot, snapshot_of_cluster
+from k8s_rdma.planning.whatif import (
+    Changes,
+    FitAnswer,
+    HeadroomAnswer,
+    Losses,
+    WithAnswer,
+    WithoutAnswer,
+    fit,
+    headroom,
+    lose,
+    with_changes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "Changes",
+    "Losses",
+    "Question",
+    "Source",
+    "answer_fit",
+    "answer_headroom",
+    "answer_with",
+    "answer_without",
+    "write_snapshot",
+]
+
+FROM_CLUSTER = "cluster"
+DOES_NOT_FIT = 1
+MALFORMED = 2
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The source of a cluster: `cluster`, or the file of a snapshot. namespace: the chart's."""
+
+    origin: str = FROM_CLUSTER
+    kubeconfig: str | None = None
+    namespace: str = "k8s-rdma"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The pods that a question is about. manifest: None for none; `-`: standard input."""
+
+    manifest: Path | None = None
+    count: int | None = None
+
+    def workloads(self) -> list[Workload]:
+        """Read the manifest. MalformedError names what cannot be read."""
+        return load_workloads(self.manifest, self.count)
+
+
+def write_snapshot(source: Source, *, anonymous: bool) -> None:
+    """Write a snapshot of the cluster to standard output."""
+    snapshot = snapshot_of_cluster(source.kubeconfig, source.namespace)
+    sys.stdout.write(encode_snapshot(anonymised(snapshot) if anonymous else snapshot).decode())
+    for sentence in snapshot.unreadable:
+        sys.stderr.write(f"k8s-rdma: warning: {visible(sentence)}\n")
+
+
+def answer_fit(source: Source, question: Question, *, as_json: bool) -> int:
+    """Print whether pods fit, by default those that wait; return the exit status."""
+
+    def answer(planned: PlannedCluster) -> FitAnswer:
+        return fit(planned, question.workloads() or list(_pending(planned)))
+
+    return _answer(source, answer, _show_fit, as_json=as_json)
+
+
+def answer_headroom(source: Source, question: Question, *, as_json: bool) -> int:
+    """Print how many more pods fit; return the exit status."""
+    return _answer(
+        source, lambda planned: headroom(planned, question.workloads()), _show_headroom, as_json=as_json
+    )
+
+
+def answer_without(source: Source, losses: Losses, *, as_json: bool) -> int:
+    """Print where pods go that lose their place; return the exit status."""
+    return _answer(source, lambda planned: lose(planned, losses), _show_without, as_json=as_json)
+
+
+def answer_with(source: Source, changes: Changes, question: Question, *, as_json: bool) -> int:
+    """Print what changes do to the room for pods; return the exit status."""
+    return _answer(
+        source,
+        lambda planned: with_changes(planned, changes, question.workloads()),
+        _show_with,
+        as_json=as_json,
+    )
+
+
+Answer = TypeVar("Answer", FitAnswer, HeadroomAnswer, WithAnswer, WithoutAnswer)
+
+
+def _answer(
+    source: Source,
+    ask: Callable[[PlannedCluster], Answer],
+    show: Callable[[Answer], None],
+    *,
+    as_json: bool,
+) -> int:
+    try:
+        answer = ask(_planned(source))
+    except K8sRdmaError as error:
+        sys.stderr.write(f"k8s-rdma: {visible(error.message)}\n")
+        return MALFORMED
+    if as_json:
+        write_json(msgspec.json.format(msgspec.json.encode(answer)) + b"\n")
+    else:
+        answer = for_terminal(answer)
+        show(answer)
+        for sentence in answer.unreadable[:_MOST_ROWS]:
+            console().print(line(f"not counted: {sentence}"))
+        console().print(line(answer.not_modelled), style="dim")
+    return DOES_NOT_FIT if not getattr(answer, "fits", True) else 0
+
+
+def _planned(source: Source) -> PlannedCluster:
+    if source.origin == FROM_CLUSTER:
+        return PlannedCluster.from_snapshot(snapshot_of_cluster(source.kubeconfig, source.namespace))
+    try:
+        data = Path(source.origin).read_bytes()
+    except OSError as error:
+        msg = f"--from {source.origin}: {error.strerror}"
+        raise MalformedError(msg) from error
+    return PlannedCluster.from_snapshot(decode_snapshot(data, source.origin))
+
+
+def _pending(planned: PlannedCluster) -> Iterable[Workload]:
+    """The pods that wait, as the scheduler takes them: those of higher priority first."""
+    for pod in sorted(planned.pending(), key=lambda pod: -pod.priority):
+        try:
+            yield workload_of(pod)
+        except MalformedError as error:
+            planned.unreadable += (f"pod {pod.namespace}/{pod.name}: {error.message}",)
+
+
+def _show_fit(answer: FitAnswer) -> None:
+    rows = table("workload", "pods", "fit", "nodes", "obstacles", right=("pods", "fit"))
+    for found in answer.workloads:
+        nodes = _listed([f"{node}: {number}" for node, number in found.nodes.items()])
+        obstacles = _listed([f"{number} nodes: {why}" for why, number in found.obstacles.items()])
+        style = "" if found.fits else "red"
+        rows.add_row(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
+    console().print("All pods fit." if answer.fits else "Not all pods fit.", rows, sep="\n")
+
+
+def _show_headroom(answer: HeadroomAnswer) -> None:
+    rows = table("shape", "pods", "nodes", "most on a node", right=("pods", "nodes", "most on a node"))
+    for room in answer.shapes:
+        rows.add_row(room.shape, str(room.pods), str(room.nodes), str(room.most_on_a_node))
+    console().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
+    if answer.stranded:
+        mbps, vfs = (sum(getattr(pf, key) for pf in answer.stranded) for key in ("mbps", "vfs"))
+        console().print(f"\nStranded: {mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
+        largest = sorted(answer.stranded, key=lambda pf: (-pf.mbps, -pf.vfs, pf.node, pf.pf))
+        rows = table("node", "PF", "Mb/s without VFs", "VFs without Mb/s")
+        for pf in largest[:_MOST_ROWS]:
+            rows.add_row(pf.node, pf.pf, str(pf.mbps or ""), str(pf.vfs or ""))
+        console().print(rows)
+        _say_rest(len(answer.stranded))
+
+
+def _show_without(answer: WithoutAnswer) -> None:
+    if not answer.moves:
+        console().print("No pod loses its place.")
+        return
+    homeless = sum(not move.to for move in answer.moves)
+    verdict = f"{len(answer.moves)} pods lose their place; {homeless or 'none'} of them fit nowhere else."
+    rows = table("pod", "node", "goes to", "why not")
+    for move in sorted(answer.moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
+        rows.add_row(move.pod, move.node, move.to or Text("-", "red"), move.why)
+    console().print(verdict, rows, sep="\n")
+    _say_rest(len(answer.moves))
+
+
+def _show_with(answer: WithAnswer) -> None:
+    rows = table("shape", "now", "then", "difference", right=("now", "then", "difference"))
+    for found in answer.shapes:
+        rows.add_row(found.shape, str(found.now), str(found.then), f"{found.then - found.now:+d}")
+    console().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
+    for sentence in answer.overcommitted[:_MOST_ROWS]:
+        console().print(line(f"beyond what there would be: {sentence}"), style="red")
+    _say_rest(len(answer.overcommitted))
+
+
+def _listed(texts: list[str]) -> str:
+    omitted = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return ", ".join(texts[:3]) + omitted
+
+
+def _say_rest(number: int) -> None:
+    if number > _MOST_ROWS:
+        console().print(f"and {number - _MOST_ROWS} more; --json has them all")

@@ -1,0 +1,237 @@
+"""Cluster in memory: which nodes take a request, where it goes, and what pods use.
+
+Placement, scores and accounts are those of `core`, which the extender decides by. Nodes of equal hardware and
+equal use share one state, and a verdict on it: it is found once, by counting alone where that decides.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from k8s_rdma.core.allocation import used_on_node
+from k8s_rdma.core.devices.placement import devices_on
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
+from k8s_rdma.core.offers import Bounds, Headroom, Strategy
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, place, score, score_after, usage_of
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterator
+
+    from k8s_rdma.core.request import Request
+
+_MOST_REQUESTS = 256
+"""Requests whose verdicts are kept."""
+
+
+class NodeState:
+    """PFs and what is used of them: all that a placement depends on. Nodes in an equal state share one.
+
+    inventory: of any node with this hardware, hence `inventory.node` names any of them.
+    """
+
+    __slots__ = ("__weakref__", "headroom", "inventory", "used")
+
+    def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
+        self.inventory = inventory
+        self.used = used
+        self.headroom = Headroom.of_node(inventory, used)
+
+
+class Fit(NamedTuple):
+    """The verdict that a node takes a request, with its score (0..10)."""
+
+    score: int
+
+
+@dataclass(slots=True)
+class Node:
+    """A node and who holds what there. foreign: what others than pods hold."""
+
+    inventory: Inventory
+    foreign: Mapping[PciAddress, Used] = field(default_factory=dict)
+    pods: dict[PodUid, tuple[PlacedInterface, ...]] = field(default_factory=dict)
+
+    def used(self) -> dict[PciAddress, Used]:
+        """Add up the use of each PF."""
+        return used_on_node(reported=self.pods, foreign=self.foreign, promised={}, inventory=self.inventory)
+
+
+class Cluster:
+    """Nodes and the pods on them. strategy: which of the nodes and PFs that fit are the better ones."""
+
+    def __init__(self, strategy: Strategy = Strategy.BINPACK) -> None:
+        self.strategy = strategy
+        self._nodes: dict[NodeName, Node] = {}
+        self._states: dict[NodeName, NodeState] = {}
+        self._interned: WeakValueDictionary[Hashable, NodeState] = WeakValueDictionary()
+        self._inventories: WeakValueDictionary[Hashable, Inventory] = WeakValueDictionary()
+        self._verdicts: OrderedDict[Request, WeakKeyDictionary[NodeState, Fit | Rejection]] = OrderedDict()
+        self._bounds: dict[Request, dict[int, tuple[Inventory, Bounds | None]]] = {}
+
+    def copy(self, strategy: Strategy | None = None) -> Cluster:
+        """Copy the nodes and the pods on them, perhaps for another strategy."""
+        copied = Cluster(strategy or self.strategy)
+        copied._nodes = {name: replace(node, pods=dict(node.pods)) for name, node in self._nodes.items()}
+        copied._states = dict(self._states)
+        copied._interned, copied._inventories = self._interned, self._inventories
+        if copied.strategy is self.strategy:
+            copied._verdicts, copied._bounds = self._verdicts, self._bounds
+        return copied
+
+    def __contains__(self, name: NodeName) -> bool:
+        """Report whether there is such a node."""
+        return name in self._nodes
+
+    def __iter__(self) -> Iterator[NodeName]:
+        """Iterate over the names of nodes, in the order in which they were added."""
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        """The number of nodes."""
+        return len(self._nodes)
+
+    def node(self, name: NodeName) -> Node:
+        """The node, to be read only. KeyError where there is none."""
+        return self._nodes[name]
+
+    def state(self, name: NodeName) -> NodeState:
+        """The node's state. KeyError where there is none."""
+        return self._states[name]
+
+    def pods(self) -> dict[PodUid, NodeName]:
+        """The pods that hold interfaces, with their nodes."""
+        return {uid: name for name, node in self._nodes.items() for uid in node.pods}
+
+    def add_node(self, name: NodeName, node: Node) -> None:
+        """Add a node, or replace the one of that name."""
+        self._nodes[name] = node
+        self._states[name] = self._state(node.inventory, node.used())
+
+    def remove_node(self, name: NodeName) -> Node:
+        """Remove a node with the pods on it. KeyError where there is none."""
+        del self._states[name]
+        return self._nodes.pop(name)
+
+    def bind(self, uid: PodUid, placement: Placement) -> None:
+        """Have a pod that holds nothing on the node yet hold the placement there."""
+        node, state = self._nodes[placement.node], self._states[placement.node]
+        node.pods[uid] = placement.interfaces
+        used = total(state.used, usage_of(placement.interfaces, node.inventory))
+        self._states[placement.node] = self._state(node.inventory, used)
+
+    def release(self, uid: PodUid, name: NodeName) -> None:
+        """End what the pod holds on the node. KeyError where it holds nothing there."""
+        node = self._nodes[name]
+        del node.pods[uid]
+        self._states[name] = self._state(node.inventory, node.used())
+
+    def verdict(self, request: Request, state: NodeState) -> Fit | Rejection:
+        """The verdict on a state; a rejection names any node with this hardware."""
+        verdicts = self._verdicts.get(request)
+        if verdicts is None:
+            while len(self._verdicts) >= _MOST_REQUESTS:
+                oldest, _ = self._verdicts.popitem(last=False)
+                self._bounds.pop(oldest, None)
+            verdicts = self._verdicts[request] = WeakKeyDictionary()
+        found = verdicts.get(state)
+        if found is None:
+            found = verdicts[state] = self._judge(request, state)
+        return found
+
+    def place(self, request: Request, name: NodeName) -> Placement | Rejection:
+        """Place the request on a node as it is now."""
+        state = self._states[name]
+        found = place(request, state.inventory, state.used, strategy=self.strategy)
+        return replace(found, node=name)
+
+    def verdicts(
+        self, request: Request, names: Collection[NodeName] | None = None
+    ) -> dict[NodeName, Fit | Rejection]:
+        """The verdict on each node; names: of these alone."""
+        return {
+            name: self.verdict(request, self._states[name]) for name in (self if names is None else names)
+        }
+
+    def best(self, request: Request, names: Collection[NodeName] | None = None) -> NodeName | None:
+        """The node of the highest score, of equal ones the first by name; None where it fits on none."""
+        scores = (
+            (-found.score, name)
+            for name, found in self.verdicts(request, names).items()
+            if isinstance(found, Fit)
+        )
+        return min(scores, default=(0, None))[1]
+
+    def room_for(self, request: Request, state: NodeState, limit: int) -> int:
+        """Count the pods of this request that a node in this state takes one after the other, up to a limit.
+
+        The request must ask for interfaces.
+        """
+        count = 0
+        while count < limit and (after := self._after(request, state)) is not None:
+            state = after
+            count += 1
+        return count
+
+    def _state(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeState:
+        hardware = inventory.hardware
+        key = hardware, tuple([used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs])
+        state = self._interned.get(key)
+        if state is None:
+            shared = self._inventories.setdefault(hardware, inventory)
+            state = self._interned[key] = NodeState(shared, used)
+        return state
+
+    def _judge(self, request: Request, state: NodeState) -> Fit | Rejection:
+        counted = self._counted(request, state)
+        if counted is not None:
+            numbers, after = counted
+            return Fit(score_after(numbers, state.inventory, after, self.strategy))
+        found = place(request, state.inventory, state.used, strategy=self.strategy)
+        if isinstance(found, Rejection):
+            return found
+        return Fit(score(found, state.inventory, state.used, self.strategy))
+
+    def _after(self, request: Request, state: NodeState) -> NodeState | None:
+        """The state with one more such pod; None where it does not fit."""
+        counted = self._counted(request, state)
+        if counted is not None:
+            return self._state(state.inventory, counted[1])
+        found = place(request, state.inventory, state.used, strategy=self.strategy)
+        if isinstance(found, Rejection):
+            return None
+        return self._state(state.inventory, total(state.used, found.usage(state.inventory)))
+
+    def _counted(
+        self, request: Request, state: NodeState
+    ) -> tuple[Mapping[PciAddress, int], Mapping[PciAddress, Used]] | None:
+        """The number of interfaces that `place` puts on each PF, and the use of all PFs then.
+
+        None where counting does not say, as where the request does not fit.
+        """
+        bounds = self._bounds_of(request, state.inventory)
+        if self.strategy is not Strategy.BINPACK or bounds is None or state.headroom is None:
+            return None
+        placed = bounds.best_fit(state.headroom)
+        if placed is None:
+            return None
+        numbers, after = {}, {**state.used}
+        for index, costs in placed.items():
+            pf = state.inventory.pfs[index]
+            mins = tuple(filter(None, costs)) if pf.rates.weights else ()
+            numbers[pf.pci] = len(costs)
+            after[pf.pci] = state.used.get(pf.pci, NOTHING_USED) + Used(len(costs), sum(costs), mins)
+        return numbers, after
+
+    def _bounds_of(self, request: Request, inventory: Inventory) -> Bounds | None:
+        by_inventory = self._bounds.setdefault(request, {})
+        found = by_inventory.get(id(inventory))
+        if found is None:
+            is_counted = not devices_on(request, inventory)
+            bounds = Bounds.for_pfs(request, inventory) if is_counted else None
+            found = by_inventory[id(inventory)] = inventory, bounds  # keeps the identity
+        return found[1]

@@ -1,0 +1,381 @@
+"""Planned cluster: a snapshot to ask questions of, with the nodes that pods may be on and namespaces' limits.
+
+Workloads are read from manifests: a pod's request, and how many pods of it there are to be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from k8s_rdma.config.manifests import annotations_of, documents, pod_of, read_text
+from k8s_rdma.core.allocation import claims_on_node, counted_interfaces
+from k8s_rdma.core.placement import PlacedInterface, Placement, place, unique_interfaces
+from k8s_rdma.core.request import DeviceTaint, InterfaceRequest, PfPolicy, Request, Toleration
+from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.planning.cluster import Cluster, Node
+from k8s_rdma.planning.snapshot import (
+    NamespaceLimit,
+    NodeDemand,
+    NodeRecord,
+    PodRecord,
+    Snapshot,
+    TolerationRecord,
+)
+from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_name, requests_interfaces, with_gpus
+from k8s_rdma.wire.node_facts import read_facts, unready_reason
+from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
+
+    from k8s_rdma.core.inventory import Pf
+
+_SIMPLEST = Request((InterfaceRequest(),))
+_BLOCKING = ("NoSchedule", "NoExecute")
+EVERY_NAMESPACE = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Pods that are alike. name: `namespace/name`. gang: whether all or none of them are to be placed.
+
+    obstacle: why no node can be found for them here; empty where one can.
+    """
+
+    name: str
+    namespace: str
+    request: Request
+    count: int = 1
+    priority: int = 0
+    gang: bool = False
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    obstacle: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlannedCluster:
+    """A cluster with what is known of its nodes and pods. unreadable: what is missing, a sentence each."""
+
+    cluster: Cluster
+    nodes: dict[NodeName, NodeRecord]
+    pods: dict[PodUid, PodRecord]
+    limits: Mapping[str, NamespaceLimit]
+    unreadable: tuple[str, ...]
+    _mbps: Counter[str] = field(default_factory=Counter)
+    _vfs: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot) -> PlannedCluster:
+        """Count what pods hold or were promised; what cannot be read counts for nothing, and is noted."""
+        unreadable = list(snapshot.unreadable)
+        promised = _promised(snapshot.pods, unreadable)
+        planned = cls(
+            cluster=Cluster(snapshot.strategy),
+            nodes={NodeName(node.name): node for node in snapshot.nodes},
+            pods={PodUid(pod.uid): pod for pod in snapshot.pods},
+            limits={limit.namespace: limit for limit in snapshot.limits},
+            unreadable=(),
+        )
+        for name, record in planned.nodes.items():
+            try:
+                planned.add_node(name, record, _node(name, record, promised.get(name, {})))
+            except Exception as error:  # whatever it is, it is of this node alone
+                unreadable.append(f"node {name}: {error}")
+        planned.unreadable = tuple(unreadable)
+        return planned
+
+    def copy(self, cluster: Cluster | None = None) -> PlannedCluster:
+        """Copy it, perhaps with another cluster of the same pods."""
+        return replace(
+            self,
+            cluster=cluster or self.cluster.copy(),
+            nodes=dict(self.nodes),
+            pods=dict(self.pods),
+            _mbps=Counter(self._mbps),
+            _vfs=Counter(self._vfs),
+        )
+
+    def add_node(self, name: NodeName, record: NodeRecord, node: Node) -> None:
+        """Add a node with the pods on it."""
+        self.cluster.add_node(name, node)
+        self.nodes[name] = record
+        for uid, interfaces in node.pods.items():
+            self._count(uid, interfaces, +1)
+
+    def remove_node(self, name: NodeName) -> Node:
+        """Remove a node with the pods on it. KeyError where there is none."""
+        node = self.cluster.remove_node(name)
+        for uid, interfaces in node.pods.items():
+            self._count(uid, interfaces, -1)
+        return node
+
+    def bind(self, workload: Workload, placement: Placement, number: int) -> PodUid:
+        """Have the pod of that number of a workload hold a placement; its UID."""
+        uid = PodUid(f"whatif/{workload.name}/{number}")
+        self.pods[uid] = PodRecord(
+            namespace=workload.namespace,
+            name=workload.name,
+            uid=uid,
+            node=placement.node,
+            priority=workload.priority,
+        )
+        self.cluster.bind(uid, placement)
+        self._count(uid, placement.interfaces, +1)
+        return uid
+
+    def release(self, uid: PodUid, name: NodeName) -> None:
+        """End what a pod holds on a node. KeyError where it holds nothing there."""
+        self._count(uid, self.cluster.node(name).pods[uid], -1)
+        self.cluster.release(uid, name)
+
+    def named_node(self, text: str) -> NodeName:
+        """The node of that name; MalformedError where there is none, or none whose state is known."""
+        name = NodeName(text)
+        if name not in self.cluster:
+            msg = f"node {text}: there is none of that name whose state is known"
+            raise MalformedError(msg)
+        return name
+
+    def named_pf(self, text: str) -> tuple[NodeName, Pf]:
+        """The PF at `NODE/PF`, by its name or PCI address; MalformedError where there is none."""
+        node, _, pf_name = text.partition("/")
+        name = self.named_node(node)
+        pfs = self.cluster.node(name).inventory.pfs
+        found = next((pf for pf in pfs if pf_name in (pf.name, pf.pci)), None)
+        if found is None:
+            names = ", ".join(pf.name for pf in pfs)
+            msg = f"PF {text}: wanted NODE/PF, with one of the PFs of node {node}: {names}"
+            raise MalformedError(msg)
+        return name, found
+
+    def pending(self) -> Iterator[PodRecord]:
+        """The pods that ask for interfaces, and have no node."""
+        return (pod for pod in self.pods.values() if not pod.node and requests_interfaces(pod.annotations))
+
+    def eligible(self, workload: Workload) -> list[NodeName]:
+        """The nodes that the pods may be on by selector, taints and cordons, whatever they hold."""
+        return [name for name in self.cluster if _may_be_on(self.nodes[name], workload)]
+
+    def limit_refusal(self, namespace: str, request: Request) -> str:
+        """Describe how one more such pod exceeds its namespace's limit; empty where it does not."""
+        limit = self.limits.get(namespace) or self.limits.get(EVERY_NAMESPACE)
+        if limit is None:
+            return ""
+        mbps = sum(interface.min_tx_rate_mbps for interface in request.interfaces)
+        kinds = (
+            (self._mbps[namespace], limit.reserved_mbps, mbps, "reserved Mb/s"),
+            (self._vfs[namespace], limit.vfs, len(request.interfaces), "VFs"),
+        )
+        return " and ".join(
+            f"namespace {namespace} holds {used} of {maximum} {resource}; needs {needed}"
+            for used, maximum, needed, resource in kinds
+            if maximum is not None and needed and used + needed > maximum
+        )
+
+    def _count(self, uid: PodUid, interfaces: tuple[PlacedInterface, ...], sign: int) -> None:
+        pod = self.pods.get(uid)
+        if pod is not None:
+            unique = unique_interfaces(interfaces)
+            self._mbps[pod.namespace] += sign * sum(interface.min_tx_rate_mbps for interface in unique)
+            self._vfs[pod.namespace] += sign * len(unique)
+
+
+def _promised(pods: Iterable[PodRecord], unreadable: list[str]) -> dict[NodeName, dict[PodUid, Placement]]:
+    """The promises of bound pods, by node."""
+    found: dict[NodeName, dict[PodUid, Placement]] = {}
+    for pod in pods:
+        try:
+            promise = pod.promise()
+            if promise is not None:
+                found.setdefault(promise.placement.node, {})[promise.uid] = promise.placement
+        except MalformedError as error:
+            unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}")
+    return found
+
+
+def _node(name: NodeName, record: NodeRecord, promised: Mapping[PodUid, Placement]) -> Node:
+    """The node of a record; ValueError or MalformedError where nothing may be concluded from it."""
+    if record.status is None:
+        raise MalformedError(record.why or "it publishes nothing")
+    if why := unready_reason(record.status):
+        raise MalformedError(why)
+    facts = read_facts(record.status, name)
+    programmed = {
+        uid: facts.generations.get(uid, 0) >= placement.generation for uid, placement in promised.items()
+    }
+    claims = claims_on_node(
+        reported={uid: interfaces for uid, interfaces in facts.reported.items() if programmed.get(uid, True)},
+        promised={
+            uid: counted_interfaces(
+                placement.interfaces, facts.reported.get(uid, ()), is_programmed=programmed[uid]
+            )
+            for uid, placement in promised.items()
+        },
+        entries=facts.entries,
+    )
+    node = Node(facts.inventory, facts.foreign, claims)
+    place(_SIMPLEST, node.inventory, node.used())  # fails now, if ever
+    return node
+
+
+def _may_be_on(node: NodeRecord, workload: Workload) -> bool:
+    if node.unschedulable or not workload.node_selector.items() <= node.labels.items():
+        return False
+    return all(
+        any(
+            toleration.tolerates(DeviceTaint(taint.key, taint.value, taint.effect))
+            for toleration in workload.tolerations
+        )
+        for taint in node.taints
+        if taint.effect in _BLOCKING
+    )
+
+
+def workload_of(pod: PodRecord) -> Workload:
+    """A pod as a workload of its own. MalformedError where its annotations cannot be read."""
+    return Workload(
+        name=f"{pod.namespace}/{pod.name}",
+        namespace=pod.namespace,
+        request=_request(pod.annotations, tuple(sorted(pod.devices.items()))),
+        priority=pod.priority,
+        node_selector=pod.node_selector,
+        tolerations=_tolerations(pod.tolerations),
+    )
+
+
+def relocated(pod: PodRecord | None, uid: PodUid, placement: Placement) -> Workload:
+    """A pod that is to go to another node, by its placement where its annotations say nothing."""
+    if pod is not None and requests_interfaces(pod.annotations):
+        try:
+            return workload_of(pod)
+        except MalformedError:
+            pass
+    name, namespace = (f"{pod.namespace}/{pod.name}", pod.namespace) if pod else (uid, "")
+    pools = sorted({interface.pool for interface in placement.interfaces if interface.pool})
+    return Workload(
+        name=name,
+        namespace=namespace,
+        request=placement.request(),
+        priority=pod.priority if pod else 0,
+        obstacle=f"has devices of {', '.join(pools)} by no annotation" if pools else "",
+    )
+
+
+def policy_of(pod: PodRecord | None) -> PfPolicy:
+    """The policy that a pod asks for; any where that cannot be read."""
+    try:
+        return workload_of(pod).request.policy if pod else PfPolicy.ANY
+    except MalformedError:
+        return PfPolicy.ANY
+
+
+def _request(annotations: Mapping[str, str], devices: tuple[tuple[str, int], ...]) -> Request:
+    request = read_pod(annotations, strict=True).request
+    return with_gpus(replace(request, devices=devices), request_name(annotations))
+
+
+def _tolerations(records: Iterable[TolerationRecord]) -> tuple[Toleration, ...]:
+    return tuple(
+        Toleration(key=record.key, operator=record.operator, value=record.value, effect=record.effect)
+        for record in records
+    )
+
+
+# manifests
+
+
+class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
+    priority: int | None = None
+    scheduling_group: SchedulingGroup | None = None
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    labels: dict[str, str] | None = None
+
+
+def load_workloads(manifest: Path | None, count: int | None = None) -> list[Workload]:
+    """Read workloads as `read_workloads`, of a file or of standard input; none without a manifest."""
+    return [] if manifest is None else read_workloads(read_text(manifest), count)
+
+
+def read_workloads(text: str, count: int | None = None) -> list[Workload]:
+    """The workloads of a manifest, or of an annotation's list, that ask for interfaces.
+
+    count: of pods of each, where not that of the manifest.
+    MalformedError names what cannot be read, and says where none asks for interfaces.
+    """
+    if text.lstrip().startswith("["):
+        objects: Collection[dict[str, Any]] = (
+            {"kind": "Pod", "metadata": {"name": "pod", "annotations": {ANNOTATION: text}}, "spec": {}},
+        )
+    else:
+        objects = list(documents(text))
+    workloads = []
+    for document in objects:
+        pod = pod_of(document)
+        if pod is not None and requests_interfaces(annotations_of(pod)):
+            workloads.append(_workload(document, pod, count))
+    if not workloads:
+        raise MalformedError(f"no interfaces: nothing has an annotation {ANNOTATION} that asks for any")
+    return workloads
+
+
+def _workload(document: Mapping[str, Any], pod: Mapping[str, Any], count: int | None) -> Workload:
+    kind = document["kind"]
+    try:
+        meta = msgspec.convert(document.get("metadata") or {}, _Metadata)
+        labels = msgspec.convert(pod.get("metadata") or {}, _Metadata).labels or {}
+        spec = msgspec.convert(_with_text(pod.get("spec") or {}), _PodSpec)
+        demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
+        replicas = msgspec.convert(_replicas(document), int)
+        devices = devices_of(spec)
+    except ValueError as error:
+        raise MalformedError(f"manifest: {kind}: {error}") from error
+    namespace = meta.namespace or "default"
+    return Workload(
+        name=f"{namespace}/{meta.name or meta.generate_name.rstrip('-') or kind.lower()}",
+        namespace=namespace,
+        request=_request(annotations_of(pod), devices),
+        count=replicas if count is None else count,
+        priority=spec.priority or 0,
+        gang=gang_of(namespace, spec.scheduling_group, labels) is not None,
+        node_selector=demand.node_selector or {},
+        tolerations=_tolerations(demand.lasting_tolerations()),
+    )
+
+
+def _with_text(spec: Any) -> Any:
+    """The specification with quantities as text, as the API server has them."""
+    match spec:
+        case dict():
+            return {
+                key: {name: str(amount) for name, amount in value.items()}
+                if key in ("limits", "requests") and isinstance(value, dict)
+                else _with_text(value)
+                for key, value in spec.items()
+            }
+        case list():
+            return [_with_text(value) for value in spec]
+    return spec
+
+
+def _replicas(document: Mapping[str, Any]) -> Any:
+    """The number of pods at once; 1 of kinds that do not say."""
+    spec: Any = document.get("spec")
+    if document["kind"] == "CronJob":
+        spec = ((spec or {}).get("jobTemplate") or {}).get("spec")
+    if not isinstance(spec, dict):
+        return 1
+    found = spec.get("parallelism" if document["kind"] in ("Job", "CronJob") else "replicas")
+    return 1 if found is None else found

@@ -1,0 +1,437 @@
+"""Snapshots of a cluster: what decisions about interfaces depend on, as one JSON file.
+
+Nodes are as they publish themselves (`wire.rdma_node`), pods by the annotations that say what they ask for
+and what they were promised. The file has each node and each pod on a line of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections import Counter
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec.structs import replace
+
+from k8s_rdma.config.files import read_yaml
+from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.kube.api import API_ERRORS, PodView
+from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.objects import PodObject
+from k8s_rdma.wire import json as wire_json
+from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
+from k8s_rdma.wire.placement_annotation import (
+    PLACEMENT_ANNOTATION,
+    Promise,
+    decode_own,
+    decode_promise,
+    encode,
+)
+from k8s_rdma.wire.rdma_node import LIST_PATH, RdmaNodeStatus, decode_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+VERSION = 1
+
+_ADDRESS = re.compile(r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}(?:(?::[0-9a-fA-F]{2}){2})?\b")
+"""A MAC address, or a GUID, which has two octets more."""
+_MAC = len("00:00:00:00:00:00")
+_LIST_TIMEOUT_S = 60.0
+"""The limit for one page of a list."""
+_PUBLIC_LABELS = ("kubernetes.io/arch", "kubernetes.io/os")
+_OWN_PREFIX = "k8s-rdma.io/"
+
+_Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A taint of a node."""
+
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node; labels, taints and unschedulable as in Kubernetes' Node.
+
+    status: what it publishes; None where that cannot be read, for the reason `why`.
+    """
+
+    name: str
+    unschedulable: bool = False
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    status: RdmaNodeStatus | None = None
+    why: str = ""
+
+
+class TolerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A toleration of a pod, as in Kubernetes."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A pod that asks for interfaces or was promised some.
+
+    node: empty while it is not bound. annotations: those that say so, a placement without its signature.
+    devices: of extended resources, which its containers request. gang: name of its PodGroup.
+    node_selector, tolerations: as in its specification, without tolerations that end.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str = ""
+    priority: int = 0
+    gang: str = ""
+    annotations: dict[str, str] = {}
+    devices: dict[str, _Amount] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[TolerationRecord, ...] = ()
+
+    def promise(self) -> Promise | None:
+        """The promise that it was bound with; None without one. MalformedError as `decode_own`."""
+        text = self.annotations.get(PLACEMENT_ANNOTATION)
+        if not text or not self.node:
+            return None
+        return decode_own(text, uid=PodUid(self.uid), node=NodeName(self.node), keys=None)
+
+
+class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The most that pods of a namespace hold together; `*` is each without a limit of its own."""
+
+    namespace: str
+    reserved_mbps: _Amount | None = None
+    vfs: _Amount | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cluster. strategy, limits: of its extender. unreadable: what is missing, one sentence each."""
+
+    version: int
+    strategy: Strategy = Strategy.BINPACK
+    limits: tuple[NamespaceLimit, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    nodes: tuple[NodeRecord, ...] = ()
+    pods: tuple[PodRecord, ...] = ()
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: Annotated[int, msgspec.Meta(ge=1)]
+
+
+_version_decoder = msgspec.json.Decoder(_Versioned)
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Encode a snapshot, with nodes and pods on lines of their own."""
+    head = msgspec.json.encode(replace(snapshot, nodes=(), pods=()))[:-1]
+    nodes, pods = (b",\n".join(map(msgspec.json.encode, items)) for items in (snapshot.nodes, snapshot.pods))
+    return b'%s,\n"nodes":[\n%s\n],\n"pods":[\n%s\n]}\n' % (head, nodes, pods)
+
+
+def decode_snapshot(data: bytes, origin: str) -> Snapshot:
+    """Parse a snapshot. origin: the file's name.
+
+    MalformedError names the field, or the line of what is no JSON, and says so of a newer version.
+    """
+    _require_json(data, origin)
+    version = wire_json.decode(data, _version_decoder, origin).version
+    if version > VERSION:
+        msg = f"{origin}: version: {version} is newer than {VERSION}, the latest that this k8s-rdma reads"
+        raise MalformedError(msg)
+    snapshot = wire_json.decode(data, _decoder, origin)
+    for fault in chain(wire_json.unknown_keys(Snapshot, msgspec.json.decode(data)), _duplicates(snapshot)):
+        msg = f"{origin}: {fault}"
+        raise MalformedError(msg)
+    return snapshot
+
+
+def _require_json(data: bytes, origin: str) -> None:
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        msg = f"{origin}: no snapshot: {_place_of_fault(data) or error}"
+        raise MalformedError(msg) from error
+
+
+def _place_of_fault(data: bytes) -> str:
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError):
+        pass
+    return ""
+
+
+def _duplicates(snapshot: Snapshot) -> Iterator[str]:
+    for field, values in (
+        ("nodes[].name", (node.name for node in snapshot.nodes)),
+        ("pods[].uid", (pod.uid for pod in snapshot.pods)),
+        ("limits[].namespace", (limit.namespace for limit in snapshot.limits)),
+    ):
+        yield from (
+            f"{field}: {value!r} is there twice" for value, times in Counter(values).items() if times > 1
+        )
+
+
+# of a cluster
+
+
+class _Toleration(TolerationRecord, frozen=True, kw_only=True, rename="camel"):
+    toleration_seconds: int | None = None
+
+
+class NodeDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The part of a pod's specification that says which nodes it may be on."""
+
+    node_selector: dict[str, str] | None = None
+    tolerations: tuple[_Toleration, ...] | None = None
+
+    def lasting_tolerations(self) -> tuple[TolerationRecord, ...]:
+        """The tolerations that do not end, as those do that admission adds to every pod."""
+        return tuple(
+            TolerationRecord(key=entry.key, operator=entry.operator, value=entry.value, effect=entry.effect)
+            for entry in self.tolerations or ()
+            if entry.toleration_seconds is None
+        )
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    unschedulable: bool | None = None
+    taints: tuple[Taint, ...] | None = None
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class _KubeNode(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+
+
+class _ExtenderConfig(msgspec.Struct, frozen=True):
+    strategy: Strategy = Strategy.BINPACK
+    limits: tuple[NamespaceLimit, ...] = ()
+
+
+def snapshot_of_cluster(kubeconfig: str | None, namespace: str) -> Snapshot:
+    """Take a snapshot as `take_snapshot`, by a kubeconfig file or as `kube.credentials` finds one."""
+    with Documents(kubeconfig, timeout_s=_LIST_TIMEOUT_S) as api:
+        return take_snapshot(api, namespace)
+
+
+def take_snapshot(api: Documents, namespace: str) -> Snapshot:
+    """Take a snapshot by the API server. namespace: the chart's, for the extender's configuration.
+
+    What cannot be read of one object is noted. ApiRefusedError and the like where a list cannot be read.
+    """
+    unreadable: list[str] = []
+    config = _extender_config(api, namespace, unreadable)
+    statuses = dict(_statuses(api.items(LIST_PATH)))
+    nodes = []
+    for item in api.items("/api/v1/nodes"):
+        node = _converted(item, _KubeNode, "node", unreadable)
+        if node is not None and node.metadata.name in statuses:
+            nodes.append(_node(node, statuses[node.metadata.name]))
+    pods = []
+    for item in api.items("/api/v1/pods"):
+        pod = _converted(item, PodObject, "pod", unreadable)
+        spec = _converted(item.get("spec"), NodeDemand, "pod", unreadable) if pod is not None else None
+        if spec is not None and (record := _pod(pod.view(), spec, unreadable)):
+            pods.append(record)
+    return Snapshot(
+        version=VERSION,
+        strategy=config.strategy,
+        limits=config.limits,
+        unreadable=tuple(unreadable),
+        nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+        pods=tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name))),
+    )
+
+
+def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> _ExtenderConfig:
+    name = f"configmap {namespace}/k8s-rdma-extender"
+    path = f"/api/v1/namespaces/{segment(namespace)}/configmaps/k8s-rdma-extender"
+    try:
+        found = api.get(path)
+        if found is not None:
+            text = str((found.get("data") or {}).get("extender.yaml") or "")
+            return msgspec.convert(read_yaml(text) or {}, _ExtenderConfig)
+        why = "there is none"
+    except API_ERRORS as error:
+        why = error.message
+    except (msgspec.ValidationError, ValueError) as error:
+        why = str(error)
+    unreadable.append(f"{name}: {why}; strategy and limits are taken for the defaults")
+    return _ExtenderConfig()
+
+
+def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeStatus | str]]:
+    """The status of each node, or why it cannot be read."""
+    for item in items:
+        name = (item.get("metadata") or {}).get("name")
+        if not isinstance(name, str):
+            continue
+        try:
+            status = decode_status(msgspec.json.encode(item.get("status") or {}))
+        except MalformedError as error:
+            yield name, error.message
+        else:
+            pfs = tuple(replace(pf, problems=()) for pf in status.pfs)
+            yield name, replace(status, pfs=pfs, macs=(), problems=())
+
+
+def _node(node: _KubeNode, status: RdmaNodeStatus | str) -> NodeRecord:
+    return NodeRecord(
+        name=node.metadata.name,
+        labels=node.metadata.labels or {},
+        taints=node.spec.taints or (),
+        unschedulable=bool(node.spec.unschedulable),
+        status=None if isinstance(status, str) else status,
+        why=status if isinstance(status, str) else "",
+    )
+
+
+def _converted(item: Any, kind: type[Any], noun: str, unreadable: list[str]) -> Any:
+    try:
+        return msgspec.convert(item, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        meta = item.get("metadata") if isinstance(item, dict) else None
+        names = [meta.get("namespace"), meta.get("name")] if isinstance(meta, dict) else []
+        unreadable.append(f"{noun} {'/'.join(map(str, filter(None, names)))}: {error}")
+        return None
+
+
+def _pod(pod: PodView, spec: NodeDemand, unreadable: list[str]) -> PodRecord | None:
+    """The record of an unfinished pod that has to do with interfaces."""
+    own = {key: text for key, text in pod.annotations.items() if key != PLACEMENT_ANNOTATION}
+    if pod.finished or not (requests_interfaces(own) or PLACEMENT_ANNOTATION in pod.annotations):
+        return None
+    annotations = {key: text for key, text in own.items() if key in REQUEST_ANNOTATIONS}
+    text = pod.annotations.get(PLACEMENT_ANNOTATION)
+    if text and pod.node is not None:
+        try:
+            promise = decode_own(text, uid=pod.uid, node=pod.node, keys=None)
+            annotations[PLACEMENT_ANNOTATION] = encode(promise.placement, pod.uid, None)
+        except MalformedError as error:
+            unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}")
+    return PodRecord(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        node=pod.node or "",
+        priority=pod.priority,
+        gang=pod.gang.name if pod.gang else "",
+        annotations=annotations,
+        devices=dict(pod.devices),
+        node_selector=spec.node_selector or {},
+        tolerations=spec.lasting_tolerations(),
+    )
+
+
+# without names
+
+
+class _Aliases:
+    """Other names, the same for the same name: `node-1`, `node-2`, ..."""
+
+    def __init__(self, name: Callable[[int], str]) -> None:
+        self._name = name
+        self._aliases: dict[str, str] = {}
+
+    def __call__(self, name: str) -> str:
+        return self._aliases.setdefault(name, self._name(len(self._aliases) + 1))
+
+
+class _Anonymiser:
+    def __init__(self) -> None:
+        self.node = _Aliases("node-{}".format)
+        self.namespace = _Aliases("namespace-{}".format)
+        self.pod = _Aliases("pod-{}".format)
+        self.gang = _Aliases("gang-{}".format)
+        self.uid = _Aliases("uid-{}".format)
+        self._mac = _Aliases(lambda number: f"02:{number.to_bytes(5).hex(':')}")
+        self._guid = _Aliases(lambda number: f"02:{number.to_bytes(7).hex(':')}")
+
+    def _address(self, found: re.Match[str]) -> str:
+        text = found[0].lower()
+        return self._mac(text) if len(text) == _MAC else self._guid(text)
+
+    def node_record(self, node: NodeRecord) -> NodeRecord:
+        labels = {key: value for key, value in node.labels.items() if key in _PUBLIC_LABELS}
+        status = node.status and replace(
+            node.status,
+            allocations=tuple(
+                replace(
+                    allocation,
+                    pod=replace(
+                        allocation.pod,
+                        namespace=self.namespace(allocation.pod.namespace),
+                        name=self.pod(allocation.pod.name),
+                        uid=self.uid(allocation.pod.uid),
+                    ),
+                    refused=None,
+                )
+                for allocation in node.status.allocations
+            ),
+            conditions=tuple(replace(condition, message="") for condition in node.status.conditions),
+        )
+        why = "its report cannot be read" if node.why else ""
+        return replace(node, name=self.node(node.name), labels=labels, status=status, why=why)
+
+    def pod_record(self, pod: PodRecord) -> PodRecord:
+        node, uid = NodeName(self.node(pod.node) if pod.node else ""), PodUid(self.uid(pod.uid))
+        annotations = dict(pod.annotations)
+        if text := annotations.get(PLACEMENT_ANNOTATION):
+            placement = dataclasses.replace(decode_promise(text, keys=None).placement, node=node)
+            annotations[PLACEMENT_ANNOTATION] = encode(placement, uid, None)
+        return replace(
+            pod,
+            namespace=self.namespace(pod.namespace),
+            name=self.pod(pod.name),
+            uid=uid,
+            node=node,
+            gang=self.gang(pod.gang) if pod.gang else "",
+            annotations={key: _ADDRESS.sub(self._address, text) for key, text in annotations.items()},
+            node_selector={},
+        )
+
+
+def anonymised(snapshot: Snapshot) -> Snapshot:
+    """Replace the names of nodes, pods, namespaces and gangs, UIDs, MACs and GUIDs, equal ones alike.
+
+    Texts of others, selectors of nodes and their labels, but for operating system and architecture, are left
+    out.
+    MalformedError names a placement that cannot be read.
+    """
+    aliases = _Anonymiser()
+    number = len(snapshot.unreadable)
+    return replace(
+        snapshot,
+        limits=tuple(
+            replace(
+                limit,
+                namespace=limit.namespace if limit.namespace == "*" else aliases.namespace(limit.namespace),
+            )
+            for limit in snapshot.limits
+        ),
+        unreadable=(f"objects that cannot be read: {number}",) if number else (),
+        nodes=tuple(map(aliases.node_record, snapshot.nodes)),
+        pods=tuple(map(aliases.pod_record, snapshot.pods)),
+    )

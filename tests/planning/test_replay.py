@@ -1,0 +1,118 @@
+"""A run of the real extender, replayed through snapshots: the same nodes, scores, PFs and limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+import yaml
+from lightkube import AsyncClient, KubeConfig
+
+from extender.node_server import PF0, PF1, pf, rates, report
+from extender.published import PublishedNode
+from extender.world import World, world
+from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.client import Client
+from k8s_rdma.planning.cluster import Fit
+from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
+from k8s_rdma.planning.snapshot import Snapshot, decode_snapshot, encode_snapshot, take_snapshot
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
+from k8s_rdma_demo.cluster.command import kubeconfig
+
+pytestmark = pytest.mark.anyio
+
+NODES = ("w1", "w2", "w3", "w4")
+CONFIG = "/api/v1/namespaces/k8s-rdma/configmaps"
+RECORDED = Path(__file__).parents[1] / "recordings" / "snapshots" / "1.json"
+RATES = (0, 1_000, 2_500, 4_000, 7_000)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def publish(w: World) -> None:
+    """What the nodes report, as their agents write it to the API server."""
+    async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(w.server.url)), trust_env=False) as client:
+        for name, node in w.nodes.items():
+            await PublishedNode(Client(client, silence_s=60.0), NodeName(name)).publish(node.report)
+
+
+async def configure(w: World, strategy: Strategy, limit_mbps: int) -> None:
+    settings = {"strategy": strategy.value, "limits": [{"namespace": "default", "reservedMbps": limit_mbps}]}
+    document = {"metadata": {"name": "k8s-rdma-extender"}, "data": {"extender.yaml": yaml.dump(settings)}}
+    assert (await w.http.post(CONFIG, json=document)).status_code == 201
+
+
+def taken(server: str, directory: Path) -> Snapshot:
+    path = directory / "kubeconfig"
+    path.write_text(yaml.dump(kubeconfig(server)))
+    with Documents(str(path)) as api:
+        snapshot = take_snapshot(api, "k8s-rdma")
+    return decode_snapshot(encode_snapshot(snapshot), "cluster.json")
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+async def test_every_decision_of_a_run_is_that_of_the_snapshot_before_it(strategy: Strategy, tmp_path: Path):
+    rng = random.Random(strategy.value)
+    decisions = refusals = limited = 0
+    limit = NamespaceLimit(namespace="default", reserved_mbps=70_000)
+    async with world(*NODES, strategy=strategy, limits=(limit,)) as w:
+        for number, node in enumerate(w.nodes.values()):
+            weighted = {"rates": rates(weights=100)} if number % 2 else {}
+            node.report = report(
+                node.name, pf(PF0, vfs=6, numa_node=0, **weighted), pf(PF1, vfs=3, mbps=25_000, numa_node=1),
+                held={f"foreign-{number}": [500, 500]},
+            )  # fmt: skip
+        await publish(w)
+        await configure(w, strategy, 70_000)
+        for number in range(24):
+            wanted = [rng.choice(RATES) for _ in range(rng.choice([1, 1, 2, 3]))]
+            policy = rng.choice([None, None, "same-pf", "spread-pfs", "same-numa"])
+            pod = await w.create_pod(f"p{number}", *wanted, policy=policy)
+            uid = pod["metadata"]["uid"]
+            planned = PlannedCluster.from_snapshot(await asyncio.to_thread(taken, w.server.url, tmp_path))
+            assert not planned.unreadable
+            workload = workload_of(planned.pods[PodUid(uid)])
+            verdicts = planned.cluster.verdicts(workload.request)
+            fitting = {name: found.score for name, found in verdicts.items() if isinstance(found, Fit)}
+            refusal = planned.limit_refusal("default", workload.request)
+
+            answer = await w.filter(f"p{number}")
+            if refusal:
+                assert not answer["NodeNames"]
+                assert all(refusal in why for why in (answer["FailedNodes"] or {}).values())
+                limited += 1
+                await w.delete_pod(f"p{number}")
+                continue
+            assert sorted(answer["NodeNames"] or ()) == sorted(fitting)
+            refusals += len(NODES) - len(fitting)
+            if not fitting:
+                continue
+            assert await w.prioritize(f"p{number}", *fitting) == fitting
+            best = planned.cluster.best(workload.request)
+            assert best is not None
+            assert not await w.bind(f"p{number}", best)
+            text = (await w.read_pod(f"p{number}"))["metadata"]["annotations"][PLACEMENT_ANNOTATION]
+            written = decode_own(text, uid=PodUid(uid), node=best, keys=None).placement
+            found = planned.cluster.place(workload.request, best)
+            assert isinstance(found, Placement)
+            assert (found.interfaces, found.policy) == (written.interfaces, written.policy)
+            decisions += 1
+            if rng.random() < 0.2:
+                await w.delete_pod(f"p{number}")
+        assert decisions >= 10
+        assert refusals
+        if os.environ.get("K8S_RDMA_RECORD_SNAPSHOT") and strategy is Strategy.BINPACK:
+            await w.create_pod("waits", 40_000, 40_000)
+            snapshot = await asyncio.to_thread(taken, w.server.url, tmp_path)
+            RECORDED.parent.mkdir(exist_ok=True)
+            RECORDED.write_bytes(encode_snapshot(snapshot))

@@ -1,0 +1,227 @@
+"""Answers about clusters small enough to know them without the code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from extender.node_server import PF0, PF1, pf, report
+from k8s_rdma.core.offers import Strategy
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.planning.planned_cluster import PlannedCluster, read_workloads
+from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot, Taint
+from k8s_rdma.planning.whatif import Changes, Losses, Move, fit, headroom, lose, with_changes
+from k8s_rdma.wire.rdma_node import status_of
+
+if TYPE_CHECKING:
+    from k8s_rdma.wire.rest import PfReport
+
+
+def planned(*nodes: NodeRecord, **more: Any) -> PlannedCluster:
+    return PlannedCluster.from_snapshot(Snapshot(version=1, nodes=nodes, **more))
+
+
+def node(name: str, *pfs: PfReport, held: Any = None, **more: Any) -> NodeRecord:
+    return NodeRecord(name=name, status=status_of(report(name, *(pfs or (pf(),)), held=held)), **more)
+
+
+def holder(name: str, node: str, *rates: int, **more: Any) -> PodRecord:
+    return PodRecord(namespace="team", name=name, uid=name, node=node, annotations=asks(*rates), **more)
+
+
+def asks(*rates: int) -> dict[str, str]:
+    return {"rdma_interfaces_required": json.dumps([{"min_tx_rate": rate} for rate in rates])}
+
+
+def manifest(*rates: int, kind: str = "Deployment", **spec: Any) -> str:
+    template = {"metadata": {"annotations": asks(*rates)}, "spec": spec.pop("pod", {})}
+    template["metadata"]["labels"] = spec.pop("labels", {})
+    document = {
+        "kind": kind,
+        "metadata": {"name": "web", "namespace": "team"},
+        "spec": {**spec, "template": template},
+    }
+    return json.dumps(document)
+
+
+TWO_NODES = (node("w1"), node("w2", held={"a": 6_000}))
+"""10 Gb/s and 4 VFs each; 4 Gb/s are free on the second."""
+
+
+def test_pods_that_fit_go_to_the_fuller_node_first():
+    answer = fit(planned(*TWO_NODES), read_workloads(manifest(4_000, replicas=3)))
+    assert answer.fits
+    assert answer.workloads[0].nodes == {"w2": 1, "w1": 2}
+
+
+def test_pods_beyond_the_cluster_are_counted_with_the_obstacles():
+    [found] = fit(planned(*TWO_NODES), read_workloads(manifest(4_000, replicas=3), count=5)).workloads
+    assert (found.count, found.placed, found.fits) == (5, 3, False)
+    assert sum(found.obstacles.values()) == 2
+    assert all("Mb/s" in why for why in found.obstacles)
+
+
+def test_a_gang_gets_all_its_places_or_none():
+    gang = {"scheduling.x-k8s.io/pod-group": "g"}
+    cluster = planned(*TWO_NODES)
+    text = "\n---\n".join((manifest(4_000, replicas=4, labels=gang), manifest(10_000)))
+    first, second = fit(cluster, read_workloads(text)).workloads
+    assert (first.placed, first.nodes) == (0, {})
+    assert second.nodes == {"w1": 1}
+    assert fit(cluster, read_workloads(manifest(4_000, replicas=3, labels=gang))).fits
+
+
+def test_workloads_of_one_manifest_take_room_from_each_other():
+    text = "\n---\n".join((manifest(10_000), manifest(10_000)))
+    answer = fit(planned(*TWO_NODES), read_workloads(text))
+    assert [found.placed for found in answer.workloads] == [1, 0]
+    assert not answer.fits
+
+
+def test_asking_changes_nothing():
+    cluster = planned(*TWO_NODES)
+    first = fit(cluster, read_workloads(manifest(4_000, replicas=3)))
+    lose(cluster, Losses(nodes=("w2",)))
+    with_changes(cluster, Changes(vfs=1, nodes=2, like="w1"), ())
+    assert fit(cluster, read_workloads(manifest(4_000, replicas=3))) == first
+
+
+@pytest.mark.parametrize(
+    ("pod", "placed"),
+    [
+        ({}, {"w1": 1}),
+        ({"nodeSelector": {"zone": "b"}}, {"w2": 1}),
+        ({"nodeSelector": {"zone": "c"}}, {}),
+        ({"tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"zone": "d"}}, {"w3": 1}),
+        ({"tolerations": [{"key": "gpu", "value": "no"}], "nodeSelector": {"zone": "d"}}, {}),
+    ],
+)
+def test_selectors_taints_and_cordons_are_obeyed(pod: dict[str, Any], placed: dict[str, int]):
+    cluster = planned(
+        node("w0", unschedulable=True, labels={"zone": "a"}),
+        node("w1", labels={"zone": "a"}),
+        node("w2", labels={"zone": "b"}),
+        node("w3", labels={"zone": "d"}, taints=(Taint(key="gpu", value="yes", effect="NoSchedule"),)),
+    )
+    [found] = fit(cluster, read_workloads(manifest(1_000, pod=pod))).workloads
+    assert found.nodes == placed
+
+
+def test_limit_of_a_namespace_is_an_obstacle_and_is_said_with_numbers():
+    limits = (NamespaceLimit(namespace="team", reserved_mbps=9_000), NamespaceLimit(namespace="*", vfs=1))
+    cluster = planned(*TWO_NODES, limits=limits, pods=(holder("a", "w2", 6_000),))
+    [found] = fit(cluster, read_workloads(manifest(1_000, replicas=5))).workloads
+    assert found.placed == 3
+    assert found.obstacles == {"namespace team holds 9000 of 9000 reserved Mb/s; needs 1000": 2}
+
+
+def test_headroom_is_by_node_and_stranded_capacity_by_pf():
+    cluster = planned(
+        node("w1", pf(PF0, vfs=2), pf(PF1, vfs=4, mbps=5_000)),
+        node("w2", pf(PF0, vfs=1), held={"a": 3_000}),
+        node("w3", pf(PF0, vfs=3), held={"b": 10_000}),
+    )
+    answer = headroom(cluster, read_workloads(manifest(2_000)))
+    [room] = answer.shapes
+    assert (room.pods, room.nodes, room.most_on_a_node) == (4, 1, 4)
+    assert {(entry.node, entry.mbps, entry.vfs) for entry in answer.stranded} == {
+        ("w2", 7_000, 0),
+        ("w3", 0, 2),
+    }
+
+
+def test_pods_of_a_lost_node_go_elsewhere_the_important_ones_first():
+    cluster = planned(
+        node("w1", held={"low": 4_000, "high": 4_000}),
+        node("w2", pf(vfs=1)),
+        pods=(holder("low", "w1", 4_000), holder("high", "w1", 4_000, priority=5)),
+    )
+    answer = lose(cluster, Losses(nodes=("w1",)))
+    assert not answer.fits
+    first, second = answer.moves
+    assert (first.pod, first.node, first.to) == ("team/high", "w1", "w2")
+    assert (second.pod, second.to) == ("team/low", "")
+    assert "VFs" in second.why
+
+
+def test_a_lost_pf_moves_its_pods_and_a_lost_link_those_that_reserve():
+    cluster = planned(
+        node("w1", pf(PF0), pf(PF1), held={"reserves": 4_000, "plain": 0}),
+        pods=(holder("reserves", "w1", 4_000), holder("plain", "w1", 0)),
+    )
+    moved = lose(cluster, Losses(pfs=("w1/enp3s0f0",))).moves
+    assert moved == (
+        Move(pod="team/reserves", node="w1", to="w1"),
+        Move(pod="team/plain", node="w1", to="w1"),
+    )
+    assert [move.pod for move in lose(cluster, Losses(links=(f"w1/{PF0}",))).moves] == ["team/reserves"]
+    assert lose(cluster, Losses(pfs=("w1/enp3s0f1",))).moves == ()
+
+
+@pytest.mark.parametrize("losses", [Losses(nodes=("w9",)), Losses(pfs=("w1",)), Losses(links=("w1/x",))])
+def test_what_is_lost_must_exist(losses: Losses):
+    with pytest.raises(MalformedError, match=r"w9|w1"):
+        lose(planned(*TWO_NODES), losses)
+
+
+@pytest.mark.parametrize(
+    ("changes", "then"),
+    [
+        (Changes(), 7),
+        (Changes(vfs=1), 1),
+        (Changes(vfs=16), 14),
+        (Changes(headroom_percent=50), 4),
+        (Changes(nodes=2, like="w2"), 15),
+        (Changes(strategy=Strategy.SPREAD), 7),
+    ],
+)
+def test_changes_are_compared_side_by_side(changes: Changes, then: int):
+    answer = with_changes(planned(*TWO_NODES), changes, read_workloads(manifest(1_000)))
+    [found] = answer.shapes
+    assert (found.now, found.then) == (7, then)
+
+
+def test_capacity_below_what_pods_hold_is_said():
+    answer = with_changes(planned(*TWO_NODES), Changes(headroom_percent=50), ())
+    assert not answer.fits
+    assert answer.overcommitted == ("w2/enp3s0f0: 6000 of 5000 Mb/s in use",)
+
+
+def test_new_nodes_need_a_model():
+    with pytest.raises(MalformedError, match="there is none of that name"):
+        with_changes(planned(*TWO_NODES), Changes(nodes=1), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        (manifest(1, kind="Deployment", replicas=3), 3),
+        (manifest(1, kind="StatefulSet"), 1),
+        (manifest(1, kind="Job", parallelism=7), 7),
+        (json.dumps({"kind": "Pod", "metadata": {"annotations": asks(1)}, "spec": {}}), 1),
+        ('[{"min_tx_rate": 1}]', 1),
+    ],
+)
+def test_any_kind_with_a_template_is_a_workload(text: str, count: int):
+    [workload] = read_workloads(text)
+    assert (workload.count, len(workload.request.interfaces)) == (count, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: Pod",
+        "{",
+        "kind: [Pod]",
+        json.dumps({"kind": "Pod", "metadata": {"annotations": {"a": "b"}}, "spec": {}}),
+        manifest(1, replicas="many"),
+        manifest(1, pod={"nodeSelector": 7}),
+        manifest(1, pod={"containers": [{"resources": {"limits": {"a/b": "x"}}}]}),
+        '[{"min_tx_rate": -1}]',
+    ],
+)
+def test_malformed_manifests_are_refused(text: str):
+    with pytest.raises(MalformedError):
+        read_workloads(text)
