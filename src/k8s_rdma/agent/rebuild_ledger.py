@@ -33,7 +33,7 @@ from k8s_rdma.agent.cni.pod_request import (
     slots_of_pod,
 )
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers
+from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers, DeferredDeletes
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
 from k8s_rdma.config.namespace_policies import policies_of
@@ -58,7 +58,6 @@ from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.conflist import CachedAttachment, decode_cached
 
 if TYPE_CHECKING:
-    from k8s_rdma.agent.ledger_store import DeferredDeletes
     from k8s_rdma.core.devices.pod_devices import SlotInUse
 
 

@@ -22,14 +22,12 @@ from k8s_rdma.core.namespace_policy import (
     address_number,
 )
 from k8s_rdma.core.request import MAX_INTERFACES
-from k8s_rdma.core.types import MAX_RATE_MBPS
+from k8s_rdma.core.types import MAX_RATE_MBPS, PfSelector
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import read_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from k8s_rdma.core.types import PfSelector
 
     Policies = Callable[[], NamespacePolicies]
     """Returns the current policies."""

@@ -22,9 +22,9 @@ from k8s_rdma.core.devices.pod_devices import shared_device
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.health import node_events
-from k8s_rdma.deviceplugin.modes import modes_of, to_publish
+from k8s_rdma.deviceplugin.modes import Mode, modes_of, to_publish
 from k8s_rdma.deviceplugin.plugin_server import PluginServer
-from k8s_rdma.deviceplugin.resource import PREFIX, Resource
+from k8s_rdma.deviceplugin.resource import PREFIX, InventorySource, Resource
 from k8s_rdma.deviceplugin.topology import neighbours
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.deviceplugin.dra import DraDriver
-    from k8s_rdma.deviceplugin.modes import Mode
-    from k8s_rdma.deviceplugin.resource import InventorySource
 
 
 GRACE_S = 10.0

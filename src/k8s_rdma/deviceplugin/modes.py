@@ -19,6 +19,7 @@ from k8s_rdma.config.devices import (
     MountResource,
     Resource,
     SharedResource,
+    SharedSelector,
 )
 from k8s_rdma.core.devices.pod_devices import (
     AllocateResponse,
@@ -50,8 +51,6 @@ from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, qualified_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-
-    from k8s_rdma.config.devices import SharedSelector
 
 
 EVERY_KIND = frozenset(NodeKind)

@@ -16,6 +16,7 @@ from k8s_rdma.deviceplugin.resource import (
     KUBELET_SOCKET,
     Endpoint,
     Followers,
+    Resource,
     SocketFile,
     check_path,
     is_served,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from k8s_rdma.deviceplugin.resource import Resource
 
 _log = structlog.get_logger()
 

@@ -17,12 +17,10 @@ import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, EventsApi, ObjectEvent, Subject
+from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, EventsApi, ObjectEvent, Subject, Time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from k8s_rdma.kube.api import Time
 
     Key = tuple[str, str, str]
     Write = Callable[[], Awaitable[None]]

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from k8s_rdma.kube.access_reviews import User
+from k8s_rdma.kube.access_reviews import ReviewsApi, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from k8s_rdma.http_server.asgi import Scope
-    from k8s_rdma.kube.access_reviews import ReviewsApi
 
 REVIEW_S = 60.0
 """Seconds for which an answer of the API server counts; a right that is withdrawn lasts no longer."""

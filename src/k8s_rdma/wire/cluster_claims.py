@@ -30,14 +30,13 @@ from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.pod_spec import quantity
-from k8s_rdma.wire.resource_slice import SliceSpec
+from k8s_rdma.wire.resource_slice import Device, SliceSpec
 from k8s_rdma.wire.views import AllocatedClaim, AllocatedPf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
 
-    from k8s_rdma.wire.resource_slice import Device
 
 API = "/apis/resource.k8s.io/v1"
 BUS_ID = "resource.kubernetes.io/pciBusID"

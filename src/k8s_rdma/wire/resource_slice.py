@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.claims import DRIVER, Offers, PfOffer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.wire.claims import Offers, PfOffer
 
 MAX_DEVICES = 64
 """Devices of a slice that may have taints (k8s.io/api/resource/v1/types.go, 1.36)."""

@@ -14,7 +14,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits,
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.request import Request, is_chosen, meets, unmet
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import PfUse
+from k8s_rdma.core.types import NodeName, PciAddress, PfUse
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Pod
-    from k8s_rdma.core.types import NodeName, PciAddress
 
 
 @dataclass(frozen=True, slots=True)
