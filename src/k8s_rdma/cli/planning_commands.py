@@ -20,9 +20,10 @@ Manifest = Annotated[
 ]
 
 
-def _percent(text: str) -> float:
+def _percent(text: object) -> float:
+    """Parse a percentage; the option's default comes as a number."""
     try:
-        found = float(text.removesuffix("%"))
+        found = float(str(text).removesuffix("%"))
     except ValueError:
         found = -1.0
     if not 0 <= found <= 100:

@@ -425,6 +425,16 @@ class Bounds:
                 return True
         return any(self._fits_in(headroom, group) for group in self.groups) or None
 
+    def places(self, headroom: Headroom) -> int | None:
+        """Count the places for the request's interfaces; None where these differ, or counting does not tell.
+
+        However they are placed, each takes one of these places.
+        """
+        if len(self.runs) != 1 or self.weighed:
+            return None
+        cost = self.runs[0][0]
+        return sum([mbps // cost if mbps < cost * vfs else vfs for mbps, vfs in headroom.rooms])
+
     def best_fit(self, headroom: Headroom) -> dict[int, list[int]] | None:
         """Find the costs on each PF, by its index, of the placement that `place` makes by BINPACK.
 

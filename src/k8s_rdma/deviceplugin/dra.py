@@ -29,16 +29,7 @@ from k8s_rdma.deviceplugin.prepared_claims import (
     Handovers,
     PromiseTimes,
 )
-from k8s_rdma.deviceplugin.resource import (
-    PREFIX,
-    Endpoint,
-    Followers,
-    Handlers,
-    Observable,
-    check_path,
-    is_served,
-    open_endpoint,
-)
+from k8s_rdma.deviceplugin.resource import PREFIX, Followers, Observable, check_path, is_served, open_endpoint
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
@@ -77,6 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
+    from k8s_rdma.deviceplugin.resource import Endpoint, Handlers
     from k8s_rdma.kube.resource_slices import SlicesApi
 
 _log = structlog.get_logger()

@@ -171,6 +171,10 @@ class Cluster:
 
         The request must ask for interfaces.
         """
+        bounds = self._bounds_of(request, state.inventory)
+        places = bounds.places(state.headroom) if bounds and state.headroom else None
+        if places is not None:
+            return min(limit, places // len(request.interfaces))
         count = 0
         while count < limit and (after := self._after(request, state)) is not None:
             state = after
