@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.test_bounds import loaded
 from k8s_rdma.core.inventory import NOTHING_USED, total
 from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import Placement, Rejection, place, score
@@ -69,6 +70,22 @@ def test_room_is_the_number_of_pods_that_can_be_bound(
     for number in range(room):
         bound(cluster, f"p{number}", wanted, W1)
     assert isinstance(cluster.place(wanted, W1), Rejection)
+
+
+def test_room_on_loaded_nodes_is_the_number_of_pods_that_can_be_bound() -> None:
+    """Also where minimum rates are weights, as on mlx5."""
+    compared = 0
+    for seed in range(150):
+        wanted, situation = loaded(seed)
+        cluster = one_node(situation)
+        room = cluster.room_for(wanted, cluster.state(W1), 200)
+        count = 0
+        while count < 200 and isinstance(found := cluster.place(wanted, W1), Placement):
+            cluster.bind(PodUid(f"p{count}"), found)
+            count += 1
+        assert room == count
+        compared += bool(room)
+    assert compared > 50
 
 
 @given(st.lists(REQUESTS, max_size=4), nodes())

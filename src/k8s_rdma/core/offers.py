@@ -14,6 +14,7 @@ differ in nothing but what is free of them, the count is exact: too few prove th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.packing import Room, Work
-from k8s_rdma.core.programming import Load, RoundRobin, Weighing, objection, reserved
+from k8s_rdma.core.programming import Load, RoundRobin, Weighing, keeps_minimums, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, PfMasks, PfPolicy, Request, groups
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting
 
@@ -425,15 +426,15 @@ class Bounds:
                 return True
         return any(self._fits_in(headroom, group) for group in self.groups) or None
 
-    def places(self, headroom: Headroom) -> int | None:
+    def places(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> int | None:
         """Count the places for the request's interfaces; None where these differ, or counting does not tell.
 
         However they are placed, each takes one of these places.
         """
-        if len(self.runs) != 1 or self.weighed:
+        if len(self.runs) != 1:
             return None
         cost = self.runs[0][0]
-        return sum([mbps // cost if mbps < cost * vfs else vfs for mbps, vfs in headroom.rooms])
+        return sum([_places(pf, used.get(pf.pci, NOTHING_USED), cost) for pf in inventory.pfs])
 
     def best_fit(self, headroom: Headroom) -> dict[int, list[int]] | None:
         """Find the costs on each PF, by its index, of the placement that `place` makes by BINPACK.
@@ -475,6 +476,20 @@ class Bounds:
             if places >= self.number:
                 return True
         return False
+
+
+def _places(pf: Pf, used: Used, cost: int) -> int:
+    """The number of VFs of this reservation that may join."""
+    mbps, vfs = room_of(pf, used)
+    number = mbps // cost if mbps < cost * vfs else vfs
+    if pf.rates.weights is None:
+        return number
+
+    def falls_short(joining: int) -> bool:
+        mins = (cost,) * joining if cost else ()
+        return not keeps_minimums(pf, used + Used(joining, cost * joining, mins))
+
+    return bisect_left(range(1, number + 1), x=True, key=falls_short)
 
 
 def _runs(request: Request, found: Terms) -> Sequence[tuple[int, int]]:

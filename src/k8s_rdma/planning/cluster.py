@@ -172,7 +172,7 @@ class Cluster:
         The request must ask for interfaces.
         """
         bounds = self._bounds_of(request, state.inventory)
-        places = bounds.places(state.headroom) if bounds and state.headroom else None
+        places = bounds.places(state.inventory, state.used) if bounds else None
         if places is not None:
             return min(limit, places // len(request.interfaces))
         count = 0
