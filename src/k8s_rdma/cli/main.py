@@ -30,6 +30,7 @@ from k8s_rdma.cli.process_commands import (
     web,
     webhook,
 )
+from k8s_rdma.cli.simulate import simulate
 from k8s_rdma.cli.verify_commands import verify_app
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 
@@ -71,6 +72,7 @@ app.add_typer(doctor_app, name="doctor")
 app.add_typer(verify_app, name="verify")
 app.command()(snapshot)
 app.add_typer(whatif_app, name="whatif")
+app.command()(simulate)
 
 
 @app.command()

@@ -295,7 +295,8 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     try:
         return convert(kind, settings)
     except msgspec.ValidationError as error:
-        raise MalformedError(_refusal(kind, settings, path, overrides) or str(error)) from error
+        origin = f"{path}: " if path else ""
+        raise MalformedError(_refusal(kind, settings, path, overrides) or f"{origin}{error}") from error
 
 
 def has_control(value: object) -> bool:

@@ -1,0 +1,176 @@
+"""`k8s-rdma simulate`: policies compared on a scenario, as a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from contextlib import contextmanager
+from pathlib import Path  # noqa: TC003 - typer evaluates annotations
+from signal import SIGINT, signal
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from k8s_rdma.errors import K8sRdmaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from k8s_rdma.planning.simulation import Result, ShapeResult
+
+_INTERRUPTED = 130
+"""The exit status of a command that SIGINT ends, as in shells."""
+
+
+def simulate(  # noqa: PLR0913 - typer's options
+    scenario: Annotated[Path, typer.Argument(help="The scenario, in YAML; docs/simulate.md has its keys.")],
+    *,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", metavar="NAME", help="May be repeated; default all that there are."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 1,
+    runs: Annotated[
+        int, typer.Option(min=1, max=1_000, help="Runs of each policy, by consecutive seeds.")
+    ] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to FILE.")
+    ] = None,
+    csv_file: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Also write a row per run and shape of pods to FILE."),
+    ] = None,
+) -> None:
+    """Simulate pods that come and go on a cluster, by the extender's own placement, and compare policies.
+
+    Ctrl-C ends it with the figures until then.
+    """
+    from k8s_rdma.planning.scenario import load_scenario, load_trace
+    from k8s_rdma.planning.simulation import POLICIES, Simulation, policy_of
+
+    plan = load_scenario(str(scenario))
+    trace = load_trace(plan, str(scenario))
+    names = policy or [*POLICIES]
+    for name in names:
+        policy_of(name)
+    results: list[Result] = []
+    with _progress(len(names) * runs) as progress:
+        for name in names:
+            for number in range(seed, seed + runs):
+                if not results or results[-1].complete:
+                    run = Simulation(plan, name, number, trace)
+                    results.append(run.run(progress(f"{name}, seed {number}")))
+    _print(results, len(names) * runs)
+    _write(json_file, lambda path: path.write_bytes(encode(results)))
+    _write(csv_file, lambda path: _write_csv(path, results))
+    if not results[-1].complete:
+        raise typer.Exit(_INTERRUPTED)
+
+
+def encode(results: Sequence[Result]) -> bytes:
+    """Encode results; equal ones are equal bytes."""
+    return msgspec.json.format(msgspec.json.encode({"version": 1, "runs": results})) + b"\n"
+
+
+@contextmanager
+def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
+    """Show a bar on a terminal. Yield what makes a run's callback, which returns False after Ctrl-C."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    interrupted = False
+
+    def interrupt(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    previous = signal(SIGINT, interrupt)
+    try:
+        with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+            task = bar.add_task("", total=runs)
+            finished = -1
+
+            def begin(description: str) -> Callable[[float], bool]:
+                nonlocal finished
+                finished += 1
+                bar.update(task, completed=finished, description=description)
+
+                def report(part: float) -> bool:
+                    bar.update(task, completed=finished + part)
+                    return not interrupted
+
+                return report
+
+            yield begin
+    finally:
+        signal(SIGINT, previous)
+
+
+def _print(results: Sequence[Result], planned: int) -> None:
+    from k8s_rdma.cli.console import console, table
+
+    headings = ("RUNS", "RESERVED", "VFS", "FRAGMENTED", "FIRST REFUSAL", "REFUSALS", "P95 WAIT", "OVER LINK")
+    shown = table("POLICY", *headings, right=headings)
+    for name in dict.fromkeys(result.policy for result in results):
+        found = [result for result in results if result.policy == name]
+        shown.add_row(
+            name,
+            str(len(found)),
+            _percent(fmean(result.reserved for result in found)),
+            _percent(fmean(result.vfs for result in found)),
+            _percent(_mean(result.fragmentation for result in found)),
+            _percent(_mean(result.load_at_first_refusal for result in found)),
+            str(sum(shape.refusals for result in found for shape in result.shapes)),
+            _seconds(max((_p95(shape) for result in found for shape in result.shapes), default=0.0)),
+            str(sum(result.over_link for result in found)),
+        )
+    console().print(shown)
+    last = results[-1]
+    if not last.complete:
+        console().print(
+            f"Partial results: interrupted in run {len(results)} of {planned} "
+            f"({last.policy}, seed {last.seed}), after {last.seconds:.0f} s of simulated time."
+        )
+
+
+def _write_csv(path: Path, results: Sequence[Result]) -> None:
+    of_run = ("policy", "seed", "complete", "reserved", "vfs", "fragmentation", "load_at_first_refusal")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow((*of_run, *results[0].shapes[0].__struct_fields__))
+        for result in results:
+            for shape in result.shapes:
+                rows.writerow(
+                    [*(getattr(result, field) for field in of_run), *msgspec.structs.astuple(shape)]
+                )
+
+
+def _write(path: Path | None, write: Callable[[Path], object]) -> None:
+    if path is None:
+        return
+    try:
+        write(path)
+    except OSError as error:
+        msg = f"{path}: {error.strerror}"
+        raise K8sRdmaError(msg) from error
+
+
+def _mean(values: Iterator[float | None]) -> float | None:
+    """The mean of those that are known."""
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _p95(shape: ShapeResult) -> float:
+    return shape.p95_wait_s or 0.0
+
+
+def _seconds(duration_s: float) -> str:
+    return f"{duration_s:.0f} s"
