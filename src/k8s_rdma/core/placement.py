@@ -16,7 +16,7 @@ from k8s_rdma.core.devices.placement import (
     too_few,
 )
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
-from k8s_rdma.core.offers import WHOLE, Strategy, fullness, gap
+from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Strategy, fullness, gap
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose, rooms
 from k8s_rdma.core.programming import keeps_minimums, may_fall_short, objection, reserved
@@ -70,6 +70,25 @@ def score_after(
         return MAX_SCORE * (placed + node) // (2 * WHOLE)
     near = nearness * WHOLE // near_gpus.Nearness.SWITCH
     return MAX_SCORE * (placed + node + 4 * near) // (6 * WHOLE)
+
+
+def place_counted(
+    bounds: Bounds, headroom: Headroom, inventory: Inventory, used: Mapping[PciAddress, Used]
+) -> tuple[dict[PciAddress, int], dict[PciAddress, Used]] | None:
+    """What `place` finds by BINPACK: the number of interfaces on each PF, and the use of all PFs with them.
+
+    None where counting does not say, as where the request does not fit.
+    """
+    placed = bounds.best_fit(headroom)
+    if placed is None:
+        return None
+    numbers, after = {}, {**used}
+    for index, costs in placed.items():
+        pf = inventory.pfs[index]
+        mins = tuple(filter(None, costs)) if pf.rates.weights else ()
+        numbers[pf.pci] = len(costs)
+        after[pf.pci] = used.get(pf.pci, NOTHING_USED) + Used(len(costs), sum(costs), mins)
+    return numbers, after
 
 
 def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:

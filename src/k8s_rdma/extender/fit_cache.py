@@ -30,9 +30,18 @@ from weakref import WeakSet
 import structlog
 
 from k8s_rdma.core.devices.placement import devices_on, options_refused
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used
+from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.offers import Bounds, Headroom, Strategy
-from k8s_rdma.core.placement import Placement, Rejection, fits, place, reject_for_room, score, score_after
+from k8s_rdma.core.placement import (
+    Placement,
+    Rejection,
+    fits,
+    place,
+    place_counted,
+    reject_for_room,
+    score,
+    score_after,
+)
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
 from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting
@@ -299,19 +308,11 @@ class FitCache:
 
     def _score_counted(self, request: Request, snapshot: NodeSnapshot) -> int | None:
         """The score where the request fits and counting says which PFs `place` chooses; else None."""
-        inventory, used = snapshot.inventory, snapshot.used
-        bounds = self._count_for(request, inventory).bounds
+        bounds = self._count_for(request, snapshot.inventory).bounds
         if self._strategy is not Strategy.BINPACK or bounds is None or snapshot.headroom is None:
             return None
-        placed = bounds.best_fit(snapshot.headroom)
-        if placed is None:
-            return None
-        numbers, after = {}, {**used}
-        for index, costs in placed.items():
-            pci = inventory.pfs[index].pci
-            numbers[pci] = len(costs)
-            after[pci] = used.get(pci, NOTHING_USED) + Used(len(costs), sum(costs))
-        return score_after(numbers, inventory, after, self._strategy)
+        placed = place_counted(bounds, snapshot.headroom, snapshot.inventory, snapshot.used)
+        return score_after(placed[0], snapshot.inventory, placed[1], self._strategy) if placed else None
 
     def _forget_oldest(self) -> None:
         """Forget the oldest request of the namespace that has most; verdicts and interfaces count alike."""

@@ -16,7 +16,16 @@ from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.offers import Bounds, Headroom, Strategy
-from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, place, score, score_after, usage_of
+from k8s_rdma.core.placement import (
+    PlacedInterface,
+    Placement,
+    Rejection,
+    place,
+    place_counted,
+    score,
+    score_after,
+    usage_of,
+)
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 
 if TYPE_CHECKING:
@@ -220,16 +229,7 @@ class Cluster:
         bounds = self._bounds_of(request, state.inventory)
         if self.strategy is not Strategy.BINPACK or bounds is None or state.headroom is None:
             return None
-        placed = bounds.best_fit(state.headroom)
-        if placed is None:
-            return None
-        numbers, after = {}, {**state.used}
-        for index, costs in placed.items():
-            pf = state.inventory.pfs[index]
-            mins = tuple(filter(None, costs)) if pf.rates.weights else ()
-            numbers[pf.pci] = len(costs)
-            after[pf.pci] = state.used.get(pf.pci, NOTHING_USED) + Used(len(costs), sum(costs), mins)
-        return numbers, after
+        return place_counted(bounds, state.headroom, state.inventory, state.used)
 
     def _bounds_of(self, request: Request, inventory: Inventory) -> Bounds | None:
         by_inventory = self._bounds.setdefault(request, {})
