@@ -134,7 +134,7 @@ $(DOCS_READY): requirements/docs.txt scripts/setup-docs $(PYTHON_READY)
 	@scripts/setup-docs
 	@touch $@
 
-$(RELEASE_READY): requirements/release.txt scripts/setup-release $(PYTHON_READY)
+$(RELEASE_READY): requirements/release.txt requirements/runtime.txt scripts/setup-release $(PYTHON_READY)
 	@scripts/setup-release
 	@touch $@
 

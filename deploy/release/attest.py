@@ -65,13 +65,17 @@ def _python_packages(source: Source) -> Json:
     options = ("--of", "JSON", "--sv", "1.6", "--output-reproducible", "--no-validate")
     project = ("--pyproject", str(source.root / "pyproject.toml"))
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(source.time)}
-    document: Json = json.loads(_run([*tool, *options, *project, str(_runtime(source))], environment))
+    packages = runtime_environment(source.root)
+    document: Json = json.loads(_run([*tool, *options, *project, str(packages)], environment))
     return document
 
 
-def _runtime(source: Source) -> Path:
-    """Return an environment with the pins of requirements/runtime.txt alone; the same pins share one."""
-    pins = source.root / "requirements/runtime.txt"
+def runtime_environment(root: Path) -> Path:
+    """Return an environment with the pins of requirements/runtime.txt alone; the same pins share one.
+
+    scripts/setup-release makes it first, as tests have no network.
+    """
+    pins = root / "requirements/runtime.txt"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:16]
     path = Path(sys.prefix).parent / ".cache/release" / f"runtime-{digest}"
     ready = path / ".ready"
