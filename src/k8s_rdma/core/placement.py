@@ -75,9 +75,9 @@ def score_after(
 def place_counted(
     bounds: Bounds, headroom: Headroom, inventory: Inventory, used: Mapping[PciAddress, Used]
 ) -> tuple[dict[PciAddress, int], dict[PciAddress, Used]] | None:
-    """What `place` finds by BINPACK: the number of interfaces on each PF, and the use of all PFs with them.
+    """Count out a placement by BINPACK: the interfaces on each PF, and the use of all PFs with them.
 
-    None where counting does not say, as where the request does not fit.
+    None where counting does not say what `place` finds, as where the request does not fit.
     """
     placed = bounds.best_fit(headroom)
     if placed is None:
