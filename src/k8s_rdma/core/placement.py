@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.devices import near_gpus
 from k8s_rdma.core.devices.placement import (
@@ -194,6 +194,37 @@ def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedI
         *unassigned,
         *{interface.entry: interface for interface in interfaces if interface.entry is not None}.values(),
     ]
+
+
+class Share(NamedTuple):
+    """Reserved bandwidth, Mb/s, and VFs: what counts for the limit of a namespace."""
+
+    mbps: int = 0
+    vfs: int = 0
+
+    @classmethod
+    def of_request(cls, request: Request) -> Share:
+        """The share that a pod of this request takes."""
+        interfaces = request.interfaces
+        return cls(sum(interface.min_tx_rate_mbps for interface in interfaces), len(interfaces))
+
+    @classmethod
+    def of_interfaces(cls, interfaces: Sequence[PlacedInterface]) -> Share:
+        """The share that a pod takes with what it has on a node."""
+        unique = unique_interfaces(interfaces)
+        return cls(sum(interface.min_tx_rate_mbps for interface in unique), len(unique))
+
+    def refusal(self, namespace: str, needs: Share, limit_mbps: int | None, limit_vfs: int | None) -> str:
+        """Describe how a pod goes beyond the limit of a namespace that has this; empty where it does not."""
+        kinds = (
+            (self.mbps, limit_mbps, needs.mbps, "reserved Mb/s"),
+            (self.vfs, limit_vfs, needs.vfs, "VFs"),
+        )
+        return " and ".join(
+            f"namespace {namespace} holds {used} of {maximum} {resource}; needs {needed}"
+            for used, maximum, needed, resource in kinds
+            if maximum is not None and needed and used + needed > maximum
+        )
 
 
 @lru_cache(maxsize=4096)

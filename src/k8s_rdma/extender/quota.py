@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from k8s_rdma.core.placement import PlacedInterface, unique_interfaces
+from k8s_rdma.core.placement import PlacedInterface, Share
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.wire.views import Limit
 
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.config import NamespaceLimit
 
 EVERY_NAMESPACE = "*"
-
-
-class Share(NamedTuple):
-    """Reserved bandwidth, Mb/s, and VFs."""
-
-    mbps: int = 0
-    vfs: int = 0
 
 
 NOTHING = Share()
@@ -110,25 +103,16 @@ class Limits:
         own, used, needs = (
             self._share_of_pods(namespace, {uid, *excluded}),
             self.used(namespace),
-            _needs(request),
+            Share.of_request(request),
         )
         more_to_come = [_claim(namespace, interfaces)[1] for interfaces in added]
         mbps = used.mbps - own.mbps + sum(share.mbps for share in more_to_come)
         vfs = used.vfs - own.vfs + sum(share.vfs for share in more_to_come)
-        kinds = (
-            (mbps, limit.reserved_mbps, needs.mbps, "reserved Mb/s"),
-            (vfs, limit.vfs, needs.vfs, "VFs"),
-        )
-        beyond = [
-            f"namespace {namespace} holds {amount} of {maximum} {resource}; needs {needed}"
-            for amount, maximum, needed, resource in kinds
-            if maximum is not None and needed and amount + needed > maximum
-        ]
-        return " and ".join(beyond) or None
+        return Share(mbps, vfs).refusal(namespace, needs, limit.reserved_mbps, limit.vfs) or None
 
     def may_pass(self, namespace: str, request: Request) -> bool:
         """Report whether the pod keeps to the limit if the namespace holds nothing else."""
-        limit, needs = self.limit(namespace), _needs(request)
+        limit, needs = self.limit(namespace), Share.of_request(request)
         if limit is None:
             return True
         kinds = ((limit.reserved_mbps, needs.mbps), (limit.vfs, needs.vfs))
@@ -183,9 +167,4 @@ class Limits:
 @lru_cache(maxsize=4096)
 def _claim(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
     """Share one object among all pods of a namespace that hold the same."""
-    unique = unique_interfaces(interfaces)
-    return namespace, Share(sum(interface.min_tx_rate_mbps for interface in unique), len(unique))
-
-
-def _needs(request: Request) -> Share:
-    return Share(sum(interface.min_tx_rate_mbps for interface in request.interfaces), len(request.interfaces))
+    return namespace, Share.of_interfaces(interfaces)

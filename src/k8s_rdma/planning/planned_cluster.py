@@ -14,7 +14,7 @@ import msgspec
 
 from k8s_rdma.config.manifests import annotations_of, documents, pod_of, read_text
 from k8s_rdma.core.allocation import claims_on_node, counted_interfaces
-from k8s_rdma.core.placement import PlacedInterface, Placement, place, unique_interfaces
+from k8s_rdma.core.placement import PlacedInterface, Placement, Share, place
 from k8s_rdma.core.request import DeviceTaint, InterfaceRequest, PfPolicy, Request, Toleration
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
@@ -169,23 +169,15 @@ class PlannedCluster:
         limit = self.limits.get(namespace) or self.limits.get(EVERY_NAMESPACE)
         if limit is None:
             return ""
-        mbps = sum(interface.min_tx_rate_mbps for interface in request.interfaces)
-        kinds = (
-            (self._mbps[namespace], limit.reserved_mbps, mbps, "reserved Mb/s"),
-            (self._vfs[namespace], limit.vfs, len(request.interfaces), "VFs"),
-        )
-        return " and ".join(
-            f"namespace {namespace} holds {used} of {maximum} {resource}; needs {needed}"
-            for used, maximum, needed, resource in kinds
-            if maximum is not None and needed and used + needed > maximum
-        )
+        used = Share(self._mbps[namespace], self._vfs[namespace])
+        return used.refusal(namespace, Share.of_request(request), limit.reserved_mbps, limit.vfs)
 
     def _count(self, uid: PodUid, interfaces: tuple[PlacedInterface, ...], sign: int) -> None:
         pod = self.pods.get(uid)
         if pod is not None:
-            unique = unique_interfaces(interfaces)
-            self._mbps[pod.namespace] += sign * sum(interface.min_tx_rate_mbps for interface in unique)
-            self._vfs[pod.namespace] += sign * len(unique)
+            share = Share.of_interfaces(interfaces)
+            self._mbps[pod.namespace] += sign * share.mbps
+            self._vfs[pod.namespace] += sign * share.vfs
 
 
 def _promised(pods: Iterable[PodRecord], unreadable: list[str]) -> dict[NodeName, dict[PodUid, Placement]]:

@@ -21,7 +21,7 @@ import msgspec
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, total
 from k8s_rdma.core.offers import WHOLE, Strategy, room_of
-from k8s_rdma.core.placement import Placement, place
+from k8s_rdma.core.placement import Placement, Share, place
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
@@ -363,9 +363,9 @@ class Simulation:
         self._waiting[group.shape][group.id] = group
 
     def _account(self, group: _Group, sign: int) -> None:
-        request, size = self._requests[group.shape], self._size(group.shape)
-        self._reserved_mbps += sign * size * request_mbps(request)
-        self._vfs_in_use += sign * size * len(request.interfaces)
+        share, size = Share.of_request(self._requests[group.shape]), self._size(group.shape)
+        self._reserved_mbps += sign * size * share.mbps
+        self._vfs_in_use += sign * size * share.vfs
         self._reserved.set(self._reserved_mbps / self._link_mbps, self._now_s)
         self._vf_share.set(self._vfs_in_use / self._vfs, self._now_s)
 
@@ -519,11 +519,6 @@ def _is_over_link(state: NodeState) -> bool:
         pf.link_mbps is not None and state.used.get(pf.pci, NOTHING_USED).mbps > pf.link_mbps
         for pf in state.inventory.pfs
     )
-
-
-def request_mbps(request: Request) -> int:
-    """Sum the reservations of a request."""
-    return sum(interface.min_tx_rate_mbps for interface in request.interfaces)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.offers import Strategy
-from k8s_rdma.core.placement import Placement, Rejection
+from k8s_rdma.core.offers import Strategy, room_of
+from k8s_rdma.core.placement import Placement, Rejection, Share
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.planning.cluster import Cluster, Fit, Node, NodeState
+from k8s_rdma.planning.cluster import Cluster, Fit, Node
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, policy_of, relocated
 
 if TYPE_CHECKING:
@@ -203,14 +203,9 @@ def stranded(cluster: Cluster) -> Iterator[StrandedPf]:
     for name in cluster:
         state = cluster.state(name)
         for pf in state.inventory.pfs:
-            mbps, vfs = _free(pf, state)
+            mbps, vfs = room_of(pf, state.used.get(pf.pci, NOTHING_USED))
             if pf.capacity_vfs and pf.link_mbps and bool(mbps) != bool(vfs):
                 yield StrandedPf(node=name, pf=pf.name, mbps=mbps, vfs=vfs)
-
-
-def _free(pf: Pf, state: NodeState) -> tuple[int, int]:
-    used = state.used.get(pf.pci, NOTHING_USED)
-    return max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs)
 
 
 # without
@@ -254,7 +249,9 @@ def lose(planned: PlannedCluster, losses: Losses) -> WithoutAnswer:
     for text, keeps_vfs in (*((pf, False) for pf in losses.pfs), *((link, True) for link in losses.links)):
         name, pf = trial.named_pf(text)
         displaced += [(workload, name) for workload in _lose(trial, name, pf, keeps_vfs=keeps_vfs)]
-    displaced.sort(key=lambda entry: (-entry[0].priority, -_size(entry[0].request), entry[0].name))
+    displaced.sort(
+        key=lambda entry: (-entry[0].priority, -Share.of_request(entry[0].request).mbps, entry[0].name)
+    )
     moves = tuple(_move(trial, workload, name) for workload, name in displaced)
     return WithoutAnswer(fits=all(move.to for move in moves), moves=moves, unreadable=planned.unreadable)
 
@@ -294,10 +291,6 @@ def _pods_on(
         if loses_place(placement):
             found[uid] = relocated(pod, uid, placement)
     return found
-
-
-def _size(request: Request) -> int:
-    return sum(interface.min_tx_rate_mbps for interface in request.interfaces)
 
 
 def _move(planned: PlannedCluster, workload: Workload, node: NodeName) -> Move:
