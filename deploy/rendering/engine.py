@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 SOURCE = Path(__file__).parent / "engine"
@@ -41,19 +42,22 @@ def _program() -> Path:
         "GOPROXY": "off",
         "GOTOOLCHAIN": "local",
     }
-    # Under a name of its own, then renamed: workers of one test run may build at the same time.
-    fresh = CACHE / f"chart-engine.{os.getpid()}"
-    built = subprocess.run(
-        [_go(), "build", "-o", str(fresh), "."],
-        cwd=SOURCE,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if built.returncode:
-        raise TemplateError(built.stderr.strip())
-    fresh.replace(program)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # In a folder of its own, then renamed: several runs may build at the same time, and those in PID namespaces
+    # of their own have the same process IDs.
+    with TemporaryDirectory(dir=CACHE) as folder:
+        fresh = Path(folder) / program.name
+        built = subprocess.run(
+            [_go(), "build", "-o", str(fresh), "."],
+            cwd=SOURCE,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if built.returncode:
+            raise TemplateError(built.stderr.strip())
+        fresh.replace(program)
     return program
 
 
