@@ -23,7 +23,7 @@ from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.calls import Documents, node_containers
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
 from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
@@ -269,15 +269,11 @@ class HolderReader:
 
     def _port(self, node: str) -> str:
         """Find the port of a node's server, as the proxy names it."""
-        path = f"/api/v1/namespaces/{self.proxy.namespace}/pods"
-        query = {"labelSelector": _NODE_PODS, "fieldSelector": f"spec.nodeName={node}"}
-        for pod in self.api.items(path, query):
-            for container in (pod.get("spec") or {}).get("containers") or ():
-                for port in container.get("ports") or ():
-                    if container.get("name") == "server":
-                        probe = (container.get("livenessProbe") or {}).get("httpGet") or {}
-                        scheme = "https:" if probe.get("scheme") == "HTTPS" else ""
-                        return f"{scheme}{pod['metadata']['name']}:{port['containerPort']}"
+        for pod, container in node_containers(self.api, self.proxy.namespace, node, "server"):
+            for port in container.get("ports") or ():
+                probe = (container.get("livenessProbe") or {}).get("httpGet") or {}
+                scheme = "https:" if probe.get("scheme") == "HTTPS" else ""
+                return f"{scheme}{pod['metadata']['name']}:{port['containerPort']}"
         msg = f"no pod of the chart's DaemonSet runs there in namespace {self.proxy.namespace}"
         raise K8sRdmaError(msg, details="--namespace NAME names the chart's namespace")
 
@@ -292,9 +288,6 @@ class HolderReader:
             notes.append(f"{node}: admitted rates are not known: {error.message}")
             return rows
         return [replace(row, admitted=pods.get(row.uid)) for row in rows]
-
-
-_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"
 
 
 def _generation(pod: Mapping[str, Any]) -> int | None:

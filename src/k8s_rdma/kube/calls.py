@@ -261,6 +261,22 @@ class Documents:
         return found
 
 
+def node_containers(
+    api: Documents, namespace: str, node: str, name: str
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """List the containers of a name in the pods of the chart's DaemonSet on a node, each with its pod.
+
+    namespace: the chart's.
+    """
+    path = f"/api/v1/namespaces/{segment(namespace)}/pods"
+    query = {"labelSelector": _NODE_PODS, "fieldSelector": f"spec.nodeName={node}"}
+    for pod in api.items(path, query):
+        for container in (pod.get("spec") or {}).get("containers") or ():
+            if container.get("name") == name:
+                yield pod, container
+
+
+_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"
 _NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 

@@ -23,7 +23,7 @@ from k8s_rdma.core.verification import Flow, PfFacts, Rates, Trial, UnmeasuredEr
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.calls import Documents, node_containers, segment
 from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, decode_result, streams_of
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
@@ -38,7 +38,6 @@ T = TypeVar("T")
 _NAME = "app.kubernetes.io/name"
 _LABEL = "k8s-rdma-verify"
 _HOSTNAME = "kubernetes.io/hostname"
-_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"
 _POLL_S = 0.5
 _UNSCHEDULABLE_S = 30.0
 """The time that a refusal of kube-scheduler must last: VFs of the last trial become free meanwhile."""
@@ -276,15 +275,10 @@ class ClusterSite:
 
     def _agents_image(self) -> str:
         """Return the image of the sending node's agent."""
-        path = f"/api/v1/namespaces/{segment(self._options.chart_namespace)}/pods"
-        query = {"labelSelector": _NODE_PODS, "fieldSelector": f"spec.nodeName={self._options.sender}"}
-        for pod in self._api.items(path, query):
-            for container in (pod.get("spec") or {}).get("containers") or ():
-                if container.get("name") == "agent":
-                    return str(container["image"])
-        raise K8sRdmaError(
-            f"namespace {self._options.chart_namespace} has no agent on {self._options.sender}: --image IMAGE"
-        )
+        namespace, node = self._options.chart_namespace, self._options.sender
+        for _, container in node_containers(self._api, namespace, node, "agent"):
+            return str(container["image"])
+        raise K8sRdmaError(f"namespace {namespace} has no agent on {node}: --image IMAGE")
 
 
 def result_of(pod: dict[str, Any]) -> PodResult | None:
