@@ -18,7 +18,6 @@ from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_stat
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.verify.cluster import ClusterSite, PodOptions
-from k8s_rdma.verify.node import NodeSite
 from k8s_rdma.wire.verification import (
     CardReport,
     Receiver,
@@ -29,6 +28,8 @@ from k8s_rdma.wire.verification import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from k8s_rdma.verify.node import NodeSite
 
 COULD_NOT_MEASURE = 2
 """The exit status of a run that ended before there was a result."""
@@ -48,41 +49,22 @@ _WORDS = {Result.UNCLAIMED: "not promised", Result.UNMEASURED: "NOT MEASURED"}
 class TrialOptions:
     """Options of both forms.
 
-    pfs: names or PCI addresses; none for all. receiver_pf: None for the sender's on one node, for the one of
-    the same name on another. cap_mbps: 0 for the default. report: the file.
+    pfs: names or PCI addresses; none for all. cap_mbps: 0 for the default. report: the file.
     """
 
     pfs: tuple[str, ...]
-    receiver_pf: str | None
     cap_mbps: int
-    seconds: float
     is_confirmed: bool
     report: Path | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
-    """Options of the form on one node. run_dir: the agent's. plugin: the CNI executable."""
-
-    run_dir: Path
-    plugin: Path
-    soft_roce: bool
-
-
-def verify_node(trials: TrialOptions, node: NodeOptions) -> int:
+def verify_node(trials: TrialOptions, site: NodeSite) -> int:
     """Measure on this node; the exit status."""
 
     def run() -> int:
-        site = NodeSite(
-            run_dir=node.run_dir,
-            plugin=node.plugin,
-            seconds=trials.seconds,
-            receiver_pf=trials.receiver_pf,
-            soft_roce=node.soft_roce,
-        )
         with site:
             pfs = site.facts()
-            receivers = tuple(chosen(pfs, (trials.receiver_pf,)) if trials.receiver_pf else ())
+            receivers = tuple(chosen(pfs, (site.receiver_pf,)) if site.receiver_pf else ())
             receiver: Receiver = "another PF" if receivers else "same PF"
             bench = Bench(site=site, pfs=pfs, receiver=receiver, receivers=receivers)
             return run_trials(bench, trials)

@@ -59,18 +59,15 @@ def verify_node(  # noqa: PLR0913 - typer's options
     verbs. The exit status is 0 when every promise holds, 1 when one does not, and 2 when one could not be
     measured.
     """
-    from k8s_rdma.cli.verify import NodeOptions, TrialOptions
+    from k8s_rdma.cli.verify import TrialOptions
     from k8s_rdma.cli.verify import verify_node as run
+    from k8s_rdma.verify.node import NodeSite
 
-    trials = TrialOptions(
-        pfs=tuple(pf or ()),
-        receiver_pf=receiver_pf,
-        cap_mbps=cap,
-        seconds=seconds,
-        is_confirmed=yes,
-        report=report,
+    trials = TrialOptions(pfs=tuple(pf or ()), cap_mbps=cap, is_confirmed=yes, report=report)
+    site = NodeSite(
+        run_dir=run_dir, plugin=plugin, seconds=seconds, receiver_pf=receiver_pf, soft_roce=soft_roce
     )
-    raise typer.Exit(run(trials, NodeOptions(run_dir=run_dir, plugin=plugin, soft_roce=soft_roce)))
+    raise typer.Exit(run(trials, site))
 
 
 @verify_app.command("cluster")
@@ -109,14 +106,7 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.verify import verify_cluster as run
     from k8s_rdma.verify.cluster import PodOptions
 
-    trials = TrialOptions(
-        pfs=tuple(pf or ()),
-        receiver_pf=receiver_pf,
-        cap_mbps=cap,
-        seconds=seconds,
-        is_confirmed=yes,
-        report=report,
-    )
+    trials = TrialOptions(pfs=tuple(pf or ()), cap_mbps=cap, is_confirmed=yes, report=report)
     pods = PodOptions(
         sender=sender,
         receiver=receiver,

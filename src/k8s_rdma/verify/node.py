@@ -86,8 +86,9 @@ class Endpoint:
 class NodeSite:
     """The node that this runs on; a context manager, one at a time.
 
-    receiver_pf: a PF's PCI address, for traffic that leaves the card; None for the sender's. soft_roce:
-    whether interfaces get a soft-RoCE device (`rdma_rxe`), where VFs have no RDMA device of their own.
+    run_dir: the agent's. plugin: the CNI executable. receiver_pf: name or PCI address of a PF, for traffic
+    that leaves the card; None for the sender's. soft_roce: whether interfaces get a soft-RoCE device
+    (`rdma_rxe`), where VFs have no RDMA device of their own.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class NodeSite:
         soft_roce: bool = False,
     ) -> None:
         self._run_dir, self._plugin, self._seconds = run_dir, plugin, seconds
-        self._receiver_pf, self._soft_roce = receiver_pf, soft_roce
+        self.receiver_pf, self._soft_roce = receiver_pf, soft_roce
         self._directory = run_dir / "verify"
         self._stack = ExitStack()
 
@@ -143,7 +144,7 @@ class NodeSite:
             raise UnmeasuredError("ib_write_bw is not installed: install the package perftest")
         with ExitStack() as stack:
             hosts = iter(range(1, 255))
-            receiver_pf = self._receiver_pf or trial.pf.pci
+            receiver_pf = self.receiver_pf or trial.pf.pci
             peer = stack.enter_context(self._attached(receiver_pf, Rates(), next(hosts)))
             senders = [
                 stack.enter_context(self._attached(trial.pf.pci, rates, next(hosts)))
