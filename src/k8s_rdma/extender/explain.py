@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from k8s_rdma.core.devices.placement import device_mismatch, devices_on, possible
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.offers import room_of
-from k8s_rdma.core.placement import PlacedInterface, Rejection, usage_of
+from k8s_rdma.core.placement import PlacedInterface, Rejection, Share, usage_of
 from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Request, class_of, unmet
 from k8s_rdma.core.types import NodeName, PodUid
@@ -535,7 +535,6 @@ class Explainer:
         self, pod: KnownPod, known_nodes: int, groups: tuple[Group, ...], nodes: tuple[NodeExplanation, ...]
     ) -> Explanation:
         refused = self._refused(pod)
-        interfaces = pod.request.interfaces if pod.request else ()
         return Explanation(
             namespace=pod.namespace,
             name=pod.name,
@@ -544,7 +543,7 @@ class Explainer:
             state=self._state_of(pod, refused=refused is not None),
             priority=pod.priority,
             interfaces=requested_interfaces(pod.request) if pod.request else (),
-            reserved_mbps=sum(interface.min_tx_rate_mbps for interface in interfaces),
+            reserved_mbps=Share.of_request(pod.request).mbps if pod.request else 0,
             policy=pod.request.policy if pod.request else PfPolicy.ANY,
             malformed=pod.malformed,
             not_allowed=pod.not_allowed,

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.allocation import mbps_by_claims
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED
+from k8s_rdma.core.placement import Share
 from k8s_rdma.core.types import NodeName, PodUid, enforcer_of
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.decision_log import Attempt, LastRefusals
@@ -130,11 +131,11 @@ class Overview:
     def _pending(self, attempt: Attempt, now: float) -> PendingRow:
         outcome = attempt.outcome
         filtered = self.cache.requests.get(PodUid(outcome.uid))
-        interfaces = filtered.request.interfaces if filtered else ()
+        share = Share.of_request(filtered.request) if filtered else Share()
         return PendingRow(
             pod=outcome.pod,
-            interfaces=len(interfaces),
-            reserved_mbps=sum(interface.min_tx_rate_mbps for interface in interfaces),
+            interfaces=share.vfs,
+            reserved_mbps=share.mbps,
             ago_s=round(now - attempt.refused_at, 3),
             waits_s=round(now - attempt.first_at, 3),
             why=attempt.why,
