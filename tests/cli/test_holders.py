@@ -96,7 +96,7 @@ def test_unknown_is_not_zero():
     measured = row("b", vf=3, interface="rdma0", sent_mbps=0.0, received_mbps=12.34)
     enforced = replace(measured, min_by="accounted", max_by="software", reserved_mbps=5, cap_mbps=7)
     assert shown(enforced) == [
-        "w1 enp3s0f0 3 default/b rdma0 5 7 reserved: accounted only, cap: software 0.0 12.3 first"
+        "w1 enp3s0f0 3 default/b rdma0 5 7 reservation: accounted only, cap: software 0.0 12.3 first"
     ]
     assert "accounted only 0.0" in shown(replace(enforced, max_by="none"))[0]
 

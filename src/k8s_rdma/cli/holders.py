@@ -28,7 +28,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
 from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
 from k8s_rdma.wire.sockets import SAMPLE_EVERY_S
-from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view
+from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view, enforcers_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -366,13 +366,14 @@ def holders_table(rows: Iterable[HolderRow]) -> Table:
     """Show rows to people; what is not known is `?`."""
     shown = table(*_COLUMNS, right=_NUMBERS)
     for row in rows:
+        enforcers = enforcers_text(row)
         shown.add_row(
             *map(line, (row.node, row.pf)),
             _or_unknown(row.vf),
             *map(line, (f"{row.namespace}/{row.pod}", _or_unknown(row.interface))),
             str(row.reserved_mbps),
             str(row.cap_mbps) if row.cap_mbps else "none",
-            _enforced(row),
+            "?" if enforcers is None else enforcers or "-",
             *(
                 _or_unknown(None if rate is None else f"{rate:.1f}")
                 for rate in (row.sent_mbps, row.received_mbps)
@@ -384,20 +385,6 @@ def holders_table(rows: Iterable[HolderRow]) -> Table:
 
 def _or_unknown(value: object) -> str:
     return "?" if value is None else str(value)
-
-
-def _enforced(row: HolderRow) -> str:
-    """Say who enforces the rates that there are; `accounted only` for none."""
-    if row.min_by is None or row.max_by is None:
-        return "?"
-    holders = {"reserved": row.min_by, "cap": row.max_by}
-    parts = [(rate, holder) for rate, holder in holders.items() if holder != "none"]
-    if len({holder for _, holder in parts}) <= 1:
-        return "".join(_HOLDERS.get(holder, holder) for _, holder in parts[:1]) or "-"
-    return ", ".join(f"{rate}: {_HOLDERS.get(holder, holder)}" for rate, holder in parts)
-
-
-_HOLDERS = {"accounted": "accounted only"}
 
 
 def _rates(row: HolderRow) -> str:

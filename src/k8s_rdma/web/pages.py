@@ -14,7 +14,16 @@ from urllib.parse import parse_qs, urlencode
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
 from k8s_rdma.web.traffic import PfName
-from k8s_rdma.wire.views import NODE_ORDERS, HolderRow, NodeRow, PendingRow, PfRow, PfTotals, Sort
+from k8s_rdma.wire.views import (
+    NODE_ORDERS,
+    HolderRow,
+    NodeRow,
+    PendingRow,
+    PfRow,
+    PfTotals,
+    Sort,
+    enforcers_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -230,17 +239,9 @@ def format_rate(mbps: int | None) -> str:
 
 
 def format_enforcers(row: HolderRow) -> str:
-    """Name who enforces the rates of an interface; `accounted only` without any."""
-    rates = {"reservation": row.min_by, "cap": row.max_by}
-    if None in rates.values():
-        return "unknown"
-    names = {rate: _ENFORCERS.get(name or "", name) for rate, name in rates.items() if name != "none"}
-    if len(set(names.values())) < 2:
-        return next(iter(names.values()), None) or "no rates"
-    return ", ".join(f"{rate}: {name}" for rate, name in names.items())
-
-
-_ENFORCERS = {"accounted": "accounted only"}
+    """Say what enforces the rates of an interface."""
+    text = enforcers_text(row)
+    return "unknown" if text is None else text or "no rates"
 
 
 def format_seconds(seconds: float | None) -> str:

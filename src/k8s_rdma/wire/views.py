@@ -414,6 +414,20 @@ class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
 
 
+def enforcers_text(row: HolderRow) -> str | None:
+    """Say what enforces the rates of an interface: empty where it has none, None where that is not known."""
+    if row.min_by is None or row.max_by is None:
+        return None
+    names = {
+        rate: "accounted only" if enforcer == "accounted" else enforcer
+        for rate, enforcer in (("reservation", row.min_by), ("cap", row.max_by))
+        if enforcer != "none"
+    }
+    if len(set(names.values())) < 2:
+        return next(iter(names.values()), "")
+    return ", ".join(f"{rate}: {name}" for rate, name in names.items())
+
+
 @unique
 class HolderSort(StrEnum):
     """The column by which holders are ordered: rates from the largest, others by name or number."""
