@@ -46,6 +46,7 @@ from k8s_rdma_demo.cluster.objects import (
     RESOURCE_CLAIMS,
     REVIEWS,
     SERVICE_ACCOUNTS,
+    TOKEN_REQUESTS,
     VERSION,
     Clock,
     JsonObject,
@@ -65,6 +66,7 @@ from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
     bad_request,
+    invalid,
     method_not_allowed,
     no_kubelet,
     no_server_side_apply,
@@ -394,7 +396,7 @@ class Api:
             case ("eviction", "POST") if target.resource == PODS:
                 return _json(201, registry.evict(target, _body(request)))
             case ("token", "POST") if target.resource == SERVICE_ACCOUNTS:
-                return _json(201, self._token(target))
+                return _json(201, self._token(target, _body(request)))
             case ("status" | "binding" | "eviction", _):
                 raise method_not_allowed()
         if target.resource == PODS and target.subresource in _KUBELET:
@@ -402,12 +404,14 @@ class Api:
             raise no_kubelet(target.subresource)
         raise no_such_path()
 
-    def _token(self, target: Target) -> JsonObject:
-        """`authentication/v1.TokenRequest`; the token does not expire, and counts only with `access`."""
+    def _token(self, target: Target, document: JsonObject) -> JsonObject:
+        """Answer a TokenRequest; the token does not expire, and counts only with `access`."""
         self._registry.get(target)
+        _check_token_request(document)
         access = self._access or Access()
         token = access.token_for(service_account(target.namespace, target.name))
-        return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
+        requests = TOKEN_REQUESTS
+        return {"kind": requests.kind, "apiVersion": requests.api_version, "status": {"token": token}}
 
     def _patch(self, request: Request, target: Target) -> Response:
         content_type = _content_type(request)
@@ -498,6 +502,18 @@ def _check_type(resource: ResourceType, document: JsonObject) -> None:
             f"wanted {resource.api_version!r}"
         )
         raise bad_request(msg)
+
+
+def _check_token_request(document: JsonObject) -> None:
+    """Refuse a lifetime as `ValidateTokenRequest` does (kubernetes, pkg/apis/authentication/validation)."""
+    check_shape(TOKEN_REQUESTS.kind, document)
+    seconds = (document.get("spec") or {}).get("expirationSeconds")
+    if seconds is not None and seconds < _MIN_TOKEN_S:
+        why = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+        raise invalid(TOKEN_REQUESTS, "", "spec.expirationSeconds", "FieldValueInvalid", why)
+
+
+_MIN_TOKEN_S = 600
 
 
 def _with_namespace(target: Target, document: JsonObject) -> Target:

@@ -229,6 +229,7 @@ _KINDS = frozenset(
         "SelfSubjectReview",
         "SelfSubjectRulesReview",
         "ServiceAccount",
+        "TokenRequest",
     }
 )
 

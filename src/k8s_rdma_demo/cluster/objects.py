@@ -212,6 +212,9 @@ REVIEWS = (
 )
 """Questions about users and their rights, which are answered and not stored."""
 
+TOKEN_REQUESTS = _review("authentication.k8s.io", "TokenRequest", namespaced=True)
+"""Served as `serviceaccounts/token` alone."""
+
 BUILT_IN = (
     PODS,
     NODES,

@@ -127,10 +127,19 @@ class _Binding(_Shape, frozen=True):
     target: _Reference | None = None
 
 
+class _TokenRequestSpec(_Shape, frozen=True):
+    expiration_seconds: int | None = None
+
+
+class _TokenRequest(_Shape, frozen=True):
+    spec: _TokenRequestSpec | None = None
+
+
 _SHAPES: dict[str, type[msgspec.Struct]] = {
     "Pod": _Pod,
     "Node": _Node,
     "Binding": _Binding,
+    "TokenRequest": _TokenRequest,
     "Role": Role,
     "ClusterRole": Role,
     "RoleBinding": RoleBinding,

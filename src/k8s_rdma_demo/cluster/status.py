@@ -60,7 +60,7 @@ def success(code: int = HTTPStatus.OK, about: JsonObject | None = None) -> JsonO
 
 def details(resource: ResourceType, name: str) -> JsonObject:
     """The details of a Status: the object concerned."""
-    about: JsonObject = {"name": name}
+    about: JsonObject = {"name": name} if name else {}
     if resource.group:
         about["group"] = resource.group
     about["kind"] = resource.plural
@@ -85,10 +85,7 @@ def forbidden(user: str, verb: str, target: Target) -> StatusError:
     scope = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
     why = f'User "{user}" cannot {verb} resource "{resource_path}" in API group "{resource.group}" {scope}'
     named = f'{resource.qualified} "{target.name}"' if target.name else resource.qualified
-    about = details(resource, target.name)
-    if not target.name:
-        del about["name"]
-    return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", about)
+    return StatusError(403, "Forbidden", f"{named} is forbidden: {why}", details(resource, target.name))
 
 
 def denied(resource: ResourceType, name: str, why: str) -> StatusError:
@@ -128,9 +125,11 @@ def bad_request(message: str) -> StatusError:
 
 def invalid(resource: ResourceType, name: str, field: str, kind: str, why: str) -> StatusError:
     """422: a field of the object is wrong. kind: `FieldValueInvalid`, `FieldValueRequired`, ..."""
-    message = f'{resource.kind} "{name}" is invalid: {field}: {why}'
+    qualified = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    message = f'{qualified} "{name}" is invalid: {field}: {why}'
     causes = [{"reason": kind, "message": why, "field": field}]
-    return StatusError(422, "Invalid", message, {"name": name, "kind": resource.kind, "causes": causes})
+    about = {**details(resource, name), "kind": resource.kind, "causes": causes}
+    return StatusError(422, "Invalid", message, about)
 
 
 def expired(requested: int, oldest: int) -> StatusError:

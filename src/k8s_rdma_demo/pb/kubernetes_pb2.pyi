@@ -308,6 +308,46 @@ class UserStatus(_message.Message):
     userInfo: UserInfo
     def __init__(self, userInfo: _Optional[_Union[UserInfo, _Mapping]] = ...) -> None: ...
 
+class BoundObjectReference(_message.Message):
+    __slots__ = ("kind", "apiVersion", "name", "uid")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    APIVERSION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    apiVersion: str
+    name: str
+    uid: str
+    def __init__(self, kind: _Optional[str] = ..., apiVersion: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[str] = ...) -> None: ...
+
+class TokenRequestSpec(_message.Message):
+    __slots__ = ("audiences", "boundObjectRef", "expirationSeconds")
+    AUDIENCES_FIELD_NUMBER: _ClassVar[int]
+    BOUNDOBJECTREF_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATIONSECONDS_FIELD_NUMBER: _ClassVar[int]
+    audiences: _containers.RepeatedScalarFieldContainer[str]
+    boundObjectRef: BoundObjectReference
+    expirationSeconds: int
+    def __init__(self, audiences: _Optional[_Iterable[str]] = ..., boundObjectRef: _Optional[_Union[BoundObjectReference, _Mapping]] = ..., expirationSeconds: _Optional[int] = ...) -> None: ...
+
+class TokenRequestStatus(_message.Message):
+    __slots__ = ("token", "expirationTimestamp")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    expirationTimestamp: Time
+    def __init__(self, token: _Optional[str] = ..., expirationTimestamp: _Optional[_Union[Time, _Mapping]] = ...) -> None: ...
+
+class TokenRequest(_message.Message):
+    __slots__ = ("metadata", "spec", "status")
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    metadata: ObjectMeta
+    spec: TokenRequestSpec
+    status: TokenRequestStatus
+    def __init__(self, metadata: _Optional[_Union[ObjectMeta, _Mapping]] = ..., spec: _Optional[_Union[TokenRequestSpec, _Mapping]] = ..., status: _Optional[_Union[TokenRequestStatus, _Mapping]] = ...) -> None: ...
+
 class Preconditions(_message.Message):
     __slots__ = ("uid", "resourceVersion")
     UID_FIELD_NUMBER: _ClassVar[int]

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+TOKENS = "/api/v1/namespaces/default/serviceaccounts/reader/token"
 ALICE = User(name="alice", groups=frozenset({"people"}))
 
 
@@ -186,3 +187,37 @@ async def test_role_that_cannot_be_read_is_refused():
         answer = await g.admin.post(path, json={"metadata": {"name": "r"}, "rules": [{"verbs": "get"}]})
         assert answer.status_code == 400
         assert "verbs" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("seconds", [599, 0, -1])
+async def test_token_for_less_than_ten_minutes_is_refused(seconds: int) -> None:
+    """By the words of kube-apiserver 1.36."""
+    async with guarded() as api:
+        await api.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "reader"}})
+        refused = await api.admin.post(TOKENS, json={"spec": {"expirationSeconds": seconds}})
+    why = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
+    assert refused.json() == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": f'TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: {why}',
+        "reason": "Invalid",
+        "details": {
+            "group": "authentication.k8s.io",
+            "kind": "TokenRequest",
+            "causes": [{"reason": "FieldValueInvalid", "message": why, "field": "spec.expirationSeconds"}],
+        },
+        "code": 422,
+    }
+
+
+@pytest.mark.parametrize("spec", [{}, None, {"expirationSeconds": 600}])
+async def test_token_is_made_for_ten_minutes_or_by_default(spec: dict[str, int] | None) -> None:
+    async with guarded() as api:
+        await api.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "reader"}})
+        answer = await api.admin.post(TOKENS, json={"spec": spec})
+        malformed = await api.admin.post(TOKENS, json={"spec": {"expirationSeconds": "600"}})
+    assert answer.status_code == 201, answer.text
+    assert malformed.status_code == 400
+    assert "expirationSeconds" in malformed.json()["message"]
