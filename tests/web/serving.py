@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Documents:
-    """An ASGI application with an extender's paths. broken: what it answers instead, with status 200."""
+    """An ASGI application with an extender's paths. broken: what it answers instead, with that status."""
 
     view: ClusterView
     explanations: dict[str, Explanation] = field(default_factory=dict)
     holders: tuple[HolderRow, ...] = ()
     limit: Limit | None = None
     broken: bytes | None = None
+    status: int = 200
     requests: list[tuple[str, dict[str, list[str]]]] = field(default_factory=list)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +59,7 @@ class Documents:
 
     def _answer(self, path: str, query: dict[str, list[str]]) -> Answer:
         if self.broken is not None:
-            return Answer(self.broken, content_type=JSON)
+            return Answer(self.broken, status=self.status, content_type=JSON)
         if path == CLUSTER_PATH:
             return Answer(encode_view(self.view), content_type=JSON)
         if path == HOLDERS_PATH:

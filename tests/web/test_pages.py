@@ -7,6 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from k8s_rdma.web.config import PrometheusEndpoint
+from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.views import (
     ExtenderState,
     Group,
@@ -20,7 +22,7 @@ from k8s_rdma.wire.views import (
     Sort,
 )
 from web.cases import EXAMPLE, HOSTILE, cluster, explanation, holder, large_cluster, node, pf, waiting
-from web.serving import serving
+from web.serving import listening, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -315,6 +317,30 @@ async def test_data_that_is_old_says_so():
         assert "The extender does not answer.</strong> This is what it said 0 s ago." in page.text
         assert "worker-1" in page.text
         assert (await site.http.get(POD)).status_code == 503
+
+
+HOSTILE_BODIES = [
+    b'{"error":{"reason":"\xff","message":"\xff"}}',
+    b'{"a":' + b"[" * 100_000,
+    b'{"error":{"reason":"r","message":"' + b"x" * 1_000_000 + b'"}}',
+    b"x" * 1_000_000,
+    b'{"error":"' + b"x" * 1_000_000 + b'"}',
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE_BODIES, ids=["no UTF-8", "deep", "long", "no JSON", "Prometheus'"])
+async def test_refusal_of_a_source_is_shown_whatever_it_says(body: bytes):
+    async with serving(EXAMPLE) as site, listening(site.documents) as url:
+        site.documents.broken, site.documents.status = body, 500
+        traffic = Traffic(PrometheusEndpoint(url=url), poll_s=60)
+        await traffic.poll()
+        await site.extender.poll()
+        page = await site.http.get("/")
+    assert page.status_code == 200
+    assert "The extender does not answer." in page.text
+    for failure in (traffic.failure, site.extender.failure):
+        assert "answers HTTP 500: " in failure
+        assert len(failure) < 300
 
 
 async def test_no_data_is_no_empty_cluster():

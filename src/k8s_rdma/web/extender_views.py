@@ -9,11 +9,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 
 from k8s_rdma.web.source import NoAnswerError, Source
-from k8s_rdma.wire.rest import ErrorDocument
+from k8s_rdma.wire.rest import message_of
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     EXPLAIN_PATH,
@@ -55,7 +54,7 @@ class ExtenderViews:
         self.snapshot: Snapshot | None = None
         self.failure = "the extender has not answered yet"
         self.clock = clock
-        self._source = Source("extender", endpoint, field="extender", explain_refusal=_refusal)
+        self._source = Source("extender", endpoint, field="extender", explain_refusal=message_of)
         self._poll_s = poll_s
 
     async def run(self) -> None:
@@ -90,10 +89,3 @@ class ExtenderViews:
     async def namespace(self, name: str) -> NamespaceView | None:
         """Show the use of a namespace; None where the extender has no such view. NoAnswerError."""
         return await self._source.ask(NAMESPACE_PATH, {"name": name}, decode_namespace)
-
-
-def _refusal(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=ErrorDocument).error.message
-    except msgspec.MsgspecError:
-        return body[:200].decode(errors="replace").strip()

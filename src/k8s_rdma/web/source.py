@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES = 64 << 20
 """Bytes of an answer; the extender's view of 5,000 nodes with eight PFs has 7 MB."""
 
+_MAX_REFUSAL = 200
+"""Characters of a refusal that pages show."""
+
 TIMEOUT_S = 20.0
 MAX_QUESTIONS = 4
 """Questions of viewers in flight: the extender explains one pod at a time."""
@@ -32,7 +35,10 @@ class NoAnswerError(K8sRdmaError):
 
 
 class Source:
-    """Asks a server. name: for messages. explain_refusal: the text of an answer that refuses."""
+    """Asks a server.
+
+    name: for messages. explain_refusal: the message of an answer that refuses; empty where it has none.
+    """
 
     def __init__(
         self, name: str, endpoint: Endpoint, *, field: str, explain_refusal: Callable[[bytes], str]
@@ -88,8 +94,8 @@ class Source:
         if reply.status_code == httpx2.codes.NOT_FOUND:
             return None
         if reply.status_code != httpx2.codes.OK:
-            refusal = self._explain_refusal(body)
-            msg = f"the {self.name} at {self.url} answers HTTP {reply.status_code}: {refusal}"
+            refusal = self._explain_refusal(body) or body[:_MAX_REFUSAL].decode(errors="replace").strip()
+            msg = f"the {self.name} at {self.url} answers HTTP {reply.status_code}: {refusal[:_MAX_REFUSAL]}"
             raise NoAnswerError(msg)
         try:
             return decode(body)

@@ -166,6 +166,6 @@ def _quoted(value: str) -> str:
 
 def _refusal(body: bytes) -> str:
     try:
-        return _decoder.decode(body).error[:200]
-    except msgspec.MsgspecError:
-        return body[:200].decode(errors="replace").strip()
+        return decode(body, _decoder, "query").error
+    except MalformedError:
+        return ""
