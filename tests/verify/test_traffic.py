@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -71,6 +72,28 @@ def test_receiver_does_not_wait_for_ever(listener):
             receive(listener, session)
         with pytest.raises(UnmeasuredError, match="other senders are missing"):
             sending.result()
+
+
+def test_strangers_do_not_hold_up_the_end_of_the_wait(listener):
+    """Neither one that sends a byte now and then, nor many that send nothing."""
+    session = Session(token="t" * 32, seconds=0.2, wait_s=0.5)
+    over = threading.Event()
+
+    def trickle(stranger: socket.socket) -> None:
+        with suppress(OSError):
+            while not over.wait(0.2):
+                stranger.sendall(b"t")
+
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(connect(HERE, "lo", (HERE, port_of(listener)))) for _ in range(8)]
+        trickling = threading.Thread(target=trickle, args=(strangers[0],))
+        trickling.start()
+        stack.callback(trickling.join)
+        stack.callback(over.set)
+        begun_s = time.monotonic()
+        with pytest.raises(UnmeasuredError, match="1 of 1 senders did not connect"):
+            receive(listener, session)
+    assert time.monotonic() - begun_s < 3
 
 
 def test_sender_that_stops_early_is_no_measurement(listener):

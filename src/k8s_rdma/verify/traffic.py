@@ -107,18 +107,18 @@ def receive(listener: socket.socket, session: Session) -> tuple[float, ...]:
 
 
 def _accepted(listener: socket.socket, session: Session) -> Iterator[tuple[int, socket.socket]]:
-    """Accept every flow's connections; those without the token are closed."""
+    """Accept every flow's connections; those without the token are closed, however many there are."""
     missing = {session.hello(flow): session.streams for flow in range(session.flows)}
     deadline_s = time.monotonic() + session.wait_s
     while any(missing.values()):
-        listener.settimeout(max(0.01, deadline_s - time.monotonic()))
         try:
+            _limit(listener, deadline_s)
             connection, _ = listener.accept()
         except TimeoutError as error:
             absent = sum(map(bool, missing.values()))
             msg = f"{absent} of {session.flows} senders did not connect within {session.wait_s:g} s"
             raise UnmeasuredError(msg) from error
-        hello = _hello(connection, len(session.hello(0)))
+        hello = _hello(connection, len(session.hello(0)), deadline_s)
         match = next((key for key in missing if compare_digest(key, hello)), None)
         if match is None or not missing[match]:
             connection.close()
@@ -128,14 +128,26 @@ def _accepted(listener: socket.socket, session: Session) -> Iterator[tuple[int, 
         yield int(match[-_FLOW_DIGITS:]), connection
 
 
-def _hello(connection: socket.socket, length: int) -> bytes:
-    """Read the first bytes; empty where they do not come."""
-    connection.settimeout(_HELLO_TIMEOUT_S)
+def _hello(connection: socket.socket, length: int, deadline_s: float) -> bytes:
+    """Read the first bytes, or what comes of them in time."""
+    deadline_s = min(deadline_s, time.monotonic() + _HELLO_TIMEOUT_S)
     received = b""
     with suppress(OSError):
-        while len(received) < length and (part := connection.recv(length - len(received))):
+        while len(received) < length:
+            _limit(connection, deadline_s)
+            part = connection.recv(length - len(received))
+            if not part:
+                break
             received += part
     return received
+
+
+def _limit(waiting: socket.socket, deadline_s: float) -> None:
+    """Let the next call of a socket take until a deadline (monotonic). TimeoutError when it is over."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    waiting.settimeout(left_s)
 
 
 class _Counter(threading.Thread):
