@@ -12,13 +12,16 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.serving import FILTER, served
 from extender.world import cluster
 from http_server.certificates import Issuer
+from k8s_rdma.cli.extender_client import MAX_BYTES
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import access_of
+from k8s_rdma.http_server import Answer
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rest import rates_of
 from k8s_rdma.wire.views import decode_explanation
+from web.serving import listening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,6 +171,28 @@ async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
     ):
         ran = await k8s_rdma("explain", "pod", *wrong)
         assert (ran.status, ran.err.startswith(f"k8s-rdma: {said}")) == (1, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (200, b"\xff", "explanation: "),
+        (200, b"[]", "explanation: Expected `object`, got `array`"),
+        (500, b'{"a":' + b"[" * 100_000, "it is no extender of this version"),
+        (500, b'{"error":{"reason":"\xff","message":"m"}}', "it is no extender of this version"),
+        (200, b" " * (MAX_BYTES + 1), "an answer of more than 67108864 bytes"),
+    ],
+    ids=["no UTF-8", "a list", "deep", "no UTF-8 in an error", "long"],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["page", "document"])
+async def test_answer_of_no_extender_is_refused_in_one_line(
+    status: int, body: bytes, message: str, options: tuple[str, ...]
+):
+    async with listening(Answer(body, status=status, content_type="application/json")) as url:
+        ran = await k8s_rdma("explain", "pod", "default/p", "--extender", url, *options)
+    assert (ran.status, ran.out) == (1, "")
+    assert message in ran.err
+    assert len(ran.err.splitlines()) == 1
 
 
 async def test_extender_behind_tls_and_a_token_answers_whoever_has_both(tmp_path: Path):

@@ -171,6 +171,13 @@ async def test_cap_of_a_claim_is_edited_and_its_agents_answer_awaited(
     )
 
 
+async def test_interfaces_that_cannot_be_read_have_no_names(c: World, tmp_path: Path):
+    await create_claiming(c, **{NETWORK_STATUS_ANNOTATION: '[{"a":' + "[" * 100_000})
+    code, output = await rates(c, tmp_path, "default/claims", "--interface", "rdma0", "--max", "1")
+    assert code == 1
+    assert "it has none that its node has reported" in output
+
+
 async def test_interfaces_of_both_kinds_are_told_apart_by_name(c: World, tmp_path: Path):
     await create_claiming(c, "rdma0", "data", rdma_interfaces_required=asked((200, 0)))
     code, output = await rates(

@@ -21,8 +21,9 @@ from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.calls import Documents, namespaced_name
 from k8s_rdma.wire.annotation import requests_interfaces
+from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.views import (
     EXPLAIN_PATH,
     ClaimsExplanation,
@@ -87,10 +88,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
     Of a pod that requests interfaces both ways, a part that cannot be explained is a note beside the other.
     Where the API server cannot be asked, the extender is asked about every pod.
     """
-    namespace, slash, name = pod.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        msg = f"{pod}: wanted NAMESPACE/NAME, such as default/{pod.strip('/').rpartition('/')[2] or 'mypod'}"
-        raise MalformedError(msg)
+    namespace, name = namespaced_name(pod)
     claims = _by_claims(namespace, name, options)
     body = None
     if claims.explanation is None or claims.annotated:
@@ -156,9 +154,13 @@ def _note(claims: _ByClaims) -> str:
     return f"its ResourceClaims are not explained: {claims.problem}"
 
 
+_any_object = msgspec.json.Decoder(dict[str, Any])
+"""The extender's fields as they are, those of a later version among them."""
+
+
 def _document(body: bytes | None, claims: _ByClaims) -> bytes:
     """The extender's document, with the claims in it where the pod has any."""
-    document: dict[str, Any] = msgspec.json.decode(body) if body is not None else {}
+    document = {} if body is None else decode(body, _any_object, "explanation")
     if claims.problem:
         document["notes"] = [*document.get("notes", ()), _note(claims)]
     if claims.explanation is not None:
@@ -295,13 +297,12 @@ def _about_claims(claims: ClaimsExplanation) -> Iterator[str]:
         yield f"[red]cannot start[/]: {escape(obstacle)}"
     for name, claim in claims.allocated.items():
         pfs = ", ".join(
-            f"{escape(pf.name)} {pf.interfaces} VF{'s' if pf.interfaces != 1 else ''} {pf.reserved_mbps} Mb/s"
-            for pf in claim.pfs
+            f"{escape(pf.name)} {count(pf.interfaces, 'VF')} {pf.reserved_mbps} Mb/s" for pf in claim.pfs
         )
         yield f"claim {escape(name)}: allocated on {escape(', '.join(claim.nodes))}: {pfs}"
     if claims.interfaces:
-        noun = "interface" if claims.interfaces == 1 else "interfaces"
-        yield f"asks by claims for {claims.interfaces} {noun}; {claims.reserved_mbps} Mb/s reserved\n"
+        interfaces = count(claims.interfaces, "interface")
+        yield f"asks by claims for {interfaces}; {claims.reserved_mbps} Mb/s reserved\n"
     if claims.caps:
         yield f"last change of caps {escape(claims.caps)}"
     if claims.state == "bound":
@@ -330,8 +331,7 @@ def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
         f"{interface.count} x {_describe_interface(interface)}" for interface in interfaces[:_MOST_KINDS]
     ]
     omitted = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
-    noun = "interface" if total == 1 else "interfaces"
-    return f"{total} {noun} ({', '.join([*shown, *omitted])})"
+    return f"{count(total, 'interface')} ({', '.join([*shown, *omitted])})"
 
 
 def _describe_interface(interface: RequestedInterface) -> str:
@@ -360,8 +360,8 @@ def _place(place: Place) -> str:
 
 def _placed(placed: Iterable[Placed]) -> str:
     return ", ".join(
-        f"{escape(pf.name or pf.pci)} {_bound_prefix(pf.at_most)}{pf.interfaces} "
-        f"VF{'s' if pf.interfaces != 1 else ''} {pf.reserved_mbps} Mb/s"
+        f"{escape(pf.name or pf.pci)} {_bound_prefix(pf.at_most)}{count(pf.interfaces, 'VF')} "
+        f"{pf.reserved_mbps} Mb/s"
         for pf in placed
     )
 

@@ -12,20 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 import httpx2
-import msgspec
 
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.calls import Documents
-from k8s_rdma.wire.rest import TOKENS_SECRET, ErrorDocument
+from k8s_rdma.kube.calls import Documents, bounded_reply
+from k8s_rdma.wire.rest import TOKENS_SECRET, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+    from k8s_rdma.kube.calls import Reply
+
 DEFAULT_URL = "http://127.0.0.1:8888"
 URL_VARIABLE = "K8S_RDMA_EXTENDER"
 TIMEOUT_S = 20.0
+MAX_BYTES = 64 << 20
+"""The limit for an answer: the view of 5,000 nodes with eight PFs has 7 MB."""
+
 _ADVICE = (
     f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
     "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`, or use `kubectl rdma`"
@@ -136,22 +140,26 @@ class ExtenderClient:
         self._client.close()
 
     def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
-        """The answer's body.
+        """Return the answer's body.
 
         NoAnswerError when there is none, or only for now; K8sRdmaError when it is a refusal, with the
         extender's own words.
         """
+        request = self._client.build_request("GET", path, params=dict(query))
         try:
-            reply = self._client.get(path, params=dict(query))
+            reply = bounded_reply(self._client, request, MAX_BYTES)
         except (httpx2.HTTPError, OSError) as error:
             msg = f"no extender answers at {self.url}: {error}"
             raise NoAnswerError(msg, details=_TRUST if _is_distrust(error) else _ADVICE) from error
-        if reply.status_code == httpx2.codes.OK:
-            return reply.content
-        if reply.status_code == httpx2.codes.UNAUTHORIZED:
+        except ValueError as error:
+            msg = f"{self.url}{path}: {error}: it is no extender of this version"
+            raise K8sRdmaError(msg) from error
+        if reply.status == httpx2.codes.OK:
+            return reply.body
+        if reply.status == httpx2.codes.UNAUTHORIZED:
             msg = f"the extender at {self.url} does not know you: {_refusal(self.url, path, reply)}"
             raise K8sRdmaError(msg, details="give --token-file FILE, or --cert-file FILE and --key-file FILE")
-        refused = NoAnswerError if httpx2.codes.is_server_error(reply.status_code) else K8sRdmaError
+        refused = NoAnswerError if httpx2.codes.is_server_error(reply.status) else K8sRdmaError
         raise refused(_refusal(self.url, path, reply))
 
 
@@ -163,17 +171,16 @@ def _is_distrust(error: BaseException) -> bool:
     return cause is not None
 
 
-def _refusal(url: str, path: str, reply: httpx2.Response) -> str:
-    try:
-        return msgspec.json.decode(reply.content, type=ErrorDocument).error.message
-    except msgspec.MsgspecError:
-        if reply.status_code == httpx2.codes.SERVICE_UNAVAILABLE and reply.text.startswith("not there yet"):
-            return f"the extender at {url} is not ready: {reply.text.strip()}"
-        return f"{url}{path} answers HTTP {reply.status_code}: it is no extender of this version"
+def _refusal(url: str, path: str, reply: Reply) -> str:
+    if message := message_of(reply.body):
+        return message
+    if reply.status == httpx2.codes.SERVICE_UNAVAILABLE and reply.body.startswith(b"not there yet"):
+        return f"the extender at {url} is not ready: {reply.body.decode(errors='replace').strip()}"
+    return f"{url}{path} answers HTTP {reply.status}: it is no extender of this version"
 
 
 def _token(path: Path) -> str:
-    """The first line that is one."""
+    """Return the first token in a file."""
     try:
         lines = map(str.strip, path.read_text(encoding="ascii").splitlines())
         return next(line for line in lines if line and not line.startswith("#"))

@@ -17,7 +17,7 @@ from rich.markup import escape
 from k8s_rdma.cli.console import console, table, write_json
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.kube.api import ApiRefusedError
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.calls import Documents, namespaced_name, segment
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import (
@@ -107,11 +107,7 @@ def set_rates(options: RatesOptions) -> int:
 def _pods(api: Documents, options: RatesOptions) -> Iterator[tuple[str, str]]:
     """Name the pods, in the order of their names."""
     if options.pod is not None:
-        namespace, slash, name = options.pod.partition("/")
-        if not (namespace and slash and name) or "/" in name:
-            msg = f"{options.pod}: wanted NAMESPACE/NAME, such as default/{options.pod.strip('/') or 'mypod'}"
-            raise MalformedError(msg)
-        yield namespace, name
+        yield namespaced_name(options.pod)
         return
     path = f"/api/v1/namespaces/{segment(options.namespace)}/pods"
     found = [item["metadata"]["name"] for item in api.items(path, {"labelSelector": options.selector or ""})]
@@ -278,7 +274,7 @@ def _names_in_pod(annotations: Mapping[str, str]) -> list[str]:
     """The names that the agent gave the interfaces, in the order of the request; none where unknown."""
     try:
         entries = msgspec.json.decode(annotations.get(NETWORK_STATUS_ANNOTATION, "[]"), type=list[_Named])
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return []
     return [entry.interface for entry in entries]
 

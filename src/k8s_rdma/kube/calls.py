@@ -31,6 +31,7 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
 
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
     TOO_LARGE,
     ApiRefusedError,
@@ -85,6 +86,17 @@ def segment(name: str) -> str:
         msg = f"not the name of an object: {name!r}"
         raise ApiRefusedError(msg, status=400)
     return name
+
+
+def namespaced_name(text: str) -> tuple[str, str]:
+    """Parse `NAMESPACE/NAME` of a command line. MalformedError says what is wanted."""
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        msg = (
+            f"{text}: wanted NAMESPACE/NAME, such as default/{text.strip('/').rpartition('/')[2] or 'mypod'}"
+        )
+        raise MalformedError(msg)
+    return namespace, name
 
 
 @contextmanager
@@ -148,6 +160,21 @@ class Reply(NamedTuple):
     body: bytes
 
 
+def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> Reply:
+    """Get an answer, whatever its status. ValueError for one of more than max_bytes."""
+    response = http.send(request, stream=True)
+    try:
+        body = bytearray()
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > max_bytes:
+                msg = f"an answer of more than {max_bytes} bytes"
+                raise ValueError(msg)
+    finally:
+        response.close()
+    return Reply(response.status_code, bytes(body))
+
+
 class Documents:
     """Objects as JSON. Blocking; of one thread. A context manager."""
 
@@ -202,17 +229,7 @@ class Documents:
         """
         with named_errors(f"get {path}"):
             request = self._http.build_request("GET", path, params=dict(query), headers=dict(headers))
-            response = self._http.send(request, stream=True)
-            try:
-                body = bytearray()
-                for chunk in response.iter_bytes():
-                    body += chunk
-                    if len(body) > max_bytes:
-                        msg = f"an answer of more than {max_bytes} bytes"
-                        raise ValueError(msg)
-            finally:
-                response.close()
-        return Reply(response.status_code, bytes(body))
+            return bounded_reply(self._http, request, max_bytes)
 
     def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
         """The objects of a list, page by page; none where there is no such kind."""
