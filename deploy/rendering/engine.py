@@ -43,8 +43,8 @@ def _program() -> Path:
         "GOTOOLCHAIN": "local",
     }
     CACHE.mkdir(parents=True, exist_ok=True)
-    # In a folder of its own, then renamed: several runs may build at the same time, and those in PID namespaces
-    # of their own have the same process IDs.
+    # In a folder of its own, then renamed: several runs may build at the same time, and those in PID
+    # namespaces of their own have the same process IDs.
     with TemporaryDirectory(dir=CACHE) as folder:
         fresh = Path(folder) / program.name
         built = subprocess.run(
