@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+import time
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from agent.machine import Machine, Verbs, asks, call
@@ -23,6 +25,7 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import ContainerId, PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.claims import (
+    DRIVER,
     Answer,
     ClaimName,
     Prepare,
@@ -35,12 +38,14 @@ from resource_claims import claim, interface, of_pod, prepare
 from resource_claims import pod as pod_of_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
 
 FOR_CLAIMS = PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS)
 LINK = 100_000
+HOSTILE_S = 1.5
+"""Of processor time; 0.05 s measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,20 +483,24 @@ def test_claims_that_wait_do_not_scan_the_hardware_again_and_again(machine: Mach
     scenario(machine, play)
 
 
+@asynccontextmanager
+async def served(agent: Running, commands: ClaimCommands | None = None) -> AsyncIterator[Path]:
+    """Serve `claims.sock`; its path."""
+    path = agent.machine.directory / "claims.sock"
+    claims_socket = ClaimsSocket(commands or agent.claims, ClaimOffers(agent.node).publisher)
+    with listen_unix(path, 0o600) as listener:
+        serving = asyncio.create_task(serve_connections(listener, claims_socket.talk, limit=8))
+        yield path
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
 def test_fault_of_the_agent_is_an_answer(machine: Machine) -> None:
     async def play(agent: Running) -> None:
-        path = machine.directory / "claims.sock"
-        offers = ClaimOffers(agent.node).publisher
-        with listen_unix(path, 0o600) as listener:
-            commands = Faulty(agent.node, machine.worker, *[None] * 3)
-            serving = asyncio.create_task(
-                serve_connections(listener, ClaimsSocket(commands, offers).talk, limit=8)
-            )
+        async with served(agent, Faulty(agent.node, machine.worker, *[None] * 3)) as path:
             for _ in range(2):
                 answer = await ask(path, Question(prepare=prepare(claim(interface("a")))))
                 assert (answer.reason, "the agent has a fault" in answer.error) == ("internal", True)
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
 
     scenario(machine, play)
 
@@ -513,12 +522,7 @@ async def ask(path: Path, question: Question | bytes) -> Answer:
 
 def test_socket_answers_each_question_and_follows(machine: Machine) -> None:
     async def play(agent: Running) -> None:
-        path = machine.directory / "claims.sock"
-        offers = ClaimOffers(agent.node).publisher
-        with listen_unix(path, 0o600) as listener:
-            serving = asyncio.create_task(
-                serve_connections(listener, ClaimsSocket(agent.claims, offers).talk, limit=8)
-            )
+        async with served(agent) as path:
             reader, writer = await asyncio.open_unix_connection(path)
             writer.write(encode_line(Question(follow=True)))
             assert not decode_offers(await reader.readline()).claims
@@ -540,7 +544,36 @@ def test_socket_answers_each_question_and_follows(machine: Machine) -> None:
             ):
                 assert (await ask(path, garbage)).reason == "malformed_request"
             writer.close()
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+
+    scenario(machine, play)
+
+
+def test_hostile_claims_are_refused_and_hold_up_no_others(machine: Machine) -> None:
+    nested = {"driver": DRIVER, "parameters": msgspec.Raw(b"[" * 50_000 + b"]" * 50_000)}
+    many = claim(*(interface(f"r{index}", vlan=7) for index in range(5_000)), uid="u1")
+    deep = claim(interface(vlan=7), uid="u2")
+    deep["status"]["allocation"]["devices"]["config"] = [{"opaque": nested}]
+    path_as_uid = of_pod(claim(interface(), uid="u3"), "p")
+    path_as_uid["status"]["reservedFor"][0]["uid"] = "../../../etc/passwd"
+    long_share = claim(interface(), uid="u4")
+    long_share["status"]["allocation"]["devices"]["results"][0]["shareID"] = "x" * 1_000
+    hostile = many, deep, path_as_uid, long_share
+
+    async def play(agent: Running) -> None:
+        async with served(agent) as path:
+            began_s = time.process_time()
+            questions = [prepare(document, pod_of_claims()) for document in hostile]
+            first = prepare(claim(interface("a", bandwidth="60G"), uid="u5"))
+            second = prepare(of_pod(claim(interface("a", bandwidth="40G"), uid="u6", name="d"), "q"))
+            asked = [ask(path, Question(prepare=each)) for each in (*questions, first, second)]
+            *refused, of_first, of_second = await asyncio.gather(*asked)
+            assert time.process_time() - began_s < HOSTILE_S
+            assert {answer.reason for answer in refused} == {Reason.MALFORMED_REQUEST}
+            fields = "devices.results", "nested too deeply", "status.reservedFor[0].uid", "shareID"
+            assert all(field in answer.error for field, answer in zip(fields, refused, strict=True))
+            assert [device.device for each in (of_first, of_second) for device in each.devices] == ["f0"] * 2
+            third = of_pod(claim(interface("a", bandwidth="1M"), uid="u7", name="e"), "r")
+            assert "0 of 100000" in (await ask(path, Question(prepare=prepare(third)))).error
+            assert {mark.name for mark in (machine.directory / "run/claims").iterdir()} == {"uid-p", "uid-q"}
 
     scenario(machine, play)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,14 +13,17 @@ from hypothesis import strategies as st
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import Enforce, InterfaceOptions, NodeName, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.claims import NO_POD
-from k8s_rdma.wire.resource_claim import decode_prepare
+from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD
+from k8s_rdma.wire.resource_claim import MAX_CONFIGS, decode_prepare
 from resource_claims import claim, interface, of_pod, pod, prepare, read_interface_config
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.claims import Prepare
 
 W1 = NodeName("w1")
+LONGEST = 400
+"""Characters of a refusal, of which an event has some 1,000."""
+ROUNDS = 3
 
 
 def read(*interfaces: dict[str, Any], **changes: Any) -> tuple[InterfaceRequest, ...]:
@@ -105,6 +109,9 @@ def test_results_of_other_drivers_are_left_to_these() -> None:
         ("1", "10E", "consumedCapacity.bandwidth: 10E is no rate"),
         ("1e400", "0", "consumedCapacity.bandwidth: 0 is less than the 1e400 that the request asks for"),
         ("1", "much", "consumedCapacity.bandwidth: much is no quantity"),
+        ("1", "9" * 100_000, "9... is no quantity"),
+        ("1", "1e999999999", "consumedCapacity.bandwidth: 1e999999999 is no quantity"),
+        ("1", "\u0661\u0662", "consumedCapacity.bandwidth: '\\u0661\\u0662' is no quantity"),
     ],
 )
 def test_forged_quantities_are_refused(bandwidth: str, consumed: str, why: str) -> None:
@@ -190,6 +197,78 @@ def test_pod_that_is_gone_is_refused() -> None:
 )
 def test_parameters_are_read_strictly(config: dict[str, Any], why: str) -> None:
     assert why in refusal(prepare(claim(interface("a", bandwidth="2G", **config)))).message
+
+
+def with_parameters(*parameters: bytes, interfaces: int = 1) -> dict[str, Any]:
+    """A claim with opaque parameters for all of its interfaces."""
+    document = claim(*(interface(f"r{index}") for index in range(interfaces)))
+    opaque = [{"driver": DRIVER, "parameters": msgspec.Raw(each)} for each in parameters]
+    document["status"]["allocation"]["devices"]["config"] = [{"opaque": each} for each in opaque]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        (b"[" * 50_000 + b"]" * 50_000, "claim default/c: nested too deeply"),
+        (b'{"vlan":' * 12_500 + b"1" + b"}" * 12_500, "claim default/c: nested too deeply"),
+        (b'{"' + b"x" * 100_000 + b'": 1}', "config[0].opaque.parameters.xxx"),
+        (b'{"vlan": ' + b"9" * 100_000 + b"}", "config[0].opaque.parameters.apiVersion: wanted"),
+        (b'"' + b"x" * 200_000 + b'"', "config[0].opaque.parameters: is 200002 characters long; at most"),
+    ],
+)
+def test_parameters_of_any_size_and_depth_are_refused_in_a_line(parameters: bytes, why: str) -> None:
+    message = refusal(prepare(with_parameters(parameters))).message
+    assert why in message
+    assert len(message) < LONGEST
+
+
+def test_parameters_of_the_largest_claim_are_read_once_for_all_interfaces() -> None:
+    parameters = b'{"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "vlan": 7%s}' % (b" " * 10_000)
+    took_s = []
+    for interfaces in (1, MAX_RESULTS):
+        question = prepare(with_parameters(*[parameters] * MAX_CONFIGS, interfaces=interfaces))
+        began_s = time.process_time()
+        for _ in range(ROUNDS):
+            assert len(decode_prepare(question, W1).claim.interfaces) == interfaces
+        took_s.append(time.process_time() - began_s)
+    assert took_s[1] < MAX_RESULTS / 4 * took_s[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "length", "why"),
+    [
+        ("results", 10_000, "length <= 32 - at `$.status.allocation.devices.results`"),
+        ("config", 10_000, "length <= 64 - at `$.status.allocation.devices.config`"),
+    ],
+)
+def test_claim_larger_than_the_api_server_takes_is_refused(part: str, length: int, why: str) -> None:
+    document = claim(interface(vlan=7))
+    document["status"]["allocation"]["devices"][part] *= length
+    assert why in refusal(prepare(document)).message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("request", name) for name in ("", "x" * 254, "../a", "a/b/c", "a\0", "a\n")),
+        *(("device", name) for name in ("", "x" * 254)),
+        ("shareID", "x" * 254),
+    ],
+)
+def test_names_that_could_not_be_answered_are_refused(field: str, value: str) -> None:
+    document = claim(interface())
+    document["status"]["allocation"]["devices"]["results"][0][field] = value
+    if field == "request":
+        document["spec"]["devices"]["requests"][0]["name"] = value
+    assert f"at `$.status.allocation.devices.results[0].{field}`" in refusal(prepare(document)).message
+
+
+@pytest.mark.parametrize("uid", ["../../etc", "a/b", ".", "", "x" * 70, "a\0b", "a\n"])
+def test_pod_whose_uid_names_no_file_is_refused(uid: str) -> None:
+    document = claim(interface())
+    document["status"]["reservedFor"][0]["uid"] = uid
+    assert "status.reservedFor[0].uid: " in refusal(prepare(document)).message
 
 
 @pytest.mark.parametrize(("cap", "expected"), [("400M", 400), ("3G", 1_000)])

@@ -30,9 +30,12 @@ LONGEST_WAIT_S = 40.0
 HEARTBEAT_S, SILENCE_S = 5.0, 15.0
 """The interval at which `Offers` are repeated, and the silence after which the agent counts as away."""
 
-MAX_ERROR, MAX_PROBLEMS, MAX_IPS = 4096, 64, 16
-"""Characters of an error or a problem; problems of a PF; addresses of an interface, as a claim's status takes
-(`NetworkDeviceDataMaxIPs`, k8s.io/api/resource/v1/types.go, 1.36)."""
+MAX_ERROR, MAX_PROBLEMS = 4096, 64
+"""Characters of an error or a problem; problems of a PF."""
+
+MAX_RESULTS, MAX_IPS = 32, 16
+"""Devices of a claim, and addresses of an interface in its status (`AllocationResultsMaxSize` and
+`NetworkDeviceDataMaxIPs`, k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
 
 NO_POD = msgspec.Raw(b"null")
 
@@ -105,7 +108,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: an `errors.Reason` where there is an error.
     """
 
-    devices: Annotated[tuple[PreparedDevice, ...], msgspec.Meta(max_length=32)] = ()
+    devices: Annotated[tuple[PreparedDevice, ...], msgspec.Meta(max_length=MAX_RESULTS)] = ()
     error: Sentence = ""
     reason: Name = ""
 
@@ -168,7 +171,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
     claim: ClaimName
     pod: Text
     pod_uid: Text
-    interfaces: Annotated[tuple[ClaimedInterface, ...], msgspec.Meta(max_length=32)]
+    interfaces: Annotated[tuple[ClaimedInterface, ...], msgspec.Meta(max_length=MAX_RESULTS)]
 
     @property
     def attached(self) -> bool:

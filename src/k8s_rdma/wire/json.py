@@ -73,7 +73,10 @@ def decode(
     """
     try:
         return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except RecursionError as error:
+        msg = f"{subject}: nested too deeply"
+        raise MalformedError(msg, reason=reason) from error
+    except (msgspec.MsgspecError, UnicodeError) as error:
         is_json = isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError)
         msg = f"{subject}: {error if is_json else f'no valid JSON: {_syntax(data) or error}'}"
         raise MalformedError(msg, reason=reason) from error

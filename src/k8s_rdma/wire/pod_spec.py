@@ -22,7 +22,8 @@ Demand: TypeAlias = tuple[tuple[str, Fraction], ...]
 """Amounts by resource, sorted: cores, bytes, pieces. `pods` is not among them, every pod is one."""
 
 _QUANTITY = re.compile(
-    r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?"
+    r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?",
+    re.ASCII,
 )
 _BINARY = {f"{letter}i": Fraction(1024) ** power for power, letter in enumerate("KMGTPE", start=1)}
 _DECIMAL = {letter: Fraction(1000) ** power for power, letter in enumerate("num", start=-3)} | {

@@ -14,7 +14,7 @@ camelCase. Parameters of a DeviceClass are defaults.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -25,7 +25,7 @@ from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriv
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import OPTION_KEYS, read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
-from k8s_rdma.wire.claims import DRIVER, NO_POD, Prepare
+from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD, Name, Prepare, Text
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import PodClaim, quantity
 
@@ -53,8 +53,12 @@ _UNIQUE = ("name", "mac", "guid")
 UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
 """UIDs name files."""
 
-MAX_CONSUMERS = 256
-"""`ResourceClaimReservedForMaxSize` (k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
+MAX_CONSUMERS, MAX_CONFIGS = 256, 64
+"""`ResourceClaimReservedForMaxSize`, and twice `DeviceConfigMaxSize`, of class and claim
+(k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
+
+_REQUEST = r"^[a-z0-9][-a-z0-9]*(/[a-z0-9][-a-z0-9]*)?\Z"
+"""A request and its alternative of `firstAvailable`, which name CDI devices."""
 
 
 class _Owner(msgspec.Struct, frozen=True):
@@ -90,11 +94,11 @@ class _ClaimSpec(msgspec.Struct, frozen=True):
 
 
 class _Result(msgspec.Struct, frozen=True, rename="camel"):
-    request: str
+    request: Annotated[str, msgspec.Meta(max_length=253, pattern=_REQUEST)]
     driver: str
     pool: str
-    device: str
-    share_id: str | None = msgspec.field(name="shareID", default=None)
+    device: Text
+    share_id: Name | None = msgspec.field(name="shareID", default=None)
     consumed_capacity: dict[str, str | int] | None = None
     admin_access: bool | None = None
 
@@ -110,8 +114,8 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 class _Devices(msgspec.Struct, frozen=True):
-    results: tuple[_Result, ...] | None = None
-    config: tuple[_Config, ...] | None = None
+    results: Annotated[tuple[_Result, ...], msgspec.Meta(max_length=MAX_RESULTS)] | None = None
+    config: Annotated[tuple[_Config, ...], msgspec.Meta(max_length=MAX_CONFIGS)] | None = None
 
 
 class _Allocation(msgspec.Struct, frozen=True):
@@ -171,6 +175,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
     """
     subject = f"claim {prepare.claim.namespace}/{prepare.claim.name}"
     found = _claim(prepare, subject)
+    consumers = _pods(found, subject)
     pod = _pod(prepare, found, node, subject)
     return PreparedPod(
         AllocatedClaim(
@@ -180,7 +185,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
             pod=Pod(namespace=prepare.claim.namespace, name=pod.metadata.name, uid=PodUid(pod.metadata.uid)),
             pod_claim=_pod_claim(pod, prepare.claim.name),
             interfaces=_interfaces(found, node, subject),
-            consumers=_pods(found, subject),
+            consumers=consumers,
         ),
         pod.metadata.annotations or {},
     )
@@ -245,7 +250,7 @@ def _pods(claim: _Claim, subject: str) -> frozenset[PodUid]:
 def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
     """The pod that the claim is for: one, on this node, with a network of its own."""
     consumer = _consumer(claim, subject)
-    if consumer.api_group or consumer.resource != "pods" or not UID.fullmatch(consumer.uid):
+    if consumer.api_group or consumer.resource != "pods":
         _conflict(subject, f"is reserved for {shown(consumer.resource)}, which is no pod")
     if bytes(prepare.pod) == bytes(NO_POD):
         _conflict(subject, f"is reserved for pod {shown(consumer.name)}, which does not exist")
@@ -288,7 +293,7 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
     results = [result for result in devices.results or () if result.driver == DRIVER]
     if not results:
         _conflict(subject, f"has no allocation of {DRIVER}")
-    requested = dict(_requested(claim))
+    requested, configs = dict(_requested(claim)), _configs(devices.config or (), subject)
     interfaces = []
     for index, result in enumerate(results):
         path = f"{subject}: {_RESULTS}[{index}]"
@@ -297,7 +302,10 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
         if result.admin_access:
             _refuse(path, "adminAccess reserves nothing, and an interface needs a VF")
         bandwidth = _consumed(result, requested, path)
-        values = _config(devices.config or (), result.request, subject)
+        values: dict[str, object] = {}
+        for parameters in configs:
+            if parameters.applies_to(result.request):
+                values |= parameters.values
         interfaces.append(
             ClaimedInterface(
                 request=result.request,
@@ -365,17 +373,27 @@ def _amount(value: str | int, path: str) -> Fraction:
     return amount
 
 
-def _config(configs: Iterable[_Config], request: str, subject: str) -> dict[str, object]:
-    """The parameters of a request: those of its class, then those of the claim, later ones first."""
-    values: dict[str, object] = {}
-    for index, config in enumerate(configs):
-        names = config.requests or ()
-        if names and request not in names and request.partition("/")[0] not in names:
-            continue
-        if config.opaque is not None and config.opaque.driver == DRIVER:
-            path = f"{subject}: config[{index}].opaque.parameters"
-            values |= _parameters(bytes(config.opaque.parameters), path)
-    return values
+class _Parameters(NamedTuple):
+    """Parameters for these requests; without any, for all."""
+
+    requests: tuple[str, ...]
+    values: Mapping[str, object]
+
+    def applies_to(self, request: str) -> bool:
+        """Report whether they are for a request, or for one with this alternative."""
+        return not self.requests or not {request, request.partition("/")[0]}.isdisjoint(self.requests)
+
+
+def _configs(configs: Iterable[_Config], subject: str) -> list[_Parameters]:
+    """The parameters for our driver: those of the class, then those of the claim, which prevail."""
+    return [
+        _Parameters(
+            config.requests or (),
+            _parameters(bytes(config.opaque.parameters), f"{subject}: config[{index}].opaque.parameters"),
+        )
+        for index, config in enumerate(configs)
+        if config.opaque is not None and config.opaque.driver == DRIVER
+    ]
 
 
 def _parameters(parameters: bytes, path: str) -> dict[str, object]:
