@@ -57,8 +57,10 @@ class Rollout:
         self.c, self.kubelet, self.place = c, kubelet, place
         self._applied, self._node, self.root = Applied(c.http), node, root
 
-    async def apply(self, *, chart: Path = CHART, tag: str = __version__, **node: Any) -> None:
-        """As `helm upgrade` does it. tag: the image's. node: values below `node` besides this node's."""
+    async def apply(
+        self, *, chart: Path = CHART, tag: str = __version__, values: Json | None = None, **node: Any
+    ) -> None:
+        """As `helm upgrade` does it. tag: the image's. values: others; node: those below `node`."""
         cni = {"binDir": f"{self.place}/bin", "confDir": f"{self.place}/net.d"}
         ipam = {"type": "host-local", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
         leases = {"dataDir": str(self._node.directory / "leases" / "rdma")}
@@ -66,7 +68,7 @@ class Rollout:
             "agent": {"config": {"kernel": "virtual", "allowUnplaced": True}},
             "server": {"config": {"kernel": "virtual"} | (OPEN if chart == CHART else {})},
         }
-        values = {
+        values = (values or {}) | {
             "image": {"repository": REPOSITORY, "tag": tag},
             "placementKey": {"value": KEY},
             "node": {"cni": cni | {"plugin": {"ipam": ipam | leases}}} | virtual | node,

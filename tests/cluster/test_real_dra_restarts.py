@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    import httpx2
+
     from e2e.node import Node
 
 __all__ = ["build_dir", "make_node", "node", "program"]
@@ -88,7 +90,7 @@ async def test_pods_start_at_ten_a_second_while_drivers_are_rolled(
         names = [f"p{index}" for index in range(PODS)]
         for name in names:
             await cluster.create_claim(name, "10M")
-        async with slice_events(cluster) as changes:
+        async with slice_events(cluster.kubelet.cluster.http) as changes:
             creating = asyncio.create_task(create_pods(cluster, names))
             rolled = 0
             while not creating.done() or rolled < REPLACEMENTS:
@@ -114,7 +116,7 @@ async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_at_once(n
         await cluster.create_pod("p", restartPolicy="Always")
         await cluster.interfaces("p")
         [before] = node.try_report().allocations
-        async with slice_events(cluster) as changes:
+        async with slice_events(cluster.kubelet.cluster.http) as changes:
             await reboot(cluster)
             await cluster.until_published()
             assert changes == ["DELETED", "ADDED"]
@@ -158,15 +160,15 @@ async def create_pods(cluster: Cluster, names: list[str]) -> None:
 
 
 @asynccontextmanager
-async def slice_events(cluster: Cluster) -> AsyncIterator[list[str]]:
+async def slice_events(http: httpx2.AsyncClient) -> AsyncIterator[list[str]]:
     """Collect the kinds of events of ResourceSlices meanwhile."""
     found: list[str] = []
-    listed = await cluster.get(f"{API}/resourceslices")
-    version = listed["metadata"]["resourceVersion"]
+    listed = await http.get(f"{API}/resourceslices")
+    version = listed.json()["metadata"]["resourceVersion"]
 
     async def watch() -> None:
         path = f"{API}/resourceslices?watch=1&resourceVersion={version}"
-        async with cluster.kubelet.cluster.http.stream("GET", path, timeout=None) as events:
+        async with http.stream("GET", path, timeout=None) as events:
             async for line in events.aiter_lines():
                 kind = json.loads(line)["type"]
                 found.append(kind)
