@@ -10,6 +10,7 @@ MAKEFLAGS += --no-print-directory
 export PYTHON # the interpreter to make .venv with; empty: python3.11, then python3
 
 RUN := scripts/run
+PROGRAM_READY := .venv/.program-ready
 PYTHON_READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
@@ -27,14 +28,14 @@ demo-picture: setup cni ## records a run of the demo in docs/demo.cast and draws
 	@$(RUN) python -m docs_site.picture make demo
 
 .PHONY: quick
-quick: setup ## what needs no process of ours, below a minute: core, wire, kube, init, docs, the repository's shape
+quick: setup-tests ## what needs no process of ours, below a minute: core, wire, kube, init, docs, the repository's shape
 	@directory=$$(mktemp -d) && $(RUN) pytest -q $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(QUICK) $(ARGS) && rm -rf "$$directory"
 
 QUICK = $(addprefix tests/,core wire kube init docs_site) $(wildcard tests/test_*.py)
 
 .PHONY: test
 test: WORKERS = $(shell expr 2 '*' $$(nproc))
-test: setup cni $(RELEASE_READY) ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
+test: setup-tests cni $(RELEASE_READY) ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
 ifdef ARGS
 	@$(RUN) scripts/isolated pytest $(ARGS)
 else
@@ -48,7 +49,7 @@ BESIDE_EACH_OTHER = --dist worksteal --tx '$(WORKERS)*popen//python=scripts/isol
 WORKERS = $(shell nproc)
 
 .PHONY: e2e
-e2e: setup ## scenarios on a real Kubernetes: K8S_RDMA_KUBE_BIN=FOLDER, see tests/cluster; ARGS="-k word"
+e2e: setup-tests ## scenarios on a real Kubernetes: K8S_RDMA_KUBE_BIN=FOLDER, see tests/cluster; ARGS="-k word"
 	@[[ -n "$${K8S_RDMA_KUBE_BIN:-}" ]] || echo "e2e: K8S_RDMA_KUBE_BIN names no folder: on the stand-ins alone, see tests/cluster/README.md" >&2
 	@$(RUN) scripts/isolated pytest tests/cluster $(ARGS)
 
@@ -57,15 +58,15 @@ lab: lab-build cni ## guests with real SR-IOV and verbs of software: builds them
 	@K8S_RDMA_LAB=$(CURDIR)/.cache/lab $(RUN) scripts/isolated python -m pytest tests/lab $(ARGS)
 
 .PHONY: lab-build
-lab-build: setup lab-tools
+lab-build: setup-tests lab-tools
 	@$(RUN) python -m lab build
 
 .PHONY: lab-shell
-lab-shell: setup lab-tools ## a shell in such a guest, with k8s-rdma set up and running
+lab-shell: setup-tests lab-tools ## a shell in such a guest, with k8s-rdma set up and running
 	@$(RUN) python -m lab shell
 
 .PHONY: lab-report
-lab-report: setup lab-tools cni ## the evaluation on two such guests, written to docs/lab-report.md; a quarter of an hour
+lab-report: setup-tests lab-tools cni ## the evaluation on two such guests, written to docs/lab-report.md; a quarter of an hour
 	@$(RUN) python -m lab report $(ARGS)
 
 .PHONY: lab-can-run
@@ -74,7 +75,7 @@ lab-can-run: $(PYTHON_READY)
 	@$(RUN) python -m lab can-run
 
 .PHONY: lab-tools
-lab-tools: tools # one apt at a time
+lab-tools: test-tools # one apt at a time
 	@scripts/setup-lab
 
 .PHONY: check
@@ -93,7 +94,7 @@ lint: $(PYTHON_READY)
 SCHEMAS := "github-workflows:.github/workflows/*.yml" "github-issue-forms:.github/ISSUE_TEMPLATE/[!c]*.yml" \
   "github-issue-config:.github/ISSUE_TEMPLATE/config.yml" "citation-file-format:CITATION.cff"
 SCRIPTS := deploy/krew/kubectl-rdma $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
-  $(addprefix scripts/,build-image check-wheel isolated lock run setup-docs setup-lab setup-python setup-release setup-tools)
+  $(addprefix scripts/,build-image check-wheel isolated lock run setup-helm setup-lab setup-packages setup-python setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
@@ -120,28 +121,40 @@ docs: $(DOCS_READY) ## the documentation as a site, build/site; a link or an anc
 	@echo "docs: build/site/index.html"
 
 .PHONY: bench
-bench: setup cni ## the measurements of bench/; ARGS="-k word" for some of them
+bench: setup-tests cni ## the measurements of bench/; ARGS="-k word" for some of them
 	@$(RUN) scripts/isolated python -m bench $(ARGS)
 
 .PHONY: setup
-setup: $(PYTHON_READY) tools ## the virtual environment and the programs that tests and demo run
+setup: $(PROGRAM_READY) tools ## the program, in .venv, and what the demo runs
 
-$(PYTHON_READY): requirements/dev.txt pyproject.toml scripts/setup-python
+.PHONY: setup-tests
+setup-tests: $(PYTHON_READY) test-tools ## the same, and what tests need
+
+$(PROGRAM_READY): requirements/program.txt pyproject.toml scripts/setup-python
 	@scripts/setup-python
 	@touch $@
 
-$(DOCS_READY): requirements/docs.txt scripts/setup-docs $(PYTHON_READY)
-	@scripts/setup-docs
+$(PYTHON_READY): requirements/dev.txt scripts/setup-packages $(PROGRAM_READY)
+	@scripts/setup-packages dev
 	@touch $@
 
-$(RELEASE_READY): requirements/release.txt requirements/runtime.txt scripts/setup-release $(PYTHON_READY)
-	@scripts/setup-release
+$(DOCS_READY): requirements/docs.txt scripts/setup-packages $(PYTHON_READY)
+	@scripts/setup-packages docs
+	@touch $@
+
+$(RELEASE_READY): requirements/release.txt requirements/runtime.txt scripts/setup-packages $(PYTHON_READY)
+	@scripts/setup-packages release
+	@echo "setup: environment of requirements/runtime.txt" && $(RUN) python -m deploy.release environment >/dev/null
 	@touch $@
 
 # No stamp: looking takes 50 ms, and a cache may bring this folder to a machine where they are not installed.
 .PHONY: tools
 tools:
 	@scripts/setup-tools
+
+.PHONY: test-tools
+test-tools: $(PYTHON_READY)
+	@scripts/setup-tools --tests
 
 .PHONY: cni
 cni: tools ## build/k8s-rdma-cni, the executable for /opt/cni/bin
@@ -152,7 +165,7 @@ image: ## build/image/k8s-rdma-ARCH.tar, by buildah: ARCH=arm64, BASE=debootstra
 	@scripts/build-image
 
 .PHONY: image-test
-image-test: setup cni ## tests/image, on what `make image` built
+image-test: setup-tests cni ## tests/image, on what `make image` built
 	@compgen -G 'build/image/k8s-rdma-*.tar' >/dev/null || { echo "image-test: there is no image yet: make image" >&2; exit 1; }
 	@for archive in build/image/k8s-rdma-*.tar; do \
 	  echo "$$archive" && K8S_RDMA_IMAGE=$$archive $(RUN) scripts/isolated pytest tests/image $(ARGS); done
@@ -162,7 +175,7 @@ release: $(RELEASE_READY) ## dist/VERSION, all files of a release: VERSION=X.Y.Z
 	@$(RUN) python -m deploy.release build "$(VERSION)" --source "$(SOURCE)" --repository "$(IMAGE)" $(if $(KEY),--key "$(KEY)") $(ARGS)
 
 .PHONY: release-check
-release-check: setup $(RELEASE_READY) ## what `make release` made, as users verify and install it: VERSION=X.Y.Z, SIGNERS=FILE
+release-check: setup-tests $(RELEASE_READY) ## what `make release` made, as users verify and install it: VERSION=X.Y.Z, SIGNERS=FILE
 	@$(RUN) python -m deploy.release check "dist/$(VERSION)" $(if $(SIGNERS),--signers "$(SIGNERS)") $(ARGS)
 	@K8S_RDMA_RELEASE="$(CURDIR)/dist/$(VERSION)" $(RUN) scripts/isolated pytest tests/cluster/test_release.py
 

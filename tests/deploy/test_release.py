@@ -99,7 +99,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def release(root: Path, key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cyclonedx_py", reason="needs requirements/release.txt: scripts/setup-release")
+    pytest.importorskip("cyclonedx_py", reason="needs requirements/release.txt: make test installs it")
     return build(root, tmp_path_factory.mktemp("dist"), "--key", str(key))
 
 
