@@ -195,7 +195,7 @@ def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) ->
     file.write_text(text)
     with pytest.raises(MalformedError) as refused:
         load_config(AgentConfig, str(file), {} if text.startswith("node:") else {"node": "w1"})
-    assert refused.value.message.startswith(f"{file}: {said}")
+    assert refused.value.message.startswith(f"{file}: line 1: {said}")
 
 
 def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path) -> None:
@@ -207,13 +207,13 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path)
     with pytest.raises(MalformedError) as refused:
         load_config(AgentConfig, str(file), {"node": None, "runDir": "run"})
     assert refused.value.message.split("; also ") == [
-        f"{file}: hardwre: unknown key; did you mean hardware?",
+        f"{file}: line 1: hardwre: unknown key; did you mean hardware?",
         f"node: not set; --node NAME, or node: in {file}",
-        "kernel: lnux; wanted linux or virtual",
-        "hardware.pfs[1].nams: unknown key; did you mean names?",
-        "hardware.pfs[1].numVfs: -1; wanted a whole number of at least 0 or all",
+        "line 2: kernel: lnux; wanted linux or virtual",
+        "line 3: hardware.pfs[1].nams: unknown key; did you mean names?",
+        "line 3: hardware.pfs[1].numVfs: -1; wanted a whole number of at least 0 or all",
         "command line: runDir: run; wanted an absolute path",
-        f"{file}: publish.renewS: 0; wanted a number above 0 and at most 3600",
+        f"{file}: line 4: publish.renewS: 0; wanted a number above 0 and at most 3600",
     ]
 
 
@@ -236,7 +236,7 @@ def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_lis
 def test_name_that_no_node_can_have_is_refused_where_it_was_said(tmp_path: Path, name: str) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(f"node: '{name}'")
-    for overrides, where in (({"node": None}, str(file)), ({"node": name}, "command line")):
+    for overrides, where in (({"node": None}, f"{file}: line 1"), ({"node": name}, "command line")):
         with pytest.raises(MalformedError) as refused:
             load_config(AgentConfig, str(file), overrides)
         assert refused.value.message.startswith(f"{where}: node: ")
@@ -256,3 +256,54 @@ def test_setting_that_is_missing_is_told_with_both_ways_to_give_it(tmp_path: Pat
         with pytest.raises(MalformedError) as refused:
             load_config(AgentConfig, path, {"node": None, "kernel": None})
         assert refused.value.message == f"node: not set; --node NAME, or node: in {place}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("node: w1\n\nstrict: 5\n", "line 3: strict: is a number"),
+        ("node: w1\npublish:\n  renewS: 0\n", "line 3: publish.renewS: 0; wanted"),
+        ("node: w1\npublish: {\n  renewX: 0}\n", "line 3: publish.renewX: unknown key"),
+        ("node: w1\n'a.b c': 1\n", "line 2: a.b c: unknown key"),
+        (
+            "# none\nnode: w1\nhardware:\n  pfs:\n  - numVfs: 1\n  - {}\n  - numVfs: a\n",
+            "line 7: hardware.pfs[2].numVfs",
+        ),
+        (
+            "node: w1\nhardware:\n  pfs:\n  - claims:\n      vfs: 1\n",
+            "line 4: hardware.pfs[0].claims.mbps: not set",
+        ),
+        ("node: w1\nkubeconfig: /a\ninCluster: true\n", "line 2: kubeconfig and inCluster: both are set"),
+        ("strict: true\n", "node: not set"),
+        ("[]\n", "is a list"),
+        (
+            "node: w1\nkubeconfig: a\nstrict: 5\n",
+            "line 3: strict: is a number; wanted true or false; also line 2: kubeconfig",
+        ),
+    ],
+)
+def test_fault_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "agent.yaml").write_text(text)
+    with pytest.raises(MalformedError) as refused:
+        load_config(AgentConfig, str(tmp_path / "agent.yaml"), {})
+    assert refused.value.message.startswith(f"{tmp_path}/agent.yaml: {message}")
+
+
+def test_line_of_a_key_that_a_merge_brings_is_the_one_in_force(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(
+        "hardware:\n  pfs:\n  - &pf\n    names: [a]\n    numVfs: 1\n  - <<: *pf\n    numVfs: -1\nnode: w1\n"
+    )
+    with pytest.raises(MalformedError, match=r"yaml: line 7: hardware.pfs\[1\].numVfs"):
+        load_config(AgentConfig, str(tmp_path / "agent.yaml"), {})
+
+
+def test_line_of_a_deprecated_key_is_where_the_file_has_it(tmp_path: Path) -> None:
+    (tmp_path / "extender.yaml").write_text("staleS: 60\nexpectS: a\n")
+    with pytest.raises(MalformedError, match=r"yaml: line 2: assumeS: "):
+        load_config(ExtenderConfig, str(tmp_path / "extender.yaml"), {})
+
+
+def test_line_is_of_the_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("node: w1\nkernel: linux\n")
+    with pytest.raises(MalformedError, match=r"^command line: node: W; wanted"):
+        load_config(AgentConfig, str(tmp_path / "agent.yaml"), {"node": "W"})

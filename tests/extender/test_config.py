@@ -55,7 +55,7 @@ def test_what_cannot_be_is_refused_and_names_its_fields(
     (tmp_path / "extender.yaml").write_text(json.dumps(settings))
     with pytest.raises(MalformedError) as refused:
         load_config(ExtenderConfig, str(tmp_path / "extender.yaml"), {})
-    assert refused.value.message.startswith(f"{tmp_path / 'extender.yaml'}: {told}")
+    assert refused.value.message.startswith(f"{tmp_path / 'extender.yaml'}: line 1: {told}")
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_command_says_ok_when_the_configuration_and_its_files_can_be_used(tmp_pa
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"nodePorts": 1}, "extender.yaml: nodePorts: unknown key; did you mean nodePort?"),
-        ({"api": False}, "extender.yaml: api and binder: "),
+        ({"nodePorts": 1}, "extender.yaml: line 1: nodePorts: unknown key; did you mean nodePort?"),
+        ({"api": False}, "extender.yaml: line 1: api and binder: "),
         ({"placementKeyFile": "/none"}, "placementKeyFile /none: No such file"),
         ({"tokenFile": "/none"}, "tokenFile /none: No such file"),
         ({"tls": {"certFile": "/none", "keyFile": "/none"}}, "tls.certFile /none: No such file"),

@@ -66,6 +66,26 @@ def test_faulty_scenario_is_refused_by_file_and_field(
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("duration: 100", "duration: -1", "line 2: duration: -1"),
+        ("vfs: 8", "vfs: 8, speed: 1", "line 4: nodes[0].pfs[0].speed: unknown key"),
+        ("arrivals:", "trace: a.csv\narrivals:", "line 6: arrivals: exactly one of arrivals and trace"),
+        ("min_tx_rate: 1000", "min_tx_rate: -5", "line 8: pods[0].interfaces[0].min_tx_rate: "),
+        ("min_tx_rate: 1000", "min_tx_rate: 1, min_tx_rate: 2", "line 8, column 33: the key 'min_tx_rate'"),
+        ("{fixed: 1}", "{fixed: 1, exponential: 1}", "line 9: pods[0].lifetime.fixed: exactly one of"),
+        ("  lifetime:", "  policy: best\n  lifetime:", "line 9: pods[0].policy: "),
+        ("{fixed: 1}", "{fixed: 1", "line 10, column 1: "),
+    ],
+)
+def test_faulty_scenario_is_refused_by_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = write(tmp_path, TEXT.replace(old, new))
+    with pytest.raises(MalformedError) as refusal:
+        load_scenario(path)
+    assert refusal.value.message.startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize(
     ("rows", "message"),
     [
         ("arrival,lifetime_s,shape\n", "line 1: wanted the columns arrival_s,lifetime_s,shape"),

@@ -74,7 +74,37 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(text: str) -> Any:
     """The document; yaml.YAMLError tells the line of what is wrong."""
-    return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+    document, _ = _compose(text)
+    return document
+
+
+def _compose(text: str) -> tuple[Any, yaml.Node | None]:
+    """The document and its nodes, which have the lines; None for an empty text. yaml.YAMLError."""
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return (None if node is None else loader.construct_document(node)), node
+    finally:
+        loader.dispose()
+
+
+def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
+    """The line of a field, or of the nearest mapping or item around it; None where that is the document."""
+    if isinstance(node, yaml.MappingNode):
+        below = [
+            (_below(prefix, name), key, value)
+            for key, value in reversed(node.value)  # keys that a merge (`<<`) brings stand before the others
+            if isinstance(key, yaml.ScalarNode)
+            for name in (DEPRECATED_KEYS.get(key.value, key.value), shown(key.value))
+        ]
+    elif isinstance(node, yaml.SequenceNode):
+        below = [(f"{prefix}[{index}]", item, item) for index, item in enumerate(node.value)]
+    else:
+        return None
+    for name, mark, value in below:
+        if field == name or field.startswith((f"{name}.", f"{name}[")):
+            return _line_of(value, field, name) or mark.start_mark.line + 1
+    return None
 
 
 def yaml_words(error: yaml.YAMLError) -> str:
@@ -284,7 +314,7 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     and the field.
     """
     flags = {key: value for key, value in overrides.items() if value is not None}
-    document = _read(path) if path else {}
+    document, node = _read(path) if path else ({}, None)
     try:
         document, warnings = with_current_keys(document)
     except MalformedError as error:
@@ -296,7 +326,8 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
         return convert(kind, settings)
     except msgspec.ValidationError as error:
         origin = f"{path}: " if path else ""
-        raise MalformedError(_refusal(kind, settings, path, overrides) or f"{origin}{error}") from error
+        refusal = _refusal(kind, settings, path, overrides, node)
+        raise MalformedError(refusal or f"{origin}{error}") from error
 
 
 def has_control(value: object) -> bool:
@@ -308,15 +339,17 @@ def has_control(value: object) -> bool:
     return isinstance(value, str) and _CONTROL.search(value) is not None
 
 
-def _read(path: str) -> Any:
+def _read(path: str) -> tuple[Any, yaml.Node | None]:
     try:
-        document = read_yaml(Path(path).read_text(encoding="utf-8"))
+        document, node = _compose(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise MalformedError(f"{path}: {_reason(error)}") from error
-    return {} if document is None else document
+    return {} if document is None else document, node
 
 
-def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any]) -> str:
+def _refusal(
+    kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any], node: yaml.Node | None
+) -> str:
     """Describe what does not fit, and where it is written."""
     lines, previous = [], ""
     for fault in faults(kind, settings):
@@ -325,7 +358,10 @@ def _refusal(kind: type[Any], settings: Any, path: str | None, overrides: Mappin
             lines.append(f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}")
             continue
         origin = "command line" if path is None or overrides.get(key) is not None else path
-        lines.append(str(fault) if origin == previous else f"{origin}: {fault}")
+        names = fault.field.split(" and ")  # of several fields one may have its default
+        line = next(filter(None, (_line_of(node, name) for name in names)), None)
+        described = f"line {line}: {fault}" if line and origin == path else str(fault)
+        lines.append(described if origin == previous else f"{origin}: {described}")
         previous = origin
     return _ALSO.join(lines)
 

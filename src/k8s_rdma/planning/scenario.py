@@ -20,7 +20,7 @@ from k8s_rdma.config.files import load_config
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.types import NodeName, pci_address
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import read_pod
+from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION, read_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -130,10 +130,7 @@ class PodShape(_Section, frozen=True, kw_only=True):
 
     def request(self) -> Request:
         """Read the interfaces as the extender does. MalformedError names the key."""
-        annotations = {
-            "rdma_interfaces_required": json.dumps(self.interfaces),
-            "k8s-rdma.io/policy": self.policy,
-        }
+        annotations = {ANNOTATION: json.dumps(self.interfaces), POLICY_ANNOTATION: self.policy}
         return read_pod(annotations, strict=True).request
 
     def __post_init__(self) -> None:
@@ -141,7 +138,8 @@ class PodShape(_Section, frozen=True, kw_only=True):
         try:
             self.request()
         except MalformedError as error:
-            raise ValueError(error.message) from error
+            message = error.message.replace(ANNOTATION, "interfaces").replace(POLICY_ANNOTATION, "policy")
+            raise ValueError(message) from error
 
 
 class Failures(_Section, frozen=True, kw_only=True):
