@@ -40,7 +40,7 @@ UPDATES = 3
 
 
 def routed(node: Node) -> Path:
-    """The network of pods that are reached by the node and by themselves reach it, as kubelet's probes need."""
+    """The network of pods that the node reaches and that reach it, as probes of kubelet need."""
     path = without_us(node.runtime(chained=True).conflist)
     document = json.loads(path.read_text())
     [bridge] = document["plugins"]
