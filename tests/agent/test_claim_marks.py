@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -235,6 +236,25 @@ def test_guard_marks_sharing_pods_although_that_fails_at_first(machine: Machine)
                 await asyncio.sleep(0.01)
         guarding.cancel()
         assert (await refusal(agent.add("c2", "q"))).message == SHARED
+
+    scenario(machine, play)
+
+
+def test_pod_that_shares_a_claim_is_marked_while_another_pod_is_attached(machine: Machine) -> None:
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a"))
+        attached = threading.Event()
+        attaching = asyncio.create_task(machine.worker.run(attached.wait, 20))
+        guarding = asyncio.create_task(agent.claims.guard(ConsumersOnce()))
+        try:
+            async with asyncio.timeout(5):
+                while "uid-q" not in marks(machine):  # noqa: ASYNC110 - a file in memory
+                    await asyncio.sleep(0.01)
+            assert not attaching.done()
+        finally:
+            attached.set()
+            guarding.cancel()
+            await asyncio.gather(attaching, guarding, return_exceptions=True)
 
     scenario(machine, play)
 

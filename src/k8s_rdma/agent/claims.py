@@ -212,14 +212,15 @@ class ClaimCommands:
         """Have pods refused that share a claim with another one, until cancelled.
 
         Kubelet prepares a claim for the first of its pods, and starts the others without a call (Kubernetes
-        1.36, pkg/kubelet/cm/dra/manager.go).
+        1.36, pkg/kubelet/cm/dra/manager.go). So they are marked at once, beside the worker, which may be
+        busy with another pod for longer than kubelet takes to make a sandbox.
         """
         consumers: Consumers | None = None
         backoff, problem = Backoff(POLL_S, LAST_RETRY_S), ""
         while True:
             consumers = await cluster.wait_for_consumers(consumers)
             try:
-                await self._worker.run(self._node.set_consumers, consumers)
+                await asyncio.to_thread(self._node.set_consumers, consumers)
             except LedgerError as error:
                 if error.message != problem:
                     _log.warning("sharing_pods_not_marked", error=error.message)

@@ -31,6 +31,7 @@ import os
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -133,6 +134,8 @@ class LedgerStore:
 
     A container's marker is there before its first receipt, or an ADD that may make one, and goes after the
     last. A deferred DEL of an attachment is dropped after its receipt, and before the next one.
+
+    All but `set_consumers` is for one thread: the ledger changes nowhere else.
     """
 
     def __init__(
@@ -150,6 +153,7 @@ class LedgerStore:
         self._marked_in_vain = False
         self._pending: Counter[ContainerId] = Counter()
         self._consumers: Mapping[PodUid, Set[str]] = {}
+        self._marking = Lock()
         self.ledger: Ledger = receipts.load()
 
     def mark_all(self) -> None:
@@ -157,9 +161,10 @@ class LedgerStore:
 
         A marker of a pod without promises stays: they were lost, and its ADD is to be refused.
         """
-        for pod in {promise.pod.uid for promise in self.ledger.promises.values()}:
-            self._mark(pod, self.ledger)
-        self._mark_sharing_pods()
+        with self._marking:
+            for pod in {promise.pod.uid for promise in self.ledger.promises.values()}:
+                self._mark(pod, self.ledger)
+            self._mark_sharing_pods()
         self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
         self._marked_in_vain = False
 
@@ -249,14 +254,15 @@ class LedgerStore:
         """
         ledger = self.ledger.with_promise(promise)
         former = self.ledger.promises.get(promise.uid)
-        if former is not None and former.pod.uid != promise.pod.uid:
-            self._mark(former.pod.uid, ledger, {_entry(former)})
-        self._receipts.put_promise(promise)
-        self.ledger = ledger
-        self._mark(promise.pod.uid, ledger)
-        for pod in consumers - {promise.pod.uid}:
-            self._mark_sharing(pod, {_entry(promise)})
-        self._mark_sharing_pods()
+        with self._marking:
+            if former is not None and former.pod.uid != promise.pod.uid:
+                self._mark(former.pod.uid, ledger, {_entry(former)})
+            self._receipts.put_promise(promise)
+            self.ledger = ledger
+            self._mark(promise.pod.uid, ledger)
+            for pod in consumers - {promise.pod.uid}:
+                self._mark_sharing(pod, {_entry(promise)})
+            self._mark_sharing_pods()
 
     def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
         """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart.
@@ -270,20 +276,23 @@ class LedgerStore:
         if promise is None:
             return
         ledger = self.ledger.without_promise(claim)
-        self._mark(promise.pod.uid, ledger, {_entry(promise)} if abandoned else frozenset())
-        self._receipts.remove_promise(claim)
-        self.ledger = ledger
+        with self._marking:
+            self._mark(promise.pod.uid, ledger, {_entry(promise)} if abandoned else frozenset())
+            self._receipts.remove_promise(claim)
+            self.ledger = ledger
 
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
         """Mark the pods that share a claim of another one, from now on, and unmark those that are gone.
 
-        consumers: the unfinished pods of the node, each with its claims, `namespace/name`. LedgerError.
+        From any thread. consumers: the unfinished pods of the node, each with its claims, `namespace/name`.
+        LedgerError.
         """
-        self._consumers = consumers
-        self._mark_sharing_pods()
-        for pod in self._claim_markers.pods():
-            if pod not in consumers and not self.ledger.promised_to(pod):
-                self._claim_markers.discard(pod)
+        with self._marking:
+            self._consumers = consumers
+            self._mark_sharing_pods()
+            for pod in self._claim_markers.pods():
+                if pod not in consumers and not self.ledger.promised_to(pod):
+                    self._claim_markers.discard(pod)
 
     def _mark_sharing_pods(self) -> None:
         owners = self._owners()

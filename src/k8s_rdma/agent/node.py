@@ -248,7 +248,10 @@ class Node:
         return self._ledger_store.promised_to(pod)
 
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
-        """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`."""
+        """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`.
+
+        From any thread.
+        """
         self._ledger_store.set_consumers(consumers)
 
     def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
