@@ -202,10 +202,19 @@ class Kubelet:
             await self.program.end()
             self.program = None
 
-    def reboot(self) -> None:
-        """What a reboot of the node makes of its runtime, in order, while kubelet is not there."""
+    def stop_sandboxes(self) -> None:
+        """End the sandboxes of all pods."""
         for sandbox in self._runtime.cri.list_sandboxes():
             self._runtime.cri.stop_sandbox(sandbox)
+
+    def restart_runtime(self) -> None:
+        """Kill the runtime and start it again; what runs in sandboxes goes on."""
+        self._runtime.kill()
+        self._runtime.start()
+
+    def reboot(self) -> None:
+        """What a reboot of the node makes of its runtime, in order, while kubelet is not there."""
+        self.stop_sandboxes()
         for path in self.cdi.iterdir():
             path.unlink()
         boot_id = self._directory / "boot-id"

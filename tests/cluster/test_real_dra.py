@@ -316,6 +316,20 @@ async def test_what_the_scheduler_gives_away_twice_is_refused_with_numbers(node:
         assert condition["message"] in event
 
 
+async def test_quantity_that_the_scheduler_grants_as_nothing_is_refused(node: Node, tmp_path: Path):
+    """Without the policy `claims`: rounded up to the step, it overflows."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "9300000000000000000")
+        await cluster.create_pod("p")
+        event = await cluster.kubelet.event("p", "FailedPrepareDynamicResources")
+        claim = await cluster.get(f"{CLAIMS}/p")
+        [result] = claim["status"]["allocation"]["devices"]["results"]
+        assert result["consumedCapacity"]["bandwidth"] == "0"
+        assert "consumedCapacity.bandwidth: 0 is less than the 9300P that the request asks for" in event
+        assert not promises(node)
+
+
 async def test_pod_of_the_hosts_network_does_not_start(node: Node, tmp_path: Path):
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from e2e.node import Node
+    from k8s_rdma.wire.rest import Allocation
 
 __all__ = ["build_dir", "make_node", "node", "program"]
 
@@ -40,6 +41,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=
 REPLACEMENTS = 4
 PODS, PODS_PER_S = 40, 10
 LATEST_S = 2.0
+AGENT_AWAY_S = 20.0
 
 
 async def test_slices_are_back_after_a_restart_of_kubelet_and_the_sandbox_keeps_its_vf(
@@ -59,6 +61,48 @@ async def test_slices_are_back_after_a_restart_of_kubelet_and_the_sandbox_keeps_
         assert await cluster.interfaces("q") == {"rdma0": (400, 0)}
         [after] = [each for each in node.try_report().allocations if each.pod.name == "p"]
         assert after.interfaces == before.interfaces
+
+
+@pytest.mark.parametrize("restarted", ["nobody", "kubelet", "runtime"])
+async def test_new_sandbox_of_a_pod_has_the_same_vf_and_mac_whoever_restarts_before(
+    node: Node, tmp_path: Path, restarted: str
+):
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        await cluster.create_claim("p", "400M")
+        await cluster.create_pod("p", restartPolicy="Always")
+        await cluster.interfaces("p")
+        [before] = node.try_report().allocations
+        if restarted == "kubelet":
+            await cluster.kubelet.end()
+            await cluster.kubelet.start()
+        elif restarted == "runtime":
+            await asyncio.to_thread(cluster.kubelet.restart_runtime)
+        await asyncio.to_thread(cluster.kubelet.stop_sandboxes)
+        await cluster.kubelet.until(lambda: in_another_sandbox(node, before))
+        assert await cluster.interfaces("p") == {"rdma0": (400, 0)}
+        [after] = node.try_report().allocations
+        assert after.interfaces == before.interfaces
+
+
+def in_another_sandbox(node: Node, before: Allocation) -> bool:
+    return [each.container_id for each in node.try_report().allocations] not in ([], [before.container_id])
+
+
+async def test_pod_starts_once_the_agent_is_back_without_a_failed_preparation(node: Node, tmp_path: Path):
+    """Kubelet would try a preparation that failed again after 76 to 89 s."""
+    async with claims_cluster(node, tmp_path) as cluster:
+        await cluster.until_published()
+        node.kill_agent()
+        await cluster.create_claim("p", "400M")
+        await cluster.create_pod("p")
+        await asyncio.sleep(AGENT_AWAY_S)
+        began_s = time.monotonic()
+        await asyncio.to_thread(node.start_agent)
+        assert await cluster.interfaces("p") == {"rdma0": (400, 0)}
+        assert time.monotonic() - began_s < AGENT_AWAY_S
+        events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
+        assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
 
 
 async def test_pods_start_while_the_driver_is_replaced(node: Node, tmp_path: Path):

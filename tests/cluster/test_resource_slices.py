@@ -15,6 +15,8 @@ from cluster.control_plane import Json, write_kubeconfig
 from cluster.real import real
 from cluster.relay import Relay, relaying
 from cluster.standin import stand_in
+from deviceplugin.conftest import world
+from deviceplugin.test_claims_process import node_beside
 from deviceplugin.test_dra import offer
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.resource_slices import TOUCHED, SlicePublisher
@@ -28,12 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
+    from deviceplugin.plugin_process import World
     from k8s_rdma.wire.claims import PfOffer
+
+__all__ = ["world"]
 
 pytestmark = pytest.mark.anyio
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 NODE = NodeName("w1")
+KUBECONFIG = "publisher.kubeconfig"
 SINCE = (1, 36)
 DEADLINE_S = 60
 OTHERS = 1_000
@@ -87,7 +93,7 @@ async def publishing(kind: str, directory: Path, *gates_off: str) -> AsyncIterat
     async with asyncio.timeout(DEADLINE_S), opened as plane:
         if plane.release < SINCE:
             pytest.skip(f"Kubernetes {plane.release}: capacities are shared from {SINCE} on")
-        kubeconfig = write_kubeconfig(directory / "publisher.kubeconfig", plane, plane.admin_token)
+        kubeconfig = write_kubeconfig(directory / KUBECONFIG, plane, plane.admin_token)
         client = connect(str(kubeconfig))
         http = client._client._client._client  # with the same credentials
         made = await http.post("/api/v1/nodes", json={"metadata": {"name": NODE}})
@@ -175,6 +181,24 @@ async def test_without_consumable_capacity_nothing_is_ever_published(kind: str, 
         assert "ADDED" not in (await events).text
 
 
+async def test_process_without_consumable_capacity_says_so_and_is_not_ready(
+    kind: str, tmp_path: Path, world: World
+):
+    async with (
+        publishing(kind, tmp_path, CONSUMABLE_CAPACITY) as p,
+        node_beside(world, tmp_path / KUBECONFIG, p.http) as node,
+    ):
+        await node.register()
+        [logged] = await node.plugin.logged("slices_not_published")
+        assert "it needs the feature gate DRAConsumableCapacity" in logged["error"]
+        ready = await node.plugin.get("/readyz")
+        assert ready.status_code == 503
+        assert logged["error"] in ready.text
+        figures = await node.figures()
+        assert (figures["claims_up",], figures["slice_writes_total",]) == (0, 0)
+        assert await p.specs() == []
+
+
 async def test_without_taints_pfs_that_would_have_one_are_left_out(kind: str, tmp_path: Path):
     async with publishing(kind, tmp_path, TAINTS) as p:
         p.offer(offer(), offer("f1", link_up=False))
@@ -234,7 +258,7 @@ async def test_driver_gets_nothing_of_other_nodes_slices(kind: str, tmp_path: Pa
 @asynccontextmanager
 async def beside(p: Published, directory: Path) -> AsyncIterator[tuple[SlicePublisher, Relay]]:
     """Another publisher of the node, whose connections are counted."""
-    kubeconfig = directory / "publisher.kubeconfig"
+    kubeconfig = directory / KUBECONFIG
     url = httpx2.URL(p.http.base_url)
 
     async def port() -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -21,7 +22,6 @@ from process_status import status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ class Node:
         async with connect(registration) as channel:
             info = await call(channel, GET_INFO, None, timeout_s=5)
             await call(channel, NOTIFY, RegistrationStatus(registered=True), timeout_s=5)
-        return type(registration)(info.endpoint)
+        return Path(info.endpoint)
 
     async def until_slices(self, count: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -72,30 +72,38 @@ class Node:
 
 
 @asynccontextmanager
-async def node_of(world: World) -> AsyncIterator[Node]:
+async def node_beside(world: World, kubeconfig: Path, http: httpx2.AsyncClient) -> AsyncIterator[Node]:
+    """The process with a scripted agent, beside the API server of a kubeconfig."""
     agent = Agent(world.run_dir / SOCKET)
     world.run_dir.mkdir()
+    await agent.start()
+    plugin = world.plugin(
+        resources=[],
+        node="w1",
+        kubeconfig=str(kubeconfig),
+        claims={
+            "registryDir": str(world.directory / "registry"),
+            "pluginsDir": str(world.directory / "plugins"),
+            "uid": UID,
+        },
+    )
+    try:
+        yield Node(world, plugin, http)
+    finally:
+        await agent.stop()
+
+
+@asynccontextmanager
+async def node_of(world: World) -> AsyncIterator[Node]:
     async with (
         asyncio.timeout(DEADLINE_S),
         serving_api() as api,
         httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
     ):
         await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
-        await agent.start()
-        plugin = world.plugin(
-            resources=[],
-            node="w1",
-            kubeconfig=str(write_kubeconfig(world.directory / "kubeconfig", api.url)),
-            claims={
-                "registryDir": str(world.directory / "registry"),
-                "pluginsDir": str(world.directory / "plugins"),
-                "uid": UID,
-            },
-        )
-        try:
-            yield Node(world, plugin, http)
-        finally:
-            await agent.stop()
+        kubeconfig = write_kubeconfig(world.directory / "kubeconfig", api.url)
+        async with node_beside(world, kubeconfig, http) as node:
+            yield node
 
 
 async def test_process_serves_kubelet_and_tells_its_state(world: World) -> None:
