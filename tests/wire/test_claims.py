@@ -142,3 +142,9 @@ def test_status_leaves_out_what_is_not_allocated_any_more() -> None:
 def test_most_addresses_of_an_interface_are_taken() -> None:
     ips = [f"192.0.2.{index}/24" for index in range(MAX_IPS)]
     assert isinstance(decode_offers(offers({}, {"interfaces": [INTERFACE | {"ips": ips}]})), Offers)
+
+
+def test_claim_of_more_results_than_there_can_be_has_no_status() -> None:
+    document = claim(*(interface(f"r{index}") for index in range(10_000)))
+    with pytest.raises(MalformedError, match=r"results"):
+        decode_state(msgspec.json.encode(document))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
-from k8s_rdma.wire.claims import DRIVER, ClaimedInterface, PreparedClaim
+from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, ClaimedInterface, PreparedClaim
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class _Device(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Results(msgspec.Struct, frozen=True):
-    results: tuple[_Device, ...] | None = None
+    results: Annotated[tuple[_Device, ...], msgspec.Meta(max_length=MAX_RESULTS)] | None = None
 
 
 class _Allocation(msgspec.Struct, frozen=True):
