@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
+from k8s_rdma.cli.console import console
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.sockets import (
     AdoptedVf,
@@ -31,21 +30,21 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.config import AgentConfig
 
-WIDE = 200
-"""Columns without a terminal: lines of a log must not wrap."""
-
 
 def rebuild(config: AgentConfig) -> int:
-    """The exit status: 1 when not everything could be rebuilt, though the new ledger is in place."""
+    """Rebuild the ledger, and print the outcomes.
+
+    The exit status is 1 when not everything could be rebuilt, though the new ledger is in place.
+    """
     outcomes = rebuild_ledger(config)
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    page = console()
     if outcomes:
         table = Table("attachment", "outcome", box=SIMPLE_HEAD)
         for outcome in outcomes:
             table.add_row(escape(visible(outcome.subject)), escape(visible(outcome.message)))
-        console.print(table)
+        page.print(table)
     rebuilt = sum(outcome.receipt is not None for outcome in outcomes)
-    console.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)
+    page.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)
     return 0 if all(outcome.complete for outcome in outcomes) else 1
 
 
@@ -109,16 +108,16 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _show(adopted: AdoptReply) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    page = console()
     if adopted.vfs:
         table = Table(*HEADINGS, box=SIMPLE_HEAD)
         for vf in adopted.vfs:
             table.add_row(*_row(vf))
-        console.print(table)
+        page.print(table)
     else:
-        console.print("no foreign VF: nothing to adopt")
+        page.print("no foreign VF: nothing to adopt")
     for sentence in adopted.unreadable:
-        console.print(f"cannot be checked: {visible(sentence)}", markup=False)
+        page.print(f"cannot be checked: {visible(sentence)}", markup=False)
 
 
 def _row(vf: AdoptedVf) -> tuple[str, ...]:
