@@ -135,7 +135,7 @@ def _plugin_directory() -> Path | None:
 
 
 def _probe(isolation: tuple[str, ...]) -> None:
-    """K8sRdmaError when this machine does not let us make namespaces."""
+    """Make namespaces once; K8sRdmaError when this machine does not let us."""
     attempt = subprocess.run(["unshare", *isolation, "true"], capture_output=True, text=True, check=False)
     if attempt.returncode == 0:
         return

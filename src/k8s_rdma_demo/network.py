@@ -55,7 +55,7 @@ class Processes:
             )
 
     def check(self) -> None:
-        """K8sRdmaError with the end of its log when a process has ended that should not have."""
+        """Require that all run; K8sRdmaError with the end of the log of a process that ended."""
         for name, process in self.running.items():
             if process.poll() is not None:
                 tail = (self.logs / f"{name}.log").read_text(errors="replace").splitlines()[-8:]

@@ -126,7 +126,7 @@ class World:
         (self.paths.directory / "policies.yaml").write_text(_POLICIES)
 
     def start(self) -> None:
-        """Every process, and the nodes known to the API server; returns when all answer."""
+        """Start every process, and make the nodes known to the API server; return when all answer."""
         self._start_component("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
         self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
         definition = packaged("crds", "deploy/crds") / "rdmanodes.yaml"
@@ -163,7 +163,7 @@ class World:
         return f"http://{host}:{port}"
 
     def start_agent(self, node: DemoNode) -> None:
-        """The node's agent; returns at once."""
+        """Start the node's agent; return at once."""
         config: dict[str, Any] = {
             "node": node.name,
             "kernel": "virtual",
@@ -456,7 +456,7 @@ class OverbookingMonitor:
         """Watch these nodes."""
         self._nodes = nodes
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="watchman")
+        self._thread = threading.Thread(target=self._watch, name="overbooking")
         self.peak_mbps = 0.0
         self.reports = 0
         self.overcommitted: set[str] = set()

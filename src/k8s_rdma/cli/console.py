@@ -56,7 +56,10 @@ def write_json(document: bytes) -> None:
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty one. right: headings of numbers, which are whole on a narrow terminal, as the first is."""
+    """Make an empty table.
+
+    right: headings of numbers, which are whole on a narrow terminal, as the first column is.
+    """
     result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         number = heading in right
@@ -74,7 +77,7 @@ def line(text: str | Text) -> Text:
 
 
 def seconds(since_s: float | None) -> str:
-    """A time span in two digits or three: `3s`, `12m`, `5h`, `9d`."""
+    """Format a time span in two digits or three: `3s`, `12m`, `5h`, `9d`."""
     if since_s is None:
         return "never"
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
@@ -83,8 +86,8 @@ def seconds(since_s: float | None) -> str:
     return f"{since_s:.0f}s"
 
 
-def tell_version(*, as_json: bool) -> None:
-    """Print it, as a line or as a document."""
+def print_version(*, as_json: bool) -> None:
+    """Print the version of this installation, as a line or as a document."""
     components = versions()
     if as_json:
         sys.stdout.write(encode_version(components).decode())

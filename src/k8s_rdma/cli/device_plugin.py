@@ -28,7 +28,7 @@ WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """config, node, pod_uid: its own. hustcat, mellanox: the given options of one program, by name."""
+    """Options of the command. hustcat, mellanox: those of one predecessor that are there, by name."""
 
     config: str | None = None
     node: str | None = None
@@ -38,14 +38,14 @@ class CommandLine:
 
 
 def explicit_options(options: Mapping[str, str | None]) -> dict[str, str]:
-    """The options that the command line has."""
+    """Return the options that the command line has."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FILE)) -> Read:
-    """The configuration. MalformedError names options that do not go together, or the file and the field.
+    """Read the configuration. default_file: the file that Mellanox' program reads by default.
 
-    default_file: the file that Mellanox' program reads by default.
+    MalformedError names options that do not go together, or the file and the field.
     """
     _check(line)
     read = _read(line, default_file)
@@ -84,7 +84,7 @@ def _check(line: CommandLine) -> None:
 
 
 def _hustcat(options: dict[str, str]) -> dict[str, Any]:
-    """The resource of that program: the VFs of one PF, or every device."""
+    """Make the resource of that program: the VFs of one PF, or every device."""
     select: dict[str, Any] = {}
     if master := options.get("--master"):
         select = {"pfs": [master], "functions": "vf"}

@@ -97,7 +97,7 @@ def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -
 
 
 def page(findings: Sequence[Finding], *, plain: bool) -> Iterator[RenderableType]:
-    """Subject by subject, the worst first, each with its evidence, what was wanted and what to do.
+    """Render findings by subject, the worst first, each with its evidence, what was wanted and what to do.
 
     plain: whole lines, so that `grep` finds them; on a terminal long sentences are broken in their column.
     """
@@ -163,7 +163,10 @@ class ClusterOptions:
 
 
 def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> int:
-    """The exit status: 0, 1, or 2 when the API server cannot be asked."""
+    """Print what is wrong with the cluster.
+
+    The exit status is 0, 1, or 2 when the API server cannot be asked.
+    """
     try:
         with Documents(options.kubeconfig) as api:
             collector = _collector(options, api)
@@ -206,7 +209,7 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
 
 
 def _metrics(extender: ExtenderReader) -> str:
-    """Empty where they are not for us."""
+    """Read the metrics; empty where they are not for us."""
     try:
         return extender.get("/metrics", {}).decode()
     except K8sRdmaError:
@@ -243,7 +246,10 @@ class NodeOptions:
 
 
 def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
-    """The exit status: 0, 1, or 2 when this is no node's root file system, or a file cannot be used."""
+    """Print what is wrong with the node.
+
+    The exit status is 0, 1, or 2 when this is no node's root file system, or a file cannot be used.
+    """
     try:
         with NetlinkQueries() as queries:
             findings = tuple(collect_node(options, queries).findings())
@@ -254,7 +260,7 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
 
 
 def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector:
-    """The node that the options name. K8sRdmaError where it is none, or a file cannot be used."""
+    """Make a collector of the node that is named. K8sRdmaError where it is none, or a file cannot be used."""
     agent_file = options.agent or _usual(_AGENT_FILE)
     agent = _agent(options, agent_file)
     root = options.host_root or Path(agent.host_root)
@@ -282,7 +288,7 @@ def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector
 
 
 def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
-    """The configuration in its file; all defaults without one."""
+    """Read the agent's configuration; all defaults without one."""
     node = options.node or os.environ.get(_NODE_NAME) or None
     if file is None:
         return AgentConfig(node=node or _NAMELESS)
@@ -296,7 +302,7 @@ def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documen
 
 
 def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:
-    """The device plugin's configuration, and its file."""
+    """Read the device plugin's configuration, and name its file."""
     if path is None and agent.device_plugin is not None:
         return load_device_plugin(agent), agent.device_plugin
     found = path or _usual("device-plugin.yaml")

@@ -194,7 +194,7 @@ def _claim_documents(
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """Some of these, and how many more there are."""
+    """Join the first texts, and say how many more there are."""
     omitted = f" and {len(texts) - _MOST_NOTES} more" if len(texts) > _MOST_NOTES else ""
     return f"{', '.join(texts[:_MOST_NOTES])}{omitted}"
 

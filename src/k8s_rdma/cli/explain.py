@@ -142,7 +142,7 @@ def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
 
 
 def _with_problem(error: K8sRdmaError, problem: str) -> K8sRdmaError:
-    """The extender's error, with the API server's."""
+    """Join the API server's problem to the extender's error."""
     if not problem or not isinstance(error, NoAnswerError):
         return error
     return NoAnswerError(f"{error.message}; {problem}", details=error.details)
@@ -159,7 +159,7 @@ _any_object = msgspec.json.Decoder(dict[str, Any])
 
 
 def _document(body: bytes | None, claims: _ByClaims) -> bytes:
-    """The extender's document, with the claims in it where the pod has any."""
+    """Make the document: the extender's, with the claims where the pod has any."""
     document = {} if body is None else decode(body, _any_object, "explanation")
     if claims.problem:
         document["notes"] = [*document.get("notes", ()), _note(claims)]

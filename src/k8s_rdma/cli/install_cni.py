@@ -56,7 +56,10 @@ class Places:
 
 
 def uninstall(places: Places, grace_s: float) -> int:
-    """The exit status: 1 while something is left that this is to be run again for. K8sRdmaError refuses."""
+    """Remove everything from the node; the exit status: 1 while something is left for another run.
+
+    K8sRdmaError where pods hold interfaces, or a path cannot be used.
+    """
     if not places.host_root.is_dir():
         msg = f"--host-root {places.host_root}: no such directory; mount the node's root file system there"
         raise K8sRdmaError(msg)
@@ -84,7 +87,7 @@ SUFFIX = ".conflist"
 
 
 def desired_conflist(*, network: str, file: str, plugin: str, name: str, version: str) -> DesiredConflist:
-    """MalformedError names the option that cannot be."""
+    """Make the network of the options. MalformedError names the option that cannot be used."""
     if not file.endswith(SUFFIX) or "/" in file or file.startswith("."):
         msg = f"--conf-name: {file}: must be a file's name that ends in {SUFFIX}"
         raise MalformedError(msg)
@@ -94,7 +97,7 @@ def desired_conflist(*, network: str, file: str, plugin: str, name: str, version
 
 
 def _text(plugin: str) -> bytes:
-    """The option itself, or what is in the file that it names."""
+    """Return the option itself, or the content of the file that it names."""
     if plugin.lstrip().startswith("{"):
         return plugin.encode()
     try:
@@ -114,7 +117,10 @@ def install_cni(  # noqa: PLR0913 - options
     remove: bool,
     grace_s: float,
 ) -> None:
-    """Do it once, or for as long as this runs; K8sRdmaError when it is not in place at the end."""
+    """Install executable and network once, keep them in place while this runs, or remove them.
+
+    K8sRdmaError when they are not in place at the end.
+    """
     if until_in_place and (following or remove):
         raise MalformedError("--wait does not go together with --follow and --remove")
     installation = Installation(binaries=NodeDirectory(binaries), confs=NodeDirectory(confs), desired=desired)

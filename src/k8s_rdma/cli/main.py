@@ -190,9 +190,9 @@ def version_command(
     ] = False,
 ) -> None:
     """Print the version, its commit if known, and Python's version."""
-    from k8s_rdma.cli.console import tell_version
+    from k8s_rdma.cli.console import print_version
 
-    tell_version(as_json=as_json)
+    print_version(as_json=as_json)
 
 
 _PROGRAM = "k8s-rdma"

@@ -303,7 +303,7 @@ def _outcome(api: Documents, path: str, pod: str, edit: _Edit, options: RatesOpt
 
 
 def _status(annotations: Mapping[str, str], edit: _Edit) -> RatesStatus | None:
-    """The status of that very text."""
+    """Read the status of the edit's text; None where it is of another one."""
     try:
         status = decode_rates_status(annotations.get(edit.status, ""))
     except MalformedError:

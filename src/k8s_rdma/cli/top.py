@@ -124,14 +124,12 @@ class Source:
 
     @classmethod
     def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> Source:
-        """Connect to both. MalformedError for a kubeconfig that is named and cannot be used."""
+        """Connect to both. MalformedError for a kubeconfig that is needed, or named, and cannot be used."""
         extender, api, problem = stack.enter_context(extender_reader(address)), None, ""
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
         except MalformedError as error:
-            if options.kubeconfig:
-                raise
-            if options.holders:
+            if options.kubeconfig or options.holders:
                 raise
             problem = error.message
         holders = None
@@ -205,8 +203,8 @@ def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int)
     if len(view.nodes) == view.totals.nodes:
         nodes += [_merged(NodeRow(name=name, pods=node.pods), node) for name, node in by_node.items()]
 
-    def added(count: Callable[[NodeRow], int]) -> int:
-        return sum(map(count, nodes)) - sum(map(count, view.nodes))
+    def added(number: Callable[[NodeRow], int]) -> int:
+        return sum(map(number, nodes)) - sum(map(number, view.nodes))
 
     totals = replace(
         view.totals,

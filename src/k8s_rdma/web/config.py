@@ -34,7 +34,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class ExtenderEndpoint(Endpoint, frozen=True, kw_only=True):
-    """url: of the extender, or of its port for views."""
+    """The extender's endpoint. url: of the extender, or of its port for views."""
 
     url: Annotated[
         str,
@@ -45,7 +45,7 @@ class ExtenderEndpoint(Endpoint, frozen=True, kw_only=True):
 
 
 class PrometheusEndpoint(Endpoint, frozen=True, kw_only=True):
-    """url: of a server with Prometheus' HTTP API below it."""
+    """Prometheus' endpoint. url: of a server with its HTTP API below it."""
 
     url: Annotated[
         str,

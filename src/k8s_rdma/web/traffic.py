@@ -65,7 +65,7 @@ class _Labels(msgspec.Struct, frozen=True):
 
 
 class _Sample(msgspec.Struct, frozen=True):
-    """value: seconds since the epoch, and a number as text."""
+    """A series' value: seconds since the epoch, and a number as text."""
 
     metric: _Labels
     value: tuple[float, str]

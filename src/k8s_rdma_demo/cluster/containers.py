@@ -304,7 +304,7 @@ class ContainerDirectory:
         written.replace(self._path(pod.uid))
 
     def remove(self, uid: str) -> None:
-        """The pod's containers are gone."""
+        """Forget the containers of a pod."""
         self._path(uid).unlink(missing_ok=True)
 
     def get(self, uid: str) -> PodContainers | None:

@@ -277,7 +277,7 @@ class DynamicResources:
         return True
 
     def unreserve(self, pod: JsonObject) -> None:
-        """The pod is not bound: what was assumed, and not written, is free again."""
+        """Free what was assumed for a pod that is not bound, and was not written."""
         for claim in self._claims_of(pod):
             self._assumed.pop(uid_of(claim or {}), None)
 

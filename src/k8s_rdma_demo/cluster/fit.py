@@ -53,19 +53,19 @@ class Assignments:
                 self.nominate(new, nominated if nominated != previous else self.nominated(uid_of(new)))
 
     def assume(self, pod: JsonObject, node: str) -> None:
-        """The pod is being bound there; no room is made for it any more."""
+        """Count a pod that is being bound on its node; no room is made for it any more."""
         self.forget(uid_of(pod))
         self.nominate(pod, "")
         self._assumed[uid_of(pod)] = node
         self._nodes.setdefault(node, {})[uid_of(pod)] = pod
 
     def fail(self, pod: JsonObject) -> None:
-        """The pod was not bound: the room that its status names is its own again."""
+        """Stop counting a pod that was not bound: the room that its status names is its own again."""
         self.forget(uid_of(pod))
         self.nominate(pod, str(status_of(pod).get("nominatedNodeName") or ""))
 
     def forget(self, uid: str) -> None:
-        """The pod is not being bound any more."""
+        """Stop counting a pod that is not being bound any more."""
         node = self._assumed.pop(uid, None)
         if node is not None:
             self._drop(node, uid)
@@ -75,7 +75,7 @@ class Assignments:
         return tuple(self._nodes.get(node, {}).values())
 
     def nominate(self, pod: JsonObject, node: str) -> None:
-        """Room is made there for the pod; an empty name: nowhere."""
+        """Keep the room that is made for the pod on a node; an empty name: on none."""
         self._nominated.pop(uid_of(pod), None)
         if node:
             self._nominated[uid_of(pod)] = node, pod

@@ -147,7 +147,7 @@ class NodeDevices:
                 raise ContainerError(error.message) from error
 
     async def release(self, uid: str) -> None:
-        """The pod is over for kubelet, whatever is left of it."""
+        """Free the devices of a pod that is over for kubelet, whatever is left of it."""
         await self.manager.release(uid)
 
     def status(self) -> tuple[dict[str, str], dict[str, str]]:

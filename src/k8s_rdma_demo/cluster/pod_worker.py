@@ -124,7 +124,7 @@ class PodWorker:
         self.update(pod)
 
     def update(self, pod: JsonObject | None) -> None:
-        """The pod's object changed; None: it is gone, and with it the reason to run."""
+        """Take the changed object of the pod; None: it was deleted, and with it the reason to run."""
         if pod is None:
             self._is_deleted = True
         else:
@@ -332,7 +332,7 @@ class PodWorker:
             return
 
     async def _delete_late(self) -> None:
-        """Removing a stopped sandbox runs DEL again, without its namespace and the result of ADD."""
+        """Run DEL again, as the removal of a stopped sandbox does: without namespace and result of ADD."""
         if self._config.late_delete_s is None or not self._deleted:
             return
         await asyncio.sleep(self._config.late_delete_s)

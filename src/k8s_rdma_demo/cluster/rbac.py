@@ -165,7 +165,7 @@ class Access:
         return self.users[token]
 
     def check(self, request: Request, target: Target, store: Store) -> None:
-        """StatusError 401 or 403 unless the roles in the store allow it."""
+        """Refuse (StatusError 401 or 403) what no role in the store allows."""
         user, verb = self.user_of(request), verb_of(request, target)
         if not allowed(user, verb, target, store):
             raise forbidden(user.name, verb, target)

@@ -90,7 +90,7 @@ _MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
 def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
-    """The pod as it is created: defaults filled in, status pending; StatusError 422 when it is wrong.
+    """Return the pod as created: defaults filled in, status pending; StatusError 422 when it is wrong.
 
     priority: what a PriorityClass sets in its spec.
     """
@@ -125,16 +125,16 @@ def check_spec_update(old: JsonObject, new: JsonObject) -> None:
         raise invalid(PODS, name_of(old), "spec", "FieldValueForbidden", why)
 
 
-def grace_period_s(pod: JsonObject, asked_s: int | None) -> int:
+def grace_period_s(pod: JsonObject, requested_s: int | None) -> int:
     """Return the grace period of a pod in seconds; 0: its object is removed at once.
 
     A pod that runs nowhere has nothing to be graceful about (source: `podStrategy.CheckGracefulDelete`).
     """
     if not node_name_of(pod) or is_finished(pod):
         return 0
-    if asked_s is None:
-        asked_s = int(spec_of(pod).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S))
-    return asked_s if asked_s >= 0 else 1
+    if requested_s is None:
+        requested_s = int(spec_of(pod).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S))
+    return requested_s if requested_s >= 0 else 1
 
 
 def _validate(pod: JsonObject) -> None:
@@ -232,8 +232,8 @@ def _covers(budget: JsonObject, pod: JsonObject) -> bool:
     return selector is not None and selects(selector, labels_of(pod))
 
 
-_NOT_COUNTED = frozenset({"metadata", "kind", "apiVersion"})
-"""The fields that may change without a new generation."""
+_METADATA = frozenset({"metadata", "kind", "apiVersion"})
+"""The fields that change without a new generation."""
 
 
 def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
@@ -253,7 +253,7 @@ def updated(target: Target, old: JsonObject, new: JsonObject) -> JsonObject:
         return _with_status_of(old, new)
     if target.resource.has_status:
         new = _with_status_of(new, old)
-    if _with_next_generation(new) != _with_next_generation(old):
+    if _content(new) != _content(old):
         new["metadata"] = {**metadata(new), "generation": metadata(old).get("generation", 0) + 1}
     return new
 
@@ -263,8 +263,8 @@ def _with_status_of(obj: JsonObject, source: JsonObject) -> JsonObject:
     return {**merged, "status": source["status"]} if "status" in source else merged
 
 
-def _with_next_generation(obj: JsonObject) -> JsonObject:
-    return {name: value for name, value in obj.items() if name not in _NOT_COUNTED}
+def _content(obj: JsonObject) -> JsonObject:
+    return {name: value for name, value in obj.items() if name not in _METADATA}
 
 
 def new_namespace(namespace: JsonObject) -> JsonObject:

@@ -99,7 +99,7 @@ def _fill_in(device: JsonObject, now: str) -> None:
 
 
 def _in_canonical_form(value: Any) -> Any:
-    """Each text of a capacity is a quantity."""
+    """Write each text of a capacity, which is a quantity, in its canonical form."""
     if isinstance(value, dict):
         return {key: _in_canonical_form(item) for key, item in value.items()}
     if isinstance(value, list):

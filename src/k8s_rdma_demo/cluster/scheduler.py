@@ -301,7 +301,7 @@ class Scheduler:
             self._wake.set()
 
     def _on_resources(self) -> None:
-        """Devices are free, or claims are there, that were not: for pods that were refused or that wait."""
+        """Try again pods that were refused, or that wait: devices have become free, or claims were made."""
         self._queue.on_event()
         for pod in self._pods.objects.values():
             if spec_of(pod).get("resourceClaims"):
@@ -397,7 +397,7 @@ class SchedulingQueue:
             entry.events_at_pop = -1
 
     def drop(self, uid: str) -> None:
-        """The pod has a node, has finished, or is gone."""
+        """Forget a pod that has a node, has finished, or was deleted."""
         self._entries.pop(uid, None)
 
     def pop(self, now: float) -> JsonObject | None:
@@ -434,12 +434,12 @@ class SchedulingQueue:
             entry.ready_at = now + backoff_s
 
     def assume(self, uid: str) -> None:
-        """The pod was bound; it is kept from being tried until the API server shows its node."""
+        """Keep a bound pod from being tried until the API server shows its node."""
         if entry := self._entries.get(uid):
             entry.state = _State.ASSUMED
 
     def on_event(self) -> None:
-        """Something happened that may let refused pods fit."""
+        """Try refused pods again, after something that may let them fit."""
         self._events += 1
         for entry in self._entries.values():
             if entry.state is _State.REFUSED:

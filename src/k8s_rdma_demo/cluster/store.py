@@ -147,7 +147,7 @@ class Preconditions:
     resource_version: str = ""
 
     def check(self, resource: ResourceType, obj: JsonObject) -> None:
-        """StatusError 409 in the words of the API server's storage."""
+        """Refuse (StatusError 409) another object, in the words of the API server's storage."""
         found = metadata(obj)
         for name, expected, field_name in (
             ("UID", self.uid, "uid"),
@@ -191,7 +191,7 @@ def parse_delete_options(document: JsonObject) -> DeleteOptions:
 
 
 def require_dry_run(directive: str) -> None:
-    """StatusError 400 for a `dryRun` other than that of all stages."""
+    """Refuse (StatusError 400) a `dryRun` other than that of all stages."""
     if directive != "All":
         raise bad_request(f'dryRun: Unsupported value: "{directive}": supported values: "All"')
 

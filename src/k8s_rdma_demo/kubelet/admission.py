@@ -160,7 +160,7 @@ class Admission:
         return self.plugins[resource]
 
     def _by_numa_node(self, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
-        """PanicError where kubelet 1.36, other than 1.28, looks at a device that is listed no more."""
+        """Group devices by NUMA node; PanicError for one listed no more, as of kubelet 1.36, unlike 1.28."""
         nodes: dict[int, tuple[str, ...]] = {}
         for device_id in ids:
             device = self.listed[resource].devices.get(device_id)

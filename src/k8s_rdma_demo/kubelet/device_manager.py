@@ -146,7 +146,7 @@ class DeviceManager:
         return await self._admission.prepare(pod, pod.container(container))
 
     async def release(self, uid: str) -> None:
-        """The pod is not active any more: others may have its devices."""
+        """Free the devices of a pod that is not active any more."""
         self._pods.pop(uid, None)
         self._allocations.drop(uid)
         self._save()

@@ -43,7 +43,7 @@ _QUOTA = "requests."
 
 
 def check_registration(registration: PluginRegistration) -> None:
-    """RefusedCallError, with the code that every error of kubelet has, for what it does not take."""
+    """Refuse (RefusedCallError, with the code that every error of kubelet has) what kubelet does not take."""
     if registration.version != DEVICE_PLUGIN_VERSION:
         raise RefusedCallError(
             StatusCode.UNKNOWN,
@@ -55,7 +55,7 @@ def check_registration(registration: PluginRegistration) -> None:
 
 
 def _is_extended_resource(resource: str) -> bool:
-    """Qualified by a domain that is not Kubernetes' own, and so that a quota can name it as well."""
+    """Report whether a domain other than Kubernetes' own qualifies the name, and a quota can name it, too."""
     domain, slash, name = resource.partition("/")
     return bool(
         slash
@@ -98,13 +98,13 @@ class ListedDevices:
         self.stopped = None
 
     def update(self, devices: Sequence[OfferedDevice]) -> None:
-        """The plugin's list: what is not in it is not there any more."""
+        """Take the plugin's list: what is not in it is not there any more."""
         self.devices = {device.id: device for device in devices}
         self.healthy = {device.id for device in devices if not device.unhealthy}
         self.unhealthy = set(self.devices) - self.healthy
 
     def stop(self, now: float) -> None:
-        """The plugin is gone: no device is healthy, but all are there, lest they are forgotten at once."""
+        """Note that the plugin ended: no device is healthy, but all stay, lest they are forgotten at once."""
         self.unhealthy |= self.healthy
         self.healthy = set()
         self.stopped = now

@@ -147,7 +147,7 @@ class DeviceAllocations:
         return {resource for _, _, resource in self._allocations}
 
     def drop(self, uid: str) -> None:
-        """The pod is over: its devices are free."""
+        """Free the devices of a pod that is over."""
         self._allocations = {
             key: allocation for key, allocation in self._allocations.items() if key[0] != uid
         }
