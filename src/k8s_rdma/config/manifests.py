@@ -6,6 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 
 from k8s_rdma.config.files import yaml_words
@@ -50,7 +51,7 @@ def read_text(manifest: Path | None) -> str:
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """The objects in a manifest. MalformedError tells the line of what is no YAML."""
+    """Read the objects in a manifest. MalformedError names the line of what is no YAML."""
     try:
         found = list(yaml.load_all(text, Loader=ManifestLoader))
     except yaml.YAMLError as error:
@@ -68,11 +69,59 @@ def template_path(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def pod_of(document: dict[str, Any]) -> dict[str, Any] | None:
-    """The pod, or the pod in the template, of an object; None for one that makes no pods."""
+    """Find the pod, or the pod in the template, of an object; None for one that makes no pods.
+
+    MalformedError names a field of it that has another type than Kubernetes'.
+    """
     found: Any = document
-    for key in template_path(document):
+    path = template_path(document)
+    for key in path:
         found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) and "spec" in found else None
+    if not isinstance(found, dict) or found.get("spec") is None:
+        return None
+    for kind, part, place in ((_Object, document, ""), (_Pod, found, "".join(f"{key}." for key in path))):
+        try:
+            msgspec.convert(part, kind)
+        except msgspec.ValidationError as error:
+            message = str(error).replace("`$.", f"`{place}")
+            raise MalformedError(f"manifest: {document['kind']}: {message}") from error
+    return found
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str | None = None
+    generate_name: str | None = None
+    namespace: str | None = None
+    annotations: dict[str, Any] | None = None
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata | None = None
+
+
+class _Resources(msgspec.Struct):
+    requests: dict[str, Any] | None = None
+    limits: dict[str, Any] | None = None
+    claims: list[Any] | None = None
+
+
+class _Container(msgspec.Struct):
+    name: str | None = None
+    resources: _Resources | None = None
+
+
+class _Claim(msgspec.Struct):
+    name: str | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    resource_claims: list[_Claim] | None = None
+
+
+class _Pod(_Object):
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
 
 
 def annotations_of(pod: Mapping[str, Any]) -> dict[str, str]:
