@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from k8s_rdma.cli.simulate import encode
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.scenario import Arrival, Scenario, load_scenario, load_trace
-from k8s_rdma.planning.simulation import POLICIES, Result, Simulation
+from k8s_rdma.planning.simulation import POLICIES, SAMPLES, Result, Simulation
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 ALWAYS = {"fixed": 100.0}
@@ -147,6 +147,67 @@ def test_shipped_scenario_runs(path: Path) -> None:
     assert result.over_link == 0
 
 
+STALE = {"replicas": 4, "bindDelay": 5.0}
+ONE_NODE = [{"pfs": [{"linkMbps": 100_000, "vfs": 8}]}]
+
+
+def test_scheduler_decides_on_the_next_pod_after_its_bind() -> None:
+    plan = scenario(pods=[pod("a", 10_000)], scheduler={"bindDelay": 5.0})
+    [shape] = run(plan, *[Arrival(0.0, 100.0, 0)] * 3).shapes
+    assert (shape.bound, shape.conflicts, shape.longest_wait_s) == (3, 0, 15.0)
+    plan = scenario(pods=[pod("a", 10_000)], scheduler=STALE)
+    assert run(plan, *[Arrival(0.0, 100.0, 0)] * 3).shapes[0].longest_wait_s == 5.0
+
+
+def test_binder_refuses_what_others_took_after_the_decision() -> None:
+    plan = scenario(nodes=ONE_NODE, scheduler=STALE)
+    [shape] = run(plan, *[Arrival(0.0, 100.0, 0)] * 2).shapes
+    assert (shape.bound, shape.conflicts, shape.refusals) == (
+        2,
+        1,
+        1,
+    )  # refused at 6 s, as the first runs then
+    assert shape.longest_wait_s == 110.0  # the first one's end, and the second's own bind
+
+
+def test_gang_is_bound_all_or_nothing_by_the_binder() -> None:
+    plan = scenario(pods=[pod("single", 60_000), pod("gang", 60_000, gang=2)], scheduler=STALE)
+    result = run(plan, Arrival(0.0, 2_000.0, 0), Arrival(0.0, 10.0, 1))
+    assert [(shape.bound, shape.conflicts, shape.waiting) for shape in result.shapes] == [
+        (1, 0, 0),
+        (0, 1, 2),
+    ]
+    assert result.samples[-1].waiting == 2
+    assert result.reserved == pytest.approx(0.3 * 0.995)
+
+
+def test_bind_on_a_node_that_has_failed_is_refused() -> None:
+    failing = {"every": {"fixed": 3.0}, "repair": {"fixed": 100.0}}
+    plan = scenario(nodes=ONE_NODE, scheduler=STALE, nodeFailures=failing, duration=50.0)
+    [shape] = run(plan, Arrival(0.0, 100.0, 0)).shapes
+    assert (shape.bound, shape.conflicts, shape.waiting) == (0, 1, 1)
+
+
+def test_links_are_overcommitted_by_stale_schedulers_but_for_the_binders_judgement() -> None:
+    def found(**settings: Any) -> Result:
+        return run(
+            scenario(arrivals={"exponential": 30.0}, scheduler={**STALE, "bindDelay": 20.0, **settings})
+        )
+
+    judged, unjudged = found(), found(judgeBinds=False)
+    assert judged.shapes[0].conflicts > 0
+    assert judged.over_link == 0
+    assert unjudged.shapes[0].conflicts == 0
+    assert unjudged.over_link > 0
+
+
+def test_samples_are_bounded_and_after_the_warm_up() -> None:
+    result = run(scenario(warmUp=500.0), Arrival(0.0, 900.0, 0))
+    assert len(result.samples) == SAMPLES
+    assert result.samples[0].at_s > 500.0
+    assert [sample.reserved for sample in result.samples] == [0.3] * 160 + [0.0] * 40
+
+
 POD_SHAPES = st.builds(
     lambda at, mbps, count, gang, policy: {
         "name": f"shape-{at}",
@@ -168,10 +229,11 @@ TIMES = {"every": {"exponential": 100.0}, "repair": {"exponential": 30.0}}
 @given(
     st.lists(POD_SHAPES, min_size=1, max_size=4, unique_by=lambda shape: shape["name"]),
     st.sampled_from([*POLICIES]),
+    st.sampled_from([{}, STALE, {"bindDelay": 0.1}]),
     st.integers(0, 100),
 )
 def test_no_link_is_overcommitted_and_no_pod_is_lost(
-    pods: list[dict[str, Any]], policy: str, seed: int
+    pods: list[dict[str, Any]], policy: str, scheduler: dict[str, Any], seed: int
 ) -> None:
     plan = scenario(
         nodes=[{"count": 3, "pfs": [{"count": 2, "linkMbps": 100_000, "vfs": 4}]}],
@@ -179,6 +241,7 @@ def test_no_link_is_overcommitted_and_no_pod_is_lost(
         nodeFailures=TIMES,
         linkFailures=TIMES,
         pods=pods,
+        scheduler=scheduler,
         maxPods=200,
     )
     result = Simulation(plan, policy, seed).run()

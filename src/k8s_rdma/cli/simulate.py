@@ -112,7 +112,8 @@ def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
 def _print(results: Sequence[Result], planned: int) -> None:
     from k8s_rdma.cli.console import console, table
 
-    headings = ("RUNS", "RESERVED", "VFS", "FRAGMENTED", "FIRST REFUSAL", "REFUSALS", "P95 WAIT", "OVER LINK")
+    of_load = ("RUNS", "RESERVED", "VFS", "FRAGMENTED", "FIRST REFUSAL")
+    headings = (*of_load, "REFUSALS", "CONFLICTS", "P95 WAIT", "OVER LINK")
     shown = table("POLICY", *headings, right=headings)
     for name in dict.fromkeys(result.policy for result in results):
         found = [result for result in results if result.policy == name]
@@ -124,6 +125,7 @@ def _print(results: Sequence[Result], planned: int) -> None:
             _percent(_mean(result.fragmentation for result in found)),
             _percent(_mean(result.load_at_first_refusal for result in found)),
             str(sum(shape.refusals for result in found for shape in result.shapes)),
+            str(sum(shape.conflicts for result in found for shape in result.shapes)),
             _seconds(max((_p95(shape) for result in found for shape in result.shapes), default=0.0)),
             str(sum(result.over_link for result in found)),
         )

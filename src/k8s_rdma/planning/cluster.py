@@ -6,7 +6,7 @@ equal use share one state, and a verdict on it: it is found once, by counting al
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _MOST_REQUESTS = 256
 """Requests whose verdicts are kept."""
+
+_RECENT_STATES = 20_000
+"""States that are kept with the verdicts on them, though no node may be in them; most come again soon."""
 
 
 class NodeState:
@@ -70,6 +73,18 @@ class Node:
         return used_on_node(reported=self.pods, foreign=self.foreign, promised={}, inventory=self.inventory)
 
 
+@dataclass(slots=True)
+class _Judgements:
+    """Judgements on one request: its score where it fits and its placement, by state; bounds by inventory."""
+
+    fits: WeakKeyDictionary[NodeState, Fit | None] = field(default_factory=WeakKeyDictionary)
+    placements: WeakKeyDictionary[NodeState, Placement | Rejection] = field(default_factory=WeakKeyDictionary)
+    bounds: dict[int, tuple[Inventory, Bounds | None]] = field(default_factory=dict)
+
+
+_NOT_JUDGED = Fit(-1)
+
+
 class Cluster:
     """Nodes and the pods on them. strategy: which of the nodes and PFs that fit are the better ones."""
 
@@ -78,9 +93,9 @@ class Cluster:
         self._nodes: dict[NodeName, Node] = {}
         self._states: dict[NodeName, NodeState] = {}
         self._interned: WeakValueDictionary[Hashable, NodeState] = WeakValueDictionary()
+        self._recent: deque[NodeState] = deque(maxlen=_RECENT_STATES)
         self._inventories: WeakValueDictionary[Hashable, Inventory] = WeakValueDictionary()
-        self._verdicts: OrderedDict[Request, WeakKeyDictionary[NodeState, Fit | Rejection]] = OrderedDict()
-        self._bounds: dict[Request, dict[int, tuple[Inventory, Bounds | None]]] = {}
+        self._judgements: OrderedDict[Request, _Judgements] = OrderedDict()
 
     def copy(self, strategy: Strategy | None = None) -> Cluster:
         """Copy the nodes and the pods on them, perhaps for another strategy."""
@@ -88,8 +103,9 @@ class Cluster:
         copied._nodes = {name: replace(node, pods=dict(node.pods)) for name, node in self._nodes.items()}
         copied._states = dict(self._states)
         copied._interned, copied._inventories = self._interned, self._inventories
+        copied._recent = self._recent
         if copied.strategy is self.strategy:
-            copied._verdicts, copied._bounds = self._verdicts, self._bounds
+            copied._judgements = self._judgements
         return copied
 
     def __contains__(self, name: NodeName) -> bool:
@@ -139,24 +155,25 @@ class Cluster:
         del node.pods[uid]
         self._states[name] = self._state(node.inventory, node.used())
 
+    def fit(self, request: Request, state: NodeState) -> Fit | None:
+        """The score of the request on a state; None where it does not fit."""
+        fits = self._judgements_on(request).fits
+        found = fits.get(state, _NOT_JUDGED)
+        if found is _NOT_JUDGED:
+            found = fits[state] = self._judge(request, state)
+        return found
+
     def verdict(self, request: Request, state: NodeState) -> Fit | Rejection:
         """The verdict on a state; a rejection names any node with this hardware."""
-        verdicts = self._verdicts.get(request)
-        if verdicts is None:
-            while len(self._verdicts) >= _MOST_REQUESTS:
-                oldest, _ = self._verdicts.popitem(last=False)
-                self._bounds.pop(oldest, None)
-            verdicts = self._verdicts[request] = WeakKeyDictionary()
-        found = verdicts.get(state)
-        if found is None:
-            found = verdicts[state] = self._judge(request, state)
-        return found
+        fit = self.fit(request, state)
+        if fit is not None:
+            return fit
+        found = self._place(request, state)
+        return found if isinstance(found, Rejection) else self._score(found, state)
 
     def place(self, request: Request, name: NodeName) -> Placement | Rejection:
         """Place the request on a node as it is now."""
-        state = self._states[name]
-        found = place(request, state.inventory, state.used, strategy=self.strategy)
-        return replace(found, node=name)
+        return replace(self._place(request, self._states[name]), node=name)
 
     def verdicts(
         self, request: Request, names: Collection[NodeName] | None = None
@@ -197,17 +214,38 @@ class Cluster:
         if state is None:
             shared = self._inventories.setdefault(hardware, inventory)
             state = self._interned[key] = NodeState(shared, used)
+            self._recent.append(state)
         return state
 
-    def _judge(self, request: Request, state: NodeState) -> Fit | Rejection:
+    def _judgements_on(self, request: Request) -> _Judgements:
+        found = self._judgements.get(request)
+        if found is None:
+            while len(self._judgements) >= _MOST_REQUESTS:
+                self._judgements.popitem(last=False)
+            found = self._judgements[request] = _Judgements()
+        return found
+
+    def _place(self, request: Request, state: NodeState) -> Placement | Rejection:
+        placements = self._judgements_on(request).placements
+        found = placements.get(state)
+        if found is None:
+            found = place(request, state.inventory, state.used, strategy=self.strategy)
+            placements[state] = found
+        return found
+
+    def _judge(self, request: Request, state: NodeState) -> Fit | None:
         counted = self._counted(request, state)
         if counted is not None:
             numbers, after = counted
             return Fit(score_after(numbers, state.inventory, after, self.strategy))
-        found = place(request, state.inventory, state.used, strategy=self.strategy)
-        if isinstance(found, Rejection):
-            return found
-        return Fit(score(found, state.inventory, state.used, self.strategy))
+        bounds = self._bounds_of(request, state.inventory)
+        if bounds is not None and state.headroom is not None and bounds.fits(state.headroom) is False:
+            return None
+        found = self._place(request, state)
+        return None if isinstance(found, Rejection) else self._score(found, state)
+
+    def _score(self, placement: Placement, state: NodeState) -> Fit:
+        return Fit(score(placement, state.inventory, state.used, self.strategy))
 
     def _after(self, request: Request, state: NodeState) -> NodeState | None:
         """The state with one more such pod; None where it does not fit."""
@@ -232,7 +270,7 @@ class Cluster:
         return place_counted(bounds, state.headroom, state.inventory, state.used)
 
     def _bounds_of(self, request: Request, inventory: Inventory) -> Bounds | None:
-        by_inventory = self._bounds.setdefault(request, {})
+        by_inventory = self._judgements_on(request).bounds
         found = by_inventory.get(id(inventory))
         if found is None:
             is_counted = not devices_on(request, inventory)

@@ -150,18 +150,24 @@ class Failures(_Section, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(_Section, frozen=True, kw_only=True):
-    """The scheduler.
+    """The schedulers.
 
     percentage_of_nodes: that are searched for each pod, as `percentageOfNodesToScore` of kube-scheduler; None
         for its default, which falls with their number. backoff, max_backoff: seconds after the first refusal
         and at most (`podInitialBackoffSeconds`, `podMaxBackoffSeconds`). report_delay: seconds after which a
         pod's end is known.
+    replicas: schedulers that work at the same time, each on one pod or gang. bind_delay: seconds from a
+        decision to its bind, in which the decision grows stale. judge_binds: whether the binder judges again
+        on its own books, as the extender does; else binds take effect as they were decided.
     """
 
     percentage_of_nodes: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     backoff: Positive = 1.0
     max_backoff: Positive = 10.0
     report_delay: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+    bind_delay: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 0.0
+    judge_binds: bool = True
 
     def nodes_to_find(self, nodes: int) -> int:
         """Count the fitting nodes at which a search ends (kube-scheduler 1.36, `numFeasibleNodesToFind`)."""

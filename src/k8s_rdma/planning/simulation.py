@@ -2,13 +2,16 @@
 
 Pods arrive, are placed by the extender's own code, end, and fail with nodes and links. All policies get the
 same arrivals, lifetimes and failures of a seed; equal seeds give equal results.
+
+With a delay between decision and bind, schedulers work as by optimistic concurrency (Schwarzkopf et al.,
+"Omega", EuroSys 2013): each decides on the cluster as it is, and the one binder refuses what no longer fits.
 """
 
 from __future__ import annotations
 
 import heapq
 from array import array
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -100,8 +103,9 @@ def policy_of(name: str) -> Policy:
 class ShapeResult(msgspec.Struct, kw_only=True, rename="camel"):
     """Figures of the pods of one shape. Times in seconds.
 
-    refusals: attempts that found no place. waiting: pods that wait at the end. restarted: that ended with a
-    node, and came again. waits: from arrival to bind, of pods that were bound.
+    refusals: attempts that found no place. conflicts: binds that the binder refused, since others had taken
+    the room after the decision. waiting: pods that wait at the end. restarted: that ended with a node, and
+    came again. waits: from arrival to bind, of pods that were bound.
     """
 
     shape: str
@@ -109,12 +113,23 @@ class ShapeResult(msgspec.Struct, kw_only=True, rename="camel"):
     bound: int = 0
     ended: int = 0
     refusals: int = 0
+    conflicts: int = 0
     waiting: int = 0
     restarted: int = 0
     mean_wait_s: float | None = None
     median_wait_s: float | None = None
     p95_wait_s: float | None = None
     longest_wait_s: float | None = None
+
+
+class Sample(msgspec.Struct, kw_only=True, rename="camel"):
+    """Figures at one time, in seconds, as in `Result`. waiting: pods."""
+
+    at_s: float
+    reserved: float
+    vfs: float
+    fragmentation: float | None
+    waiting: int
 
 
 class Result(msgspec.Struct, kw_only=True, rename="camel"):
@@ -124,7 +139,8 @@ class Result(msgspec.Struct, kw_only=True, rename="camel"):
     bandwidth and of all VFs that pods have, as means over time. load_at_first_refusal: the share of bandwidth
     reserved when a pod was refused for the first time; None where none was. fragmentation: the share of the
     free bandwidth that is on nodes that do not take the next pod, by shares of arrivals. over_link: nodes
-    with more reserved than a link has, while that is up, added up over samples: always 0.
+    with more reserved than a link has, while that is up, added up over samples: 0 where binds are judged.
+    samples: at `SAMPLES` times after the warm-up.
     """
 
     scenario: str
@@ -139,6 +155,7 @@ class Result(msgspec.Struct, kw_only=True, rename="camel"):
     load_at_first_refusal: float | None
     over_link: int
     shapes: list[ShapeResult]
+    samples: list[Sample]
 
 
 class _Kind(IntEnum):
@@ -147,9 +164,10 @@ class _Kind(IntEnum):
     END = 0
     REPAIR = 1
     FAIL = 2
-    ARRIVAL = 3
-    RETRY = 4
-    SAMPLE = 5
+    BIND = 3
+    ARRIVAL = 4
+    RETRY = 5
+    SAMPLE = 6
 
 
 @dataclass(slots=True, eq=False)
@@ -165,6 +183,13 @@ class _Group:
     queued: bool = False
     ends_s: float = 0.0
     nodes: list[NodeName] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Scheduler:
+    """A scheduler. next_node: the position at which its next search begins."""
+
+    next_node: int = 0
 
 
 @dataclass(slots=True)
@@ -205,10 +230,16 @@ class Simulation:
         self._inventories = scenario.inventories()
         self._positions = {inventory.node: position for position, inventory in enumerate(self._inventories)}
         self._state_worths: WeakKeyDictionary[NodeState, list[int]] = WeakKeyDictionary()
-        self._worths = [[_UNFIT] * len(self._inventories) for _ in scenario.pods]
+        nodes = len(self._inventories)
+        self._unfit = [_UNFIT] * len(scenario.pods)
+        # Twice over, so that a search that goes on at the first node is one slice.
+        self._worths = [[_UNFIT] * 2 * nodes for _ in scenario.pods]
+        self._fits = [bytearray(2 * nodes) for _ in scenario.pods]
         for inventory in self._inventories:
             self._put(inventory)
-        self._next_node = 0
+        self._nodes_to_find = scenario.scheduler.nodes_to_find(nodes)
+        self._idle = deque(_Scheduler() for _ in range(scenario.scheduler.replicas))
+        self._pending: deque[_Group] = deque()
         self._arrivals = iter(scenario.draw(seed) if trace is None else trace)
         self._lots, self._failures = Random(f"lots {seed}"), Random(f"failures {seed}")
         self._now_s = 0.0
@@ -222,9 +253,10 @@ class Simulation:
         self._reserved_mbps = self._vfs_in_use = 0
         self._reserved = _MeanOverTime(scenario.warm_up)
         self._vf_share = _MeanOverTime(scenario.warm_up)
-        self._fragmentation: list[float] = []
+        self._samples: list[Sample] = []
         self._waits = [array("d") for _ in scenario.pods]
         self._shapes = [ShapeResult(shape=shape.name) for shape in scenario.pods]
+        self._needs = [Share.of_request(request) for request in self._requests]
         self._first_refusal: float | None = None
         self._over_link = 0
         self._handled = 0
@@ -256,8 +288,9 @@ class Simulation:
             case _Kind.ARRIVAL:
                 self._arrive(subject)
             case _Kind.RETRY:
-                subject.queued = False
                 self._attempt(subject)
+            case _Kind.BIND:
+                self._bind_decided(*subject)
             case _Kind.END:
                 self._end(*subject)
             case _Kind.FAIL:
@@ -283,39 +316,93 @@ class Simulation:
         return self._scenario.pods[shape].gang
 
     def _attempt(self, group: _Group) -> None:
-        """Bind all pods of the group, or none."""
-        for index in range(self._size(group.shape)):
-            position = self._choose(group.shape)
+        """Bind all pods of the group, or none; or have the next idle scheduler decide on it."""
+        if self._scenario.scheduler.bind_delay:
+            group.queued = True
+            self._waiting[group.shape][group.id] = group
+            self._pending.append(group)
+            self._dispatch()
+        elif self._place(group, self._idle[0]):
+            self._start(group)
+        else:
+            self._refuse(group)
+
+    def _dispatch(self) -> None:
+        """Have idle schedulers decide on the groups that have come first; a decision takes no room."""
+        while self._idle and self._pending:
+            scheduler, group = self._idle.popleft(), self._pending.popleft()
+            decided = self._place(group, scheduler)
+            if decided:
+                self._release(group)
+                at_s = self._now_s + self._scenario.scheduler.bind_delay
+                self._push(at_s, _Kind.BIND, (scheduler, group, decided))
+            else:
+                self._idle.append(scheduler)
+                self._refuse(group)
+
+    def _bind_decided(self, scheduler: _Scheduler, group: _Group, decided: Sequence[Placement]) -> None:
+        """Bind as decided where that still fits, for the whole group; else try again after the backoff."""
+        self._idle.append(scheduler)
+        for placement in decided:
+            found = self._judge_bind(group, placement)
+            if found is None:
+                self._release(group)
+                self._shapes[group.shape].conflicts += 1
+                self._back_off(group)
+                self._push(group.ready_s, _Kind.RETRY, group)
+                break
+            self._bind(group, found)
+        else:
+            self._start(group)
+        self._dispatch()
+
+    def _judge_bind(self, group: _Group, decided: Placement) -> Placement | None:
+        """Place the pod on the node that was decided, as the node is now; None where it does not fit."""
+        if decided.node not in self._cluster:
+            return None
+        if not self._scenario.scheduler.judge_binds:
+            return decided
+        found = self._cluster.place(self._requests[group.shape], decided.node)
+        return found if isinstance(found, Placement) else None
+
+    def _place(self, group: _Group, scheduler: _Scheduler) -> list[Placement]:
+        """Bind all pods of the group to nodes that the scheduler chooses; [] and none if one finds none."""
+        placements: list[Placement] = []
+        for _ in range(self._size(group.shape)):
+            position = self._choose(group.shape, scheduler)
             if position is None:
                 self._release(group)
-                self._refuse(group)
-                return
+                return []
             node = self._inventories[position].node
             found = self._cluster.place(self._requests[group.shape], node)
             if not isinstance(found, Placement):
                 msg = f"{node} fits {self._scenario.pods[group.shape].name}, and has no placement for it"
                 raise TypeError(msg)
-            self._cluster.bind(_uid(group, index), found)
-            group.nodes.append(node)
-            self._weigh(node)
-        self._start(group)
+            self._bind(group, found)
+            placements.append(found)
+        return placements
 
-    def _choose(self, shape: int) -> int | None:
-        """Find the best of the nodes that a search finds; it begins where the last one ended."""
-        worths = self._worths[shape]
-        nodes = len(worths)
+    def _bind(self, group: _Group, placement: Placement) -> None:
+        self._cluster.bind(_uid(group, len(group.nodes)), placement)
+        group.nodes.append(placement.node)
+        self._weigh(placement.node)
+
+    def _choose(self, shape: int, scheduler: _Scheduler) -> int | None:
+        """Find the best of the nodes that a search finds; it begins where the scheduler's last one ended."""
+        fits, nodes = self._fits[shape], len(self._inventories)
         if self._policy.in_order:
-            return next((position for position, worth in enumerate(worths) if worth != _UNFIT), None)
-        needed = self._scenario.scheduler.nodes_to_find(nodes)
-        start, length, window = self._next_node, 0, worths[:0]
-        while length < nodes and (missing := needed - length + window.count(_UNFIT)) > 0:
-            length = min(nodes, length + missing)
-            end = start + length
-            window = worths[start:end] + worths[: max(0, end - nodes)]
-        best = max(window)
-        if best == _UNFIT:
+            first = fits.find(1)
+            return None if first < 0 else first
+        start = end = scheduler.next_node
+        missing = self._nodes_to_find
+        while missing and end < start + nodes:
+            begin, end = end, min(end + missing, start + nodes)
+            missing -= fits.count(1, begin, end)
+        if missing == self._nodes_to_find:
             return None
-        self._next_node = (start + length) % nodes
+        scheduler.next_node = end % nodes
+        window = self._worths[shape][start:end]
+        best = max(window)
         index = -1
         for _ in range(self._lots.randrange(window.count(best)) + 1):
             index = window.index(best, index + 1)
@@ -323,10 +410,11 @@ class Simulation:
 
     def _weigh(self, name: NodeName) -> None:
         """Note the worth of a node that has changed to pods of each shape."""
-        position = self._positions[name]
-        worths = self._worths_of(self._cluster.state(name)) if name in self._cluster else None
-        for shape, of_shape in enumerate(self._worths):
-            of_shape[position] = _UNFIT if worths is None else worths[shape]
+        worths = self._worths_of(self._cluster.state(name)) if name in self._cluster else self._unfit
+        position, nodes = self._positions[name], len(self._inventories)
+        for of_shape, fits, worth in zip(self._worths, self._fits, worths, strict=True):
+            of_shape[position] = of_shape[position + nodes] = worth
+            fits[position] = fits[position + nodes] = worth != _UNFIT
 
     def _worths_of(self, state: NodeState) -> list[int]:
         worths = self._state_worths.get(state)
@@ -335,8 +423,8 @@ class Simulation:
         return worths
 
     def _worth(self, state: NodeState, request: Request) -> int:
-        fit = self._cluster.verdict(request, state)
-        return self._policy.worth(state, request, fit) if isinstance(fit, Fit) else _UNFIT
+        fit = self._cluster.fit(request, state)
+        return _UNFIT if fit is None else self._policy.worth(state, request, fit)
 
     def _start(self, group: _Group) -> None:
         self._waiting[group.shape].pop(group.id, None)
@@ -353,19 +441,23 @@ class Simulation:
             self._wake(group.shape)  # room for one may be room for two
 
     def _refuse(self, group: _Group) -> None:
-        settings = self._scenario.scheduler
         self._shapes[group.shape].refusals += 1
         if self._first_refusal is None:
             self._first_refusal = self._reserved_mbps / self._link_mbps
+        self._back_off(group)
+        group.queued = False
+
+    def _back_off(self, group: _Group) -> None:
+        settings = self._scenario.scheduler
         backoff_s = min(settings.max_backoff, settings.backoff * 2.0 ** min(group.attempts, 30))
         group.attempts += 1
         group.ready_s = self._now_s + backoff_s
         self._waiting[group.shape][group.id] = group
 
     def _account(self, group: _Group, sign: int) -> None:
-        share, size = Share.of_request(self._requests[group.shape]), self._size(group.shape)
-        self._reserved_mbps += sign * size * share.mbps
-        self._vfs_in_use += sign * size * share.vfs
+        needs, size = self._needs[group.shape], self._size(group.shape)
+        self._reserved_mbps += sign * size * needs.mbps
+        self._vfs_in_use += sign * size * needs.vfs
         self._reserved.set(self._reserved_mbps / self._link_mbps, self._now_s)
         self._vf_share.set(self._vfs_in_use / self._vfs, self._now_s)
 
@@ -470,18 +562,25 @@ class Simulation:
                 if worth == _UNFIT:
                     unusable += share / sum(shares) * node_free
             self._over_link += nodes * _is_over_link(state)
-        if free:
-            self._fragmentation.append(unusable / free)
+        self._samples.append(
+            Sample(
+                at_s=self._now_s,
+                reserved=self._reserved.value,
+                vfs=self._vf_share.value,
+                fragmentation=unusable / free if free else None,
+                waiting=sum(map(self._waiting_of, range(len(self._shapes)))),
+            )
+        )
 
     def _result(self, *, complete: bool) -> Result:
         for shape, (result, waits) in enumerate(zip(self._shapes, self._waits, strict=True)):
-            result.waiting = len(self._waiting[shape]) * self._size(shape)
+            result.waiting = self._waiting_of(shape)
             if waits:
                 ordered = sorted(waits)
                 result.mean_wait_s = sum(ordered) / len(ordered)
                 result.median_wait_s, result.p95_wait_s = quantile(ordered, 0.5), quantile(ordered, 0.95)
                 result.longest_wait_s = ordered[-1]
-        samples = self._fragmentation
+        samples = [found for sample in self._samples if (found := sample.fragmentation) is not None]
         return Result(
             scenario=self._scenario.name,
             policy=self._name,
@@ -495,7 +594,12 @@ class Simulation:
             load_at_first_refusal=self._first_refusal,
             over_link=self._over_link,
             shapes=self._shapes,
+            samples=self._samples,
         )
+
+    def _waiting_of(self, shape: int) -> int:
+        """Count the pods of a shape that wait for a bind."""
+        return len(self._waiting[shape]) * self._size(shape)
 
     def _push(self, at_s: float, kind: _Kind, subject: Any) -> None:
         heapq.heappush(self._events, (at_s, kind, next(self._numbers), subject))
