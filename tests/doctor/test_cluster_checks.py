@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,8 @@ from doctor.cluster_cases import (
     versions,
 )
 from doctor.node_cases import run
+from k8s_rdma.cli.doctor import query_extender
+from k8s_rdma.cli.extender_client import ExtenderAddress
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
@@ -52,7 +55,9 @@ from k8s_rdma.doctor.finding import Finding, Severity, worst
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.pod_store import PodStore
+from k8s_rdma.http_server import Answer
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
+from web.serving import listening
 
 WITHOUT_BIND = ExtenderConfig(binder="scheduler", allow_unplaced=True)
 
@@ -313,6 +318,18 @@ def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
     assert [each.id for each in removed] == ["keys-removed", "keys-removed"]
     [unasked] = check_keys(KeyFacts(named=("hmac",)))
     assert "1 by a secret (HMAC)" in unasked.found
+
+
+def test_numbers_of_keys_that_are_none_are_left_out():
+    labels = 'k8s_rdma_extender_pods_signed{key="a",algorithm="b",use="c"}'
+    assert key_usage_in_metrics(f"{labels} NaN\n{labels} +Inf\n") == ()
+
+
+@pytest.mark.anyio
+async def test_extender_is_judged_whatever_bytes_it_answers():
+    async with listening(Answer(b"\xff warning: \xff")) as url:
+        facts = await asyncio.to_thread(query_extender, ExtenderAddress(url=url))
+    assert (facts.warning, facts.version, facts.key_usage) == ("\ufffd", "", ())
 
 
 def test_lease_is_stale_from_when_the_extender_has_it_so():

@@ -194,7 +194,7 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
     """Query the extender for its readiness. MalformedError names an option that cannot be used."""
     with extender_reader(address) as extender:
         try:
-            ready = extender.get("/readyz", {}).decode()
+            ready = extender.get("/readyz", {}).decode(errors="replace")
         except NoAnswerError as error:
             return ExtenderFacts(url=extender.url, why=error.message)
         except K8sRdmaError as error:
@@ -211,7 +211,7 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
 def _metrics(extender: ExtenderReader) -> str:
     """Read the metrics; empty where they are not for us."""
     try:
-        return extender.get("/metrics", {}).decode()
+        return extender.get("/metrics", {}).decode(errors="replace")
     except K8sRdmaError:
         return ""
 

@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import datetime
-from math import floor
+from math import floor, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -333,7 +333,7 @@ def key_usage_in_metrics(text: str) -> tuple[KeyUsage, ...]:
     return tuple(
         KeyUsage(int(sample.value), *(sample.labels.get(name, "") for name in ("key", "algorithm", "use")))
         for sample in _samples(text)
-        if sample.name == "k8s_rdma_extender_pods_signed"
+        if sample.name == "k8s_rdma_extender_pods_signed" and isfinite(sample.value)
     )
 
 
