@@ -32,6 +32,7 @@ from k8s_rdma_demo.cluster.objects import (
     system_clock,
     timestamp,
     uid_of,
+    untyped,
 )
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class ApiClient:
 def _status_error(method: str, path: str, code: int, body: bytes) -> ApiError:
     try:
         message = json.loads(body)["message"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = f"HTTP status {code}"
     return ApiError(f"{method} {path}: {message}", code=code)
 
@@ -220,7 +221,7 @@ class Informer:
         while True:
             async for kind, obj in self._client.watch(self._resource, revision, self._field_selector):
                 revision = obj["metadata"]["resourceVersion"]
-                self._replace(key_of(obj), None if kind == "DELETED" else _untyped(obj))
+                self._replace(key_of(obj), None if kind == "DELETED" else untyped(obj))
             # The server ends a watch now and then; the next one goes on where this one was.
             await asyncio.sleep(0)
 
@@ -233,11 +234,6 @@ class Informer:
             old = None
         if old != new:
             self._on_change(old, new)
-
-
-def _untyped(obj: JsonObject) -> JsonObject:
-    """Remove `kind` and `apiVersion`: objects in lists have none, and Go's typed objects neither."""
-    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
 
 
 _NOTE_LIMIT = 1024  # k8s.io/kubernetes/pkg/apis/core/validation: NoteLengthLimit

@@ -31,6 +31,7 @@ from k8s_rdma_demo.cluster.objects import (
     namespace_of,
     spec_of,
     uid_of,
+    untyped,
 )
 
 if TYPE_CHECKING:
@@ -341,13 +342,8 @@ def _meta(victims: Victims) -> JsonObject:
     return {"Pods": [{"UID": uid_of(pod)} for pod in victims.pods], "NumPDBViolations": victims.violations}
 
 
-def untyped(obj: JsonObject) -> JsonObject:
-    """Remove `kind` and `apiVersion`."""
-    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
-
-
 def cached_pod(pod: JsonObject) -> JsonObject:
-    """kube-scheduler drops pods' `managedFields` on receipt, to save memory; it keeps those of nodes."""
+    """Remove a pod's `managedFields`, as kube-scheduler does on receipt to save memory; nodes keep theirs."""
     fields = {name: value for name, value in metadata(pod).items() if name != "managedFields"}
     return {**untyped(pod), "metadata": fields}
 
@@ -395,7 +391,7 @@ def _decoded(content: bytes, reply: type[T]) -> T:
         else:
             document = fields_regardless_of_case(document or {})
         return msgspec.convert(document, reply)
-    except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError, RecursionError) as error:
         raise ExtenderError(f"json: {error}") from error
 
 

@@ -34,6 +34,7 @@ from k8s_rdma_demo.cluster.containers import (
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeDevices, NodeServices, running_node_devices
 from k8s_rdma_demo.cluster.objects import (
+    ARCHITECTURE,
     NODES,
     PODS,
     VERSION,
@@ -276,7 +277,7 @@ async def _registered(services: NodeServices) -> JsonObject:
 
 def _node(services: NodeServices) -> JsonObject:
     name = services.config.node
-    labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+    labels = {"kubernetes.io/arch": ARCHITECTURE, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
     return {
         "metadata": {"name": name, "labels": labels},
         "status": {
@@ -291,7 +292,7 @@ def _node(services: NodeServices) -> JsonObject:
                 "kernelVersion": platform.release(),
                 "kubeletVersion": VERSION["gitVersion"],
                 "operatingSystem": "linux",
-                "architecture": "amd64",
+                "architecture": ARCHITECTURE,
             },
         },
     }

@@ -5,6 +5,7 @@ Timestamps and JSON are written as the API server does, which is a Go program.
 
 from __future__ import annotations
 
+import platform
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": "linux/amd64"}
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+"""This machine's, by the names that Go has for it."""
+
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": f"linux/{ARCHITECTURE}"}
 """The version of Kubernetes that the stand-ins resemble."""
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -322,6 +326,11 @@ Key: TypeAlias = tuple[str, str]
 """Namespace and name; the namespace is empty for cluster-scoped objects."""
 
 Clock: TypeAlias = "Callable[[], datetime]"
+
+
+def untyped(obj: JsonObject) -> JsonObject:
+    """Remove `kind` and `apiVersion`: objects in lists have none, and Go's typed objects neither."""
+    return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
 
 
 def system_clock() -> datetime:

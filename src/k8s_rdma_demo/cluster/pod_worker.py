@@ -134,9 +134,9 @@ class PodWorker:
             self._wake.set()
 
     def lose_sandbox(self, container_id: str | None = None) -> None:
-        """The sandbox has died: it is taken down, and another one made.
+        """Take down a sandbox that has died, and make another one.
 
-        container_id: of the one that has; None: whichever it has.
+        container_id: of that sandbox; None: whichever the pod has.
         """
         if container_id is not None and container_id not in self._sandboxes:
             return
@@ -144,7 +144,7 @@ class PodWorker:
         self._wake.set()
 
     async def run(self) -> None:
-        """The pod's life on this node; returns when nothing of it is left."""
+        """Run the pod from its sandbox to its end; return when nothing of it is left on this node."""
         if not await self._admit():
             await self._ending.wait()
         elif spec_of(self._pod).get("hostNetwork"):

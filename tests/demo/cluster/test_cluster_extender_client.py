@@ -231,6 +231,7 @@ async def test_filter_takes_full_nodes_as_they_come_back():
         (Listener(status="204 No Content", reply=b""), "code 204"),
         (Listener(reply=b'{"Error":"told so"}'), "told so"),
         (Listener(reply=b"nonsense"), "json: "),
+        (Listener(reply=b'{"Nodes":' + b"[" * 100_000), "json: "),
         (Listener(reply=b'{"NodeNames": "node-1"}'), "json: "),
         (Listener(reply=b'{"NodeNames": ["elsewhere"]}'), "not found in the input node list"),
     ],
