@@ -579,11 +579,12 @@ def _send(flow: Flow, port: int, seconds: int) -> float:
         *("--time", str(seconds), "--omit", str(WARM_UP_S), "--connect-timeout", "3000"),
     )
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + DEADLINE_S)
+    document: dict[str, Any] = {}
     try:
-        document: dict[str, Any] = json.loads(ended.stdout)
+        document = json.loads(ended.stdout)
         return float(document["end"]["sum_received"]["bits_per_second"]) / 1e6
     except (ValueError, KeyError) as error:
-        why = document.get("error") if ended.stdout.startswith("{") else ended.stderr.strip()
+        why = document.get("error") or ended.stderr.strip()
         msg = f"flow {flow.name}: iperf3: {why or f'exit status {ended.returncode}'}"
         raise K8sRdmaError(msg) from error
 

@@ -41,7 +41,7 @@ class AttachError(CniError):
 
 
 class Runtime(Protocol):
-    """Fails with CniError in the runtime's own words."""
+    """A node's container runtime, which fails with CniError in its own words."""
 
     async def create(self, pod: PodRef) -> Sandbox:
         """Create a pod's sandbox without its network; KernelError."""
