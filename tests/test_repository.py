@@ -105,7 +105,8 @@ def pins(lock: Path) -> dict[str, str]:
 
 def declared() -> dict[str, list[Requirement]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {"runtime": project["project"]["dependencies"], **project["dependency-groups"]}
+    extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    wanted = {"runtime": project["project"]["dependencies"], **extras, **groups}
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
@@ -131,7 +132,7 @@ def test_programs_of_image_and_release_are_of_one_compiler():
 @pytest.mark.parametrize(
     ("kind", "lock"),
     [
-        *(("runtime", RUNTIME), ("program", PROGRAM), ("dev", DEV), ("docs", SITE)),
+        *(("runtime", RUNTIME), ("program", PROGRAM), ("plots", DEV), ("dev", DEV), ("docs", SITE)),
         *(("image", IMAGE), ("release", RELEASE), ("helm", HELM)),
     ],
 )
@@ -144,7 +145,8 @@ def test_lock_satisfies_what_the_project_declares(kind, lock):
 
 
 def test_dependencies_declare_every_package_that_is_imported():
-    names = {canonicalize_name(requirement.name) for requirement in declared()["runtime"]}
+    kinds = declared()
+    names = {canonicalize_name(requirement.name) for requirement in kinds["runtime"] + kinds["plots"]}
     brought_by = packages_distributions()
     undeclared = [
         module

@@ -1,4 +1,4 @@
-"""`k8s-rdma simulate`: policies compared on a scenario, as a table, JSON and CSV."""
+"""`k8s-rdma simulate`: policies compared on a scenario, as a table, JSON, CSV and plots."""
 
 from __future__ import annotations
 
@@ -42,11 +42,16 @@ def simulate(  # noqa: PLR0913 - typer's options
         Path | None,
         typer.Option("--csv", metavar="FILE", help="Also write a row per run and shape of pods to FILE."),
     ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write plots, as SVG and PNG, to DIR; needs matplotlib."),
+    ] = None,
 ) -> None:
     """Simulate pods that come and go on a cluster, by the extender's own placement, and compare policies.
 
     Ctrl-C ends it with the figures until then.
     """
+    from k8s_rdma.cli.plots import check_plots, write_plots
     from k8s_rdma.planning.scenario import load_scenario, load_trace
     from k8s_rdma.planning.simulation import POLICIES, Simulation, policy_of
 
@@ -55,6 +60,8 @@ def simulate(  # noqa: PLR0913 - typer's options
     names = policy or [*POLICIES]
     for name in names:
         policy_of(name)
+    if plots is not None:
+        check_plots()
     results: list[Result] = []
     with _progress(len(names) * runs) as progress:
         for name in names:
@@ -65,6 +72,7 @@ def simulate(  # noqa: PLR0913 - typer's options
     _print(results, len(names) * runs)
     _write(json_file, lambda path: path.write_bytes(encode(results)))
     _write(csv_file, lambda path: _write_csv(path, results))
+    _write(plots, lambda directory: write_plots(results, directory))
     if not results[-1].complete:
         raise typer.Exit(_INTERRUPTED)
 
