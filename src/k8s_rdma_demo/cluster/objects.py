@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-"""This machine's, by the names that Go has for it."""
+"""The name that Go has for the architecture of this machine."""
 
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": f"linux/{ARCHITECTURE}"}
 """The version of Kubernetes that the stand-ins resemble."""
