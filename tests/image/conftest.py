@@ -35,27 +35,43 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     return unpack(Path(archive), tmp_path_factory.mktemp("image"))
 
 
+@pytest.fixture(scope="session")
+def emulator(image: Image) -> tuple[str, ...]:
+    """What runs the image's programs on this machine; empty where they need nothing for that."""
+    machine = MACHINES[image.architecture]
+    if machine == platform.machine():
+        return ()
+    found = shutil.which(f"qemu-{machine}-static")
+    if found is None:
+        pytest.skip(f"needs a machine of {machine}, or qemu-{machine}-static (Debian's qemu-user-static)")
+    return (found,)
+
+
 @pytest.fixture
-def containers(image: Image, tmp_path: Path) -> Iterator[Containers]:
-    if MACHINES[image.architecture] != platform.machine():
-        pytest.skip(f"this machine does not run programs for {image.architecture}")
+def not_emulated(emulator: tuple[str, ...]) -> None:
+    if emulator:
+        pytest.skip(
+            "QEMU's user mode has neither NS_GET_NSTYPE, for pods' namespaces, nor traffic classes, for rates"
+        )
+
+
+@pytest.fixture
+def containers(image: Image, tmp_path: Path, emulator: tuple[str, ...]) -> Iterator[Containers]:
     if shutil.which("runc") is None:
         pytest.skip("needs runc (Debian package runc)")
-    made = Containers(image, tmp_path)
+    made = Containers(image, tmp_path, emulator)
     yield made
     made.remove_all()
 
 
 @pytest.fixture
-def make_node(
-    image: Image, containers: Containers, program: Program
-) -> Iterator[Callable[..., ContainedNode]]:
+def make_node(containers: Containers, program: Program) -> Iterator[Callable[..., ContainedNode]]:
     """A node whose agent has these capabilities, those of the DaemonSet by default; it does not run yet."""
     require_plugins()
     made: list[ContainedNode] = []
 
     def make(capabilities: tuple[str, ...] = AGENT) -> ContainedNode:
-        made.append(ContainedNode(image, plugins=PLUGINS, shim=program.path, capabilities=capabilities))
+        made.append(ContainedNode(containers, plugins=PLUGINS, shim=program.path, capabilities=capabilities))
         return made[-1]
 
     yield make

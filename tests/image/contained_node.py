@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from e2e.node import Node
 from image.containers import Containers, Mount, Rights
-
-if TYPE_CHECKING:
-    from image.oci_image import Image
+from policies import EVERYTHING_FILE
 
 VALUES = Path(__file__).parents[2] / "deploy/chart/values.yaml"
 AGENT = tuple(yaml.safe_load(VALUES.read_text())["node"]["agent"]["capabilities"])
@@ -27,13 +25,14 @@ class ContainedNode(Node):
     """
 
     def __init__(
-        self, image: Image, *, plugins: str, shim: Path, capabilities: tuple[str, ...] = AGENT
+        self, containers: Containers, *, plugins: str, shim: Path, capabilities: tuple[str, ...] = AGENT
     ) -> None:
         super().__init__(vfs=4, plugins=plugins, shim=shim)
+        self.deadline_s = containers.deadline_s
         self._share_mounts()
         self.run_dir.mkdir()
         (self.directory / "state").mkdir()
-        self._containers = Containers(image, self._made("containers"))
+        self._containers = replace(containers, directory=self._made("containers"), started=[])
         self._stack.callback(self._containers.remove_all)
         self._agent_container = ""
         self._agent = Rights(user=0, capabilities=capabilities, groups=(SERVER,))
@@ -78,6 +77,7 @@ class ContainedNode(Node):
             Mount(source=Path("/sys"), writable=True),
             Mount(source=self.run_dir, writable=True),
             Mount(source=self.directory / "state", writable=True),
+            Mount(source=Path(EVERYTHING_FILE)),
         ]
 
     def _made(self, name: str) -> Path:

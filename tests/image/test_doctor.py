@@ -26,6 +26,9 @@ class AsAService(Containerd):
         return [shutil.which(program) or program, *options]
 
 
+pytestmark = pytest.mark.usefixtures("not_emulated")
+
+
 @pytest.fixture
 def node(make_node: Callable[..., ContainedNode]) -> Iterator[ContainedNode]:
     """With a containerd whose network has our plugin."""

@@ -53,6 +53,7 @@ def serve(node: ContainedNode, http: httpx2.Client) -> None:
     node.wait("the server", answers)
 
 
+@pytest.mark.usefixtures("not_emulated")
 def test_pods_get_bandwidth_and_addresses_and_everything_comes_home(make_node: MakeNode) -> None:
     node = make_node()
     node.start_agent()
@@ -76,6 +77,7 @@ def test_pods_get_bandwidth_and_addresses_and_everything_comes_home(make_node: M
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("not_emulated")
 def test_server_shows_what_pods_hold_without_any_privilege(make_node: MakeNode) -> None:
     node = make_node()
     with httpx2.Client(base_url=SERVER, trust_env=False) as http:
@@ -95,11 +97,12 @@ def test_server_shows_what_pods_hold_without_any_privilege(make_node: MakeNode) 
         asyncio.run(scenario())
 
 
-def test_server_and_agent_end_at_a_signal(make_node: MakeNode) -> None:
+def test_server_reaches_the_agent_and_the_agent_ends_at_a_signal(make_node: MakeNode) -> None:
     node = make_node()
     node.start_agent()
     with httpx2.Client(base_url=SERVER, trust_env=False) as http:
         serve(node, http)
+        node.wait("the agent", lambda: "k8s_rdma_agent_reachable 1" in http.get("/metrics").text)
     assert node.agent is not None
     node.agent.terminate()
     assert node.agent.wait(node.deadline_s) == 0
@@ -124,6 +127,7 @@ def test_document_says_what_each_capability_is_for(capability: str) -> None:
     assert FAILS_WITHOUT[capability] in rows[0]
 
 
+@pytest.mark.usefixtures("not_emulated")
 @pytest.mark.parametrize("missing", AGENT)
 def test_pod_is_refused_when_the_agent_lacks_a_capability(make_node: MakeNode, missing: str) -> None:
     node = make_node(tuple(each for each in AGENT if each != missing))

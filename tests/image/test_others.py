@@ -12,7 +12,7 @@ import pytest
 from cni.call import Program
 from deviceplugin.plugin_process import MOUNT, SLOTS, Plugin, World, follows
 from extender.world import cluster
-from image.containers import DEADLINE_S, Containers, Mount, Rights
+from image.containers import Containers, Mount, Rights
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +38,7 @@ async def test_extender_places_and_binds_a_pod(containers: Containers, tmp_path:
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", c.server.url)
         config = {
             "kubeconfig": str(kubeconfig),
+            "source": "http",
             "nodePort": c.port,
             "port": 0,
             "placementKeyFile": str(tmp_path / "key"),
@@ -59,12 +60,12 @@ async def test_extender_places_and_binds_a_pod(containers: Containers, tmp_path:
                 await asyncio.sleep(0.01)
             pod = await c.create_pod("p", 1)
             filtered = await http.post("/scheduler/rdma_scheduling", content=c.args("p"))
-            assert filtered.json()["NodeNames"] == ["w1"]
+            assert filtered.json()["NodeNames"] == ["w1"], filtered.text
             bind = {"PodName": "p", "PodNamespace": "default", "PodUID": pod["metadata"]["uid"], "Node": "w1"}
             assert (await http.post("/scheduler/bind", json=bind)).json() == {"Error": ""}
         assert await c.node_of("p") == "w1"
         process.terminate()
-        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 0, log.read_text()
+        assert await asyncio.to_thread(process.wait, containers.deadline_s) == 0, log.read_text()
 
 
 async def test_device_plugin_registers_with_kubelet(containers: Containers, world: World) -> None:
@@ -91,7 +92,9 @@ async def test_device_plugin_registers_with_kubelet(containers: Containers, worl
             plugin = Plugin(containers.start(arguments, ROOT, mounts, log=written), log)
         await follows(kubelet, SLOTS, MOUNT)
         assert (await plugin.get("/healthz")).status_code == 200
-        assert (await plugin.get("/readyz")).status_code == 200
+        state = (await plugin.get("/readyz")).text
+        assert f"{SLOTS}: kubelet follows it" in state
+        assert f"{MOUNT}: kubelet follows it" in state
         assert await plugin.stop() == 0
         assert world.names() == set()
 
@@ -119,7 +122,8 @@ async def test_installer_keeps_a_node_set_up_until_it_ends(containers: Container
     await installer.until(lambda: chained_behind("first"))
     assert [each["type"] for each in json.loads(ours.read_text())["plugins"]] == ["bridge", "k8s-rdma-cni"]
     assert executable.read_bytes() == (containers.image.root / "opt/k8s-rdma/bin/k8s-rdma-cni").read_bytes()
-    assert "1.0.0" in json.loads(Program(executable)("VERSION", b"").stdout)["supportedVersions"]
+    version = Program(executable, under=containers.emulator)
+    assert "1.0.0" in json.loads(version("VERSION", b"").stdout)["supportedVersions"]
     (networks / "10-other.conflist").write_text(network("second"))
     await installer.until(lambda: chained_behind("second"))
     assert await installer.stop() == 0, log.read_text()
