@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
-SET_UP = "apt-get update && apt-get install --yes gcc git libc6-dev make python3"
-"""What README.md asks of a machine, and git for the checkout."""
+SET_UP = "apt-get update && apt-get install --yes gcc git libc6-dev make openssh-client python3"
+"""What README.md asks of a machine, git for the checkout, and ssh-keygen for a release."""
 
 
 def steps(workflow: Path) -> list[dict[str, str]]:

@@ -37,14 +37,16 @@ def main() -> int:
 def _build(options: argparse.Namespace) -> None:
     source = read_source(options.root, options.version, options.source)
     _check_parameters(options)
-    if options.key is not None and not options.key.is_file():
-        msg = f"KEY={options.key}: there is no such file"
-        raise ReleaseError(msg)
+    with attest.signing_key(options.key) as key:
+        _build_release(source, options, key)
+
+
+def _build_release(source: Source, options: argparse.Namespace, key: Path | None) -> None:
     finished = options.output / source.version
     draft = options.output / f".{source.version}.new"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    _build_files(source, draft, options)
+    _build_files(source, draft, options, key)
     shutil.rmtree(finished, ignore_errors=True)
     draft.rename(finished)
     _say(f"{finished}: {len(list(finished.iterdir()))} files of commit {source.commit}")
@@ -52,7 +54,7 @@ def _build(options: argparse.Namespace) -> None:
         _say("rdma.yaml names no address to fetch from: SOURCE names the repository's, https://...")
     if not options.image:
         _say("without the image: the chart names it by tag")
-    if options.key is None:
+    if key is None:
         _say("not signed: KEY names a key of SSH")
 
 
@@ -66,7 +68,7 @@ def _check_parameters(options: argparse.Namespace) -> None:
         raise ReleaseError(msg)
 
 
-def _build_files(source: Source, output: Path, options: argparse.Namespace) -> None:
+def _build_files(source: Source, output: Path, options: argparse.Namespace, key: Path | None = None) -> None:
     """Make all files of a release in an empty directory."""
     sdist = artifacts.build_sdist(source, output)
     for architecture in options.architectures:
@@ -87,8 +89,8 @@ def _build_files(source: Source, output: Path, options: argparse.Namespace) -> N
     parameters = {name: getattr(options, name) for name in PARAMETERS}
     attest.build_provenance(source, output, parameters, packages)
     checksums = attest.write_checksums(output)
-    if options.key is not None:
-        attest.sign(checksums, options.key)
+    if key is not None:
+        attest.sign(checksums, key)
 
 
 def _build_image(source: Source, output: Path, architectures: list[str]) -> tuple[Path, str]:
@@ -169,7 +171,7 @@ def _options() -> argparse.Namespace:
     )
     build.add_argument("--source", default="", help="the repository's address, https://...")
     build.add_argument("--repository", default="", help="the image's, with its registry")
-    build.add_argument("--key", type=Path, help="a key of SSH that signs the checksums")
+    build.add_argument("--key", default="", help="file of a key of SSH that signs the checksums, or env:NAME")
     build.add_argument("--no-image", dest="image", action="store_false", help="leave the image out")
     build.add_argument(
         "--architecture",
@@ -191,7 +193,6 @@ def _options() -> argparse.Namespace:
         command.add_argument(
             "--compiler", default="ziglang", help="CC of the wheels' program; the default is pinned"
         )
-    again.set_defaults(key=None)
     options = parser.parse_args()
     if options.command == "build":
         options.architectures = options.architectures or [*artifacts.MACHINES]

@@ -21,7 +21,7 @@ from deploy.release.source import ReleaseError
 from deploy.rendering.manifests import manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from deploy.release.source import Source
 
@@ -108,10 +108,13 @@ def build_kubectl_plugin(source: Source, output: Path) -> tuple[Path, Path]:
     folder = source.root / "deploy/krew"
     path = output / f"kubectl-rdma-{source.version}.tar.gz"
     files = {"LICENSE": source.root / "LICENSE", "kubectl-rdma": folder / "kubectl-rdma"}
-    path.write_bytes(tar_gz({name: file.read_bytes() for name, file in files.items()}, mode=PROGRAM))
+    path.write_bytes(
+        tar_gz({name: file.read_bytes() for name, file in files.items()}, programs={"kubectl-rdma"})
+    )
     manifest = (folder / "rdma.yaml").read_text()
     for mark, value in {
         "@VERSION@": source.version,
+        "@SOURCE@": source.address,
         "@URL@": f"{source.address}/releases/download/v{source.version}/{path.name}",
         "@SHA256@": hashlib.sha256(path.read_bytes()).hexdigest(),
     }.items():
@@ -121,8 +124,8 @@ def build_kubectl_plugin(source: Source, output: Path) -> tuple[Path, Path]:
     return path, krew
 
 
-def tar_gz(files: Mapping[str, bytes], *, mode: int = FILE) -> bytes:
-    """Archive files in this order, of user 0 and time 0."""
+def tar_gz(files: Mapping[str, bytes], *, programs: Collection[str] = ()) -> bytes:
+    """Archive files in this order, of user 0 and time 0. programs: those that are executable."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=0) as compressed,
@@ -130,6 +133,6 @@ def tar_gz(files: Mapping[str, bytes], *, mode: int = FILE) -> bytes:
     ):
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(data), mode
+            entry.size, entry.mode = len(data), PROGRAM if name in programs else FILE
             archive.addfile(entry, io.BytesIO(data))
     return packed.getvalue()

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import tomllib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from packaging.utils import canonicalize_name
 from deploy.release.source import ReleaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from deploy.release.image import DebianPackage
     from deploy.release.source import Source
@@ -27,6 +29,9 @@ Json = dict[str, Any]
 CHECKSUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
 NAMESPACE = "k8s-rdma-release"
 """The signature's purpose: ssh-keygen takes none that was made for another one."""
+
+VARIABLE = "env:"
+"""Begin of a key's name that is a variable's."""
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PROVENANCE = "https://slsa.dev/provenance/v1"
@@ -133,6 +138,31 @@ def write_checksums(output: Path) -> Path:
     path = output / CHECKSUMS
     path.write_text("".join(f"{digest(file)}  {file.name}\n" for file in sorted(output.iterdir())))
     return path
+
+
+@contextmanager
+def signing_key(name: str) -> Iterator[Path | None]:
+    """Provide the file of a key: the named one, or one of what the variable NAME of `env:NAME` has.
+
+    The programs that build do not inherit that variable. None without a name; ReleaseError without the key.
+    """
+    if not name.startswith(VARIABLE):
+        if name and not Path(name).is_file():
+            msg = f"KEY={name}: there is no such file"
+            raise ReleaseError(msg)
+        yield Path(name) if name else None
+        return
+    text = os.environ.pop(name.removeprefix(VARIABLE), "").strip()
+    if not text:
+        msg = f"KEY={name}: the variable is empty; a workflow needs the secret, see docs/release.md"
+        raise ReleaseError(msg)
+    with tempfile.TemporaryDirectory(prefix="k8s-rdma-key-") as directory:
+        path = Path(directory, "key")
+        path.touch(mode=0o600)
+        path.write_text(
+            f"{text}\n"
+        )  # ssh-keygen refuses a key without its last line's end, which secrets lose
+        yield path
 
 
 def sign(checksums: Path, key: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
+import yaml
 
 from deploy.release import attest
 from deploy.release.image import INDEX, OciArchive, combine
@@ -119,13 +120,68 @@ def test_release_is_the_same_bytes_of_another_clone_at_another_time(release: Pat
     assert len(digests(release)) == 10
 
 
-def test_release_is_refused_before_it_is_built_when_there_is_no_key(root: Path, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("/never/made", "there is no such file"),
+        ("env:NO_KEY", "the variable is empty; a workflow needs the secret, see docs/release.md"),
+    ],
+)
+def test_release_is_refused_before_it_is_built_when_there_is_no_key(
+    root: Path, tmp_path: Path, key: str, reason: str
+):
     command = [sys.executable, "-m", "deploy.release", "build", VERSION, "--root", str(root)]
-    options = ["--output", str(tmp_path / "dist"), "--key", str(tmp_path / "none")]
+    options = ["--output", str(tmp_path / "dist"), "--key", key]
     ended = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == f"release: KEY={tmp_path / 'none'}: there is no such file\n"
+    assert ended.stderr == f"release: KEY={key}: {reason}\n"
     assert not (tmp_path / "dist").exists()
+
+
+def test_key_of_a_variable_signs_and_is_not_inherited(
+    key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    checksums = attest.write_checksums(tmp_path)
+    monkeypatch.setenv("SIGNING_KEY", key.read_text().strip())
+    with attest.signing_key("env:SIGNING_KEY") as path:
+        assert path is not None
+        assert "SIGNING_KEY" not in os.environ
+        assert path.stat().st_mode & 0o777 == 0o600
+        attest.sign(checksums, path)
+    assert not path.exists()
+    attest.check_signature(tmp_path, key.with_suffix(".signers"), IDENTITY)
+
+
+def test_plugin_is_installed_as_krew_does_it(release: Path, tmp_path: Path):
+    """By the rules of krew's `internal/index/validation`, and of its manifests' documentation."""
+    plugin = yaml.safe_load((release / "rdma.yaml").read_text())
+    assert plugin["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+    assert (plugin["kind"], plugin["metadata"]) == ("Plugin", {"name": "rdma"})
+    spec = plugin["spec"]
+    about = {"version", "homepage", "shortDescription", "description", "caveats"}
+    assert set(spec) == {*about, "platforms"}
+    assert (spec["version"], spec["homepage"]) == (f"v{VERSION}", ADDRESS)
+    assert "\n" not in spec["shortDescription"]
+    [platform] = spec["platforms"]
+    assert set(platform) == {"selector", "uri", "sha256", "files", "bin"}
+    assert {each["key"] for each in platform["selector"]["matchExpressions"]} <= {"os", "arch"}
+    archive = release / platform["uri"].rpartition("/")[2]
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    with tarfile.open(archive) as packed:
+        modes = {entry.name: entry.mode for entry in packed if entry.isfile()}
+        packed.extractall(tmp_path, filter="data")
+    assert modes == {"LICENSE": 0o644, platform["bin"]: 0o755}
+    assert platform["files"] == [{"from": "./*", "to": "."}]
+    ended = subprocess.run(
+        [tmp_path / platform["bin"]],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "k8s-rdma is not on PATH" in ended.stderr
 
 
 def test_release_is_what_it_claims_to_be(release: Path, key: Path):
