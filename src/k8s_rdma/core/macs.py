@@ -45,12 +45,14 @@ class MacRanges:
     def merge(cls, ranges: Iterable[tuple[int, int]]) -> MacRanges:
         """Make ranges of pairs of first and last, in any order; adjacent ones are joined."""
         firsts, lasts = array("Q"), array("Q")
+        end = -2
         for first, last in sorted(ranges):
-            if lasts and first <= lasts[-1] + 1:
-                lasts[-1] = max(lasts[-1], last)
-            else:
+            if first > end + 1:
                 firsts.append(first)
                 lasts.append(last)
+                end = last
+            elif last > end:
+                lasts[-1] = end = last
         return cls(firsts, lasts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -79,16 +81,16 @@ NO_MACS = MacRanges.merge(())
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
     """The MACs of the node's PFs and VFs, and those that VFs have in pods; two of a VF at most."""
-    allocated = {
-        interface.vf: interface for receipt in ledger.receipts.values() for interface in receipt.interfaces
-    }
+    allocated = ledger.interfaces_by_pf()
     macs = {pf.mac for pf in hardware.pfs}
     for pf in hardware.pfs:
+        interfaces = allocated.get(pf.pci, {})
         for vf in pf.vfs:
-            interface_mac = allocated.get(VfRef(pf.pci, vf.index))
-            macs |= {interface_mac.mac, interface_mac.home.mac} if interface_mac else {vf.mac, vf.admin_mac}
-    numbers = (address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC)
-    return MacRanges.merge((number, number) for number in numbers)
+            interface = interfaces.get(vf.index)
+            macs.add(interface.mac if interface else vf.mac)
+            macs.add(interface.home.mac if interface else vf.admin_mac)
+    numbers = [address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC]
+    return MacRanges.merge(zip(numbers, numbers, strict=True))
 
 
 class RequestedMac(NamedTuple):

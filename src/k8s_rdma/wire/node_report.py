@@ -146,16 +146,20 @@ def node_report(
             pool=vf.pool,
         )
         foreign.setdefault(vf.vf.pf, []).append(entry)
-    allocated = {
-        interface.vf: interface for receipt in ledger.receipts.values() for interface in receipt.interfaces
-    }
+    allocated = ledger.interfaces_by_pf()
     used = used_locally(hardware, ledger)
     return NodeReport(
         node=node,
         generation=str(generation),
         ledger="ok",
         pfs=tuple(
-            _pf(pf, used.get(pf.pci, NOTHING_USED), tuple(foreign.get(pf.pci, ())), allocated, problems)
+            _pf(
+                pf,
+                used.get(pf.pci, NOTHING_USED),
+                tuple(foreign.get(pf.pci, ())),
+                allocated.get(pf.pci, {}),
+                problems,
+            )
             for pf, problems in _with_problems(hardware, ledger, used, unenforced.caps)
         ),
         allocations=tuple(
@@ -196,7 +200,7 @@ def _pf(
     pf: PfState,
     used: Used,
     foreign: tuple[ForeignVf, ...],
-    allocated: Mapping[VfRef, AllocatedInterface],
+    allocated: Mapping[int, AllocatedInterface],
     problems: Iterable[str],
 ) -> PfReport:
     return PfReport(
@@ -220,7 +224,7 @@ def _pf(
         foreign=foreign,
         pools=pf.pools(),
         claims_mbps=None if pf.claims_mbps is None else max(pf.claims_mbps, mbps_by_claims(used)),
-        vfs=tuple(_vf(vf, allocated.get(VfRef(pf.pci, vf.index))) for vf in pf.vfs),
+        vfs=tuple(_vf(vf, allocated.get(vf.index)) for vf in pf.vfs),
     )
 
 
