@@ -264,14 +264,34 @@ async def test_extender_promises_nothing_until_it_holds_its_lease_and_has_listed
     assert api.stored.holder == ""
 
 
-async def test_scheduler_is_told_to_connect_anew_by_each_answer_when_replicas_elect_a_leader():
-    """Also by the leader's, and by refusals: a leader that hangs later says nothing any more."""
-    async with cluster("w1") as c, served(c, lease=SteppedLeases().lease()) as s:
+async def test_scheduler_keeps_its_connection_to_a_leader_and_to_no_other_replica():
+    api = SteppedLeases()
+    lease = api.lease()
+    async with cluster("w1") as c, served(c, lease=lease) as s:
         await s.ready()
         await c.create_pod("p", 1)
         verbs = {FILTER: c.args("p"), PRIORITIZE: c.args("p"), BIND: c.bind_args("p", "w1")}
-        for path, body in (*verbs.items(), (FILTER, b"{")):
+        requests = [*verbs.items(), (FILTER, b"{")]
+        for path, body in requests:
+            assert "connection" not in (await s.post(path, body)).headers
+        api.put("other")
+        api.step()
+        await until(lambda: not lease.holds())
+        for path, body in requests:
             assert (await s.post(path, body)).headers["connection"] == "close"
+
+
+async def test_replica_closes_a_connection_soon_after_its_last_request():
+    """When it hangs later, it closes none any more."""
+    async with cluster("w1") as c, served(c, lease=SteppedLeases().lease()) as s:
+        await s.ready()
+        reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
+        for _ in range(2):
+            writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{" % FILTER.encode())
+            assert b"connection: close" not in await reader.readuntil(b'"}')
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_scheduler_keeps_its_connection_when_there_is_no_lease():

@@ -19,7 +19,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
@@ -125,8 +125,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _UNAUTHORIZED = {"www-authenticate": "Bearer"}
 
 _LAST = {"connection": "close"}
-"""Header of answers to a scheduler, once its body is read, if replicas elect a leader. A Service chooses the
-replica when a connection begins: one that stays open stays with a process that leads no more, or hangs."""
+"""Header of answers to a scheduler, once its body is read, while this process may promise nothing. A Service
+chooses the replica when a connection begins: one that stays open stays with a process that leads no more."""
 
 
 class ExtenderApp:
@@ -143,7 +143,7 @@ class ExtenderApp:
         """read_only: whether there are no verbs."""
         self._access = access
         self._metrics = extender.metrics
-        self._last = _LAST if config.elects_leader else {}
+        self._ready = extender.readiness.ready
         self._bodies = Bodies(
             config.max_body_bytes,
             bound="maxBodyBytes",
@@ -210,13 +210,16 @@ class ExtenderApp:
         try:
             async with self._bodies.reading(scope, receive) as body:
                 answered = await verb(body)
-            return Answer(answered, content_type=JSON, headers=self._last), "answered"
+            return Answer(answered, content_type=JSON, headers=self._connection()), "answered"
         except ClientGoneError:
             return None, "client_gone"
         except BodyError as error:
             return _refuse(name, error.status, str(error)), error.outcome
         except MalformedError as error:
-            return _refuse(name, 400, error.message, headers=self._last), "malformed"
+            return _refuse(name, 400, error.message, headers=self._connection()), "malformed"
+
+    def _connection(self) -> dict[str, str]:
+        return {} if self._ready() else _LAST
 
     def _misdirected(self, path: str, method: str) -> Answer:
         allowed = "POST" if path in self._verbs else "GET, HEAD" if path in self._views else None
@@ -295,6 +298,11 @@ LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
 """An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
 since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
 
+_REPLICA_LIMITS = replace(LIMITS, keep_alive_s=2)
+"""A replica keeps connections while pods come one after another, each of which takes three requests. One that
+hangs later cannot close what is idle then, and each of these connections would cost a pod the scheduler's
+`httpTimeout`. A POST that meets the close costs its pod a second, kube-scheduler's backoff."""
+
 _POLL_S = 0.1
 _log = structlog.get_logger()
 
@@ -352,7 +360,8 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     async with extender.running(), asyncio.TaskGroup() as tasks:
         shutdown_s = ceil(config.shutdown_s)
         app = ExtenderApp(extender, config, access)
-        servers = [HttpServer(app, limits=LIMITS, shutdown_s=shutdown_s, tls=access.tls)]
+        limits = _REPLICA_LIMITS if config.elects_leader else LIMITS
+        servers = [HttpServer(app, limits=limits, shutdown_s=shutdown_s, tls=access.tls)]
         serving = [tasks.create_task(servers[0].serve(listener))]
         if views is not None:
             viewed = ExtenderApp(extender, config, views.access, read_only=True)
