@@ -299,8 +299,8 @@ LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
 since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
 
 _REPLICA_LIMITS = replace(LIMITS, keep_alive_s=2)
-"""A replica keeps connections while pods come one after another, each of which takes three requests. One that
-hangs later cannot close what is idle then, and each of these connections would cost a pod the scheduler's
+"""A replica keeps connections while pods come one after another: a pod takes three requests. One that hangs
+later cannot close what is idle then, and each of these connections would cost a pod the scheduler's
 `httpTimeout`. A POST that meets the close costs its pod a second, kube-scheduler's backoff."""
 
 _POLL_S = 0.1
