@@ -55,10 +55,12 @@ def test_verdict_is_that_of_place_and_score(
     found = place(wanted, hardware, used, strategy=strategy)
     verdict = cluster.verdict(wanted, cluster.state(W1))
     assert cluster.place(wanted, W1) == found
+    fit = cluster.fit(wanted, cluster.state(W1))
     if isinstance(found, Rejection):
         assert verdict == found
+        assert fit is None
     else:
-        assert verdict == Fit(score(found, hardware, used, strategy))
+        assert verdict == fit == Fit(score(found, hardware, used, strategy))
 
 
 @given(REQUESTS, nodes(), st.sampled_from(Strategy))
