@@ -464,8 +464,8 @@ _error_decoder = msgspec.json.Decoder(ErrorDocument)
 
 
 def message_of(body: bytes) -> str:
-    """The message of an error document; empty when it is none."""
+    """Read the message of an error document, `MAX_MESSAGE` of it at most; empty when it is none."""
     try:
-        return _error_decoder.decode(body).error.message
+        return _error_decoder.decode(body).error.message[:MAX_MESSAGE]
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
