@@ -495,7 +495,7 @@ async def test_recorded_calls_are_those_of_a_real_kubelet(node: Node, tmp_path: 
                 await cluster.create_pod("p")
                 await cluster.interfaces("p")
                 await cluster.kubelet.delete_pod("p")
-                await cluster.kubelet.until(lambda: not node.try_report().allocations)
+                await cluster.kubelet.until(lambda: not promises(node))  # unprepared
                 await cluster.create_claim("q", "100M")
                 await cluster.create_pod("q", hostNetwork=True)
                 await cluster.kubelet.event("q", "FailedPrepareDynamicResources")

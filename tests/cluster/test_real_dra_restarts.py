@@ -162,7 +162,7 @@ async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_at_once(n
         [before] = node.try_report().allocations
         async with slice_events(cluster.kubelet.cluster.http) as changes:
             await reboot(cluster)
-            await cluster.until_published()
+            await cluster.kubelet.until(lambda: len(changes) > 1)
             assert changes == ["DELETED", "ADDED"]
         times = {event: logged_at(node, event) for event in ("driver_registered", "slices_published")}
         delay = times["slices_published"] - times["driver_registered"]
