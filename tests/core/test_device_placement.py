@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
-from k8s_rdma.core.offers import Strategy
-from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, Rejection, fits, place, score
+from k8s_rdma.core.offers import WHOLE, Strategy
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, score
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (
     Enforce,
@@ -261,10 +261,10 @@ def test_devices_that_are_held_count_even_where_the_pool_has_fewer_by_now() -> N
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_score_is_one_of_the_schedulers_whatever_is_in_pools(strategy: Strategy) -> None:
+def test_score_is_a_number_of_thousandths_whatever_is_in_pools(strategy: Strategy) -> None:
     there = node(pf(0, a=1), pf(1, 100, 4, a=3))
     found = placed(place(asking(30, 20, a=2), there, {}))
-    assert 0 <= score(found, there, {}, strategy) <= MAX_SCORE
+    assert 0 <= score(found, there, {}, strategy) <= WHOLE
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
-from k8s_rdma.core.offers import Strategy
-from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface, Placement, place, score
+from k8s_rdma.core.offers import WHOLE, Strategy
+from k8s_rdma.core.placement import PlacedInterface, Placement, place, score
 from packing_oracle import NODE, inventory, pci
 from placement_oracle import REQUESTS, nodes
 
@@ -32,12 +32,12 @@ PLACED = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50_000)), max_size
 
 
 @given(PLACED, USED, st.sampled_from(Strategy))
-def test_score_is_a_whole_number_from_0_to_10_whatever_is_used(
+def test_score_is_a_number_of_thousandths_whatever_is_used(
     placed: list[tuple[int, int]], used: list[Used], strategy: Strategy
 ) -> None:
     found = score(_on(*placed), FOUR, {pci(at): there for at, there in enumerate(used)}, strategy)
     assert isinstance(found, int)
-    assert 0 <= found <= MAX_SCORE
+    assert 0 <= found <= WHOLE
 
 
 @given(PLACED, USED, st.integers(0, 3), st.builds(Used, st.integers(0, 4), st.integers(0, 30_000)))
@@ -55,23 +55,34 @@ def test_score_never_falls_when_more_is_used_and_never_rises_when_pods_are_sprea
     ("placed", "used", "expected"),
     [
         pytest.param([], {}, 0, id="nothing placed"),
-        pytest.param([(0, 1_000)], {}, 0, id="a little on an empty node"),
-        pytest.param([(0, 100_000)], {}, 6, id="a whole PF of four: (1 + 1/4) / 2"),
-        pytest.param([(0, 50_000), (1, 50_000)], {}, 3, id="half of two PFs: (1/2 + 1/4) / 2"),
-        pytest.param([(0, 10_000)], {0: Used(1, 90_000)}, 6, id="finishes off a PF: (1 + 1/4) / 2"),
-        pytest.param([(1, 10_000)], {0: Used(1, 90_000)}, 1, id="breaks into another: (1/10 + 1/4) / 2"),
-        pytest.param([(0, 0)], {0: Used(9, 0)}, 6, id="VFs run out first: (1 + 1/4) / 2"),
-        pytest.param([(0, 1)], dict.fromkeys(range(4), Used(10, 0)), 10, id="full node"),
+        pytest.param([(0, 1_000)], {}, 6, id="a little on an empty node"),
+        pytest.param([(0, 100_000)], {}, 625, id="a whole PF of four: (4 * 1 + 1) / 8"),
+        pytest.param([(0, 50_000), (1, 50_000)], {}, 375, id="half of two PFs: (4 / 2 + 1) / 8"),
+        pytest.param([(0, 10_000)], {0: Used(1, 90_000)}, 625, id="finishes off a PF: (4 * 1 + 1) / 8"),
+        pytest.param([(1, 10_000)], {0: Used(1, 90_000)}, 175, id="breaks into another: (4 / 10 + 1) / 8"),
+        pytest.param(
+            [(0, 10_000)], {0: Used(9, 0)}, 62, id="bandwidth counts, not VFs: (4 / 10 + 1 / 10) / 8"
+        ),
+        pytest.param(
+            [(0, 0)], {0: Used(9, 0)}, 625, id="VFs count where nothing is reserved: (4 * 1 + 1) / 8"
+        ),
+        pytest.param([(0, 1)], dict.fromkeys(range(4), Used(9, 100_000)), 1000, id="full node"),
     ],
 )
-def test_score_is_the_mean_of_the_pfs_fullness_and_the_nodes(
+def test_score_is_the_mean_over_the_nodes_pfs_and_four_times_that_over_the_placed_ones(
     placed: list[tuple[int, int]], used: dict[int, Used], expected: int
 ) -> None:
     assert score(_on(*placed), FOUR, {pci(at): there for at, there in used.items()}) == expected
 
 
+def test_more_pfs_make_the_node_count_more() -> None:
+    """A placement that fills a PF of an otherwise empty node."""
+    scores = [score(_on((0, 100_000)), inventory(*[(100_000, 10)] * pfs), {}) for pfs in (1, 2, 8)]
+    assert scores == [1000, (4 * 1000 + 1000) // 6, (4 * 1000 + 1000) // 12]
+
+
 def test_score_counts_vfs_only_when_the_link_is_unknown() -> None:
-    assert score(_on((0, 0)), inventory((None, 2)), {pci(0): Used(1, 0)}) == MAX_SCORE
+    assert score(_on((0, 0)), inventory((None, 2)), {pci(0): Used(1, 0)}) == WHOLE
 
 
 SHARES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=4, max_size=4)
@@ -98,13 +109,15 @@ def test_balanced_prefers_the_node_on_which_the_shares_end_closest(
 @pytest.mark.parametrize(
     ("strategy", "placed", "used", "expected"),
     [
-        pytest.param(Strategy.SPREAD, [(0, 1_000)], {}, 9, id="nearly all of an empty node is left"),
-        pytest.param(Strategy.SPREAD, [(0, 100_000)], {}, 3, id="a PF is full: (0 + 3/4) / 2"),
+        pytest.param(Strategy.SPREAD, [(0, 1_000)], {}, 937, id="nearly all of an empty node is left"),
+        pytest.param(Strategy.SPREAD, [(0, 100_000)], {}, 375, id="a PF is full: (4 * 0 + 3) / 8"),
         pytest.param(Strategy.SPREAD, [], {}, 0, id="nothing placed"),
-        pytest.param(Strategy.BALANCED, [(0, 10_000)], {}, 10, id="a tenth of both"),
-        pytest.param(Strategy.BALANCED, [(0, 60_000)], {}, 6, id="far apart on one PF: (1/2 + 7/8) / 2"),
+        pytest.param(Strategy.BALANCED, [(0, 10_000)], {}, 1000, id="a tenth of both"),
         pytest.param(
-            Strategy.BALANCED, [(0, 60_000)], {0: Used(5, 0)}, 10, id="bandwidth where VFs are gone"
+            Strategy.BALANCED, [(0, 60_000)], {}, 687, id="far apart on one PF: (4 / 2 + 7 / 2) / 8"
+        ),
+        pytest.param(
+            Strategy.BALANCED, [(0, 60_000)], {0: Used(5, 0)}, 1000, id="bandwidth where VFs are gone"
         ),
     ],
 )
@@ -116,7 +129,7 @@ def test_score_is_what_the_strategy_values(
 
 
 def test_balanced_counts_no_gap_where_there_is_no_bandwidth() -> None:
-    assert score(_on((0, 0)), inventory((None, 2)), {}, Strategy.BALANCED) == MAX_SCORE
+    assert score(_on((0, 0)), inventory((None, 2)), {}, Strategy.BALANCED) == WHOLE
 
 
 CLAIMS_PFS = st.lists(

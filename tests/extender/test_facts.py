@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from extender.node_server import pf, report
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import CLAIMS_POOL, Gpu
-from k8s_rdma.core.offers import Strategy
-from k8s_rdma.core.placement import MAX_SCORE, Placement, place, score
+from k8s_rdma.core.offers import WHOLE, Strategy
+from k8s_rdma.core.placement import Placement, place, score
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of, facts_of_status
@@ -77,7 +77,7 @@ def test_whatever_a_node_says_of_claims_it_is_decided_on(node: NodeReport, mbps:
     if isinstance(found, Placement):
         with_vfs = {pf.pci for pf in inventory.pfs if pf.capacity_vfs}
         assert {placed.pf for placed in found.interfaces} <= with_vfs
-        assert 0 <= score(found, inventory, used, way) <= MAX_SCORE
+        assert 0 <= score(found, inventory, used, way) <= WHOLE
     for claims in facts.claims:
         assert 0 <= claims.free_vfs <= claims.vfs
         assert (claims.mbps or 0) >= 0

@@ -199,6 +199,25 @@ async def test_prioritize_prefers_the_fuller_node_and_gives_nothing_to_one_that_
     assert scores["w3"] == 0
 
 
+@pytest.mark.parametrize(
+    ("reserved", "expected"),
+    [
+        ((4_000, 4_100, 4_200), [6, 6, 7]),
+        ((4_000, 4_100, 3_000), [6, 7, 5]),
+        ((8_000, 7_900, 7_900), [10, 9, 9]),
+        ((8_000, 8_000, 7_900), [10, 10, 9]),
+    ],
+)
+async def test_prioritize_has_the_best_node_win_where_tenths_are_equal(
+    reserved: tuple[int, ...], expected: list[int]
+):
+    async with world("w1", "w2", "w3") as w:
+        for node, mbps in zip(w.nodes.values(), reserved, strict=True):
+            node.holds(a=mbps)
+        await w.create_pod("p", 2_000)
+        assert [*(await w.prioritize("p")).values()] == expected
+
+
 async def test_filter_counts_once_for_nodes_in_an_equal_situation():
     async with world(*(f"w{i}" for i in range(8))) as w:
         w.nodes["w7"].holds(a=1)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from k8s_rdma.cli.simulate import encode
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.planning.policies import POLICIES
 from k8s_rdma.planning.scenario import Arrival, Scenario, load_scenario, load_trace
-from k8s_rdma.planning.simulation import POLICIES, SAMPLES, Result, Simulation
+from k8s_rdma.planning.simulation import SAMPLES, Result, Simulation
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 ALWAYS = {"fixed": 100.0}
@@ -138,7 +139,7 @@ def test_equal_seeds_give_equal_bytes(policy: str) -> None:
     assert first == second != other
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_scenario_runs(path: Path) -> None:
     plan = load_scenario(str(path))
     trace = load_trace(plan, str(path))

@@ -222,7 +222,9 @@ class _Page:
         self._console.print()
 
     def _node(self, node: NodeExplanation) -> None:
-        verdict = _VERDICTS[node.verdict] + (f", score {node.score} of 10" if node.score is not None else "")
+        verdict = _VERDICTS[node.verdict] + (
+            f", score {node.score} of 1000" if node.score is not None else ""
+        )
         never = "" if node.evictable else "; no eviction would help"
         self._console.print(
             f"\n[bold]{escape(node.node)}[/]: {verdict}{': ' if node.why else ''}{escape(node.why)}{never}"

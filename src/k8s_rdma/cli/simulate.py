@@ -52,8 +52,9 @@ def simulate(  # noqa: PLR0913 - typer's options
     Ctrl-C ends it with the figures until then.
     """
     from k8s_rdma.cli.plots import check_plots, write_plots
+    from k8s_rdma.planning.policies import POLICIES, policy_of
     from k8s_rdma.planning.scenario import load_scenario, load_trace
-    from k8s_rdma.planning.simulation import POLICIES, Simulation, policy_of
+    from k8s_rdma.planning.simulation import Simulation
 
     plan = load_scenario(str(scenario))
     trace = load_trace(plan, str(scenario))

@@ -15,7 +15,7 @@ differ in nothing but what is free of them, the count is exact: too few prove th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,15 +27,15 @@ from k8s_rdma.core.request import InterfaceClass, PfMasks, PfPolicy, Request, gr
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @unique
 class Strategy(StrEnum):
     """The preference among nodes that fit, and among a node's PFs.
 
-    BINPACK: the fuller, so that large holes stay for large pods. SPREAD: the emptier. BALANCED: those on
-    which VFs and bandwidth run out together.
+    BINPACK: those with less bandwidth free, so that large holes stay for large pods. SPREAD: the emptier.
+    BALANCED: those on which VFs and bandwidth run out together.
     """
 
     BINPACK = "binpack"
@@ -56,6 +56,23 @@ def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
 def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
     """The distance of the two used shares, in thousandths; 0 where there is no bandwidth."""
     return abs(_share(vfs, capacity_vfs) - _share(mbps, link_mbps)) if link_mbps else 0
+
+
+def bandwidth_share(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
+    """The share of bandwidth taken, in thousandths; where there is no bandwidth, that of VFs."""
+    return _share(mbps, link_mbps) if link_mbps else _share(vfs, capacity_vfs)
+
+
+Worth = Callable[[int, int, int, int], int]
+"""The worth of a PF in thousandths, by VFs taken and there, Mb/s taken and there."""
+
+
+def worth_to(strategy: Strategy, *, reserving: bool) -> Worth:
+    """The worth of PFs to the strategy, for a request that reserves bandwidth or none."""
+    if strategy is Strategy.BINPACK:
+        return bandwidth_share if reserving else fullness
+    distance = fullness if strategy is Strategy.SPREAD else gap
+    return lambda *shares: WHOLE - distance(*shares)
 
 
 def _share(used: int, capacity: int) -> int:

@@ -16,7 +16,7 @@ from k8s_rdma.core.devices.placement import (
     too_few,
 )
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
-from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Strategy, fullness, gap
+from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Strategy, Worth, worth_to
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose, rooms
 from k8s_rdma.core.programming import keeps_minimums, may_fall_short, objection, reserved
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
-MAX_SCORE = 10
-"""The largest score of a scheduler extender (kube-scheduler/extender/v1, `MaxExtenderPriority`)."""
+_PLACED_WEIGHT = 4
+"""The weight of the interfaces placed, in PFs of the node: docs/adr/0026-binpack-packs-bandwidth.md."""
 
 
 def score(
@@ -39,37 +39,42 @@ def score(
     used: Mapping[PciAddress, Used],
     strategy: Strategy = Strategy.BINPACK,
 ) -> int:
-    """The node's score for the placement, 0..10.
+    """The node's score for the placement, in thousandths.
 
-    Every PF is worth something once the placement is made: to BINPACK its fullness (the larger share of its
-    VFs and of its bandwidth that is taken), to SPREAD what is missing to fullness, to BALANCED how close the
-    two shares are. The score is the mean of two means of that, rounded down to tenths: over the interfaces
-    placed (each counts the PF it is on), and over all PFs of the node. So among equal nodes BINPACK has the
-    fuller win, and on it the placement that finishes off PFs rather than breaking into empty ones.
+    Every PF is worth something once the placement is made: to BINPACK the share of its bandwidth that is
+    taken, or where the placement reserves none its fullness (the larger share of VFs and of bandwidth); to
+    SPREAD what is missing to fullness, to BALANCED how close the two shares are. The score is the mean over
+    the node's PFs, in which the mean over the interfaces placed (each counts the PF it is on) weighs as much
+    as four more PFs. So among equal nodes BINPACK has the fuller win, and on it the placement that finishes
+    off PFs rather than breaking into empty ones.
     Nothing placed scores 0. Of interfaces that are to be near GPUs, nearness makes two thirds of the score.
     """
     if not placement.interfaces:
         return 0
     numbers = Counter(interface.pf for interface in placement.interfaces)
     after = total(used, placement.usage(inventory))
-    return score_after(numbers, inventory, after, strategy, placement.nearness)
+    reserving = any(interface.min_tx_rate_mbps for interface in placement.interfaces)
+    return score_after(numbers, inventory, after, worth_to(strategy, reserving=reserving), placement.nearness)
 
 
 def score_after(
     numbers: Mapping[PciAddress, int],
     inventory: Inventory,
     after: Mapping[PciAddress, Used],
-    strategy: Strategy,
+    worth: Worth,
     nearness: near_gpus.Nearness | None = None,
 ) -> int:
     """The score of a placement by the number of interfaces on each PF, and the use of all PFs with them."""
-    worth = {pf.pci: _worth(pf, after.get(pf.pci, NOTHING_USED), strategy) for pf in inventory.pfs}
-    placed = sum([worth[pci] * number for pci, number in numbers.items()]) // sum(numbers.values())
-    node = sum(worth.values()) // len(worth)
+    worths = {}
+    for pf in inventory.pfs:
+        used = after.get(pf.pci, NOTHING_USED)
+        worths[pf.pci] = worth(used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0)
+    placed = sum([worths[pci] * number for pci, number in numbers.items()]) // sum(numbers.values())
+    value = (_PLACED_WEIGHT * placed + sum(worths.values())) // (_PLACED_WEIGHT + len(worths))
     if nearness is None:
-        return MAX_SCORE * (placed + node) // (2 * WHOLE)
+        return value
     near = nearness * WHOLE // near_gpus.Nearness.SWITCH
-    return MAX_SCORE * (placed + node + 4 * near) // (6 * WHOLE)
+    return (value + 2 * near) // 3
 
 
 def place_counted(
@@ -89,14 +94,6 @@ def place_counted(
         numbers[pf.pci] = len(costs)
         after[pf.pci] = used.get(pf.pci, NOTHING_USED) + Used(len(costs), sum(costs), mins)
     return numbers, after
-
-
-def _worth(pf: Pf, used: Used, strategy: Strategy) -> int:
-    """The worth of a PF to the strategy, in thousandths."""
-    amounts = used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0
-    if strategy is Strategy.BINPACK:
-        return fullness(*amounts)
-    return WHOLE - (fullness(*amounts) if strategy is Strategy.SPREAD else gap(*amounts))
 
 
 DEFAULT_BUDGET = 11_000

@@ -397,6 +397,11 @@ class Request:
             interfaces += [replace(interface, options=options)] * gpus
         return replace(self, interfaces=tuple(interfaces))
 
+    @property
+    def reserves_bandwidth(self) -> bool:
+        """Report whether any interface has a reservation."""
+        return any(kind.min_tx_rate_mbps for kind in self.shape.kinds)
+
     def __bool__(self) -> bool:
         """Report whether the pod needs any interface."""
         return bool(self.interfaces)

@@ -383,7 +383,7 @@ class JudgedNode(NamedTuple):
 
     @property
     def score(self) -> int | None:
-        """The node's score, 0..10; None where the pod does not fit."""
+        """The node's score in thousandths; None where the pod does not fit."""
         return self.verdict.score if isinstance(self.verdict, Feasible) else None
 
     @property

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from k8s_rdma.core.placement import MAX_SCORE, PlacedInterface
+from k8s_rdma.core.offers import WHOLE
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError, Reason
@@ -31,6 +31,7 @@ from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
+    MAX_SCORE,
     NOT_ENOUGH_FREE,
     UNREADABLE_NODE,
     Candidate,
@@ -42,6 +43,7 @@ from k8s_rdma.wire.extender import (
 )
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_store import PendingPod
 
@@ -330,8 +332,8 @@ class Scheduling:
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """A score for each candidate, 0..10; 0 where it does not fit any more, and for pods without RDMA.
 
-        While others are on their way, one of the nodes that are best scores a little more than the rest:
-        where this pod goes is what the next one has to know.
+        The best nodes have one more than the tenths of their score, so that they win what tenths leave equal.
+        While others are on their way that is one node: where this pod goes is what the next one has to know.
         """
         began = self.clock()
         candidates, names = _candidates(args)
@@ -347,9 +349,9 @@ class Scheduling:
         found = self.feasibility.on(pod, names)
         scores = {name: _score(verdict) for name, verdict in found}
         sorted_ = FilterResult.by_verdict(found, self.cache.state.why_unreadable)
-        self._expect(pod, scores, sorted_.fitting)
+        best = self._expect(pod, scores, sorted_.fitting)
         self._record("prioritize", args, began, sorted_.reasons)
-        return [HostPriority(name, score) for name, score in scores.items()]
+        return [HostPriority(name, _TENTHS[score] + (name in best)) for name, score in scores.items()]
 
     async def _sort(self, pod: PendingPod, names: list[NodeName]) -> FilterResult:
         await self.feasibility.search(pod, names, scored=pod.gang is not None)
@@ -396,17 +398,18 @@ class Scheduling:
             self.states.suggest(NodeName(candidate.name), candidate.addresses)
         await self.states.refresh(names, newer_than=self.clock() - self.max_age_s)
 
-    def _expect(self, pod: PendingPod, scores: dict[NodeName, int], fitting: Sequence[NodeName]) -> None:
-        """Expect the pod on the nodes with the best score, and have few of them, see `prioritize`."""
+    def _expect(
+        self, pod: PendingPod, scores: Mapping[NodeName, int], fitting: Sequence[NodeName]
+    ) -> Collection[NodeName]:
+        """Expect the pod on the nodes with the best score, and return them, see `prioritize`."""
+        highest = max((scores[name] for name in fitting), default=0)
+        best = [name for name in fitting if scores[name] == highest]
         if pod.gang is not None:
-            return  # filter sent it to one node
-        best = max((scores[name] for name in fitting), default=0)
-        equals = [name for name in fitting if scores[name] == best]
-        if len(equals) > 1 and self.cache.assumed_pods.has_assumed_except(pod.uid):
-            *equals_but_one, chosen = equals
-            _prefer(scores, chosen, equals_but_one)
-            equals = [chosen]
-        self.cache.assumed_pods.assume(pod, equals)
+            return frozenset(best)  # filter sent it to one node
+        if self.cache.assumed_pods.has_assumed_except(pod.uid):
+            best = best[-1:]
+        self.cache.assumed_pods.assume(pod, best)
+        return frozenset(best)
 
     def _limited(self, pod: PendingPod, names: Sequence[NodeName]) -> None:
         self.cache.assumed_pods.forget(pod.uid)
@@ -448,18 +451,13 @@ class Scheduling:
         )
 
 
+_TENTHS = [min(MAX_SCORE - 1, MAX_SCORE * score // WHOLE) for score in range(WHOLE + 1)]
+"""Scores by thousandths, with room for one more."""
+
+
 def _score(verdict: Verdict | None) -> int:
-    """The score; 0 where it does not fit, and where there was no time to find it."""
+    """The score in thousandths; 0 where it does not fit, and where there was no time to find it."""
     return verdict.score or 0 if isinstance(verdict, Feasible) else 0
-
-
-def _prefer(scores: dict[NodeName, int], chosen: NodeName, nodes: Iterable[NodeName]) -> None:
-    """Have one node score more than those that it equals."""
-    if scores[chosen] < MAX_SCORE:
-        scores[chosen] += 1
-        return
-    for name in nodes:
-        scores[name] -= 1
 
 
 def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:

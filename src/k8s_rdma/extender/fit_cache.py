@@ -31,7 +31,7 @@ import structlog
 
 from k8s_rdma.core.devices.placement import devices_on, options_refused
 from k8s_rdma.core.inventory import Inventory
-from k8s_rdma.core.offers import Bounds, Headroom, Strategy
+from k8s_rdma.core.offers import Bounds, Headroom, Strategy, worth_to
 from k8s_rdma.core.placement import (
     Placement,
     Rejection,
@@ -85,7 +85,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Feasible:
-    """The request fits, and how well (0..10); None until that is asked for.
+    """The request fits, and how well, in thousandths; None until that is asked for.
 
     Where, `place` says anew: keeping it would take most memory.
     """
@@ -312,7 +312,10 @@ class FitCache:
         if self._strategy is not Strategy.BINPACK or bounds is None or snapshot.headroom is None:
             return None
         placed = place_counted(bounds, snapshot.headroom, snapshot.inventory, snapshot.used)
-        return score_after(placed[0], snapshot.inventory, placed[1], self._strategy) if placed else None
+        if placed is None:
+            return None
+        worth = worth_to(self._strategy, reserving=request.reserves_bandwidth)
+        return score_after(placed[0], snapshot.inventory, placed[1], worth)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest request of the namespace that has most; verdicts and interfaces count alike."""

@@ -6,7 +6,7 @@ equal use share one state, and a verdict on it: it is found once, by counting al
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
-from k8s_rdma.core.offers import Bounds, Headroom, Strategy
+from k8s_rdma.core.offers import Bounds, Headroom, Strategy, worth_to
 from k8s_rdma.core.placement import (
     PlacedInterface,
     Placement,
@@ -55,9 +55,16 @@ class NodeState:
 
 
 class Fit(NamedTuple):
-    """The verdict that a node takes a request, with its score (0..10)."""
+    """The verdict that a node takes a request, with its score in thousandths."""
 
     score: int
+
+
+class Outcome(NamedTuple):
+    """The state of a node with one more pod, and how many interfaces the pod has on each PF."""
+
+    state: NodeState
+    interfaces: Mapping[PciAddress, int]
 
 
 @dataclass(slots=True)
@@ -202,10 +209,21 @@ class Cluster:
         if places is not None:
             return min(limit, places // len(request.interfaces))
         count = 0
-        while count < limit and (after := self._after(request, state)) is not None:
-            state = after
+        while count < limit and (outcome := self.outcome(request, state)) is not None:
+            state = outcome.state
             count += 1
         return count
+
+    def outcome(self, request: Request, state: NodeState) -> Outcome | None:
+        """The state with one more such pod; None where it does not fit."""
+        counted = self._counted(request, state)
+        if counted is not None:
+            return Outcome(self._state(state.inventory, counted[1]), counted[0])
+        found = self._place(request, state)
+        if isinstance(found, Rejection):
+            return None
+        after = self._state(state.inventory, total(state.used, found.usage(state.inventory)))
+        return Outcome(after, Counter(interface.pf for interface in found.interfaces))
 
     def _state(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeState:
         hardware = inventory.hardware
@@ -237,7 +255,8 @@ class Cluster:
         counted = self._counted(request, state)
         if counted is not None:
             numbers, after = counted
-            return Fit(score_after(numbers, state.inventory, after, self.strategy))
+            worth = worth_to(self.strategy, reserving=request.reserves_bandwidth)
+            return Fit(score_after(numbers, state.inventory, after, worth))
         bounds = self._bounds_of(request, state.inventory)
         if bounds is not None and state.headroom is not None and bounds.fits(state.headroom) is False:
             return None
@@ -246,16 +265,6 @@ class Cluster:
 
     def _score(self, placement: Placement, state: NodeState) -> Fit:
         return Fit(score(placement, state.inventory, state.used, self.strategy))
-
-    def _after(self, request: Request, state: NodeState) -> NodeState | None:
-        """The state with one more such pod; None where it does not fit."""
-        counted = self._counted(request, state)
-        if counted is not None:
-            return self._state(state.inventory, counted[1])
-        found = place(request, state.inventory, state.used, strategy=self.strategy)
-        if isinstance(found, Rejection):
-            return None
-        return self._state(state.inventory, total(state.used, found.usage(state.inventory)))
 
     def _counted(
         self, request: Request, state: NodeState

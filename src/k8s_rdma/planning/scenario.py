@@ -230,6 +230,14 @@ class Scenario(_Section, frozen=True, kw_only=True):
         groups = [group for group in self.nodes for _ in range(group.count)]
         return [group.inventory(NodeName(f"node-{index}")) for index, group in enumerate(groups)]
 
+    def shares(self) -> dict[Request, float]:
+        """Map each request to its share of arrivals; a gang counts once."""
+        shares: dict[Request, float] = {}
+        for shape in self.pods:
+            request = shape.request()
+            shares[request] = shares.get(request, 0.0) + shape.share
+        return shares
+
     def draw(self, seed: int) -> Iterator[Arrival]:
         """Draw arrivals, the same for equal seeds."""
         if self.arrivals is None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import count
@@ -22,15 +21,16 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, total
-from k8s_rdma.core.offers import WHOLE, Strategy, room_of
-from k8s_rdma.core.placement import Placement, Share, place
-from k8s_rdma.core.request import Request
+from k8s_rdma.core.inventory import NOTHING_USED, Inventory
+from k8s_rdma.core.placement import Placement, Share
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.cluster import Cluster, Fit, Node, NodeState
+from k8s_rdma.planning.cluster import Cluster, Node, NodeState
+from k8s_rdma.planning.policies import Candidate, Mix, free_mbps, link_mbps, policy_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from k8s_rdma.core.request import Request
     from k8s_rdma.planning.scenario import Arrival, Failures, Scenario
 
 SAMPLES = 200
@@ -40,64 +40,6 @@ PROGRESS_EVENTS = 1_000
 
 _UNFIT = -1
 """The worth of a node that does not take a request; all others are larger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A rule for the choice of a node.
-
-    strategy: of the PFs of a node. worth: of a node in this state that takes the request, from 0 on: the
-    largest one is chosen, and among equal ones one by lot. in_order: instead, the first node that takes it.
-    """
-
-    strategy: Strategy
-    worth: Callable[[NodeState, Request, Fit], int]
-    in_order: bool = False
-
-
-def _score(_state: NodeState, _request: Request, fit: Fit) -> int:
-    return fit.score
-
-
-def _equal(_state: NodeState, _request: Request, _fit: Fit) -> int:
-    return 0
-
-
-def _least_capacity(state: NodeState, _request: Request, _fit: Fit) -> int:
-    """The less bandwidth is free on the node, the better."""
-    return _link_mbps(state.inventory) - _free_mbps(state)
-
-
-def _best_fit(state: NodeState, request: Request, _fit: Fit) -> int:
-    """The less bandwidth is left on the PFs of the placement, the better; in thousandths of their links."""
-    found = place(request, state.inventory, state.used)
-    if not isinstance(found, Placement):
-        return 0
-    numbers = Counter(interface.pf for interface in found.interfaces)
-    after = total(state.used, found.usage(state.inventory))
-    shares = 0
-    for pf in state.inventory.pfs:
-        mbps, link_mbps = after.get(pf.pci, NOTHING_USED).mbps, pf.link_mbps or 0
-        shares += numbers[pf.pci] * (WHOLE * mbps // link_mbps if link_mbps else WHOLE)
-    return shares // max(1, numbers.total())
-
-
-POLICIES: dict[str, Policy] = {
-    **{strategy.value: Policy(strategy, _score) for strategy in Strategy},
-    "best-fit": Policy(Strategy.BINPACK, _best_fit),
-    "least-capacity": Policy(Strategy.BINPACK, _least_capacity),
-    "first-fit": Policy(Strategy.BINPACK, _equal, in_order=True),
-    "random": Policy(Strategy.BINPACK, _equal),
-}
-"""The extender's strategies by its scores, and others to compare them with."""
-
-
-def policy_of(name: str) -> Policy:
-    """Find a policy. MalformedError names those that there are."""
-    if name not in POLICIES:
-        msg = f"policy {name}: wanted one of {', '.join(POLICIES)}"
-        raise MalformedError(msg)
-    return POLICIES[name]
 
 
 class ShapeResult(msgspec.Struct, kw_only=True, rename="camel"):
@@ -227,6 +169,7 @@ class Simulation:
         self._policy = policy_of(policy)
         self._requests = [shape.request() for shape in scenario.pods]
         self._cluster = Cluster(self._policy.strategy)
+        self._mix = Mix(self._cluster, scenario.shares())
         self._inventories = scenario.inventories()
         self._positions = {inventory.node: position for position, inventory in enumerate(self._inventories)}
         self._state_worths: WeakKeyDictionary[NodeState, list[int]] = WeakKeyDictionary()
@@ -248,7 +191,7 @@ class Simulation:
         self._groups: dict[int, _Group] = {}
         self._waiting: list[dict[int, _Group]] = [{} for _ in scenario.pods]
         self._down: dict[NodeName, set[PciAddress | None]] = defaultdict(set)
-        self._link_mbps = sum(map(_link_mbps, self._inventories))
+        self._link_mbps = sum(map(link_mbps, self._inventories))
         self._vfs = sum(pf.capacity_vfs for inventory in self._inventories for pf in inventory.pfs)
         self._reserved_mbps = self._vfs_in_use = 0
         self._reserved = _MeanOverTime(scenario.warm_up)
@@ -424,7 +367,9 @@ class Simulation:
 
     def _worth(self, state: NodeState, request: Request) -> int:
         fit = self._cluster.fit(request, state)
-        return _UNFIT if fit is None else self._policy.worth(state, request, fit)
+        if fit is None:
+            return _UNFIT
+        return self._policy.worth(Candidate(self._cluster, self._mix, state, request, fit))
 
     def _start(self, group: _Group) -> None:
         self._waiting[group.shape].pop(group.id, None)
@@ -556,7 +501,7 @@ class Simulation:
         free = unusable = 0.0
         shares = [shape.share for shape in self._scenario.pods]
         for state, nodes in Counter(map(self._cluster.state, self._cluster)).items():
-            node_free = nodes * _free_mbps(state)
+            node_free = nodes * free_mbps(state)
             free += node_free
             for share, worth in zip(shares, self._worths_of(state), strict=True):
                 if worth == _UNFIT:
@@ -607,14 +552,6 @@ class Simulation:
 
 def _uid(group: _Group, index: int) -> PodUid:
     return PodUid(f"{group.id}/{index}")
-
-
-def _link_mbps(inventory: Inventory) -> int:
-    return sum(pf.link_mbps or 0 for pf in inventory.pfs)
-
-
-def _free_mbps(state: NodeState) -> int:
-    return sum(room_of(pf, state.used.get(pf.pci, NOTHING_USED)).mbps for pf in state.inventory.pfs)
 
 
 def _is_over_link(state: NodeState) -> bool:

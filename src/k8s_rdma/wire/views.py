@@ -128,7 +128,8 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_
     """The verdict on one node.
 
     verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
-    why: the reason that the scheduler gets; empty where it fits. evictable: whether evicting pods might help.
+    score: in thousandths. why: the reason that the scheduler gets; empty where it fits. evictable: whether
+        evicting pods might help.
     """
 
     node: str
