@@ -196,6 +196,10 @@ tables: $(PYTHON_READY) ## the tables of docs/ that are made from the code
 	@$(RUN) python -m docs_site.reference.written
 	@$(RUN) env PYTHONPATH=tests python -m doctor.findings_page
 
+.PHONY: policies
+policies: $(PYTHON_READY) ## the comparison of placement policies in docs/simulate.md; ten minutes
+	@$(RUN) python -m bench.compare_policies
+
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
 	@scripts/lock

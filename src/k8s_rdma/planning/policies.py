@@ -99,8 +99,8 @@ def _least_capacity(candidate: Candidate) -> int:
 def _least_fragmentation(candidate: Candidate) -> int:
     """The less bandwidth becomes unusable for the mix, the better; of equal ones as the score has it."""
     unusable = candidate.mix.unusable_mbps
-    more = unusable(candidate.outcome().state) - unusable(candidate.state)
-    return round(link_mbps(candidate.state.inventory) - more) * (WHOLE + 1) + candidate.fit.score
+    increase_mbps = unusable(candidate.outcome().state) - unusable(candidate.state)
+    return round(link_mbps(candidate.state.inventory) - increase_mbps) * (WHOLE + 1) + candidate.fit.score
 
 
 def _best_fit(candidate: Candidate) -> int:
