@@ -4,7 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from k8s_rdma.wire.pod_spec import covers, quantity
+from k8s_rdma.core.preemption import covers
+from k8s_rdma.wire.pod_spec import quantity
 
 
 @pytest.mark.parametrize(

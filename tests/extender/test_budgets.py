@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from extender.world import until
+from k8s_rdma.core.preemption import Occupant
 from k8s_rdma.core.types import PodUid
-from k8s_rdma.extender.pod_store import Occupant
 from k8s_rdma.extender.preempt import Budgets, follow_budgets
 from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Deleted, Listed
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k8s_rdma.core.preemption import Occupant, Proposal, Victims, conclude, correct
 from k8s_rdma.core.types import PodUid
-from k8s_rdma.extender.pod_store import Occupant
-from k8s_rdma.extender.preempt import Budgets, Chosen, Sent, choose
+from k8s_rdma.extender.preempt import Budgets
 from k8s_rdma.kube.api import BudgetView
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ def pod(name: str, priority: int = 0, started: str = "2026-11-21T00:00:00Z", cpu
     )
 
 
-def sent(*pods: Occupant, violations: int = 0, replaceable: bool = True, going: Collection[str] = ()) -> Sent:
-    return Sent(
+def sent(
+    *pods: Occupant, violations: int = 0, replaceable: bool = True, going: Collection[str] = ()
+) -> Proposal:
+    return Proposal(
         uids=tuple(each.uid for each in pods),
         occupants={each.uid: each for each in pods},
         terminating=frozenset(map(PodUid, going)),
@@ -57,15 +59,8 @@ def needing(amount: int, **frees: int):
     return lambda evicted: sum(frees.get(uid, 0) for uid in evicted) >= amount
 
 
-def choice(asked: Sent, others: Iterable[Occupant], budgets: Budgets, fits) -> Chosen | None:
-    """What is chosen; nothing waits for anything here."""
-
-    async def fits_at_once(evicted: Collection[PodUid]) -> bool:
-        return fits(evicted)
-
-    with pytest.raises(StopIteration) as ended:
-        choose(asked, others, budgets, fits_at_once).send(None)
-    return ended.value.value
+def choice(asked: Proposal, others: Iterable[Occupant], budgets: Budgets, fits) -> Victims | None:
+    return conclude(correct(asked, others, budgets.violating), fits)
 
 
 def chosen(*args, budgets: Budgets | None = None) -> tuple[list[str], int] | None:
@@ -127,9 +122,9 @@ def test_violations_are_counted_anew_when_victims_change():
 
 
 def test_schedulers_count_stands_for_what_is_not_known_here():
-    unknown = Sent(uids=(PodUid("x"),), occupants={}, violations=1)
+    unknown = Proposal(uids=(PodUid("x"),), occupants={}, violations=1)
     found = choice(unknown, [pod("b")], protecting("b"), needing(5, b=5))
-    assert found == Chosen((PodUid("b"), PodUid("x")), 2)
+    assert found == Victims((PodUid("b"), PodUid("x")), 2)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import inf
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import structlog
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
+from k8s_rdma.core.preemption import Occupant
 from k8s_rdma.core.request import MAX_INTERFACES, Request
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
@@ -45,9 +45,11 @@ from k8s_rdma.wire.annotation import (
 )
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, annotation_bytes, require_room
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
-from k8s_rdma.wire.pod_spec import Demand, requested
+from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
     from k8s_rdma.wire.extender import Pod
 
 
@@ -79,23 +81,6 @@ class PodIndex(ABC):
         """Delete the pods that a list of all pods does not hold."""
         for uid in [uid for uid in self.uids() if uid not in listed]:
             self.on_delete(uid)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupant:
-    """A bound pod that may hold interfaces, and could make room for others.
-
-    started: `status.startTime` as the API writes it, so that it sorts as text; empty before it runs.
-    demand: as in `PodView`. labels: what disruption budgets select it by.
-    """
-
-    uid: PodUid
-    namespace: str
-    name: str
-    priority: int
-    started: str = ""
-    demand: Demand | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class BoundPod(NamedTuple):

@@ -4,21 +4,7 @@ Nothing is promised here. What a victim frees counts as free in this one questio
 interfaces count until its node does not report them any more, and the pod that waits is bound no sooner.
 What it is to get meanwhile is held for it (`extender.scheduler_cache`).
 
-kube-scheduler chooses victims by what it counts itself, and takes the fewest: with any of them back the pod
-would not fit. It does not look again after the extender. So more may be added to its victims (a pod that
-fits by its own filters still does when more pods are gone), chosen as it chooses: all of lower priority,
-then each put back that is not needed, those first whose eviction a disruption budget does not allow, the
-important ones first.
-
-One of its own victims is dropped only where that surely leaves the pod fitting. That is so when it goes by
-itself; and when it takes nothing of its node but what it requests (`wire.pod_spec.demand_of`), the victims
-that were added free at least as much of everything, places for pods among it, and the pod that waits does
-not care who is beside it (no affinity, no topology spread, no claimed device). The latter is the ordinary
-case of VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth.
-At least one stays: a node without victims fails the whole call.
-
-Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemption`, `MoreImportantPod`, and
-`filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
+kube-scheduler's victims are corrected by `core.preemption`.
 """
 
 from __future__ import annotations
@@ -26,16 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar, cast
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.preemption import Occupant, Proposal, Search, Victims, correct
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
 from k8s_rdma.extender.fit_cache import SearchQueue, Turn
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
-from k8s_rdma.extender.pod_store import Occupant, PendingPod
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed, follow
 from k8s_rdma.wire.extender import (
@@ -45,12 +31,15 @@ from k8s_rdma.wire.extender import (
     MetaVictims,
     VictimPod,
 )
-from k8s_rdma.wire.pod_spec import covers, demand_of
+from k8s_rdma.wire.pod_spec import demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot
+    from k8s_rdma.extender.pod_store import PendingPod
 
     Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
+
+T = TypeVar("T")
 
 
 class Budgets:
@@ -108,117 +97,14 @@ async def follow_budgets(api: ClusterApi, budgets: Budgets, on_synced: Callable[
     await follow("disruption budgets", api.follow_budgets, on_event, first_retry_s=1.0)
 
 
-_NOT_STARTED = "~"
-"""Sorts behind every time: such a pod has just come."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """The scheduler's victims on a node.
-
-    uids: in its order, the important ones first. occupants: those that something is known of. terminating:
-    those that go by themselves. violations: how many evictions it says no budget allows. replaceable: whether
-    the pod that waits does not care who is beside it.
-    """
-
-    uids: tuple[PodUid, ...]
-    occupants: Mapping[PodUid, Occupant]
-    terminating: Collection[PodUid] = ()
-    violations: int = 0
-    replaceable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The pods to evict, the important ones first, and the number of evictions that no budget allows."""
-
-    uids: tuple[PodUid, ...]
-    violations: int
-
-
-async def choose(sent: Sent, occupants: Iterable[Occupant], budgets: Budgets, fits: Fits) -> Chosen | None:
-    """The victims that make the pod fit, None when there are none that do.
-
-    occupants: who may be evicted as well. fits: whether the pod fits without those pods; asked once for each
-    that may stay, so it lets others run in between.
-    """
-    needed = tuple(uid for uid in sent.uids if uid not in sent.terminating) or sent.uids
-    if await fits(needed):
-        return _chosen(sent, needed, (), budgets) if needed else None
-    candidates = {pod.uid: pod for pod in occupants if pod.uid not in needed}
-    evicted = {*needed, *candidates}
-    if not candidates or not await fits(evicted):
-        return None
-    for uid in _reprieve_order([*_occupants(sent, needed), *candidates.values()], budgets):
-        if uid in candidates and await fits(evicted - {uid}):
-            evicted.discard(uid)
-    added = [pod for pod in candidates.values() if pod.uid in evicted]
-    if sent.replaceable:
-        evicted -= await _replaced(
-            _occupants(sent, needed), added, lambda kept_pods: fits(evicted - kept_pods), budgets
-        )
-    return _chosen(sent, [uid for uid in needed if uid in evicted], added, budgets)
-
-
-async def _replaced(
-    victims: Iterable[Occupant],
-    added: Iterable[Occupant],
-    fits_with: Callable[[set[PodUid]], Awaitable[bool]],
-    budgets: Budgets,
-) -> set[PodUid]:
-    """The victims whose place those that were added take."""
-    demands = {pod.uid: pod.demand for pod in victims if pod.demand is not None}
-    freed = [pod.demand for pod in added if pod.demand is not None]
-    kept_pods: set[PodUid] = set()
-    for uid in _reprieve_order(victims, budgets):
-        tried = {*kept_pods, uid}
-        if uid in demands and covers(freed, [demands[victim] for victim in tried]) and await fits_with(tried):
-            kept_pods = tried
-    return kept_pods
-
-
-def _chosen(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant], budgets: Budgets) -> Chosen:
-    """The scheduler's count stands, but for what the change makes of it: it knows more pods and budgets."""
-    uids = _in_order(sent, remaining, added)
-    violations_before = budgets.violating(_important_first(sent.occupants.values()))
-    after = budgets.violating(_important_first([*_occupants(sent, uids), *added]))
-    return Chosen(uids, max(0, sent.violations + len(after) - len(violations_before)))
-
-
-def _occupants(sent: Sent, uids: Iterable[PodUid]) -> list[Occupant]:
-    return [sent.occupants[uid] for uid in uids if uid in sent.occupants]
-
-
-def _reprieve_order(pods: Iterable[Occupant], budgets: Budgets) -> list[PodUid]:
-    ordered = _important_first(pods)
-    violating = budgets.violating(ordered)
-    return [pod.uid for pod in sorted(ordered, key=lambda pod: pod.uid not in violating)]
-
-
-def _important_first(pods: Iterable[Occupant]) -> list[Occupant]:
-    return sorted(pods, key=_rank)
-
-
-def _rank(pod: Occupant) -> tuple[int, str, str]:
-    """The higher priority first, then who has run for longer; UIDs make it the same each time."""
-    return -pod.priority, pod.started or _NOT_STARTED, pod.uid
-
-
-def _in_order(sent: Sent, remaining: Iterable[PodUid], added: Iterable[Occupant]) -> tuple[PodUid, ...]:
-    """The scheduler takes the first one's priority for the highest; its own order stands.
-
-    An unknown pod holds no interfaces, and is taken to be the lesser.
-    """
-    ordered, occupants = list(remaining), dict(sent.occupants)
-    for pod in _important_first(added):
-        lesser = (
-            index
-            for index, uid in enumerate(ordered)
-            if uid not in occupants or _rank(pod) < _rank(occupants[uid])
-        )
-        ordered.insert(next(lesser, len(ordered)), pod.uid)
-        occupants[pod.uid] = pod
-    return tuple(ordered)
+async def _run(search: Search[T], fits: Fits) -> T:
+    """Run a search. fits: whether the pod fits without those pods; it lets others run in between."""
+    try:
+        evicted = next(search)
+        while True:
+            evicted = search.send(await fits(evicted))
+    except StopIteration as end:
+        return cast("T", end.value)
 
 
 BUDGETS_UNKNOWN = "budgets_unknown"
@@ -290,13 +176,13 @@ class Preempting:
             return BUDGETS_UNKNOWN
         return ""
 
-    async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Chosen]:
+    async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Victims]:
         """Search node by node, between other work: there may be a search for each pod of each node."""
-        found: dict[NodeName, Chosen] = {}
+        found: dict[NodeName, Victims] = {}
         async with self.queue.turn(pod.namespace) as turn:
             for name, victims in args.by_uid().items():
                 chosen = await self._choose_on(
-                    pod, NodeName(name), self._sent(args, NodeName(name), victims), turn
+                    pod, NodeName(name), self._proposal(args, NodeName(name), victims), turn
                 )
                 if chosen is not None:
                     found[NodeName(name)] = chosen
@@ -305,7 +191,9 @@ class Preempting:
                 await turn.give_way()
         return found
 
-    async def _choose_on(self, pod: PendingPod, node: NodeName, sent: Sent, turn: Turn) -> Chosen | None:
+    async def _choose_on(
+        self, pod: PendingPod, node: NodeName, proposal: Proposal, turn: Turn
+    ) -> Victims | None:
         async def fits(evicted: Collection[PodUid]) -> bool:
             await turn.give_way()
             snapshot = self._snapshot(pod, node, evicted)
@@ -313,10 +201,10 @@ class Preempting:
                 return False
             return self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, excluded=evicted) is None
 
-        return await choose(sent, self._lesser(pod, node), self.budgets, fits)
+        return await _run(correct(proposal, self._lesser(pod, node), self.budgets.violating), fits)
 
     def _places(
-        self, pod: PendingPod, chosen: Mapping[NodeName, Chosen]
+        self, pod: PendingPod, chosen: Mapping[NodeName, Victims]
     ) -> dict[NodeName, tuple[PlacedInterface, ...]]:
         """Place the pod on the nodes without the victims; only on the first ones if that takes long.
 
@@ -369,16 +257,16 @@ class Preempting:
     def _fits(self, pod: PendingPod, snapshot: NodeSnapshot) -> bool:
         return self.cache.fit_cache.fits(pod.request, snapshot, pod.namespace)
 
-    def _sent(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Sent:
+    def _proposal(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Proposal:
         uids = tuple(map(PodUid, victims.uids))
         whole = args.node_name_to_victims or {}
-        sent_occupants = (
+        known_occupants = (
             {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
         )
         occupants = self.cache.pods.occupants(node)
-        return Sent(
+        return Proposal(
             uids=uids,
-            occupants={**{uid: occupants[uid] for uid in uids if uid in occupants}, **sent_occupants},
+            occupants={**{uid: occupants[uid] for uid in uids if uid in occupants}, **known_occupants},
             terminating=frozenset(self.cache.pods.terminating(node)),
             violations=victims.num_pdb_violations,
             replaceable=not args.pod.spec.depends_on_neighbours,
@@ -403,7 +291,7 @@ class Preempting:
         return ExtenderPreemptionResult(node_name_to_meta_victims=victims)
 
 
-def _meta(chosen: Chosen) -> MetaVictims:
+def _meta(chosen: Victims) -> MetaVictims:
     return MetaVictims(pods=[MetaPod(uid) for uid in chosen.uids], num_pdb_violations=chosen.violations)
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cas
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
+from k8s_rdma.core.preemption import ResourceDemand
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.pod_spec import Demand
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
@@ -67,7 +67,7 @@ class PodView:
     labels: Mapping[str, str] = field(default_factory=dict)
     nominated: NodeName | None = None
     started: str = ""
-    demand: Demand | None = None
+    demand: ResourceDemand | None = None
     devices: tuple[tuple[str, int], ...] = ()
     annotation_bytes: int = 0
     gang: Gang | None = None

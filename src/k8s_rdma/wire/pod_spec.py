@@ -16,10 +16,9 @@ import msgspec
 from k8s_rdma.core.types import Gang, GangApi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-Demand: TypeAlias = tuple[tuple[str, Fraction], ...]
-"""Amounts by resource, sorted: cores, bytes, pieces. `pods` is not among them, every pod is one."""
+    from k8s_rdma.core.preemption import ResourceDemand
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?",
@@ -46,18 +45,6 @@ def quantity(text: str) -> Fraction:
     if factor is None:  # an exponent
         factor = Fraction(10) ** int(suffix[1:])
     return Fraction(match["number"]) * factor
-
-
-def covers(evicted: Iterable[Demand], required: Iterable[Demand]) -> bool:
-    """Report whether evicting the former frees at least as much of everything as the latter."""
-    freed, needed = list(evicted), list(required)
-    if len(freed) < len(needed):
-        return False
-    remaining: dict[str, Fraction] = {}
-    for demand, sign in ((d, s) for demands, s in ((freed, 1), (needed, -1)) for d in demands):
-        for resource, amount in demand:
-            remaining[resource] = remaining.get(resource, Fraction(0)) + sign * amount
-    return all(amount >= 0 for amount in remaining.values())
 
 
 LABEL = "scheduling.x-k8s.io/pod-group"
@@ -137,7 +124,7 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return bool(self.affinity or self.topology_spread_constraints or self.resource_claims)
 
 
-def demand_of(spec: PodSpecDemand) -> Demand | None:
+def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
     """The sum of the pod's resource requests; None when it may take anything else of its node.
 
     That is a host port, a volume that only one pod can have or that a node has a limited number of, a
@@ -186,7 +173,7 @@ def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
     return tuple((name, int(amount)) for name, amount in sorted(together.items()) if amount >= 1)
 
 
-def _requested(spec: PodSpecDemand) -> Demand:
+def _requested(spec: PodSpecDemand) -> ResourceDemand:
     init_requests = tuple(
         (init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()
     )
@@ -206,7 +193,7 @@ def _have_ports(containers: list[Container]) -> bool:
 @lru_cache(maxsize=4096)
 def _sum(
     containers: tuple[_Amounts, ...], inits: tuple[tuple[bool, _Amounts], ...], overhead: _Amounts
-) -> Demand:
+) -> ResourceDemand:
     """Sum the containers that run together, or take the largest init container; and the overhead.
 
     Pods of one owner ask for the same, and share one object.

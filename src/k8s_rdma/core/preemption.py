@@ -1,0 +1,217 @@
+"""Victims: the pods to evict from a node so that another one fits there.
+
+kube-scheduler chooses victims by what it counts itself, and takes the fewest: with any of them back the pod
+would not fit. It does not look again after the extender. So more may be added to its victims (a pod that
+fits by its own filters still does when more pods are gone), chosen as it chooses: all of lower priority,
+then each put back that is not needed, those first whose eviction a disruption budget does not allow, the
+important ones first.
+
+One of its own victims is dropped only where that surely leaves the pod fitting. That is so when it goes by
+itself; and when it takes nothing of its node but what it requests (`wire.pod_spec.demand_of`), the victims
+that were added free at least as much of everything, places for pods among it, and the pod that waits does
+not care who is beside it (no affinity, no topology spread, no claimed device). The latter is the ordinary
+case of VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth.
+At least one stays: a node without victims fails the whole call.
+
+Searches are generators: each yields the pods that would be evicted, and is sent whether the pod fits then. So
+the caller decides what fits, and what else runs in between.
+
+Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemption`, `MoreImportantPod`, and
+`filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TypeAlias, TypeVar, cast
+
+from k8s_rdma.core.types import PodUid
+
+T = TypeVar("T")
+
+Search: TypeAlias = Generator[Collection[PodUid], bool, T]
+
+ResourceDemand: TypeAlias = tuple[tuple[str, Fraction], ...]
+"""Amounts by resource, sorted: cores, bytes, pieces. `pods` is not among them, every pod is one."""
+
+NOT_STARTED = "~"
+"""Sorts behind every time: such a pod has just come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupant:
+    """A bound pod that may hold interfaces, and could make room for others.
+
+    started: `status.startTime` as the API writes it, so that it sorts as text; empty before it runs.
+    demand: what its resource requests add up to; None when it may take anything else of its node.
+    labels: what disruption budgets select it by.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    priority: int
+    started: str = ""
+    demand: ResourceDemand | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+Violating: TypeAlias = Callable[[Iterable[Occupant]], Collection[PodUid]]
+"""Finds the pods whose eviction, in this order, would violate a disruption budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The scheduler's victims on a node.
+
+    uids: in its order, the important ones first. occupants: those that something is known of. terminating:
+    those that go by themselves. violations: how many evictions it says no budget allows. replaceable: whether
+    the pod that waits does not care who is beside it.
+    """
+
+    uids: tuple[PodUid, ...]
+    occupants: Mapping[PodUid, Occupant]
+    terminating: Collection[PodUid] = ()
+    violations: int = 0
+    replaceable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods to evict, the important ones first, and the number of evictions that no budget allows."""
+
+    uids: tuple[PodUid, ...]
+    violations: int
+
+
+def covers(evicted: Iterable[ResourceDemand], required: Iterable[ResourceDemand]) -> bool:
+    """Report whether evicting the former frees at least as much of everything as the latter."""
+    freed, needed = list(evicted), list(required)
+    if len(freed) < len(needed):
+        return False
+    remaining: dict[str, Fraction] = {}
+    for demand, sign in ((d, s) for demands, s in ((freed, 1), (needed, -1)) for d in demands):
+        for resource, amount in demand:
+            remaining[resource] = remaining.get(resource, Fraction(0)) + sign * amount
+    return all(amount >= 0 for amount in remaining.values())
+
+
+def propose(occupants: Iterable[Occupant], violating: Violating) -> Search[tuple[PodUid, ...]]:
+    """Find the fewest victims as kube-scheduler does, by what it counts itself.
+
+    occupants: all of lower priority on the node. Without victims: the pod does not fit even when all of them
+    are gone, or fits beside them.
+    """
+    ordered = _important_first(occupants)
+    evicted = {pod.uid for pod in ordered}
+    if not evicted or not (yield evicted):
+        return ()
+    yield from _reprieve(evicted, _reprieve_order(ordered, violating))
+    return tuple(pod.uid for pod in ordered if pod.uid in evicted)
+
+
+def correct(
+    proposal: Proposal, occupants: Iterable[Occupant], violating: Violating
+) -> Search[Victims | None]:
+    """Find the victims that make the pod fit, None when there are none that do.
+
+    occupants: who may be evicted as well.
+    """
+    needed = tuple(uid for uid in proposal.uids if uid not in proposal.terminating) or proposal.uids
+    if (yield needed):
+        return _victims(proposal, needed, (), violating) if needed else None
+    candidates = {pod.uid: pod for pod in occupants if pod.uid not in needed}
+    evicted = {*needed, *candidates}
+    if not candidates or not (yield evicted):
+        return None
+    order = _reprieve_order([*_occupants(proposal, needed), *candidates.values()], violating)
+    yield from _reprieve(evicted, (uid for uid in order if uid in candidates))
+    added = [pod for pod in candidates.values() if pod.uid in evicted]
+    if proposal.replaceable:
+        yield from _replace(evicted, _occupants(proposal, needed), added, violating)
+    return _victims(proposal, [uid for uid in needed if uid in evicted], added, violating)
+
+
+def conclude(search: Search[T], fits: Callable[[Collection[PodUid]], bool]) -> T:
+    """Run a search to its end. fits: whether the pod fits without those pods."""
+    try:
+        evicted = next(search)
+        while True:
+            evicted = search.send(fits(evicted))
+    except StopIteration as end:
+        return cast("T", end.value)
+
+
+def _important_first(pods: Iterable[Occupant]) -> list[Occupant]:
+    """Sort by priority, the higher first, then by start, the earlier first; by UID to be the same always."""
+    return sorted(pods, key=_rank)
+
+
+def _reprieve(evicted: set[PodUid], order: Iterable[PodUid]) -> Search[None]:
+    """Put back each pod without which the others suffice."""
+    for uid in order:
+        if (yield evicted - {uid}):
+            evicted.discard(uid)
+
+
+def _replace(
+    evicted: set[PodUid], victims: Iterable[Occupant], added: Iterable[Occupant], violating: Violating
+) -> Search[None]:
+    """Put back the victims whose place those that were added take."""
+    demands = {pod.uid: pod.demand for pod in victims if pod.demand is not None}
+    freed = [pod.demand for pod in added if pod.demand is not None]
+    kept: set[PodUid] = set()
+    for uid in _reprieve_order(victims, violating):
+        tried = {*kept, uid}
+        if (
+            uid in demands
+            and covers(freed, [demands[victim] for victim in tried])
+            and (yield evicted - {uid})
+        ):
+            evicted.discard(uid)
+            kept = tried
+
+
+def _victims(
+    proposal: Proposal, remaining: Iterable[PodUid], added: Iterable[Occupant], violating: Violating
+) -> Victims:
+    """The scheduler's count stands, but for what the change makes of it: it knows more pods and budgets."""
+    uids = _in_order(proposal, remaining, added)
+    violations_before = violating(_important_first(proposal.occupants.values()))
+    after = violating(_important_first([*_occupants(proposal, uids), *added]))
+    return Victims(uids, max(0, proposal.violations + len(after) - len(violations_before)))
+
+
+def _occupants(proposal: Proposal, uids: Iterable[PodUid]) -> list[Occupant]:
+    return [proposal.occupants[uid] for uid in uids if uid in proposal.occupants]
+
+
+def _reprieve_order(pods: Iterable[Occupant], violating: Violating) -> list[PodUid]:
+    ordered = _important_first(pods)
+    protected = violating(ordered)
+    return [pod.uid for pod in sorted(ordered, key=lambda pod: pod.uid not in protected)]
+
+
+def _rank(pod: Occupant) -> tuple[int, str, str]:
+    return -pod.priority, pod.started or NOT_STARTED, pod.uid
+
+
+def _in_order(
+    proposal: Proposal, remaining: Iterable[PodUid], added: Iterable[Occupant]
+) -> tuple[PodUid, ...]:
+    """The scheduler takes the first one's priority for the highest; its own order stands.
+
+    An unknown pod holds no interfaces, and is taken to be the lesser.
+    """
+    ordered, occupants = list(remaining), dict(proposal.occupants)
+    for pod in _important_first(added):
+        lesser = (
+            index
+            for index, uid in enumerate(ordered)
+            if uid not in occupants or _rank(pod) < _rank(occupants[uid])
+        )
+        ordered.insert(next(lesser, len(ordered)), pod.uid)
+        occupants[pod.uid] = pod
+    return tuple(ordered)
