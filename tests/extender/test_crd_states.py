@@ -16,9 +16,10 @@ from extender.world import until
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
-from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer, covers
+from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer
 from k8s_rdma.kube.api import LeaseView, Listed, Page
 from k8s_rdma.kube.client import Client
+from k8s_rdma.wire.rdma_node import covers
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
 from k8s_rdma_demo.cluster.objects import LEASES

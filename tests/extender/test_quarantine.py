@@ -19,9 +19,9 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.extender.rdmanode_informer import covers
 from k8s_rdma.kube.api import Changed, Listed, follow
 from k8s_rdma.wire.annotation import parse_request
+from k8s_rdma.wire.rdma_node import covers
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.node_facts import NodeFacts

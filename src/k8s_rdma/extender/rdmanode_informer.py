@@ -39,7 +39,7 @@ from k8s_rdma.kube.api import (
     handle_item,
 )
 from k8s_rdma.wire.node_facts import NodeFacts
-from k8s_rdma.wire.rdma_node import decode_status
+from k8s_rdma.wire.rdma_node import covers, decode_status, is_count, silence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import ClusterState
 
 NEVER = float("-inf")
-MAX_LEASE_S = 3 * 3600
-"""The duration that agents with the longest `renewS` write."""
 _MAX_MARKS = 600
 
 
@@ -78,15 +76,10 @@ class Marks:
 
 
 UNPUBLISHED = "its agent publishes no RdmaNode"
-UNRENEWED = "no Lease says yet that what its agent publishes holds"
-_AGE_STEP_S = 10
-
 REPORTS_AT_ONCE = 30
 REPORTS_PER_S = 1.0
 """The rate limit for one node's reports, after a burst of that many. The largest admissible report takes 0.07
 s of processor time, and all nodes share one processor."""
-_MOST_DIGITS = 20
-"""The number of digits of a 64-bit number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,28 +147,23 @@ class WatchedNode:
         """Take a renewal that is seen now; False when it was seen before."""
         if lease.version == self._lease_version:
             return False
-        if _is_count(self._lease_version):
+        if is_count(self._lease_version):
             self._named_at = max(self._named_at, marks.newest_before(int(self._lease_version)))
         self._renewed_at, self._names, self._lease_version = now, lease.holder, lease.version
-        self._lease_s = min(lease.duration_s, MAX_LEASE_S)
+        self._lease_s = lease.duration_s
         self._heard = False
         self._hear()
         return True
 
     def is_stale(self, now: float, stale_s: float) -> bool:
         """Report whether it was not heard from for so long, nor for the duration of its Lease."""
-        return now - self.heard_at > max(stale_s, self._lease_s)
+        return bool(silence(now - self.heard_at, stale_s, self._lease_s))
 
     def why(self, now: float, stale_s: float) -> str:
         """The reason why the node is unreadable; empty when it is not. Ages are whole tens: few differ."""
         if self.facts is None:
             return self._why
-        if self.heard_at == NEVER:
-            return UNRENEWED
-        if not self.is_stale(now, stale_s):
-            return ""
-        age_s = int((now - self.heard_at) // _AGE_STEP_S * _AGE_STEP_S)
-        return f"its agent was not heard from for {age_s} s"
+        return silence(now - self.heard_at, stale_s, self._lease_s)
 
     def _conclude(self, view: RdmaNodeView) -> None:
         try:
@@ -190,19 +178,6 @@ class WatchedNode:
         if not self._heard and covers(self._generation, self._names):
             self._heard = True
             self.heard_at, self.requested_at = self._renewed_at, self._named_at
-
-
-def covers(watched: str, named: str) -> bool:
-    """Report whether a report of that generation is the named one or came after it, of the same observer."""
-    (epoch, _, counter), (named_epoch, _, named_counter) = watched.rpartition("."), named.rpartition(".")
-    if epoch != named_epoch or not (_is_count(counter) and _is_count(named_counter)):
-        return watched == named != ""
-    return int(counter) >= int(named_counter)
-
-
-def _is_count(text: str) -> bool:
-    """Report whether it is a number as Kubernetes and agents count; a Lease may name anything."""
-    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
 
 
 _log = structlog.get_logger()

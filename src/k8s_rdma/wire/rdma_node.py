@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
@@ -51,6 +52,12 @@ if TYPE_CHECKING:
 GROUP, VERSION, PLURAL, KIND = "k8s-rdma.io", "v1alpha1", "rdmanodes", "RdmaNode"
 LIST_PATH = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 
+MAX_LEASE_S = 3 * 3600
+"""The duration that agents with the longest `renewS` write."""
+UNRENEWED = "no Lease says yet that what its agent publishes holds"
+_AGE_STEP_S = 10
+_MOST_DIGITS = 20
+"""The number of digits of a 64-bit number."""
 _MOST_PROBLEMS = 5
 _MOST_OF_PROBLEM = 300
 _MOST_OF_MESSAGE = 1024
@@ -233,13 +240,13 @@ def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
     So is a status beyond `report_bounds`, and one with duplicates: of two claims of a pod one would be lost.
     """
     status = decode(data, _decoder, _SUBJECT)
-    for why in _contradictions(status):
+    for why in contradictions(status):
         msg = f"{_SUBJECT}: {why}"
         raise MalformedError(msg)
     return status
 
 
-def _contradictions(status: RdmaNodeStatus) -> Iterator[str]:
+def contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     """Find contradictions that no schema excludes, or one that the API server lacks."""
     yield from _twice("pfs[].pci", (pf.pci for pf in status.pfs))
     for pf in status.pfs:
@@ -271,6 +278,32 @@ def _is_within_macs(macs: MacRange) -> bool:
 
 def _twice(field: str, values: Iterable[str]) -> Iterator[str]:
     yield from (f"{field}: {value} is there twice" for value, times in Counter(values).items() if times > 1)
+
+
+def covers(watched: str, named: str) -> bool:
+    """Report whether a report of that generation is the named one or came after it, of the same observer."""
+    (epoch, _, counter), (named_epoch, _, named_counter) = watched.rpartition("."), named.rpartition(".")
+    if epoch != named_epoch or not (is_count(counter) and is_count(named_counter)):
+        return watched == named != ""
+    return int(counter) >= int(named_counter)
+
+
+def is_count(text: str) -> bool:
+    """Report whether it is a number as Kubernetes and agents count; a Lease may name anything."""
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
+
+
+def silence(age_s: float, stale_s: float, lease_s: float) -> str:
+    """Describe why a node takes no pods whose agent was heard from so long ago; empty where it does.
+
+    age_s: infinite where no Lease has said that what the node published holds. stale_s: as in the extender's
+    configuration. lease_s: the duration of the Lease. Ages are whole tens of seconds: few differ.
+    """
+    if age_s == inf:
+        return UNRENEWED
+    if age_s <= max(stale_s, min(lease_s, MAX_LEASE_S)):
+        return ""
+    return f"its agent was not heard from for {int(age_s // _AGE_STEP_S * _AGE_STEP_S)} s"
 
 
 def status_of(report: NodeReport) -> RdmaNodeStatus:
