@@ -33,6 +33,9 @@ def test_nothing_is_open_to_viewers_by_default():
     assert ("Secret", TOKENS_SECRET) not in objects
     assert "views" not in configuration(objects, "k8s-rdma-extender", "extender.yaml")
     assert configuration(objects, "k8s-rdma-node", "server.yaml")["openPaths"] == []
+    rules = objects["Role", "k8s-rdma-viewer"]["rules"]
+    assert [rule["resources"] for rule in rules] == [["configmaps"], ["leases"]]
+    assert rules[0]["resourceNames"] == ["k8s-rdma-extender"]
 
 
 def test_viewers_reach_a_port_by_the_token_of_a_secret_that_their_role_reads():
