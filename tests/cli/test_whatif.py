@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from cli.asking import k8s_rdma
+from k8s_rdma.planning.snapshot import VERSION
 from kube.stored_objects import serving_objects
-from planning.test_snapshot import lists, node, pod, published
+from planning.test_snapshot import ASKS, configured, lists, node, pod, published
 
 pytestmark = pytest.mark.anyio
 
-RECORDED = str(Path(__file__).parents[1] / "recordings" / "snapshots" / "1.json")
+RECORDED = str(Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.json")
+ONE_VF = {"resources": {"limits": {"k8s-rdma.io/vf": "1"}}}
+CLASSES = [{"metadata": {"name": "high"}, "value": 7}]
 ONE = '[{"min_tx_rate": 1000}]'
 
 
@@ -77,6 +81,34 @@ async def test_what_cannot_be_answered_has_status_2(arguments: tuple[str, ...], 
     assert text in ran.err
 
 
+async def test_evictions_are_shown_and_why_nobody_else_goes(tmp_path: Path):
+    path = tmp_path / "cluster.json"
+    pods = [pod("low", nodeName="w1", priority=-5, containers=[ONE_VF])]
+    pods[0]["metadata"]["uid"] = "a"  # as the node reports it
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=pods, classes=CLASSES)
+    answers = {**answers, **configured(vfResource="k8s-rdma.io/vf")}
+    with serving_objects(answers, tmp_path) as config:
+        path.write_text((await k8s_rdma("snapshot", "--kubeconfig", config)).out)
+    template = {
+        "metadata": {"annotations": ASKS},
+        "spec": {"priorityClassName": "high", "containers": [ONE_VF]},
+    }
+    document = {"kind": "Job", "metadata": {"name": "j"}, "spec": {"parallelism": 9, "template": template}}
+    file = manifest(tmp_path, json.dumps(document))
+    ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), COLUMNS="200")
+    assert ran.status == 1
+    assert re.search(r"team/low +-5 +w1 +default/j +- +.*VFs", ran.out), ran.out
+    assert (
+        "Nobody is evicted for the pods that do not fit: evicting pods of lower priority makes no" in ran.out
+    )
+    ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), "--json")
+    answer = json.loads(ran.out)
+    assert answer["workloads"][0]["placed"] == 4
+    assert [(entry["pod"], entry["priority"], entry["by"]) for entry in answer["evictions"]] == [
+        ("team/low", -5, "default/j")
+    ]
+
+
 async def test_malformed_manifest_has_status_2_and_names_the_field(tmp_path: Path):
     path = manifest(tmp_path, '[{"min_tx_rate": -5}]')
     ran = await k8s_rdma("whatif", "fit", path, "--from", RECORDED)
@@ -90,7 +122,7 @@ async def test_snapshot_of_a_cluster_answers_as_the_cluster_does(tmp_path: Path)
         written = await k8s_rdma("snapshot", "--kubeconfig", config)
         asked = await k8s_rdma("whatif", "headroom", "--kubeconfig", config, "--json")
         anonymous = await k8s_rdma("snapshot", "--anonymous", "--kubeconfig", config)
-    assert "configmap k8s-rdma/k8s-rdma-extender: there is none" in written.err
+    assert "ConfigMap k8s-rdma/k8s-rdma-extender: there is none" in written.err
     path = tmp_path / "cluster.json"
     path.write_text(written.out)
     again = await k8s_rdma("whatif", "headroom", "--from", str(path), "--json")

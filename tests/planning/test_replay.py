@@ -22,15 +22,16 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import Client
 from k8s_rdma.planning.cluster import Fit
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
-from k8s_rdma.planning.snapshot import Snapshot, decode_snapshot, encode_snapshot, take_snapshot
+from k8s_rdma.planning.snapshot import VERSION, Snapshot, decode_snapshot, encode_snapshot, take_snapshot
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
 from k8s_rdma_demo.cluster.command import kubeconfig
 
 pytestmark = pytest.mark.anyio
 
 NODES = ("w1", "w2", "w3", "w4")
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 CONFIG = "/api/v1/namespaces/k8s-rdma/configmaps"
-RECORDED = Path(__file__).parents[1] / "recordings" / "snapshots" / "1.json"
+RECORDED = Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.json"
 RATES = (0, 1_000, 2_500, 4_000, 7_000)
 
 
@@ -43,11 +44,17 @@ async def publish(w: World) -> None:
     """What the nodes report, as their agents write it to the API server."""
     async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(w.server.url)), trust_env=False) as client:
         for name, node in w.nodes.items():
-            await PublishedNode(Client(client, silence_s=60.0), NodeName(name)).publish(node.report)
+            await PublishedNode(Client(client, silence_s=60.0), NodeName(name)).say(node.report)
 
 
 async def configure(w: World, strategy: Strategy, limit_mbps: int) -> None:
-    settings = {"strategy": strategy.value, "limits": [{"namespace": "default", "reservedMbps": limit_mbps}]}
+    settings = {
+        "strategy": strategy.value,
+        "limits": [{"namespace": "default", "reservedMbps": limit_mbps}],
+        "vfResource": "k8s-rdma.io/vf",
+    }
+    urgent = {"metadata": {"name": "urgent"}, "value": 1000}
+    assert (await w.http.post(CLASSES, json=urgent)).status_code == 201
     document = {"metadata": {"name": "k8s-rdma-extender"}, "data": {"extender.yaml": yaml.dump(settings)}}
     assert (await w.http.post(CONFIG, json=document)).status_code == 201
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from extender.node_server import pf, report
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
@@ -22,6 +26,9 @@ from k8s_rdma.planning.snapshot import (
     take_snapshot,
 )
 from k8s_rdma.planning.whatif import headroom
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION as PLACEMENT
+from k8s_rdma.wire.placement_annotation import encode
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from kube.stored_objects import serving_objects
 
@@ -30,8 +37,12 @@ if TYPE_CHECKING:
 
 RECORDED = sorted((Path(__file__).parents[1] / "recordings" / "snapshots").glob("*.json"))
 RDMA_NODES, NODES, PODS = "/apis/k8s-rdma.io/v1alpha1/rdmanodes", "/api/v1/nodes", "/api/v1/pods"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 CONFIG = "/api/v1/namespaces/k8s-rdma/configmaps/k8s-rdma-extender"
+KEYS = "/api/v1/namespaces/k8s-rdma/secrets/k8s-rdma-placement-key"
 ASKS = {"rdma_interfaces_required": '[{"min_tx_rate": 1000}]'}
+ONE_CORE = {"resources": {"requests": {"cpu": "1"}}}
 MAC = "0a:0b:0c:0d:0e:0f"
 
 
@@ -46,14 +57,37 @@ def published(name: str, status: Any = None) -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": own if status is None else status}
 
 
+def holder(uid: str) -> dict[str, str]:
+    return {"namespace": "team", "name": uid, "uid": uid}
+
+
 def pod(name: str, annotations: Any = None, **spec: Any) -> dict[str, Any]:
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": annotations or ASKS}
     return {"metadata": meta, "spec": spec, "status": {}}
 
 
+def lease(name: str, age_s: float = 0, holder: str = "epoch.1", duration_s: int = 40) -> dict[str, Any]:
+    renewed = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": duration_s, "renewTime": renewed}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
 def lists(**items: list[Any]) -> dict[str, bytes | int]:
-    paths = {"rdma_nodes": RDMA_NODES, "nodes": NODES, "pods": PODS}
+    """Lists of objects; by default nodes renew their Leases."""
+    paths = {
+        "rdma_nodes": RDMA_NODES,
+        "nodes": NODES,
+        "pods": PODS,
+        "leases": LEASES,
+        "classes": PRIORITY_CLASSES,
+    }
+    items = {"leases": [lease(item["metadata"]["name"]) for item in items.get("rdma_nodes", ())], **items}
     return {paths[key]: json.dumps({"items": found}).encode() for key, found in items.items()}
+
+
+def configured(**settings: Any) -> dict[str, bytes | int]:
+    """The extender's configuration."""
+    return {CONFIG: json.dumps({"data": {"extender.yaml": json.dumps(settings)}}).encode()}
 
 
 def taken(answers: Mapping[str, bytes | int], directory: Path) -> Snapshot:
@@ -62,13 +96,16 @@ def taken(answers: Mapping[str, bytes | int], directory: Path) -> Snapshot:
 
 
 def small(tmp_path: Path) -> Snapshot:
+    """Eight lines: one of the cluster, two nodes, and the pod that waits on line 7."""
     text = f'[{{"min_tx_rate": 1000, "mac": "{MAC}"}}, {{"guid": "{MAC}:00:01"}}]'
     pods = [
-        pod("waits", {"rdma_interfaces_required": text}, nodeSelector={"rack": "w2"}),
+        pod("waits", {"rdma_interfaces_required": text}, nodeSelector={"rack": "w2"}, containers=[ONE_CORE]),
         pod("other", {"x": "y"}),
     ]
-    answers = lists(rdma_nodes=[published("w1"), published("w2")], nodes=[node("w1"), node("w2")], pods=pods)
-    return taken(answers, tmp_path)
+    two = published("w1")
+    two["status"]["allocations"].append({"pod": holder("b"), "interfaces": []})
+    answers = lists(rdma_nodes=[two, published("w2")], nodes=[node("w1"), node("w2")], pods=pods)
+    return taken(answers | configured(), tmp_path)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
@@ -126,7 +163,7 @@ def test_what_one_object_has_malformed_costs_that_object_alone(tmp_path: Path):
     planned = PlannedCluster.from_snapshot(snapshot)
     assert list(planned.cluster) == ["w1"]
     text = "\n".join(planned.unreadable)
-    assert "configmap k8s-rdma/k8s-rdma-extender" in text
+    assert "ConfigMap k8s-rdma/k8s-rdma-extender: there is none" in text
     assert "node bad" in text
     assert "linkMbps" in text
     assert "pod team/forged: k8s-rdma.io/placement" in text
@@ -139,16 +176,19 @@ def test_what_one_object_has_malformed_costs_that_object_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((b'"version":1', b'"version":2'), "version: 2 is newer than 1"),
-        ((b'"version":1', b'"version":"1"'), r"`\$\.version`"),
-        ((b'"linkMbps":10000', b'"linkMbps":-1'), r"nodes\[0\]\.status\.pfs\[0\]\.linkMbps"),
-        ((b'"linkMbps"', b'"linkMbs"'), r"nodes\[0\]\.status\.pfs\[0\]\.linkMbs: unknown key; did you mean"),
-        ((b'"pods":[', b'"pds":[],"pods":['), "pds: unknown key; did you mean pods"),
-        ((b'"name":"w2"', b'"name":"w1"'), r"nodes\[\]\.name: 'w1' is there twice"),
-        ((b'"version":1', b'"version":1,"strategy":"best"'), "strategy"),
+        ((b'"version":2', b'"version":3'), "version: 3 is newer than 2"),
+        ((b'"version":2', b'"version":"2"'), r"line 1: .*`\$\.version`"),
+        ((b'"linkMbps":10000', b'"linkMbps":-1'), r"line 3: .*nodes\[0\]\.status\.pfs\[0\]\.linkMbps"),
+        ((b'"linkMbps"', b'"linkMbs"'), r"line 3: nodes\[0\]\.status\.pfs\[0\]\.linkMbs: unknown key; did"),
+        ((b'"pods":[', b'"pds":[],"pods":['), "line 6: pds: unknown key; did you mean pods"),
+        ((b'"name":"w2"', b'"name":"w1"'), r"line 4: nodes\[1\]\.name: 'w1' is there twice"),
+        ((b'"version":2', b'"version":2,"strategy":"best"'), "line 1: .*strategy"),
+        ((b'"requests":{', b'"requests":{"cpu":-1,'), r"line 7: .*pods\[0\]\.requests"),
+        ((b'"requests":{', b'"preemptionPolicy":"Always","requests":{'), "line 7: .*preemptionPolicy"),
+        ((b'"uid":"a"', b'"uid":"b"'), "line 3: nodes\\[0\\]\\.status: allocations.*b is there twice"),
     ],
 )  # fmt: skip
-def test_broken_file_is_refused_by_the_name_of_the_field(
+def test_broken_file_is_refused_by_line_and_name_of_the_field(
     change: tuple[bytes, bytes], message: str, tmp_path: Path
 ):
     data = encode_snapshot(small(tmp_path))
@@ -174,7 +214,7 @@ def test_other_files_are_no_snapshots(data: bytes):
 
 
 def test_anonymous_snapshot_has_other_names_and_the_same_answers():
-    [path] = RECORDED
+    path = RECORDED[-1]
     snapshot = decode_snapshot(path.read_bytes(), path.name)
     other = anonymised(snapshot)
     planned, again = (PlannedCluster.from_snapshot(entry) for entry in (snapshot, other))
@@ -207,3 +247,171 @@ def test_anonymous_addresses_are_others_and_still_addresses(tmp_path: Path):
     first, second = workload_of(next(planned.pending())).request.interfaces
     assert (first.options.mac, second.options.guid) == ("02:00:00:00:00:01", "02:00:00:00:00:00:00:01")
     assert NodeName("node-1") in planned.cluster
+
+
+@pytest.mark.parametrize(
+    ("renewal", "why"),
+    [
+        ({"age_s": 30}, ""),
+        ({"age_s": 200, "duration_s": 300}, ""),
+        ({"age_s": 205}, "its agent was not heard from for 2"),
+        (None, "no Lease says yet that what its agent publishes holds"),
+        ({"holder": "other.1"}, "no Lease says yet"),
+        ({"holder": "epoch.2"}, "no Lease says yet"),
+    ],
+)
+def test_node_whose_agent_is_gone_takes_no_pods(renewal: dict[str, Any] | None, why: str, tmp_path: Path):
+    leases = [] if renewal is None else [lease("w1", **renewal)]
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], leases=leases)
+    snapshot = taken(answers | configured(), tmp_path)
+    assert snapshot.nodes[0].why.startswith(why)
+    assert bool(snapshot.nodes[0].why) == bool(why)
+    planned = PlannedCluster.from_snapshot(snapshot)
+    assert list(planned.cluster) == ([] if why else ["w1"])
+    assert not why or why in "".join(planned.unreadable)
+
+
+def test_malformed_lease_costs_its_node_alone(tmp_path: Path):
+    torn = {"metadata": {"name": "w1"}, "spec": {"renewTime": "yesterday"}}
+    names = ["w1", "w2"]
+    answers = lists(
+        rdma_nodes=[*map(published, names)], nodes=[*map(node, names)], leases=[torn, lease("w2")]
+    )
+    snapshot = taken(answers | configured(), tmp_path)
+    assert [bool(entry.why) for entry in snapshot.nodes] == [True, False]
+    assert "Lease w1" in "".join(snapshot.unreadable)
+
+
+def test_what_pods_were_promised_on_a_silent_node_counts_for_their_namespace(tmp_path: Path):
+    text = encode(placement(6_000), PodUid("uid-a"), None)
+    promised = pod(
+        "a", {**ASKS, "rdma_interfaces_required": '[{"min_tx_rate": 6000}]', PLACEMENT: text}, nodeName="w1"
+    )
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=[promised, pod("b")], leases=[])
+    limits = [{"namespace": "team", "reservedMbps": 6_500}]
+    planned = PlannedCluster.from_snapshot(taken(answers | configured(limits=limits), tmp_path))
+    request = workload_of(next(planned.pending())).request
+    assert (
+        planned.limit_refusal("team", request)
+        == "namespace team holds 6000 of 6500 reserved Mb/s; needs 1000"
+    )
+
+
+def test_leases_that_may_not_be_read_are_a_warning(tmp_path: Path):
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")]) | configured()
+    del answers[LEASES]
+    snapshot = taken({**answers, LEASES: 403}, tmp_path)
+    assert "leases" in snapshot.unreadable[0]
+    assert "nodes count as if their agents were alive" in snapshot.unreadable[0]
+    assert list(PlannedCluster.from_snapshot(snapshot).cluster) == ["w1"]
+
+
+SECRET = PlacementKeys.shared(b"of this test 1234")
+
+
+def placement(mbps: int) -> Placement:
+    return Placement(
+        node=NodeName("w1"),
+        interfaces=(PlacedInterface(pf=pci_address("03:00.0"), min_tx_rate_mbps=mbps, max_tx_rate_mbps=0),),
+    )
+
+
+KEY = {"placement.key": b"of this test 1234"}
+
+
+@pytest.mark.parametrize(
+    ("secret", "promised_mbps", "warning"),
+    [
+        (KEY, 9_000, ""),
+        (
+            {"placement.key": b"another key, 1234"},
+            None,
+            "pod team/a: k8s-rdma.io/placement: hmac: not made with",
+        ),
+        (
+            {"placement.key": b"short"},
+            9_000,
+            "are not checked, and forged ones count: .* has a key of 40 bits",
+        ),
+        (
+            {},
+            9_000,
+            "are not checked, and forged ones count: Secret k8s-rdma/k8s-rdma-placement-key: is empty",
+        ),
+        (403, 9_000, "are not checked, and forged ones count: .*403"),
+        (404, 9_000, "are not checked, and forged ones count: .*there is none"),
+    ],
+)
+def test_signatures_of_placements_are_checked_where_the_keys_may_be_read(
+    secret: Any, promised_mbps: int | None, warning: str, tmp_path: Path
+):
+    if isinstance(secret, dict):
+        data = {name: b64encode(key).decode() for name, key in secret.items()}
+        secret = json.dumps({"data": data}).encode()
+    snapshot = bound(tmp_path, 9_000, SECRET, {KEYS: secret}, placementKeyFile="/etc/k8s-rdma/key")
+    assert re.search(warning, "".join(snapshot.unreadable))
+    assert bool(snapshot.unreadable) == bool(warning)
+    assert promise(snapshot) == promised_mbps
+    assert "hmac" not in "".join(snapshot.pods[0].annotations.values())
+
+
+@pytest.mark.parametrize(("mbps", "promised_mbps"), [(1_000, 1_000), (9_000, None)])
+def test_unsigned_placements_count_as_far_as_the_pod_asks_for_them(
+    mbps: int, promised_mbps: int | None, tmp_path: Path
+):
+    snapshot = bound(tmp_path, mbps, None, {})
+    assert promise(snapshot) == promised_mbps
+    assert bool(snapshot.unreadable) == (promised_mbps is None)
+
+
+def test_unsigned_placements_do_not_count_where_they_must_be_signed(tmp_path: Path):
+    secret = json.dumps({"data": {"placement.key": b64encode(KEY["placement.key"]).decode()}}).encode()
+    snapshot = bound(tmp_path, 1_000, None, {KEYS: secret}, placementKeyFile="/etc/k8s-rdma/key")
+    assert promise(snapshot) is None
+
+
+def bound(
+    directory: Path,
+    mbps: int,
+    keys: PlacementKeys | None,
+    answers: Mapping[str, bytes | int],
+    **settings: Any,
+) -> Snapshot:
+    """A cluster with a pod that asks for 1,000 Mb/s, and was bound with this reservation."""
+    text = encode(placement(mbps), PodUid("uid-a"), keys)
+    pods = [pod("a", {**ASKS, PLACEMENT: text}, nodeName="w1")]
+    objects = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=pods)
+    return taken({**objects, **configured(**settings), **answers}, directory)
+
+
+def promise(snapshot: Snapshot) -> int | None:
+    found = snapshot.pods[0].promise()
+    return found.placement.interfaces[0].min_tx_rate_mbps if found else None
+
+
+def test_snapshot_has_what_preemption_depends_on(tmp_path: Path):
+    containers = [
+        {"resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"k8s-rdma.io/vf": "1"}}}
+    ]
+    running = pod("a", nodeName="w1", priority=7, containers=containers)
+    running["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+    running["status"]["startTime"] = "2026-11-20T00:00:00Z"
+    waits = pod(
+        "b", preemptionPolicy="Never", affinity={"podAffinity": {}}, volumes=[{"name": "v", "csi": {}}]
+    )
+    classes = [
+        {"metadata": {"name": "high"}, "value": 9, "preemptionPolicy": "Never", "description": "text"},
+        {"metadata": {"name": "torn"}, "value": "many"},
+    ]
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=[running, waits], classes=classes)
+    snapshot = taken(answers | configured(vfResource="k8s-rdma.io/vf"), tmp_path)
+    first, second = snapshot.pods
+    assert (first.priority, first.started, first.terminating) == (7, "2026-11-20T00:00:00Z", True)
+    assert first.requests == {"cpu": 1_500, "memory": 1000 * 1024**3}
+    assert (second.preemption_policy, second.depends_on_neighbours, second.requests) == ("Never", True, None)
+    assert snapshot.vf_resource == "k8s-rdma.io/vf"
+    assert snapshot.priority_classes is not None
+    assert [(found.name, found.value, found.preemption_policy) for found in snapshot.priority_classes] == [
+        ("high", 9, "Never")
+    ]
+    assert "PriorityClass torn" in snapshot.unreadable[0]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import decode, describe_unknown, shown
+from k8s_rdma.wire.json import decode, describe_unknown, line_of, shown
 
 NUMBERS = msgspec.json.Decoder(list[int])
 NOTHINGS = msgspec.json.Decoder(list[None])
@@ -36,6 +36,37 @@ def test_decode_raises_malformed_when_it_does_not_fit(data: bytes | str) -> None
         decode(data, NUMBERS, "numbers", Reason.INVALID_NETCONF)
     assert refused.value.reason is Reason.INVALID_NETCONF
     assert refused.value.message.encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("", 1),
+        ("a", 2),
+        ("b[0].c", 4),
+        ("b[1].c", 5),
+        ("b[1].absent", 5),
+        ("b[9].c", 3),
+        ("b.c", 3),
+        ("a.b", 2),
+        ("d[0].f", 7),
+        ("e}\\", 9),
+    ],
+)
+@pytest.mark.parametrize("blank", ["\n", "\r\n", " \n\t"])
+def test_line_of_a_field_is_found_whatever_is_before_it(path: str, line: int, blank: str) -> None:
+    rows = [
+        "{",
+        '"a": "{[\\"]}",',
+        '"b" :[',
+        '{"c": {}} ,',
+        '{"c":[],"x":null}],',
+        '"d": [',
+        '{"f": -1.5e3',
+        "}],",
+        '"e}\\\\":true}',
+    ]
+    assert line_of(blank.join(rows), path) == line
 
 
 @pytest.mark.parametrize("key", ["max-tx-rate", "MAX_TX_RATE", "max_tx_rat", "maxtxrate"])

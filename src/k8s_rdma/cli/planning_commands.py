@@ -56,6 +56,9 @@ def whatif_fit(  # noqa: PLR0913 - typer's options
     count: Annotated[
         int | None, typer.Option("--count", min=0, help="Pods of each workload; default: the manifest's.")
     ] = None,
+    preempt: Annotated[
+        bool, typer.Option("--preempt", help="Evict pods of lower priority, as kube-scheduler would.")
+    ] = False,
     origin: From = "cluster",
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
@@ -65,7 +68,8 @@ def whatif_fit(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli import whatif
 
     source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
-    raise typer.Exit(whatif.answer_fit(source, whatif.Question(manifest=file, count=count), as_json=as_json))
+    question = whatif.Question(manifest=file, count=count)
+    raise typer.Exit(whatif.answer_fit(source, question, preempt=preempt, as_json=as_json))
 
 
 @whatif_app.command("headroom")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,10 +13,18 @@ from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, load_workloads, workload_of
-from k8s_rdma.planning.snapshot import anonymised, decode_snapshot, encode_snapshot, snapshot_of_cluster
+from k8s_rdma.planning.snapshot import (
+    Snapshot,
+    anonymised,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_of_cluster,
+)
 from k8s_rdma.planning.whatif import (
     Changes,
+    Eviction,
     FitAnswer,
     HeadroomAnswer,
     Losses,
@@ -64,24 +73,25 @@ class Question:
     manifest: Path | None = None
     count: int | None = None
 
-    def workloads(self) -> list[Workload]:
-        """Read the manifest. MalformedError names what cannot be read."""
-        return load_workloads(self.manifest, self.count)
+    def workloads(self, planned: PlannedCluster) -> list[Workload]:
+        """Read the manifest, with priorities of the cluster. MalformedError names what cannot be read."""
+        return load_workloads(self.manifest, self.count, planned.priority_classes)
 
 
 def write_snapshot(source: Source, *, anonymous: bool) -> None:
     """Write a snapshot of the cluster to standard output."""
-    snapshot = snapshot_of_cluster(source.kubeconfig, source.namespace)
+    snapshot = _of_cluster(source)
     sys.stdout.write(encode_snapshot(anonymised(snapshot) if anonymous else snapshot).decode())
     for sentence in snapshot.unreadable:
         sys.stderr.write(f"k8s-rdma: warning: {visible(sentence)}\n")
 
 
-def answer_fit(source: Source, question: Question, *, as_json: bool) -> int:
+def answer_fit(source: Source, question: Question, *, preempt: bool, as_json: bool) -> int:
     """Print whether pods fit, by default those that wait; return the exit status."""
 
     def answer(planned: PlannedCluster) -> FitAnswer:
-        return fit(planned, question.workloads() or list(_pending(planned)))
+        workloads = question.workloads(planned) or list(_pending(planned))
+        return fit(planned, workloads, preempt=preempt)
 
     return _answer(source, answer, _show_fit, as_json=as_json)
 
@@ -89,7 +99,10 @@ def answer_fit(source: Source, question: Question, *, as_json: bool) -> int:
 def answer_headroom(source: Source, question: Question, *, as_json: bool) -> int:
     """Print how many more pods fit; return the exit status."""
     return _answer(
-        source, lambda planned: headroom(planned, question.workloads()), _show_headroom, as_json=as_json
+        source,
+        lambda planned: headroom(planned, question.workloads(planned)),
+        _show_headroom,
+        as_json=as_json,
     )
 
 
@@ -102,7 +115,7 @@ def answer_with(source: Source, changes: Changes, question: Question, *, as_json
     """Print what changes do to the room for pods; return the exit status."""
     return _answer(
         source,
-        lambda planned: with_changes(planned, changes, question.workloads()),
+        lambda planned: with_changes(planned, changes, question.workloads(planned)),
         _show_with,
         as_json=as_json,
     )
@@ -129,14 +142,14 @@ def _answer(
         answer = for_terminal(answer)
         show(answer)
         for sentence in answer.unreadable[:_MOST_ROWS]:
-            console().print(line(f"not counted: {sentence}"))
+            console().print(line(f"warning: {sentence}"))
         console().print(line(answer.not_modelled), style="dim")
     return DOES_NOT_FIT if not getattr(answer, "fits", True) else 0
 
 
 def _planned(source: Source) -> PlannedCluster:
     if source.origin == FROM_CLUSTER:
-        return PlannedCluster.from_snapshot(snapshot_of_cluster(source.kubeconfig, source.namespace))
+        return PlannedCluster.from_snapshot(_of_cluster(source))
     try:
         data = Path(source.origin).read_bytes()
     except OSError as error:
@@ -145,9 +158,23 @@ def _planned(source: Source) -> PlannedCluster:
     return PlannedCluster.from_snapshot(decode_snapshot(data, source.origin))
 
 
+def _of_cluster(source: Source) -> Snapshot:
+    """Take a snapshot; who lacks a right learns what to do."""
+    try:
+        return snapshot_of_cluster(source.kubeconfig, source.namespace)
+    except ApiRefusedError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        msg = (
+            f"{error.message}; the chart's ClusterRole k8s-rdma-viewer has this right; without it, have "
+            "someone run `k8s-rdma snapshot --anonymous`, and use `whatif --from FILE`"
+        )
+        raise ApiRefusedError(msg, status=error.status) from error
+
+
 def _pending(planned: PlannedCluster) -> Iterable[Workload]:
-    """The pods that wait, as the scheduler takes them: those of higher priority first."""
-    for pod in sorted(planned.pending(), key=lambda pod: -pod.priority):
+    """The pods that wait; those that cannot be read are noted."""
+    for pod in planned.pending():
         try:
             yield workload_of(pod)
         except MalformedError as error:
@@ -162,6 +189,19 @@ def _show_fit(answer: FitAnswer) -> None:
         style = "" if found.fits else "red"
         rows.add_row(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
     console().print("All pods fit." if answer.fits else "Not all pods fit.", rows, sep="\n")
+    for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
+        console().print(line(f"Nobody is evicted for the pods that do not fit: {why}."))
+    if answer.evictions:
+        _show_evictions(answer.evictions)
+
+
+def _show_evictions(evictions: tuple[Eviction, ...]) -> None:
+    rows = table("evicted pod", "priority", "node", "for", "goes to", "why not", right=("priority",))
+    for eviction in evictions[:_MOST_ROWS]:
+        to = eviction.to or Text("-", "red")
+        rows.add_row(eviction.pod, str(eviction.priority), eviction.node, eviction.by, to, eviction.why)
+    console().print(rows)
+    _say_rest(len(evictions))
 
 
 def _show_headroom(answer: HeadroomAnswer) -> None:

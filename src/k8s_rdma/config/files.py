@@ -307,6 +307,14 @@ def fit(kind: type[T], document: object) -> T:
         raise MalformedError(_ALSO.join(map(str, faults(kind, document))) or str(error)) from error
 
 
+def parse_config(kind: type[T], text: str, source: str) -> T:
+    """Parse the text of a configuration file; MalformedError names its source and the field."""
+    try:
+        return fit(kind, read_yaml(text) or {})
+    except (MalformedError, ValueError, yaml.YAMLError) as error:
+        raise MalformedError(f"{source}: {error}") from error
+
+
 def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
     """Defaults, then the file, then the overrides that are not None (keys as in the file).
 

@@ -30,7 +30,7 @@ from k8s_rdma.wire.placement_keys import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Key: TypeAlias = SharedKey | PrivateKey | PublicKey
 
@@ -71,6 +71,13 @@ def agent_keys(path: str | None) -> KeySource:
     return Reloaded(lambda: _load_verifying(Path(path)), Path(path))
 
 
+def keys_of_files(origin: str, files: Mapping[str, bytes]) -> PlacementKeys:
+    """Read the keys that verify from the files of a Secret. origin: it, for MalformedError."""
+    contents = {Path(origin, name): content for name, content in files.items()}
+    keys = chain.from_iterable(_parse(origin, contents).values())
+    return PlacementKeys.from_keys(None, map(_verifier, keys))
+
+
 def _load_signing(path: Path) -> PlacementKeys:
     files = _read(path)
     name = (
@@ -103,19 +110,23 @@ def _verifier(key: Key) -> SharedKey | PublicKey:
 def _read(path: Path) -> dict[Path, Sequence[Key]]:
     """The keys by file; at least one, and no more than are tried."""
     try:
-        files = {file: _keys(file) for file in (files_of(path) if path.is_dir() else [path])}
+        contents = {file: file.read_bytes() for file in (files_of(path) if path.is_dir() else [path])}
     except OSError as error:
         raise MalformedError(f"{FIELD} {error.filename or path}: {error.strerror}") from error
+    return _parse(f"{FIELD} {path}", contents)
+
+
+def _parse(origin: str, contents: Mapping[Path, bytes]) -> dict[Path, Sequence[Key]]:
+    files = {file: _keys(file, content.strip()) for file, content in contents.items()}
     if not files:
-        raise MalformedError(f"{FIELD} {path}: is empty; wanted files of keys")
+        raise MalformedError(f"{origin}: is empty; wanted files of keys")
     if (number := sum(map(len, files.values()))) > MAX_KEYS:
-        raise MalformedError(f"{FIELD} {path}: holds {number} keys; at most {MAX_KEYS}")
+        raise MalformedError(f"{origin}: holds {number} keys; at most {MAX_KEYS}")
     return files
 
 
-def _keys(file: Path) -> Sequence[Key]:
-    """Read the keys of a file: of PEM several, of anything else one."""
-    content = file.read_bytes().strip()
+def _keys(file: Path, content: bytes) -> Sequence[Key]:
+    """Parse the keys of a file: of PEM several, of anything else one."""
     if _PEM in content:
         return tuple(_pem_keys(file, content))
     if content.startswith(_PUBLIC) or _PEM in content.replace(b"\0", b""):  # in UTF-16 each other byte is 0

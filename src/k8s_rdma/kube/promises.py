@@ -49,6 +49,12 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
     return replace(promise, placement=replace(placement, interfaces=bounded))
 
 
+def unverified_promise(pod: PodView) -> Promise | None:
+    """Read a promise as `read_promise`, whoever signed it: for readers without the keys."""
+    text = pod.annotations.get(PLACEMENT_ANNOTATION)
+    return decode_own(text, uid=pod.uid, node=pod.node, keys=None) if text and pod.node else None
+
+
 def _require_given(pod: PodView, placement: Placement) -> None:
     """Refuse a placement that does not give what the pod asks for.
 

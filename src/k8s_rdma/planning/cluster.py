@@ -135,6 +135,12 @@ class Cluster:
         """The node's state. KeyError where there is none."""
         return self._states[name]
 
+    def state_without(self, name: NodeName, uids: Collection[PodUid]) -> NodeState:
+        """The node's state if those pods held nothing there. KeyError where there is no such node."""
+        node = self._nodes[name]
+        pods = {uid: interfaces for uid, interfaces in node.pods.items() if uid not in uids}
+        return self._state(node.inventory, replace(node, pods=pods).used())
+
     def pods(self) -> dict[PodUid, NodeName]:
         """The pods that hold interfaces, with their nodes."""
         return {uid: name for name, node in self._nodes.items() for uid in node.pods}

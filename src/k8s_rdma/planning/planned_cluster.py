@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -24,10 +24,13 @@ from k8s_rdma.planning.snapshot import (
     NodeDemand,
     NodeRecord,
     PodRecord,
+    PreemptionPolicy,
+    PriorityClass,
     Snapshot,
     TolerationRecord,
 )
 from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_name, requests_interfaces, with_gpus
+from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.node_facts import read_facts, unready_reason
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
@@ -38,15 +41,21 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
 
 _SIMPLEST = Request((InterfaceRequest(),))
+_NOTHING = Share()
 _BLOCKING = ("NoSchedule", "NoExecute")
 EVERY_NAMESPACE = "*"
+
+PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
+"""The PriorityClasses of a cluster; None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Pods that are alike. name: `namespace/name`. gang: whether all or none of them are to be placed.
+    """Pods that are alike. name: `namespace/name`. gang: of which all pods or none are to be placed.
 
-    obstacle: why no node can be found for them here; empty where one can.
+    preempts: whether pods of lower priority may be evicted for them. depends_on_neighbours: whether it may
+    matter to them which pods a node has. obstacle: why no node can be found for them here; empty where one
+    can.
     """
 
     name: str
@@ -54,7 +63,9 @@ class Workload:
     request: Request
     count: int = 1
     priority: int = 0
-    gang: bool = False
+    gang: str = ""
+    preempts: bool = True
+    depends_on_neighbours: bool = False
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     obstacle: str = ""
@@ -62,19 +73,27 @@ class Workload:
 
 @dataclass(slots=True, kw_only=True)
 class PlannedCluster:
-    """A cluster with what is known of its nodes and pods. unreadable: what is missing, a sentence each."""
+    """A cluster with what is known of its nodes and pods. unreadable: what is missing, a sentence each.
+
+    vf_resource: by which kube-scheduler counts VFs; None where it does not.
+    """
 
     cluster: Cluster
     nodes: dict[NodeName, NodeRecord]
     pods: dict[PodUid, PodRecord]
     limits: Mapping[str, NamespaceLimit]
+    vf_resource: str | None
+    priority_classes: PriorityClasses
     unreadable: tuple[str, ...]
     _mbps: Counter[str] = field(default_factory=Counter)
     _vfs: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> PlannedCluster:
-        """Count what pods hold or were promised; what cannot be read counts for nothing, and is noted."""
+        """Count what pods hold or were promised; what cannot be read counts for nothing, and is noted.
+
+        A node that takes no pods is left out. What pods were promised there counts for their namespaces.
+        """
         unreadable = list(snapshot.unreadable)
         promised = _promised(snapshot.pods, unreadable)
         planned = cls(
@@ -82,6 +101,8 @@ class PlannedCluster:
             nodes={NodeName(node.name): node for node in snapshot.nodes},
             pods={PodUid(pod.uid): pod for pod in snapshot.pods},
             limits={limit.namespace: limit for limit in snapshot.limits},
+            vf_resource=snapshot.vf_resource,
+            priority_classes=snapshot.priority_classes,
             unreadable=(),
         )
         for name, record in planned.nodes.items():
@@ -89,6 +110,9 @@ class PlannedCluster:
                 planned.add_node(name, record, _node(name, record, promised.get(name, {})))
             except Exception as error:  # whatever it is, it is of this node alone
                 unreadable.append(f"node {name}: {error}")
+        for name in promised.keys() - set(planned.cluster):
+            for uid, placement in promised[name].items():
+                planned._count(uid, placement.interfaces, +1)
         planned.unreadable = tuple(unreadable)
         return planned
 
@@ -126,15 +150,28 @@ class PlannedCluster:
             uid=uid,
             node=placement.node,
             priority=workload.priority,
+            devices=dict(workload.request.devices),
         )
         self.cluster.bind(uid, placement)
         self._count(uid, placement.interfaces, +1)
         return uid
 
-    def release(self, uid: PodUid, name: NodeName) -> None:
-        """End what a pod holds on a node. KeyError where it holds nothing there."""
-        self._count(uid, self.cluster.node(name).pods[uid], -1)
+    def release(self, uid: PodUid, name: NodeName) -> Placement:
+        """End what a pod holds on a node, and return it. KeyError where it holds nothing there."""
+        placement = self.placement(uid, name)
+        self._count(uid, placement.interfaces, -1)
         self.cluster.release(uid, name)
+        return placement
+
+    def restore(self, uid: PodUid, placement: Placement) -> None:
+        """Have a pod hold again what it held before `release`."""
+        self.cluster.bind(uid, placement)
+        self._count(uid, placement.interfaces, +1)
+
+    def placement(self, uid: PodUid, name: NodeName) -> Placement:
+        """The interfaces that a pod holds on a node. KeyError where it holds nothing there."""
+        interfaces = self.cluster.node(name).pods[uid]
+        return Placement(node=name, interfaces=interfaces, policy=policy_of(self.pods.get(uid)))
 
     def named_node(self, text: str) -> NodeName:
         """The node of that name; MalformedError where there is none, or none whose state is known."""
@@ -156,6 +193,16 @@ class PlannedCluster:
             raise MalformedError(msg)
         return name, found
 
+    def share(self, name: NodeName, uids: Iterable[PodUid], namespace: str) -> Share:
+        """Add up what those pods of a namespace hold on a node."""
+        held = self.cluster.node(name).pods
+        shares = [
+            Share.of_interfaces(held[uid])
+            for uid in uids
+            if uid in held and uid in self.pods and self.pods[uid].namespace == namespace
+        ]
+        return Share(sum(share.mbps for share in shares), sum(share.vfs for share in shares))
+
     def pending(self) -> Iterator[PodRecord]:
         """The pods that ask for interfaces, and have no node."""
         return (pod for pod in self.pods.values() if not pod.node and requests_interfaces(pod.annotations))
@@ -164,12 +211,19 @@ class PlannedCluster:
         """The nodes that the pods may be on by selector, taints and cordons, whatever they hold."""
         return [name for name in self.cluster if _may_be_on(self.nodes[name], workload)]
 
-    def limit_refusal(self, namespace: str, request: Request) -> str:
-        """Describe how one more such pod exceeds its namespace's limit; empty where it does not."""
-        limit = self.limits.get(namespace) or self.limits.get(EVERY_NAMESPACE)
+    def limit(self, namespace: str) -> NamespaceLimit | None:
+        """The limit of a namespace; None where it has none."""
+        return self.limits.get(namespace) or self.limits.get(EVERY_NAMESPACE)
+
+    def limit_refusal(self, namespace: str, request: Request, freed: Share = _NOTHING) -> str:
+        """Describe how one more such pod exceeds its namespace's limit; empty where it does not.
+
+        freed: the part of what the namespace holds that does not count.
+        """
+        limit = self.limit(namespace)
         if limit is None:
             return ""
-        used = Share(self._mbps[namespace], self._vfs[namespace])
+        used = Share(self._mbps[namespace] - freed.mbps, self._vfs[namespace] - freed.vfs)
         return used.refusal(namespace, Share.of_request(request), limit.reserved_mbps, limit.vfs)
 
     def _count(self, uid: PodUid, interfaces: tuple[PlacedInterface, ...], sign: int) -> None:
@@ -195,7 +249,7 @@ def _promised(pods: Iterable[PodRecord], unreadable: list[str]) -> dict[NodeName
 
 def _node(name: NodeName, record: NodeRecord, promised: Mapping[PodUid, Placement]) -> Node:
     """The node of a record; ValueError or MalformedError where nothing may be concluded from it."""
-    if record.status is None:
+    if record.status is None or record.why:
         raise MalformedError(record.why or "it publishes nothing")
     if why := unready_reason(record.status):
         raise MalformedError(why)
@@ -237,7 +291,10 @@ def workload_of(pod: PodRecord) -> Workload:
         name=f"{pod.namespace}/{pod.name}",
         namespace=pod.namespace,
         request=_request(pod.annotations, tuple(sorted(pod.devices.items()))),
+        gang=f"{pod.namespace}/{pod.gang}" if pod.gang else "",
         priority=pod.priority,
+        preempts=pod.preemption_policy is PreemptionPolicy.LOWER,
+        depends_on_neighbours=pod.depends_on_neighbours,
         node_selector=pod.node_selector,
         tolerations=_tolerations(pod.tolerations),
     )
@@ -286,6 +343,7 @@ def _tolerations(records: Iterable[TolerationRecord]) -> tuple[Toleration, ...]:
 
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
     priority: int | None = None
+    priority_class_name: str | None = None
     scheduling_group: SchedulingGroup | None = None
 
 
@@ -296,12 +354,12 @@ class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     labels: dict[str, str] | None = None
 
 
-def load_workloads(manifest: Path | None, count: int | None = None) -> list[Workload]:
+def load_workloads(manifest: Path | None, count: int | None, classes: PriorityClasses) -> list[Workload]:
     """Read workloads as `read_workloads`, of a file or of standard input; none without a manifest."""
-    return [] if manifest is None else read_workloads(read_text(manifest), count)
+    return [] if manifest is None else read_workloads(read_text(manifest), count, classes)
 
 
-def read_workloads(text: str, count: int | None = None) -> list[Workload]:
+def read_workloads(text: str, count: int | None = None, classes: PriorityClasses = None) -> list[Workload]:
     """The workloads of a manifest, or of an annotation's list, that ask for interfaces.
 
     count: of pods of each, where not that of the manifest.
@@ -317,13 +375,15 @@ def read_workloads(text: str, count: int | None = None) -> list[Workload]:
     for document in objects:
         pod = pod_of(document)
         if pod is not None and requests_interfaces(annotations_of(pod)):
-            workloads.append(_workload(document, pod, count))
+            workloads.append(_workload(document, pod, count, classes))
     if not workloads:
         raise MalformedError(f"no interfaces: nothing has an annotation {ANNOTATION} that asks for any")
     return workloads
 
 
-def _workload(document: Mapping[str, Any], pod: Mapping[str, Any], count: int | None) -> Workload:
+def _workload(
+    document: Mapping[str, Any], pod: Mapping[str, Any], count: int | None, classes: PriorityClasses
+) -> Workload:
     kind = document["kind"]
     try:
         meta = msgspec.convert(document.get("metadata") or {}, _Metadata)
@@ -332,19 +392,39 @@ def _workload(document: Mapping[str, Any], pod: Mapping[str, Any], count: int | 
         demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
         replicas = msgspec.convert(_replicas(document), int)
         devices = devices_of(spec)
+        priority_class = _priority_class(spec.priority_class_name, classes)
     except ValueError as error:
         raise MalformedError(f"manifest: {kind}: {error}") from error
     namespace = meta.namespace or "default"
+    gang = gang_of(namespace, spec.scheduling_group, labels)
     return Workload(
         name=f"{namespace}/{meta.name or meta.generate_name.rstrip('-') or kind.lower()}",
         namespace=namespace,
         request=_request(annotations_of(pod), devices),
         count=replicas if count is None else count,
-        priority=spec.priority or 0,
-        gang=gang_of(namespace, spec.scheduling_group, labels) is not None,
+        priority=priority_class.value if spec.priority is None else spec.priority,
+        preempts=(demand.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
+        depends_on_neighbours=spec.depends_on_neighbours,
+        gang=f"{gang.namespace}/{gang.name}" if gang else "",
         node_selector=demand.node_selector or {},
         tolerations=_tolerations(demand.lasting_tolerations()),
     )
+
+
+def _priority_class(name: str | None, classes: PriorityClasses) -> PriorityClass:
+    """The class of that name; without a name the cluster's default. ValueError for an unknown name."""
+    if not name:
+        defaults = (found for found in classes or () if found.global_default)
+        return min(defaults, key=lambda found: found.value, default=PriorityClass(name="", value=0))
+    if classes is None:
+        msg = f"priorityClassName: {shown(name)}: the PriorityClasses of the cluster are not known"
+        raise ValueError(msg)
+    found = next((found for found in classes if found.name == name), None)
+    if found is None:
+        names = ", ".join(sorted(found.name for found in classes))
+        msg = f"priorityClassName: {shown(name)}: the cluster's PriorityClasses are {names or 'none'}"
+        raise ValueError(msg)
+    return found
 
 
 def _with_text(spec: Any) -> Any:

@@ -9,20 +9,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections import Counter
+from datetime import datetime
+from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from math import ceil, inf
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from k8s_rdma.config.files import read_yaml
+from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.chart import EXTENDER_CONFIG, read_extender_config, read_placement_keys
 from k8s_rdma.kube.objects import PodObject
+from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.placement_annotation import (
@@ -32,12 +36,23 @@ from k8s_rdma.wire.placement_annotation import (
     decode_promise,
     encode,
 )
-from k8s_rdma.wire.rdma_node import LIST_PATH, RdmaNodeStatus, decode_status
+from k8s_rdma.wire.rdma_node import (
+    LIST_PATH,
+    RdmaNodeStatus,
+    contradictions,
+    covers,
+    decode_status,
+    silence,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-VERSION = 1
+    from k8s_rdma.core.preemption import ResourceDemand
+
+T = TypeVar("T")
+
+VERSION = 2
 
 _ADDRESS = re.compile(r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}(?:(?::[0-9a-fA-F]{2}){2})?\b")
 """A MAC address, or a GUID, which has two octets more."""
@@ -61,7 +76,8 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node; labels, taints and unschedulable as in Kubernetes' Node.
 
-    status: what it publishes; None where that cannot be read, for the reason `why`.
+    status: what it publishes; None where that cannot be read. why: the reason why it takes no pods, whatever
+    it publishes; empty where it does.
     """
 
     name: str
@@ -81,12 +97,32 @@ class TolerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     effect: str = ""
 
 
+class PreemptionPolicy(StrEnum):
+    """Kubernetes' preemption policies: whether a pod may have pods of lower priority evicted."""
+
+    LOWER = "PreemptLowerPriority"
+    NEVER = "Never"
+
+
+class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A PriorityClass of Kubernetes. global_default: whether pods have it that name none."""
+
+    name: str
+    value: int
+    global_default: bool = False
+    preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
+
+
 class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A pod that asks for interfaces or was promised some.
 
     node: empty while it is not bound. annotations: those that say so, a placement without its signature.
     devices: of extended resources, which its containers request. gang: name of its PodGroup.
     node_selector, tolerations: as in its specification, without tolerations that end.
+
+    The rest is for preemption. started: `status.startTime`. terminating: whether its deletion was requested.
+    requests: thousandths of each resource that it takes of its node; None where it may take other things.
+    depends_on_neighbours: whether it may matter to it which pods its node has.
     """
 
     namespace: str
@@ -99,6 +135,11 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     devices: dict[str, _Amount] = {}
     node_selector: dict[str, str] = {}
     tolerations: tuple[TolerationRecord, ...] = ()
+    preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
+    started: str = ""
+    terminating: bool = False
+    requests: dict[str, _Amount] | None = None
+    depends_on_neighbours: bool = False
 
     def promise(self) -> Promise | None:
         """The promise that it was bound with; None without one. MalformedError as `decode_own`."""
@@ -116,12 +157,17 @@ class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     vfs: _Amount | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cluster. strategy, limits: of its extender. unreadable: what is missing, one sentence each."""
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A cluster. strategy, limits, vf_resource: of its extender. unreadable: what is missing, in sentences.
+
+    priority_classes: None where they are not known, as in version 1.
+    """
 
     version: int
     strategy: Strategy = Strategy.BINPACK
     limits: tuple[NamespaceLimit, ...] = ()
+    vf_resource: str | None = None
+    priority_classes: tuple[PriorityClass, ...] | None = None
     unreadable: tuple[str, ...] = ()
     nodes: tuple[NodeRecord, ...] = ()
     pods: tuple[PodRecord, ...] = ()
@@ -145,18 +191,41 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 def decode_snapshot(data: bytes, origin: str) -> Snapshot:
     """Parse a snapshot. origin: the file's name.
 
-    MalformedError names the field, or the line of what is no JSON, and says so of a newer version.
+    MalformedError names the line and the field, or the line of what is no JSON, and says so of a newer
+    version.
     """
     _require_json(data, origin)
-    version = wire_json.decode(data, _version_decoder, origin).version
+    version = _decode(data, _version_decoder, origin).version
     if version > VERSION:
         msg = f"{origin}: version: {version} is newer than {VERSION}, the latest that this k8s-rdma reads"
         raise MalformedError(msg)
-    snapshot = wire_json.decode(data, _decoder, origin)
-    for fault in chain(wire_json.unknown_keys(Snapshot, msgspec.json.decode(data)), _duplicates(snapshot)):
-        msg = f"{origin}: {fault}"
-        raise MalformedError(msg)
+    snapshot = _decode(data, _decoder, origin)
+    unknown = wire_json.unknown_keys(Snapshot, msgspec.json.decode(data))
+    for why in chain(unknown, _contradictions(snapshot)):
+        raise _fault(data, origin, why)
     return snapshot
+
+
+def _decode(data: bytes, decoder: msgspec.json.Decoder[T], origin: str) -> T:
+    try:
+        return wire_json.decode(data, decoder, origin)
+    except MalformedError as error:
+        if isinstance(error.__cause__, msgspec.ValidationError):
+            raise _fault(data, origin, str(error.__cause__)) from error
+        raise
+
+
+_PATH = re.compile(r"`\$\.?(?P<decoded>[^`]*)`$|^(?P<own>[^ ]+): ")
+"""The path of a field in a sentence of msgspec's, or of ours."""
+
+
+def _fault(data: bytes, origin: str, why: str) -> MalformedError:
+    found = _PATH.search(why)
+    try:
+        line = wire_json.line_of(data.decode(), (found["decoded"] or found["own"] or "") if found else "")
+    except (RecursionError, UnicodeError):
+        return MalformedError(f"{origin}: {why}")
+    return MalformedError(f"{origin}: line {line}: {why}")
 
 
 def _require_json(data: bytes, origin: str) -> None:
@@ -177,15 +246,22 @@ def _place_of_fault(data: bytes) -> str:
     return ""
 
 
-def _duplicates(snapshot: Snapshot) -> Iterator[str]:
-    for field, values in (
-        ("nodes[].name", (node.name for node in snapshot.nodes)),
-        ("pods[].uid", (pod.uid for pod in snapshot.pods)),
-        ("limits[].namespace", (limit.namespace for limit in snapshot.limits)),
-    ):
-        yield from (
-            f"{field}: {value!r} is there twice" for value, times in Counter(values).items() if times > 1
-        )
+def _contradictions(snapshot: Snapshot) -> Iterator[str]:
+    """Find contradictions that no schema excludes."""
+    yield from _duplicates("nodes[{}].name", (node.name for node in snapshot.nodes))
+    yield from _duplicates("pods[{}].uid", (pod.uid for pod in snapshot.pods))
+    yield from _duplicates("limits[{}].namespace", (limit.namespace for limit in snapshot.limits))
+    for index, node in enumerate(snapshot.nodes):
+        if node.status is not None:
+            yield from (f"nodes[{index}].status: {why}" for why in contradictions(node.status))
+
+
+def _duplicates(field: str, values: Iterable[str]) -> Iterator[str]:
+    known: set[str] = set()
+    for index, value in enumerate(values):
+        if value in known:
+            yield f"{field.format(index)}: {value!r} is there twice"
+        known.add(value)
 
 
 # of a cluster
@@ -196,10 +272,11 @@ class _Toleration(TolerationRecord, frozen=True, kw_only=True, rename="camel"):
 
 
 class NodeDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a pod's specification that says which nodes it may be on."""
+    """The part of a pod's specification that says which nodes it may be on, and may be made room on."""
 
     node_selector: dict[str, str] | None = None
     tolerations: tuple[_Toleration, ...] | None = None
+    preemption_policy: PreemptionPolicy | None = None
 
     def lasting_tolerations(self) -> tuple[TolerationRecord, ...]:
         """The tolerations that do not end, as those do that admission adds to every pod."""
@@ -225,9 +302,29 @@ class _KubeNode(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-class _ExtenderConfig(msgspec.Struct, frozen=True):
+class _DemandingPod(msgspec.Struct, frozen=True):
+    spec: NodeDemand = NodeDemand()
+
+
+class _ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     strategy: Strategy = Strategy.BINPACK
     limits: tuple[NamespaceLimit, ...] = ()
+    vf_resource: str | None = None
+    placement_key_file: str | None = None
+    source: str = "crd"
+    stale_s: float = 60.0
+    node_lease_namespace: str = "k8s-rdma"
+
+
+class _LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    spec: _LeaseSpec = _LeaseSpec()
 
 
 def snapshot_of_cluster(kubeconfig: str | None, namespace: str) -> Snapshot:
@@ -239,47 +336,105 @@ def snapshot_of_cluster(kubeconfig: str | None, namespace: str) -> Snapshot:
 def take_snapshot(api: Documents, namespace: str) -> Snapshot:
     """Take a snapshot by the API server. namespace: the chart's, for the extender's configuration.
 
-    What cannot be read of one object is noted. ApiRefusedError and the like where a list cannot be read.
+    What cannot be read of one object is noted. ApiRefusedError and the like where nodes or pods cannot be
+    listed.
     """
     unreadable: list[str] = []
-    config = _extender_config(api, namespace, unreadable)
+    found = _extender_config(api, namespace, unreadable)
+    config = found or _ExtenderConfig(node_lease_namespace=namespace)
+    read = _promise_reader(api, namespace, found, unreadable)
+    silence_of = _silences(api, config, unreadable)  # before the reports that Leases name
     statuses = dict(_statuses(api.items(LIST_PATH)))
     nodes = []
     for item in api.items("/api/v1/nodes"):
         node = _converted(item, _KubeNode, "node", unreadable)
         if node is not None and node.metadata.name in statuses:
-            nodes.append(_node(node, statuses[node.metadata.name]))
+            nodes.append(_node(node, statuses[node.metadata.name], silence_of))
     pods = []
     for item in api.items("/api/v1/pods"):
         pod = _converted(item, PodObject, "pod", unreadable)
-        spec = _converted(item.get("spec"), NodeDemand, "pod", unreadable) if pod is not None else None
-        if spec is not None and (record := _pod(pod.view(), spec, unreadable)):
+        demanding = _converted(item, _DemandingPod, "pod", unreadable) if pod is not None else None
+        if demanding is not None and (record := _pod(pod, demanding.spec, read, unreadable)):
             pods.append(record)
     return Snapshot(
         version=VERSION,
         strategy=config.strategy,
         limits=config.limits,
+        vf_resource=config.vf_resource,
+        priority_classes=_priority_classes(api, unreadable),
         unreadable=tuple(unreadable),
         nodes=tuple(sorted(nodes, key=lambda node: node.name)),
         pods=tuple(sorted(pods, key=lambda pod: (pod.namespace, pod.name))),
     )
 
 
-def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> _ExtenderConfig:
-    name = f"configmap {namespace}/k8s-rdma-extender"
-    path = f"/api/v1/namespaces/{segment(namespace)}/configmaps/k8s-rdma-extender"
+def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> _ExtenderConfig | None:
     try:
-        found = api.get(path)
-        if found is not None:
-            text = str((found.get("data") or {}).get("extender.yaml") or "")
-            return msgspec.convert(read_yaml(text) or {}, _ExtenderConfig)
-        why = "there is none"
+        found = read_extender_config(api, (namespace,), _ExtenderConfig)
+        why = f"ConfigMap {namespace}/{EXTENDER_CONFIG}: there is none"
+    except (*API_ERRORS, MalformedError) as error:
+        found, why = None, error.message
+    if found is None:
+        unreadable.append(f"{why}; strategy and limits are taken for the defaults, and no VFs are counted")
+    return found
+
+
+def _promise_reader(
+    api: Documents, namespace: str, config: _ExtenderConfig | None, unreadable: list[str]
+) -> Callable[[PodView], Promise | None]:
+    """The way to read pods' promises as the extender does; without its keys they count unverified."""
+    why = "whether they are signed is not known"
+    if config is not None:
+        if config.placement_key_file is None:
+            return lambda pod: read_promise(pod, None, NO_POLICIES)
+        try:
+            keys = read_placement_keys(api, namespace)
+        except (*API_ERRORS, MalformedError) as error:
+            why = error.message
+        else:
+            return lambda pod: read_promise(pod, keys, NO_POLICIES)
+    unreadable.append(f"signatures of placements are not checked, and forged ones count: {why}")
+    return unverified_promise
+
+
+def _silences(
+    api: Documents, config: _ExtenderConfig, unreadable: list[str]
+) -> Callable[[str, RdmaNodeStatus], str]:
+    """The way to find why the extender refuses a node by its Lease; empty where it does not."""
+    if config.source != "crd":
+        return lambda _node, _status: ""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{segment(config.node_lease_namespace)}/leases"
+    leases: dict[str, _LeaseSpec] = {}
+    try:
+        for item in api.items(path):
+            lease = _converted(item, _Lease, "Lease", unreadable)
+            if lease is not None:
+                leases[lease.metadata.name] = lease.spec
     except API_ERRORS as error:
-        why = error.message
-    except (msgspec.ValidationError, ValueError) as error:
-        why = str(error)
-    unreadable.append(f"{name}: {why}; strategy and limits are taken for the defaults")
-    return _ExtenderConfig()
+        unreadable.append(f"{error.message}; nodes count as if their agents were alive")
+        return lambda _node, _status: ""
+    now = api.now()
+
+    def silence_of(node: str, status: RdmaNodeStatus) -> str:
+        lease, age_s = leases.get(node, _LeaseSpec()), inf
+        if lease.renew_time is not None and covers(status.generation, lease.holder_identity or ""):
+            age_s = (now - lease.renew_time).total_seconds()
+        return silence(age_s, config.stale_s, lease.lease_duration_seconds or 0)
+
+    return silence_of
+
+
+def _priority_classes(api: Documents, unreadable: list[str]) -> tuple[PriorityClass, ...] | None:
+    classes = []
+    try:
+        for item in api.items("/apis/scheduling.k8s.io/v1/priorityclasses"):
+            named = {**item, "name": (item.get("metadata") or {}).get("name")}
+            if found := _converted(named, PriorityClass, "PriorityClass", unreadable):
+                classes.append(found)
+    except API_ERRORS as error:
+        unreadable.append(f"{error.message}; manifests that name a PriorityClass are refused")
+        return None
+    return tuple(classes)
 
 
 def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeStatus | str]]:
@@ -297,14 +452,17 @@ def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeSt
             yield name, replace(status, pfs=pfs, macs=(), problems=())
 
 
-def _node(node: _KubeNode, status: RdmaNodeStatus | str) -> NodeRecord:
+def _node(
+    node: _KubeNode, status: RdmaNodeStatus | str, silence_of: Callable[[str, RdmaNodeStatus], str]
+) -> NodeRecord:
+    name = node.metadata.name
     return NodeRecord(
-        name=node.metadata.name,
+        name=name,
         labels=node.metadata.labels or {},
         taints=node.spec.taints or (),
         unschedulable=bool(node.spec.unschedulable),
         status=None if isinstance(status, str) else status,
-        why=status if isinstance(status, str) else "",
+        why=status if isinstance(status, str) else silence_of(name, status),
     )
 
 
@@ -318,19 +476,20 @@ def _converted(item: Any, kind: type[Any], noun: str, unreadable: list[str]) -> 
         return None
 
 
-def _pod(pod: PodView, spec: NodeDemand, unreadable: list[str]) -> PodRecord | None:
+def _pod(
+    found: PodObject, spec: NodeDemand, read: Callable[[PodView], Promise | None], unreadable: list[str]
+) -> PodRecord | None:
     """The record of an unfinished pod that has to do with interfaces."""
+    pod = found.view()
     own = {key: text for key, text in pod.annotations.items() if key != PLACEMENT_ANNOTATION}
     if pod.finished or not (requests_interfaces(own) or PLACEMENT_ANNOTATION in pod.annotations):
         return None
     annotations = {key: text for key, text in own.items() if key in REQUEST_ANNOTATIONS}
-    text = pod.annotations.get(PLACEMENT_ANNOTATION)
-    if text and pod.node is not None:
-        try:
-            promise = decode_own(text, uid=pod.uid, node=pod.node, keys=None)
+    try:
+        if promise := read(pod):
             annotations[PLACEMENT_ANNOTATION] = encode(promise.placement, pod.uid, None)
-        except MalformedError as error:
-            unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}")
+    except MalformedError as error:
+        unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}; it has what its node reports")
     return PodRecord(
         namespace=pod.namespace,
         name=pod.name,
@@ -342,7 +501,17 @@ def _pod(pod: PodView, spec: NodeDemand, unreadable: list[str]) -> PodRecord | N
         devices=dict(pod.devices),
         node_selector=spec.node_selector or {},
         tolerations=spec.lasting_tolerations(),
+        preemption_policy=spec.preemption_policy or PreemptionPolicy.LOWER,
+        started=pod.started,
+        terminating=pod.terminating,
+        requests=None if pod.demand is None else _thousandths(pod.demand),
+        depends_on_neighbours=found.spec.depends_on_neighbours,
     )
+
+
+def _thousandths(demand: ResourceDemand) -> dict[str, int]:
+    """The demand as kube-scheduler counts it: it rounds up as well."""
+    return {resource: ceil(1000 * amount) for resource, amount in demand}
 
 
 # without names
@@ -392,7 +561,7 @@ class _Anonymiser:
             ),
             conditions=tuple(replace(condition, message="") for condition in node.status.conditions),
         )
-        why = "its report cannot be read" if node.why else ""
+        why = "its report does not count" if node.why else ""
         return replace(node, name=self.node(node.name), labels=labels, status=status, why=why)
 
     def pod_record(self, pod: PodRecord) -> PodRecord:

@@ -7,11 +7,13 @@ kube-scheduler takes any, and this the first by name. Nothing here changes its a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.offers import Strategy, room_of
@@ -20,13 +22,14 @@ from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.planning.cluster import Cluster, Fit, Node
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, policy_of, relocated
+from k8s_rdma.planning.preemption import NO_ROOM, Preemption, obstacle_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 
 NOT_MODELLED = (
-    "not modelled: CPU, memory and other resources, affinity, topology spread, volumes, preemption, "
+    "not modelled: CPU, memory and other resources, affinity, topology spread, volumes, disruption budgets, "
     "addresses, namespace policies"
 )
 
@@ -41,6 +44,7 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
 
     count, placed: pods that there are to be, and that have a place. nodes: how many of these on each node.
     obstacles: where not all fit, the reasons, and the number of nodes that refuse the next pod for each.
+    no_eviction: where not all fit with preemption, why no pods are evicted for the next one.
     """
 
     name: str
@@ -48,6 +52,7 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
     placed: int
     nodes: dict[str, int] = {}
     obstacles: dict[str, int] = {}
+    no_eviction: str = ""
 
     @property
     def fits(self) -> bool:
@@ -55,76 +60,179 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
         return self.placed == self.count
 
 
-class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer about workloads that are placed beside each other, in their order.
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that loses its place. to: the node that takes it; empty where none does, for the reason `why`."""
 
-    unreadable: what is not counted.
+    pod: str
+    node: str
+    to: str = ""
+    why: str = ""
+
+
+class Eviction(Move, frozen=True, kw_only=True):
+    """A pod that is evicted for one of a workload. by: its name. priority: of the evicted pod."""
+
+    by: str
+    priority: int
+
+
+class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer about workloads that are placed beside each other, those of higher priority first.
+
+    evictions: of pods that lose their place to them. unreadable: what is not counted.
     """
 
     fits: bool
     workloads: tuple[WorkloadFit, ...]
+    evictions: tuple[Eviction, ...] = ()
     unreadable: tuple[str, ...] = ()
     not_modelled: str = NOT_MODELLED
 
 
-def fit(planned: PlannedCluster, workloads: Sequence[Workload]) -> FitAnswer:
-    """Place the workloads one after the other."""
+def fit(planned: PlannedCluster, workloads: Sequence[Workload], *, preempt: bool = False) -> FitAnswer:
+    """Place the workloads one after the other, those of higher priority first, and gangs as a whole.
+
+    preempt: whether to evict pods of lower priority where there is no place otherwise. The evicted ones are
+    placed anew in the end.
+    """
     trial = planned.copy()
-    found = tuple(_fill(trial, workload) for workload in workloads)
-    return FitAnswer(fits=all(entry.fits for entry in found), workloads=found, unreadable=planned.unreadable)
-
-
-def _fill(planned: PlannedCluster, workload: Workload) -> WorkloadFit:
-    """Place as many of the workload's pods as fit; of a gang all or none."""
-    if workload.obstacle:
-        obstacles = {workload.obstacle: len(planned.cluster)}
-        return WorkloadFit(name=workload.name, count=workload.count, placed=0, obstacles=obstacles)
-    cluster, request = planned.cluster, workload.request
-    eligible = planned.eligible(workload)
-    ranking = [
-        (-found.score, name)
-        for name, found in cluster.verdicts(request, eligible).items()
-        if isinstance(found, Fit)
-    ]
-    heapify(ranking)
-    bound: list[tuple[PodUid, NodeName]] = []
-    refusal = ""
-    while len(bound) < workload.count:
-        refusal = planned.limit_refusal(workload.namespace, request)
-        if refusal or not ranking:
-            break
-        _, name = heappop(ranking)
-        placement = cluster.place(request, name)
-        if isinstance(placement, Placement):
-            bound.append((planned.bind(workload, placement, len(bound)), name))
-        after = cluster.verdict(request, cluster.state(name))
-        if isinstance(after, Fit):
-            heappush(ranking, (-after.score, name))
-    is_whole = len(bound) == workload.count
-    obstacles = Counter({refusal: len(cluster)} if refusal else {})
-    if not is_whole and not refusal:
-        obstacles = _obstacles(planned, workload, eligible)
-    if workload.gang and not is_whole:
-        for uid, name in bound:
-            planned.release(uid, name)
-        bound = []
-    return WorkloadFit(
-        name=workload.name,
-        count=workload.count,
-        placed=len(bound),
-        nodes=dict(Counter(str(name) for _, name in bound)),
-        obstacles=dict(obstacles.most_common()),
+    found: list[WorkloadFit] = []
+    evicted: list[tuple[Filling, PodUid, Placement]] = []
+    for gang in _gangs(workloads):
+        fillings = [Filling.of(trial, workload, preempt=preempt) for workload in gang]
+        if gang[0].gang and not all(filling.answer.fits for filling in fillings):
+            found += _undone(fillings)
+        else:
+            found += (filling.answer for filling in fillings)
+            evicted += ((filling, *entry) for filling in fillings for entry in filling.evicted)
+    return FitAnswer(
+        fits=all(entry.fits for entry in found),
+        workloads=tuple(found),
+        evictions=_evictions(trial, evicted),
+        unreadable=planned.unreadable,
     )
 
 
-def _obstacles(planned: PlannedCluster, workload: Workload, eligible: Sequence[NodeName]) -> Counter[str]:
-    """Count the nodes by the reason for which they refuse one more pod."""
-    found = planned.cluster.verdicts(workload.request, eligible)
-    reasons = Counter(verdict.cause for verdict in found.values() if isinstance(verdict, Rejection))
-    ineligible = len(planned.cluster) - len(eligible)
-    if ineligible:
-        reasons["the node is cordoned, has a taint, or is not what nodeSelector selects"] = ineligible
-    return reasons
+def _gangs(workloads: Sequence[Workload]) -> Iterable[list[Workload]]:
+    """Group workloads by gang, each other by itself; those of higher priority come first."""
+    gangs: dict[str | int, list[Workload]] = {}
+    for number, workload in enumerate(sorted(workloads, key=lambda workload: -workload.priority)):
+        gangs.setdefault(workload.gang or number, []).append(workload)
+    return gangs.values()
+
+
+@dataclass(slots=True, kw_only=True)
+class Filling:
+    """The pods of one workload that were placed, by evicting others where that was allowed."""
+
+    planned: PlannedCluster
+    workload: Workload
+    eligible: Sequence[NodeName]
+    answer: WorkloadFit
+    preemption: Preemption | None
+    bound: list[tuple[PodUid, NodeName]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, planned: PlannedCluster, workload: Workload, *, preempt: bool = False) -> Filling:
+        """Place as many of the workload's pods as fit."""
+        eligible = planned.eligible(workload)
+        why = obstacle_of(planned, workload) if preempt else ""
+        preemption = Preemption(planned, workload, eligible) if preempt and not why else None
+        answer = WorkloadFit(name=workload.name, count=workload.count, placed=0)
+        filling = cls(
+            planned=planned, workload=workload, eligible=eligible, answer=answer, preemption=preemption
+        )
+        obstacles = {workload.obstacle: len(planned.cluster)} if workload.obstacle else filling._fill()
+        filling.answer = replace_fields(
+            answer,
+            placed=len(filling.bound),
+            nodes=dict(Counter(str(name) for _, name in filling.bound)),
+            obstacles=obstacles,
+            no_eviction=(why or NO_ROOM) if preempt and obstacles else "",
+        )
+        return filling
+
+    @property
+    def evicted(self) -> Sequence[tuple[PodUid, Placement]]:
+        """The pods that were evicted, with what they held."""
+        return self.preemption.evicted if self.preemption else ()
+
+    def undo(self) -> None:
+        """Have the pods hold nothing again, and the evicted ones what they held."""
+        for uid, name in self.bound:
+            self.planned.release(uid, name)
+        if self.preemption:
+            self.preemption.undo()
+
+    def _fill(self) -> dict[str, int]:
+        """Place pods one by one; the reasons why there is no place for one more, where one is needed."""
+        planned, workload, cluster = self.planned, self.workload, self.planned.cluster
+        ranking = [
+            (-found.score, name)
+            for name, found in cluster.verdicts(workload.request, self.eligible).items()
+            if isinstance(found, Fit)
+        ]
+        heapify(ranking)
+        while len(self.bound) < workload.count:
+            refusal = planned.limit_refusal(workload.namespace, workload.request)
+            if ranking and not refusal:
+                _, name = heappop(ranking)
+            elif self.preemption and (room := self.preemption.make_room()):
+                name = room
+            else:
+                return {refusal: len(cluster)} if refusal else self._obstacles()
+            placement = cluster.place(workload.request, name)
+            if isinstance(placement, Placement):
+                self.bound.append((planned.bind(workload, placement, len(self.bound)), name))
+                if self.preemption:
+                    self.preemption.search_again(name)
+            after = cluster.verdict(workload.request, cluster.state(name))
+            if isinstance(after, Fit):
+                heappush(ranking, (-after.score, name))
+        return {}
+
+    def _obstacles(self) -> dict[str, int]:
+        """Count the nodes by the reason for which they refuse one more pod."""
+        cluster = self.planned.cluster
+        found = cluster.verdicts(self.workload.request, self.eligible)
+        reasons = Counter(verdict.cause for verdict in found.values() if isinstance(verdict, Rejection))
+        ineligible = len(cluster) - len(self.eligible)
+        if ineligible:
+            reasons["the node is cordoned, has a taint, or is not what nodeSelector selects"] = ineligible
+        return dict(reasons.most_common())
+
+
+def _undone(fillings: Sequence[Filling]) -> Iterator[WorkloadFit]:
+    """Undo the parts of a gang, of which not all pods fit."""
+    for filling in reversed(fillings):
+        filling.undo()
+    for filling in fillings:
+        obstacles = filling.answer.obstacles or {"other pods of its gang do not fit": len(filling.eligible)}
+        yield replace_fields(filling.answer, placed=0, nodes={}, obstacles=obstacles)
+
+
+def _evictions(
+    planned: PlannedCluster, evicted: Iterable[tuple[Filling, PodUid, Placement]]
+) -> tuple[Eviction, ...]:
+    """Place evicted pods anew; those of higher priority, then the larger ones, first."""
+    victims = [
+        (relocated(planned.pods[uid], uid, placement), placement.node, filling.workload.name)
+        for filling, uid, placement in evicted
+    ]
+    found = []
+    for victim, node, name in sorted(victims, key=lambda entry: _turn(entry[0])):
+        move = _move(planned, victim, node)
+        found.append(
+            Eviction(
+                pod=move.pod, node=move.node, to=move.to, why=move.why, priority=victim.priority, by=name
+            )
+        )
+    return tuple(found)
+
+
+def _turn(workload: Workload) -> tuple[int, int, str]:
+    """The order in which pods that lose their place are placed anew."""
+    return -workload.priority, -Share.of_request(workload.request).mbps, workload.name
 
 
 # headroom
@@ -211,15 +319,6 @@ def stranded(cluster: Cluster) -> Iterator[StrandedPf]:
 # without
 
 
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that loses its place. to: the node that takes it; empty where none does, for the reason `why`."""
-
-    pod: str
-    node: str
-    to: str = ""
-    why: str = ""
-
-
 class WithoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The pods that lose their place; those of higher priority, then the larger ones, first."""
 
@@ -249,9 +348,7 @@ def lose(planned: PlannedCluster, losses: Losses) -> WithoutAnswer:
     for text, keeps_vfs in (*((pf, False) for pf in losses.pfs), *((link, True) for link in losses.links)):
         name, pf = trial.named_pf(text)
         displaced += [(workload, name) for workload in _lose(trial, name, pf, keeps_vfs=keeps_vfs)]
-    displaced.sort(
-        key=lambda entry: (-entry[0].priority, -Share.of_request(entry[0].request).mbps, entry[0].name)
-    )
+    displaced.sort(key=lambda entry: _turn(entry[0]))
     moves = tuple(_move(trial, workload, name) for workload, name in displaced)
     return WithoutAnswer(fits=all(move.to for move in moves), moves=moves, unreadable=planned.unreadable)
 
@@ -294,7 +391,7 @@ def _pods_on(
 
 
 def _move(planned: PlannedCluster, workload: Workload, node: NodeName) -> Move:
-    found = _fill(planned, workload)
+    found = Filling.of(planned, workload).answer
     why = "; ".join(f"{reason} ({number} nodes)" for reason, number in found.obstacles.items())
     return Move(pod=workload.name, node=node, to=next(iter(found.nodes), ""), why=why)
 

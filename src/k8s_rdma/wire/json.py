@@ -12,6 +12,7 @@ import mmap
 import re
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -158,6 +159,47 @@ def _syntax(data: Buffer | str) -> str:
     except (ValueError, RecursionError):
         pass
     return ""
+
+
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_BLANK = re.compile(r"[ \t\n\r]*")
+_python_decoder = json.JSONDecoder()
+
+
+def line_of(text: str, path: str) -> int:
+    """The line, from 1, of the value at a path such as `nodes[0].name`.
+
+    Where the document has no such value it is that of the nearest one above it. The text must be JSON;
+    RecursionError where it is nested too deep.
+    """
+    position = _skip_blank(text, 0)
+    for step in _STEP.finditer(path):
+        key = step[1] if step[2] is None else int(step[2])
+        below = next((start for name, start in _values(text, position) if name == key), None)
+        if below is None:
+            break
+        position = below
+    return text.count("\n", 0, position) + 1
+
+
+def _values(text: str, position: int) -> Iterator[tuple[str | int, int]]:
+    """The keys or indexes of an object or list, each with the position where its value begins."""
+    kind, position = text[position], _skip_blank(text, position + 1)
+    for index in count():
+        if kind not in "{[" or text[position] in "]}":
+            return
+        key: str | int = index
+        if kind == "{":
+            key, position = _python_decoder.raw_decode(text, position)
+            position = _skip_blank(text, _skip_blank(text, position) + 1)
+        yield key, position
+        position = _skip_blank(text, _python_decoder.raw_decode(text, position)[1])
+        position = _skip_blank(text, position + (text[position] == ","))
+
+
+def _skip_blank(text: str, position: int) -> int:
+    found = _BLANK.match(text, position)
+    return found.end() if found else position
 
 
 def _folded(key: str) -> str:

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from k8s_rdma import __version__
-from k8s_rdma.config.files import fit, read_yaml
+from k8s_rdma.config.files import fit, parse_config, read_yaml
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
@@ -69,6 +69,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.chart import read_extender_config
 from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
@@ -332,7 +333,6 @@ OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
 """Policies of a cluster whose own scheduler does not ask the extender."""
 
 _COMPONENT = "app.kubernetes.io/component"
-_CONFIGURATION = "k8s-rdma-extender"
 _NAMESPACE_POLICIES = "k8s-rdma-policies"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -383,27 +383,12 @@ class ClusterCollector:
         return tuple(self.api.items("/api/v1/pods", OURS))
 
     @cached_property
-    def _config_map(self) -> tuple[str, dict[str, str]]:
-        """The chart's for the extender: where it is, and what it holds; nothing where there is none."""
-        for namespace in self.namespaces:
-            path = f"/api/v1/namespaces/{namespace}/configmaps/{_CONFIGURATION}"
-            if (found := self.api.get(path)) is not None:
-                return f"ConfigMap {namespace}/{_CONFIGURATION}", found.get("data") or {}
-        return "", {}
-
-    @cached_property
     def _extender(self) -> ExtenderConfig | None:
         """The extender's configuration, where it is seen. MalformedError where it is none."""
-        source, text = self._config_map[0], self._config_map[1].get("extender.yaml")
-        if self.extender_file is not None:
-            source, text = str(self.extender_file), self.extender_file.read_text(encoding="utf-8")
-        if text is None:
-            return None
-        try:
-            return fit(ExtenderConfig, read_yaml(text) or {})
-        except (MalformedError, ValueError, yaml.YAMLError) as error:
-            msg = f"{source}: extender.yaml: {error}"
-            raise MalformedError(msg) from error
+        if self.extender_file is None:
+            return read_extender_config(self.api, self.namespaces, ExtenderConfig)
+        text = self.extender_file.read_text(encoding="utf-8")
+        return parse_config(ExtenderConfig, text, str(self.extender_file))
 
     @property
     def _leases(self) -> str:

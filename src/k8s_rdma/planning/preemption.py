@@ -1,0 +1,200 @@
+"""Preemption on a planned cluster: the node on which pods of lower priority make room for another, and they.
+
+kube-scheduler proposes victims where resources are short that it counts, the extender corrects them, and
+kube-scheduler takes the node whose victims matter least; all by the code that decides in production
+(`core.preemption`), but for kube-scheduler's choice of a node. Disruption budgets are not known.
+
+Source: `pickOneNodeForPreemption`, `pkg/scheduler/framework/preemption`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.preemption import (
+    NOT_STARTED,
+    Occupant,
+    Proposal,
+    conclude,
+    correct,
+    propose,
+)
+from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.planning.cluster import Fit
+from k8s_rdma.wire.rdma_node import RdmaNodeStatus, vfs_for_pods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from k8s_rdma.core.placement import Placement
+    from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
+    from k8s_rdma.planning.snapshot import PodRecord
+
+NO_ROOM = "evicting pods of lower priority makes no room where VFs are short"
+
+_OFFSET = 2**31
+"""Makes each priority positive, so that more victims always add up to more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A node, and the pods to evict there, the important ones first."""
+
+    node: NodeName
+    victims: tuple[Occupant, ...]
+
+    @property
+    def cost(self) -> tuple[int, int, int]:
+        """The order of nodes: highest priority, sum of priorities, number; nodes of the least come first."""
+        priorities = [victim.priority for victim in self.victims]
+        return max(priorities), sum(priority + _OFFSET for priority in priorities), len(priorities)
+
+    @property
+    def started(self) -> str:
+        """The time when the first of its most important victims started; the latest comes first."""
+        highest = max(victim.priority for victim in self.victims)
+        return min(victim.started or NOT_STARTED for victim in self.victims if victim.priority == highest)
+
+
+def obstacle_of(planned: PlannedCluster, workload: Workload) -> str:
+    """Describe why nobody is evicted for these pods, on any node; empty where somebody may be."""
+    resource = planned.vf_resource
+    if not workload.preempts:
+        return "their preemptionPolicy is Never"
+    if resource is None:
+        return "the extender has no vfResource, so that kube-scheduler counts no VFs"
+    if dict(workload.request.devices).get(resource, 0) != len(workload.request.interfaces):
+        return f"their containers do not request {len(workload.request.interfaces)} of {resource}"
+    return ""
+
+
+class Preemption:
+    """Rooms for the pods of a workload, one after the other, and the pods that were evicted for them."""
+
+    def __init__(self, planned: PlannedCluster, workload: Workload, eligible: Sequence[NodeName]) -> None:
+        self.evicted: list[tuple[PodUid, Placement]] = []
+        self._planned = planned
+        self._workload = workload
+        self._is_limited = planned.limit(workload.namespace) is not None
+        self._ended: list[tuple[PodUid, Placement]] = []
+        self._rooms: dict[NodeName, Room | None] = dict.fromkeys(eligible)
+        self._outdated = set(eligible)
+
+    def make_room(self) -> NodeName | None:
+        """Evict pods where they matter least, of equal nodes on the first by name; None where none helps.
+
+        Pods that are being deleted there end, too.
+        """
+        for name in self._outdated:
+            self._rooms[name] = self._search(name)
+        self._outdated.clear()
+        rooms = [room for room in self._rooms.values() if room is not None]
+        if not rooms:
+            return None
+        least = min(room.cost for room in rooms)
+        rooms = [room for room in rooms if room.cost == least]
+        latest = max(room.started for room in rooms)
+        room = min((room for room in rooms if room.started == latest), key=lambda room: room.node)
+        terminating = self._terminating(room.node)
+        for uid in dict.fromkeys((*(victim.uid for victim in room.victims), *terminating)):
+            entries = self._ended if uid in terminating else self.evicted
+            entries.append((uid, self._planned.release(uid, room.node)))
+        self.search_again(room.node)
+        return room.node
+
+    def search_again(self, name: NodeName) -> None:
+        """Pods came or went on a node. With a limit of the namespace that matters to all nodes."""
+        self._outdated |= self._rooms.keys() if self._is_limited else {name}
+
+    def undo(self) -> None:
+        """Have all pods hold again what they held."""
+        for uid, placement in (*self.evicted, *self._ended):
+            self._planned.restore(uid, placement)
+        self.evicted.clear()
+        self._ended.clear()
+
+    def _search(self, name: NodeName) -> Room | None:
+        pods, terminating = self._pods(name), self._terminating(name)
+        lesser = {uid: _occupant(pod) for uid, pod in pods.items() if pod.priority < self._workload.priority}
+        proposed = conclude(propose(lesser.values(), _unprotected), self._scheduler_fits(name, pods))
+        if not proposed:
+            return None
+        proposal = Proposal(
+            uids=proposed,
+            occupants={uid: lesser[uid] for uid in proposed},
+            terminating=terminating,
+            replaceable=not self._workload.depends_on_neighbours,
+        )
+        others = [pod for uid, pod in lesser.items() if uid not in terminating]
+        victims = conclude(correct(proposal, others, _unprotected), self._extender_fits(name, terminating))
+        return Room(name, tuple(lesser[uid] for uid in victims.uids)) if victims else None
+
+    def _terminating(self, name: NodeName) -> frozenset[PodUid]:
+        return frozenset(uid for uid, pod in self._pods(name).items() if pod.terminating)
+
+    def _pods(self, name: NodeName) -> dict[PodUid, PodRecord]:
+        """The pods of which something is known that hold interfaces on a node."""
+        records = self._planned.pods
+        return {uid: records[uid] for uid in self._planned.cluster.node(name).pods if uid in records}
+
+    def _scheduler_fits(
+        self, name: NodeName, pods: dict[PodUid, PodRecord]
+    ) -> Callable[[Collection[PodUid]], bool]:
+        """What kube-scheduler counts itself: VFs, and devices of exclusive resources."""
+        status = self._planned.nodes[name].status
+        capacity = _capacity(status, self._planned.vf_resource) if status else {}
+        devices = self._workload.request.devices
+        needs = {resource: number for resource, number in devices if resource in capacity}
+
+        def fits(evicted: Collection[PodUid]) -> bool:
+            left = [pod.devices for uid, pod in pods.items() if uid not in evicted]
+            return all(
+                number + sum(devices.get(resource, 0) for devices in left) <= capacity[resource]
+                for resource, number in needs.items()
+            )
+
+        return fits
+
+    def _extender_fits(
+        self, name: NodeName, terminating: Collection[PodUid]
+    ) -> Callable[[Collection[PodUid]], bool]:
+        planned, workload = self._planned, self._workload
+
+        def fits(evicted: Collection[PodUid]) -> bool:
+            state = planned.cluster.state_without(name, {*evicted, *terminating})
+            if not isinstance(planned.cluster.verdict(workload.request, state), Fit):
+                return False
+            freed = planned.share(name, evicted, workload.namespace)
+            return not planned.limit_refusal(workload.namespace, workload.request, freed)
+
+        return fits
+
+
+def _unprotected(_pods: object) -> Collection[PodUid]:
+    return ()
+
+
+def _capacity(status: RdmaNodeStatus, vf_resource: str | None) -> dict[str, int]:
+    """The amounts of the resources that a node offers to kubelet, as far as a snapshot has them."""
+    capacity = Counter[str]()
+    for pf in status.pfs:
+        capacity.update({pool.resource: pool.vfs for pool in pf.pools})
+    if vf_resource is not None:
+        capacity[vf_resource] = vfs_for_pods(status)
+    return dict(capacity)
+
+
+def _occupant(pod: PodRecord) -> Occupant:
+    return Occupant(
+        uid=PodUid(pod.uid),
+        namespace=pod.namespace,
+        name=pod.name,
+        priority=pod.priority,
+        started=pod.started,
+        demand=None
+        if pod.requests is None
+        else tuple((resource, Fraction(amount, 1000)) for resource, amount in sorted(pod.requests.items())),
+    )

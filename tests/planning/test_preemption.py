@@ -1,0 +1,231 @@
+"""Evictions on a planned cluster: who goes, where, for whom, and when nobody does."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from extender.node_server import pf
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.planning.planned_cluster import Workload, read_workloads
+from k8s_rdma.planning.preemption import NO_ROOM
+from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, PreemptionPolicy, PriorityClass
+from k8s_rdma.planning.whatif import FitAnswer, fit
+from planning.test_whatif import asks, manifest, node, planned
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VFS = "k8s-rdma.io/vf"
+GANG = {"scheduling.x-k8s.io/pod-group": "g"}
+CLASSES = (
+    PriorityClass(name="urgent", value=1_000),
+    PriorityClass(name="patient", value=1_000, preemption_policy=PreemptionPolicy.NEVER),
+)
+
+
+def holder(name: str, node: str, *rates: int, **more: Any) -> PodRecord:
+    """A pod that is bound, and takes its VFs and a core."""
+    defaults: dict[str, Any] = {"namespace": "team", "devices": {VFS: len(rates)}, "requests": {"cpu": 1_000}}
+    return PodRecord(name=name, uid=name, node=node, annotations=asks(*rates), **{**defaults, **more})
+
+
+def full(name: str, **held: int) -> NodeRecord:
+    """A node of 10 Gb/s all of whose VFs are in use."""
+    return node(name, pf(vfs=len(held)), held=held)
+
+
+def urgent(*rates: int, name: str = "urgent", vfs: int | None = None, **more: Any) -> list[Workload]:
+    limits = {VFS: str(len(rates) if vfs is None else vfs)}
+    pod = {
+        "priorityClassName": name,
+        "containers": [{"resources": {"limits": limits}}],
+        **more.pop("pod", {}),
+    }
+    return read_workloads(manifest(*rates, pod=pod, **more), classes=CLASSES)
+
+
+def asked(workloads: list[Workload], *nodes: NodeRecord, **more: Any) -> FitAnswer:
+    return fit(planned(*nodes, **{"vf_resource": VFS, **more}), workloads, preempt=True)
+
+
+def victims(answer: FitAnswer) -> Mapping[str, str]:
+    return {eviction.pod.partition("/")[2]: eviction.node for eviction in answer.evictions}
+
+
+OLDER, YOUNGER = {"started": "2026-11-20T00:00:00Z"}, {"started": "2026-11-21T00:00:00Z"}
+TWO_PODS = (holder("much", "w1", 8_000, **OLDER), holder("little", "w1", 1_000, **YOUNGER))
+
+
+def test_pod_that_has_the_bandwidth_goes_and_not_the_younger_one():
+    answer = asked(urgent(7_000), full("w1", much=8_000, little=1_000), pods=TWO_PODS)
+    assert answer.fits
+    [eviction] = answer.evictions
+    assert (eviction.pod, eviction.node, eviction.by) == ("team/much", "w1", "team/web")
+    assert eviction.to == ""
+    assert "Mb/s" in eviction.why
+
+
+def test_younger_pod_goes_as_well_where_the_other_does_not_surely_free_as_much():
+    much, little = TWO_PODS
+    for pods in (
+        (holder("much", "w1", 8_000, requests={"cpu": 500}, **OLDER), little),
+        (much, holder("little", "w1", 1_000, requests=None, **YOUNGER)),
+    ):
+        answer = asked(urgent(7_000), full("w1", much=8_000, little=1_000), pods=pods)
+        assert victims(answer) == {"much": "w1", "little": "w1"}
+    picky = urgent(7_000, pod={"affinity": {"podAffinity": {}}})
+    assert len(asked(picky, full("w1", much=8_000, little=1_000), pods=TWO_PODS).evictions) == 2
+
+
+def test_without_preemption_nobody_goes():
+    cluster = planned(full("w1", much=8_000, little=1_000), pods=TWO_PODS, vf_resource=VFS)
+    answer = fit(cluster, urgent(7_000))
+    assert (answer.fits, answer.evictions, answer.workloads[0].no_eviction) == (False, (), "")
+
+
+def test_evicted_pods_go_where_they_fit():
+    answer = asked(
+        urgent(7_000),
+        full("w1", much=8_000, little=1_000),
+        node("w2", pf(vfs=4, mbps=5_000)),
+        pods=(
+            holder("much", "w1", 8_000, **OLDER),
+            holder("little", "w1", 1_000, requests={"cpu": 9_000}, **YOUNGER),
+        ),
+    )
+    assert [(eviction.pod, eviction.to) for eviction in answer.evictions] == [
+        ("team/much", ""),
+        ("team/little", "w1"),  # it went because it might not fit, and does
+    ]
+
+
+def test_pods_of_equal_or_higher_priority_stay():
+    for priority in (1_000, 2_000):
+        pods = (holder("a", "w1", 8_000, priority=priority),)
+        answer = asked(urgent(7_000), full("w1", a=8_000), pods=pods)
+        assert not answer.fits
+        assert not answer.evictions
+        assert answer.workloads[0].no_eviction == NO_ROOM
+
+
+def test_nobody_goes_where_only_bandwidth_is_short():
+    answer = asked(urgent(7_000), node("w1", pf(vfs=4), held={"a": 8_000}), pods=(holder("a", "w1", 8_000),))
+    assert not answer.fits
+    assert not answer.evictions
+
+
+@pytest.mark.parametrize(
+    ("workloads", "vf_resource", "why"),
+    [
+        (urgent(7_000, name="patient"), VFS, "preemptionPolicy is Never"),
+        (urgent(7_000, pod={"preemptionPolicy": "Never"}), VFS, "preemptionPolicy is Never"),
+        (urgent(7_000), None, "the extender has no vfResource"),
+        (urgent(7_000, vfs=0), VFS, "their containers do not request 1 of k8s-rdma.io/vf"),
+    ],
+)
+def test_it_is_said_why_nobody_may_be_evicted(workloads: list[Workload], vf_resource: str | None, why: str):
+    answer = asked(workloads, full("w1", a=8_000), pods=(holder("a", "w1", 8_000),), vf_resource=vf_resource)
+    assert not answer.fits
+    assert not answer.evictions
+    assert why in answer.workloads[0].no_eviction
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "evicted"),
+    [
+        ({"priority": 5}, {"priority": 4}, "b"),
+        (OLDER, YOUNGER, "b"),
+        (YOUNGER, {"started": ""}, "b"),
+        ({}, {}, "a"),
+    ],
+)
+def test_node_is_chosen_whose_pods_matter_least(first: dict[str, Any], second: dict[str, Any], evicted: str):
+    pods = (holder("a", "w1", 8_000, **first), holder("b", "w2", 8_000, **second))
+    answer = asked(urgent(7_000), full("w1", a=8_000), full("w2", b=8_000), pods=pods)
+    assert list(victims(answer)) == [evicted]
+
+
+def test_fewer_victims_are_preferred():
+    pods = (holder("a", "w1", 4_000), holder("b", "w1", 4_000), holder("c", "w2", 8_000))
+    answer = asked(urgent(7_000), full("w1", a=4_000, b=4_000), full("w2", c=8_000), pods=pods)
+    assert victims(answer) == {"c": "w2"}
+
+
+def test_every_pod_of_a_workload_gets_its_room():
+    pods = tuple(holder(f"p{number}", f"w{number}", 8_000) for number in range(4))
+    nodes = [full(f"w{number}", **{f"p{number}": 8_000}) for number in range(4)]
+    answer = asked(urgent(7_000, replicas=3), *nodes, node("w9"), pods=pods)
+    assert answer.fits
+    assert answer.workloads[0].nodes == {"w9": 1, "w0": 1, "w1": 1}
+    assert victims(answer) == {"p0": "w0", "p1": "w1"}
+
+
+def test_gang_that_does_not_fit_as_a_whole_evicts_nobody():
+    pods = tuple(holder(f"p{number}", f"w{number}", 8_000) for number in range(2))
+    nodes = [full(f"w{number}", **{f"p{number}": 8_000}) for number in range(2)]
+    workloads = urgent(7_000, replicas=3, labels=GANG) + urgent(7_000, replicas=1)
+    answer = asked(workloads, *nodes, pods=pods)
+    assert [found.placed for found in answer.workloads] == [0, 1]
+    assert victims(answer) == {"p0": "w0"}
+    assert asked(urgent(7_000, replicas=2, labels=GANG), *nodes, pods=pods).fits
+
+
+def test_workloads_of_higher_priority_come_first_so_that_none_evicts_another():
+    low = read_workloads(manifest(9_000), classes=CLASSES)
+    answer = asked(low + urgent(9_000), node("w1", pf(vfs=1)))
+    assert [(found.placed, found.count) for found in answer.workloads] == [(1, 1), (0, 1)]
+    assert not answer.evictions
+
+
+def test_room_of_pods_that_are_being_deleted_is_waited_for():
+    pods = (holder("ends", "w1", 8_000, terminating=True, **YOUNGER), holder("stays", "w1", 1_000, **OLDER))
+    answer = asked(urgent(7_000), full("w1", ends=8_000, stays=1_000), pods=pods)
+    assert answer.fits
+    assert victims(answer) == {}
+
+
+def test_pods_of_the_own_namespace_make_room_in_its_limit():
+    limits = (NamespaceLimit(namespace="team", reserved_mbps=9_000),)
+    pods = (holder("own", "w1", 8_000), holder("other", "w2", 8_000, namespace="x"))
+    answer = asked(urgent(7_000), full("w1", own=8_000), full("w2", other=8_000), pods=pods, limits=limits)
+    assert victims(answer) == {"own": "w1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "why"),
+    [
+        ("absent", CLASSES, "manifest: Deployment: priorityClassName: absent: .* are patient, urgent"),
+        ("absent", (), "are none"),
+        ("urgent", None, "the PriorityClasses of the cluster are not known"),
+    ],
+)
+def test_unknown_priority_class_is_refused(name: str, classes: Any, why: str):
+    with pytest.raises(MalformedError, match=why):
+        read_workloads(manifest(1, pod={"priorityClassName": name}), classes=classes)
+
+
+def test_priority_is_the_classs_or_the_clusters_default():
+    default = PriorityClass(
+        name="default", value=7, global_default=True, preemption_policy=PreemptionPolicy.NEVER
+    )
+    [workload] = read_workloads(manifest(1), classes=(*CLASSES, default))
+    assert (workload.priority, workload.preempts) == (7, False)
+    [workload] = read_workloads(manifest(1, pod={"priorityClassName": "urgent"}), classes=(*CLASSES, default))
+    assert (workload.priority, workload.preempts) == (1_000, True)
+    [workload] = read_workloads(manifest(1))
+    assert (workload.priority, workload.preempts) == (0, True)
+
+
+def test_gang_of_several_manifests_is_placed_as_a_whole():
+    pods = [
+        {"kind": "Pod", "metadata": {"name": name, "labels": GANG, "annotations": asks(9_000)}, "spec": {}}
+        for name in ("a", "b")
+    ]
+    workloads = read_workloads("\n---\n".join(map(json.dumps, pods)))
+    answer = fit(planned(node("w1")), workloads)
+    assert [found.placed for found in answer.workloads] == [0, 0]
+    assert answer.workloads[0].obstacles == {"other pods of its gang do not fit": 1}
+    assert fit(planned(node("w1"), node("w2")), workloads).fits
