@@ -6,13 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
-from extender.node_server import pf
+from extender.node_server import pf, report
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.planned_cluster import Workload, read_workloads
 from k8s_rdma.planning.preemption import NO_ROOM
 from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, PreemptionPolicy, PriorityClass
-from k8s_rdma.planning.whatif import FitAnswer, fit
+from k8s_rdma.planning.whatif import FitAnswer, fit, headroom
+from k8s_rdma.wire.rdma_node import status_of
 from planning.test_whatif import asks, manifest, node, planned
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ def test_nobody_goes_where_only_bandwidth_is_short():
         (urgent(7_000, name="patient"), VFS, "preemptionPolicy is Never"),
         (urgent(7_000, pod={"preemptionPolicy": "Never"}), VFS, "preemptionPolicy is Never"),
         (urgent(7_000), None, "the extender has no vfResource"),
-        (urgent(7_000, vfs=0), VFS, "their containers do not request 1 of k8s-rdma.io/vf"),
+        (urgent(7_000, vfs=0), VFS, "their containers do not request k8s-rdma.io/vf"),
     ],
 )
 def test_it_is_said_why_nobody_may_be_evicted(workloads: list[Workload], vf_resource: str | None, why: str):
@@ -192,6 +194,33 @@ def test_pods_of_the_own_namespace_make_room_in_its_limit():
     pods = (holder("own", "w1", 8_000), holder("other", "w2", 8_000, namespace="x"))
     answer = asked(urgent(7_000), full("w1", own=8_000), full("w2", other=8_000), pods=pods, limits=limits)
     assert victims(answer) == {"own": "w1"}
+
+
+def test_pod_whose_vfs_are_counted_wrong_fits_nowhere():
+    [found] = asked(urgent(1_000, vfs=2), node("w1")).workloads
+    why = "asks for 1 interfaces, but requests 2 of k8s-rdma.io/vf"
+    assert (found.placed, found.obstacles) == (0, {why: 1})
+
+
+def test_devices_of_exclusive_resources_are_counted_without_vf_resource():
+    devices = {"example.com/nic": 1}
+    reported = report("w1", pf(vfs=0, pools=devices), held={"a": 0})
+    [allocation] = reported.allocations
+    interfaces = tuple(replace(entry, pool="example.com/nic") for entry in allocation.interfaces)
+    reported = replace(reported, allocations=(replace(allocation, interfaces=interfaces),))
+    record = NodeRecord(name="w1", status=status_of(reported))
+    pods = (holder("a", "w1", devices=devices),)
+    limits = {"resources": {"limits": {"example.com/nic": "1"}}}
+    answer = asked(urgent(0, pod={"containers": [limits]}), record, pods=pods, vf_resource=None)
+    assert victims(answer) == {"a": "w1"}
+    without = node("w2", pf(vfs=4))
+    cluster = planned(record, without, pods=pods)
+    workloads = urgent(0, pod={"containers": [limits]})
+    assert headroom(cluster, workloads).shapes[0].pods == 0
+    [found] = fit(cluster, workloads).workloads
+    assert found.obstacles == {"too few devices of example.com/nic": 2}
+    empty = replace(record, status=status_of(report("w1", pf(vfs=0, pools=devices))))
+    assert headroom(planned(empty), workloads).shapes[0].pods == 1
 
 
 @pytest.mark.parametrize(

@@ -308,11 +308,17 @@ def fit(kind: type[T], document: object) -> T:
 
 
 def parse_config(kind: type[T], text: str, source: str) -> T:
-    """Parse the text of a configuration file; MalformedError names its source and the field."""
+    """Parse the text of a configuration file; MalformedError names its source, line and field."""
     try:
-        return fit(kind, read_yaml(text) or {})
+        document, node = _compose(text)
+        document, _ = with_current_keys({} if document is None else document)
     except (MalformedError, ValueError, yaml.YAMLError) as error:
-        raise MalformedError(f"{source}: {error}") from error
+        raise MalformedError(f"{source}: {_reason(error)}") from error
+    try:
+        return convert(kind, document)
+    except msgspec.ValidationError as error:
+        refusal = _refusal(kind, document, source, {}, node)
+        raise MalformedError(refusal or f"{source}: {error}") from error
 
 
 def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:

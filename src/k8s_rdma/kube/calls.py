@@ -31,6 +31,7 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
 
+from k8s_rdma.config.files import parse_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
     TOO_LARGE,
@@ -358,6 +359,24 @@ class Selection:
     def query(self) -> dict[str, str]:
         """The parameters that select them."""
         return {"fieldSelector": build_selector(dict(self.fields), for_fields=True)} if self.fields else {}
+
+
+EXTENDER_CONFIG = "k8s-rdma-extender"
+"""The ConfigMap in which the chart has the extender's configuration."""
+
+
+def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T]) -> T | None:
+    """Read the extender's configuration of the first namespace that has it; None where none has.
+
+    kind: the model to read it as, which may leave out keys. MalformedError names the ConfigMap and the field;
+    ApiRefusedError and the like.
+    """
+    for namespace in namespaces:
+        found = api.get(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{EXTENDER_CONFIG}")
+        text = ((found or {}).get("data") or {}).get("extender.yaml")
+        if isinstance(text, str):
+            return parse_config(kind, text, f"ConfigMap {namespace}/{EXTENDER_CONFIG}: extender.yaml")
+    return None
 
 
 def connections_of(client: AsyncClient) -> httpx2.AsyncClient:

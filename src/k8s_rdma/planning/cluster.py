@@ -79,6 +79,16 @@ class Node:
         """Add up the use of each PF."""
         return used_on_node(reported=self.pods, foreign=self.foreign, promised={}, inventory=self.inventory)
 
+    def devices(self, vf_resource: str | None) -> Counter[str]:
+        """Count the devices of each resource that kubelet has; vf_resource: by which VFs are counted."""
+        found = Counter[str]()
+        for pf in self.inventory.pfs:
+            found.update(pf.pools)
+            if vf_resource is not None:
+                foreign = self.foreign.get(pf.pci, NOTHING_USED)
+                found[vf_resource] += max(0, pf.capacity_vfs - foreign.vfs)
+        return found
+
 
 @dataclass(slots=True)
 class _Judgements:

@@ -75,7 +75,8 @@ class Workload:
 class PlannedCluster:
     """A cluster with what is known of its nodes and pods. unreadable: what is missing, a sentence each.
 
-    vf_resource: by which kube-scheduler counts VFs; None where it does not.
+    vf_resource: by which kube-scheduler counts VFs; None where it does not. counted: all resources that it
+    counts and pods have interfaces by. free_devices: of these, by node.
     """
 
     cluster: Cluster
@@ -85,6 +86,8 @@ class PlannedCluster:
     vf_resource: str | None
     priority_classes: PriorityClasses
     unreadable: tuple[str, ...]
+    counted: set[str] = field(default_factory=set)
+    free_devices: dict[NodeName, Counter[str]] = field(default_factory=dict)
     _mbps: Counter[str] = field(default_factory=Counter)
     _vfs: Counter[str] = field(default_factory=Counter)
 
@@ -112,7 +115,7 @@ class PlannedCluster:
                 unreadable.append(f"node {name}: {error}")
         for name in promised.keys() - set(planned.cluster):
             for uid, placement in promised[name].items():
-                planned._count(uid, placement.interfaces, +1)
+                planned._count(name, uid, placement.interfaces, +1)
         planned.unreadable = tuple(unreadable)
         return planned
 
@@ -123,6 +126,8 @@ class PlannedCluster:
             cluster=cluster or self.cluster.copy(),
             nodes=dict(self.nodes),
             pods=dict(self.pods),
+            counted=set(self.counted),
+            free_devices={name: Counter(devices) for name, devices in self.free_devices.items()},
             _mbps=Counter(self._mbps),
             _vfs=Counter(self._vfs),
         )
@@ -131,19 +136,22 @@ class PlannedCluster:
         """Add a node with the pods on it."""
         self.cluster.add_node(name, node)
         self.nodes[name] = record
+        self.free_devices[name] = node.devices(self.vf_resource)
+        self.counted |= self.free_devices[name].keys()
         for uid, interfaces in node.pods.items():
-            self._count(uid, interfaces, +1)
+            self._count(name, uid, interfaces, +1)
 
     def remove_node(self, name: NodeName) -> Node:
         """Remove a node with the pods on it. KeyError where there is none."""
         node = self.cluster.remove_node(name)
+        del self.free_devices[name]
         for uid, interfaces in node.pods.items():
-            self._count(uid, interfaces, -1)
+            self._count(name, uid, interfaces, -1)
         return node
 
-    def bind(self, workload: Workload, placement: Placement, number: int) -> PodUid:
-        """Have the pod of that number of a workload hold a placement; its UID."""
-        uid = PodUid(f"whatif/{workload.name}/{number}")
+    def bind(self, workload: Workload, placement: Placement) -> PodUid:
+        """Have one more pod of a workload hold a placement; its UID."""
+        uid = PodUid(f"whatif/{len(self.pods)}")
         self.pods[uid] = PodRecord(
             namespace=workload.namespace,
             name=workload.name,
@@ -153,20 +161,20 @@ class PlannedCluster:
             devices=dict(workload.request.devices),
         )
         self.cluster.bind(uid, placement)
-        self._count(uid, placement.interfaces, +1)
+        self._count(placement.node, uid, placement.interfaces, +1)
         return uid
 
     def release(self, uid: PodUid, name: NodeName) -> Placement:
         """End what a pod holds on a node, and return it. KeyError where it holds nothing there."""
         placement = self.placement(uid, name)
-        self._count(uid, placement.interfaces, -1)
+        self._count(name, uid, placement.interfaces, -1)
         self.cluster.release(uid, name)
         return placement
 
     def restore(self, uid: PodUid, placement: Placement) -> None:
         """Have a pod hold again what it held before `release`."""
         self.cluster.bind(uid, placement)
-        self._count(uid, placement.interfaces, +1)
+        self._count(placement.node, uid, placement.interfaces, +1)
 
     def placement(self, uid: PodUid, name: NodeName) -> Placement:
         """The interfaces that a pod holds on a node. KeyError where it holds nothing there."""
@@ -192,6 +200,19 @@ class PlannedCluster:
             msg = f"PF {text}: wanted NODE/PF, with one of the PFs of node {node}: {names}"
             raise MalformedError(msg)
         return name, found
+
+    def device_room(self, name: NodeName, request: Request) -> int | None:
+        """The number of such pods for which a node has devices; None where kube-scheduler counts none."""
+        free = self.free_devices[name]
+        rooms = [free[resource] // number for resource, number in request.devices if resource in self.counted]
+        return max(0, min(rooms)) if rooms else None
+
+    def count_refusal(self, request: Request) -> str:
+        """Describe how the extender refuses pods for the number of VFs that kube-scheduler would count."""
+        number, interfaces = dict(request.devices).get(self.vf_resource or "", 0), len(request.interfaces)
+        if number in (0, interfaces):
+            return ""
+        return f"asks for {interfaces} interfaces, but requests {number} of {self.vf_resource}"
 
     def share(self, name: NodeName, uids: Iterable[PodUid], namespace: str) -> Share:
         """Add up what those pods of a namespace hold on a node."""
@@ -226,12 +247,16 @@ class PlannedCluster:
         used = Share(self._mbps[namespace] - freed.mbps, self._vfs[namespace] - freed.vfs)
         return used.refusal(namespace, Share.of_request(request), limit.reserved_mbps, limit.vfs)
 
-    def _count(self, uid: PodUid, interfaces: tuple[PlacedInterface, ...], sign: int) -> None:
+    def _count(self, name: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...], sign: int) -> None:
         pod = self.pods.get(uid)
-        if pod is not None:
-            share = Share.of_interfaces(interfaces)
-            self._mbps[pod.namespace] += sign * share.mbps
-            self._vfs[pod.namespace] += sign * share.vfs
+        if pod is None:
+            return
+        share = Share.of_interfaces(interfaces)
+        self._mbps[pod.namespace] += sign * share.mbps
+        self._vfs[pod.namespace] += sign * share.vfs
+        if name in self.free_devices:
+            for resource in pod.devices.keys() & self.counted:
+                self.free_devices[name][resource] -= sign * pod.devices[resource]
 
 
 def _promised(pods: Iterable[PodRecord], unreadable: list[str]) -> dict[NodeName, dict[PodUid, Placement]]:

@@ -9,9 +9,7 @@ Source: `pickOneNodeForPreemption`, `pkg/scheduler/framework/preemption`.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.preemption import (
@@ -24,7 +22,6 @@ from k8s_rdma.core.preemption import (
 )
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.planning.cluster import Fit
-from k8s_rdma.wire.rdma_node import RdmaNodeStatus, vfs_for_pods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -61,14 +58,13 @@ class Room:
 
 def obstacle_of(planned: PlannedCluster, workload: Workload) -> str:
     """Describe why nobody is evicted for these pods, on any node; empty where somebody may be."""
-    resource = planned.vf_resource
     if not workload.preempts:
         return "their preemptionPolicy is Never"
-    if resource is None:
+    if any(resource in planned.counted for resource, _ in workload.request.devices):
+        return ""
+    if planned.vf_resource is None:
         return "the extender has no vfResource, so that kube-scheduler counts no VFs"
-    if dict(workload.request.devices).get(resource, 0) != len(workload.request.interfaces):
-        return f"their containers do not request {len(workload.request.interfaces)} of {resource}"
-    return ""
+    return f"their containers do not request {planned.vf_resource}, so that kube-scheduler counts no VFs"
 
 
 class Preemption:
@@ -118,7 +114,7 @@ class Preemption:
 
     def _search(self, name: NodeName) -> Room | None:
         pods, terminating = self._pods(name), self._terminating(name)
-        lesser = {uid: _occupant(pod) for uid, pod in pods.items() if pod.priority < self._workload.priority}
+        lesser = {uid: pod.occupant() for uid, pod in pods.items() if pod.priority < self._workload.priority}
         proposed = conclude(propose(lesser.values(), _unprotected), self._scheduler_fits(name, pods))
         if not proposed:
             return None
@@ -144,16 +140,14 @@ class Preemption:
         self, name: NodeName, pods: dict[PodUid, PodRecord]
     ) -> Callable[[Collection[PodUid]], bool]:
         """What kube-scheduler counts itself: VFs, and devices of exclusive resources."""
-        status = self._planned.nodes[name].status
-        capacity = _capacity(status, self._planned.vf_resource) if status else {}
-        devices = self._workload.request.devices
-        needs = {resource: number for resource, number in devices if resource in capacity}
+        free, devices = self._planned.free_devices[name], self._workload.request.devices
 
         def fits(evicted: Collection[PodUid]) -> bool:
-            left = [pod.devices for uid, pod in pods.items() if uid not in evicted]
+            freed = [pods[uid].devices for uid in evicted]
             return all(
-                number + sum(devices.get(resource, 0) for devices in left) <= capacity[resource]
-                for resource, number in needs.items()
+                number <= free[resource] + sum(of_pod.get(resource, 0) for of_pod in freed)
+                for resource, number in devices
+                if resource in self._planned.counted
             )
 
         return fits
@@ -175,26 +169,3 @@ class Preemption:
 
 def _unprotected(_pods: object) -> Collection[PodUid]:
     return ()
-
-
-def _capacity(status: RdmaNodeStatus, vf_resource: str | None) -> dict[str, int]:
-    """The amounts of the resources that a node offers to kubelet, as far as a snapshot has them."""
-    capacity = Counter[str]()
-    for pf in status.pfs:
-        capacity.update({pool.resource: pool.vfs for pool in pf.pools})
-    if vf_resource is not None:
-        capacity[vf_resource] = vfs_for_pods(status)
-    return dict(capacity)
-
-
-def _occupant(pod: PodRecord) -> Occupant:
-    return Occupant(
-        uid=PodUid(pod.uid),
-        namespace=pod.namespace,
-        name=pod.name,
-        priority=pod.priority,
-        started=pod.started,
-        demand=None
-        if pod.requests is None
-        else tuple((resource, Fraction(amount, 1000)) for resource, amount in sorted(pod.requests.items())),
-    )

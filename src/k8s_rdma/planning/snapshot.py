@@ -11,6 +11,7 @@ import json
 import re
 from datetime import datetime
 from enum import StrEnum
+from fractions import Fraction
 from itertools import chain
 from math import ceil, inf
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -20,13 +21,13 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
-from k8s_rdma.kube.calls import Documents, segment
-from k8s_rdma.kube.chart import EXTENDER_CONFIG, read_extender_config, read_placement_keys
+from k8s_rdma.kube.calls import EXTENDER_CONFIG, Documents, read_extender_config, segment
 from k8s_rdma.kube.objects import PodObject
-from k8s_rdma.kube.promises import read_promise, unverified_promise
+from k8s_rdma.kube.promises import read_placement_keys, read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.placement_annotation import (
@@ -48,7 +49,6 @@ from k8s_rdma.wire.rdma_node import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from k8s_rdma.core.preemption import ResourceDemand
 
 T = TypeVar("T")
 
@@ -140,6 +140,19 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     terminating: bool = False
     requests: dict[str, _Amount] | None = None
     depends_on_neighbours: bool = False
+
+    def occupant(self) -> Occupant:
+        """The pod as one that could make room for others."""
+        requests = sorted((self.requests or {}).items())
+        demand = tuple((resource, Fraction(amount, 1000)) for resource, amount in requests)
+        return Occupant(
+            uid=PodUid(self.uid),
+            namespace=self.namespace,
+            name=self.name,
+            priority=self.priority,
+            started=self.started,
+            demand=None if self.requests is None else demand,
+        )
 
     def promise(self) -> Promise | None:
         """The promise that it was bound with; None without one. MalformedError as `decode_own`."""

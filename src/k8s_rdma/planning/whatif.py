@@ -142,7 +142,8 @@ class Filling:
         filling = cls(
             planned=planned, workload=workload, eligible=eligible, answer=answer, preemption=preemption
         )
-        obstacles = {workload.obstacle: len(planned.cluster)} if workload.obstacle else filling._fill()
+        obstacle = workload.obstacle or planned.count_refusal(workload.request)
+        obstacles = {obstacle: len(planned.cluster)} if obstacle else filling._fill()
         filling.answer = replace_fields(
             answer,
             placed=len(filling.bound),
@@ -170,7 +171,7 @@ class Filling:
         ranking = [
             (-found.score, name)
             for name, found in cluster.verdicts(workload.request, self.eligible).items()
-            if isinstance(found, Fit)
+            if isinstance(found, Fit) and planned.device_room(name, workload.request) != 0
         ]
         heapify(ranking)
         while len(self.bound) < workload.count:
@@ -183,23 +184,30 @@ class Filling:
                 return {refusal: len(cluster)} if refusal else self._obstacles()
             placement = cluster.place(workload.request, name)
             if isinstance(placement, Placement):
-                self.bound.append((planned.bind(workload, placement, len(self.bound)), name))
+                self.bound.append((planned.bind(workload, placement), name))
                 if self.preemption:
                     self.preemption.search_again(name)
             after = cluster.verdict(workload.request, cluster.state(name))
-            if isinstance(after, Fit):
+            if isinstance(after, Fit) and planned.device_room(name, workload.request) != 0:
                 heappush(ranking, (-after.score, name))
         return {}
 
     def _obstacles(self) -> dict[str, int]:
         """Count the nodes by the reason for which they refuse one more pod."""
-        cluster = self.planned.cluster
-        found = cluster.verdicts(self.workload.request, self.eligible)
-        reasons = Counter(verdict.cause for verdict in found.values() if isinstance(verdict, Rejection))
+        cluster, request = self.planned.cluster, self.workload.request
+        found = cluster.verdicts(request, self.eligible)
+        reasons = Counter(
+            verdict.cause if isinstance(verdict, Rejection) else f"too few devices of {_listed(request)}"
+            for verdict in found.values()
+        )
         ineligible = len(cluster) - len(self.eligible)
         if ineligible:
             reasons["the node is cordoned, has a taint, or is not what nodeSelector selects"] = ineligible
         return dict(reasons.most_common())
+
+
+def _listed(request: Request) -> str:
+    return " and ".join(resource for resource, _ in request.devices)
 
 
 def _undone(fillings: Sequence[Filling]) -> Iterator[WorkloadFit]:
@@ -295,13 +303,18 @@ def _shape(name: str, mbps: int, number: int, policy: PfPolicy = PfPolicy.ANY) -
 
 def _room(planned: PlannedCluster, workload: Workload) -> ShapeRoom:
     """Equal nodes have room for equally many."""
-    cluster = planned.cluster
-    states = Counter(map(cluster.state, planned.eligible(workload)))
-    rooms = {state: cluster.room_for(workload.request, state, _MOST_PER_NODE) for state in states}
+    cluster, request = planned.cluster, workload.request
+    kinds = Counter(
+        (cluster.state(name), planned.device_room(name, request)) for name in planned.eligible(workload)
+    )
+    rooms = {
+        (state, devices): cluster.room_for(request, state, _MOST_PER_NODE if devices is None else devices)
+        for state, devices in kinds
+    }
     return ShapeRoom(
         shape=workload.name,
-        pods=sum(rooms[state] * number for state, number in states.items()),
-        nodes=sum(number for state, number in states.items() if rooms[state]),
+        pods=sum(rooms[kind] * number for kind, number in kinds.items()),
+        nodes=sum(number for kind, number in kinds.items() if rooms[kind]),
         most_on_a_node=max(rooms.values(), default=0),
     )
 

@@ -68,8 +68,7 @@ from k8s_rdma.doctor.collectors.processes import (
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.api import MIRROR
-from k8s_rdma.kube.calls import Documents
-from k8s_rdma.kube.chart import read_extender_config
+from k8s_rdma.kube.calls import Documents, read_extender_config
 from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
