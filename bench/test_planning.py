@@ -9,6 +9,7 @@ import json
 import math
 import random
 import statistics
+from collections import Counter
 from time import thread_time
 from typing import TYPE_CHECKING
 
@@ -39,25 +40,31 @@ LINEAR = 1.25
 BUDGET_S = 10.0
 """Of each question on the largest cluster."""
 PCIS = ("0000:03:00.0", "0000:03:00.1")
+VF_RESOURCE = "k8s-rdma.io/vf"
 RATES = (500, 1_000, 2_900, 4_000)
 
 
-def snapshot_of(nodes: int) -> bytes:
+def snapshot_of(nodes: int, *, full: bool = False) -> bytes:
+    """A cluster; full: all VFs of its PFs are in use."""
     rng = random.Random(nodes)
     records, pods = [], []
     for number in range(nodes):
         name = f"n{number:05}"
+        places = [(rng.choice(RATES), rng.choice(PCIS)) for _ in range(PODS)]
+        used = Counter(pci for _, pci in places)
         pfs = tuple(
             PfReport(
-                name=f"enp3s0f{index}", pci=pci, driver="mlx5_core", capacity_vfs=64, link_mbps=100_000,
-                rates=rates_of(EVERY_RATE),
+                name=f"enp3s0f{index}", pci=pci, driver="mlx5_core", link_mbps=100_000,
+                capacity_vfs=used[pci] if full else 64, rates=rates_of(EVERY_RATE),
             )
             for index, pci in enumerate(PCIS)
         )  # fmt: skip
         report = NodeReport(node=name, generation="e.1", ledger="ok", pfs=pfs)
         records.append(NodeRecord(name=name, status=status_of(report)))
-        pods += [pod(name, f"{name}-{index}", rng.choice(RATES), rng.choice(PCIS)) for index in range(PODS)]
-    return encode_snapshot(Snapshot(version=VERSION, nodes=tuple(records), pods=tuple(pods)))
+        pods += [pod(name, f"{name}-{index}", *place) for index, place in enumerate(places)]
+    return encode_snapshot(
+        Snapshot(version=VERSION, vf_resource=VF_RESOURCE, nodes=tuple(records), pods=tuple(pods))
+    )
 
 
 def pod(node: str, name: str, rate: int, pci: str) -> PodRecord:
@@ -67,7 +74,22 @@ def pod(node: str, name: str, rate: int, pci: str) -> PodRecord:
         "rdma_interfaces_required": json.dumps([{"min_tx_rate": rate}]),
         "k8s-rdma.io/placement": json.dumps(placement),
     }
-    return PodRecord(namespace="team", name=name, uid=name, node=node, annotations=annotations)
+    return PodRecord(
+        namespace="team",
+        name=name,
+        uid=name,
+        node=node,
+        annotations=annotations,
+        devices={VF_RESOURCE: 1},
+        requests={VF_RESOURCE: 1_000, "cpu": rate},
+    )
+
+
+def urgent_pod() -> str:
+    """Two VFs, for which pods of lower priority may go."""
+    annotations = {"rdma_interfaces_required": '[{"min_tx_rate": 20000}, {"min_tx_rate": 20000}]'}
+    spec = {"priority": 1, "containers": [{"resources": {"limits": {VF_RESOURCE: "2"}}}]}
+    return json.dumps({"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": spec})
 
 
 def questions(data: bytes) -> dict[str, Callable[[PlannedCluster], object]]:
@@ -92,6 +114,12 @@ def measured(nodes: int) -> dict[str, float]:
         before = thread_time()
         question(planned)
         times[name] = thread_time() - before
+    full = PlannedCluster.from_snapshot(decode_snapshot(snapshot_of(nodes, full=True), "cluster.json"))
+    before = thread_time()
+    answer = fit(full, read_workloads(urgent_pod(), 64), preempt=True)
+    times["fit of 64 pods by preemption"] = thread_time() - before
+    assert answer.fits
+    assert len(answer.evictions) >= 64
     return times
 
 

@@ -54,7 +54,7 @@ async def test_pods_that_wait_are_asked_about_without_a_file():
     ("arguments", "text"),
     [
         (("headroom",), "Stranded: 34000 Mb/s without VFs"),
-        (("without", "--node", "w1"), "6 pods lose their place; 1 of them fit nowhere else."),
+        (("without", "--node", "w1"), "6 pods would lose their place; 1 of them would fit nowhere else."),
         (("with", "--vfs", "32", "--headroom", "5%"), "difference"),
     ],
 )
@@ -71,7 +71,10 @@ async def test_answers_are_tables(arguments: tuple[str, ...], text: str):
         (("headroom", "--from", "/absent.json"), "--from /absent.json: No such file"),
         (("headroom", "--from", __file__), "no snapshot: line 1"),
         (("with", "--headroom", "200", "--from", RECORDED), "0 to 100"),
-        (("with", "--nodes", "2", "--from", RECORDED), "--nodes needs --like"),
+        (("with", "--nodes", "2", "--from", RECORDED), "--nodes and --like go together"),
+        (("with", "--like", "w1", "--from", RECORDED), "--nodes and --like go together"),
+        (("with", "--from", RECORDED), "name a change: --vfs"),
+        (("without", "--from", RECORDED), "name what fails: --node"),
         (("headroom",), "kubeconfig"),
     ],
 )
@@ -97,7 +100,9 @@ async def test_evictions_are_shown_and_why_nobody_else_goes(tmp_path: Path):
     file = manifest(tmp_path, json.dumps(document))
     ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), COLUMNS="200")
     assert ran.status == 1
-    assert re.search(r"team/low +-5 +w1 +default/j +- +.*VFs", ran.out), ran.out
+    assert "Not all pods fit: 5 of 9 have no place." in ran.out
+    assert "1 pod would be evicted; 1 of them would fit nowhere else." in ran.out
+    assert re.search(r"team/low +w1 +- +-5 +default/j +.*VFs", ran.out), ran.out
     assert (
         "Nobody is evicted for the pods that do not fit: evicting pods of lower priority makes no" in ran.out
     )

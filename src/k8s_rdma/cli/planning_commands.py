@@ -109,6 +109,9 @@ def whatif_without(  # noqa: PLR0913 - typer's options
     """Show where pods go when nodes, PFs or links fail. Status 1 when one of them fits nowhere."""
     from k8s_rdma.cli import whatif
 
+    if not (node or pf or link):
+        msg = "name what fails: --node, --pf or --link"
+        raise typer.BadParameter(msg)
     losses = whatif.Losses(nodes=tuple(node or ()), pfs=tuple(pf or ()), links=tuple(link or ()))
     source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
     raise typer.Exit(whatif.answer_without(source, losses, as_json=as_json))
@@ -137,8 +140,11 @@ def whatif_with(  # noqa: PLR0913 - typer's options
     """Compare how many more pods fit with changes. Status 1 when pods hold more than there would be."""
     from k8s_rdma.cli import whatif
 
-    if nodes and not like:
-        msg = "--nodes needs --like, the name of a node"
+    if bool(nodes) != bool(like):
+        msg = "--nodes and --like go together: a number, and the name of a node"
+        raise typer.BadParameter(msg)
+    if vfs is None and not headroom and strategy is None and not nodes:
+        msg = "name a change: --vfs, --headroom, --strategy, or --nodes and --like"
         raise typer.BadParameter(msg)
     changes = whatif.Changes(vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like)
     source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)

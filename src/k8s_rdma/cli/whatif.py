@@ -12,6 +12,7 @@ import msgspec
 from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
+from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, load_workloads, workload_of
@@ -28,6 +29,7 @@ from k8s_rdma.planning.whatif import (
     FitAnswer,
     HeadroomAnswer,
     Losses,
+    Move,
     WithAnswer,
     WithoutAnswer,
     fit,
@@ -37,7 +39,7 @@ from k8s_rdma.planning.whatif import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "Changes",
@@ -182,26 +184,38 @@ def _pending(planned: PlannedCluster) -> Iterable[Workload]:
 
 
 def _show_fit(answer: FitAnswer) -> None:
+    if not answer.workloads:
+        console().print("No pod waits for interfaces.")
+        return
+    number = sum(found.count for found in answer.workloads)
+    homeless = number - sum(found.placed for found in answer.workloads)
+    verdict = "All pods fit." if answer.fits else f"Not all pods fit: {homeless} of {number} have no place."
     rows = table("workload", "pods", "fit", "nodes", "obstacles", right=("pods", "fit"))
-    for found in answer.workloads:
-        nodes = _listed([f"{node}: {number}" for node, number in found.nodes.items()])
-        obstacles = _listed([f"{number} nodes: {why}" for why, number in found.obstacles.items()])
+    for found in sorted(answer.workloads, key=lambda found: found.fits)[:_MOST_ROWS]:
+        nodes = _listed([f"{node}: {pods}" for node, pods in found.nodes.items()])
+        obstacles = _listed([f"{count(nodes, 'node')}: {why}" for why, nodes in found.obstacles.items()])
         style = "" if found.fits else "red"
         rows.add_row(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
-    console().print("All pods fit." if answer.fits else "Not all pods fit.", rows, sep="\n")
+    console().print(verdict, rows, sep="\n")
+    _say_rest(len(answer.workloads))
     for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
         console().print(line(f"Nobody is evicted for the pods that do not fit: {why}."))
     if answer.evictions:
-        _show_evictions(answer.evictions)
+        console().print()
+        _show_moves(answer.evictions, "would be evicted")
 
 
-def _show_evictions(evictions: tuple[Eviction, ...]) -> None:
-    rows = table("evicted pod", "priority", "node", "for", "goes to", "why not", right=("priority",))
-    for eviction in evictions[:_MOST_ROWS]:
-        to = eviction.to or Text("-", "red")
-        rows.add_row(eviction.pod, str(eviction.priority), eviction.node, eviction.by, to, eviction.why)
-    console().print(rows)
-    _say_rest(len(evictions))
+def _show_moves(moves: Sequence[Move], verb: str) -> None:
+    """Show pods that lose their place; those that fit nowhere first."""
+    homeless = sum(not move.to for move in moves)
+    verdict = f"{count(len(moves), 'pod')} {verb}; {homeless or 'none'} of them would fit nowhere else."
+    with_reasons = [move for move in moves if isinstance(move, Eviction)]
+    rows = table("pod", "node", "goes to", *(("priority", "for") if with_reasons else ()), "why not")
+    for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
+        reason = (str(move.priority), move.by) if isinstance(move, Eviction) else ()
+        rows.add_row(move.pod, move.node, move.to or Text("-", "red"), *reason, move.why)
+    console().print(verdict, rows, sep="\n")
+    _say_rest(len(moves))
 
 
 def _show_headroom(answer: HeadroomAnswer) -> None:
@@ -221,16 +235,10 @@ def _show_headroom(answer: HeadroomAnswer) -> None:
 
 
 def _show_without(answer: WithoutAnswer) -> None:
-    if not answer.moves:
-        console().print("No pod loses its place.")
-        return
-    homeless = sum(not move.to for move in answer.moves)
-    verdict = f"{len(answer.moves)} pods lose their place; {homeless or 'none'} of them fit nowhere else."
-    rows = table("pod", "node", "goes to", "why not")
-    for move in sorted(answer.moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
-        rows.add_row(move.pod, move.node, move.to or Text("-", "red"), move.why)
-    console().print(verdict, rows, sep="\n")
-    _say_rest(len(answer.moves))
+    if answer.moves:
+        _show_moves(answer.moves, "would lose their place")
+    else:
+        console().print("No pod would lose its place.")
 
 
 def _show_with(answer: WithAnswer) -> None:

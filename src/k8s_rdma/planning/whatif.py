@@ -18,6 +18,7 @@ from msgspec.structs import replace as replace_fields
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.offers import Strategy, room_of
 from k8s_rdma.core.placement import Placement, Rejection, Share
+from k8s_rdma.core.refusal import count
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.planning.cluster import Cluster, Fit, Node
@@ -405,7 +406,7 @@ def _pods_on(
 
 def _move(planned: PlannedCluster, workload: Workload, node: NodeName) -> Move:
     found = Filling.of(planned, workload).answer
-    why = "; ".join(f"{reason} ({number} nodes)" for reason, number in found.obstacles.items())
+    why = "; ".join(f"{reason} ({count(number, 'node')})" for reason, number in found.obstacles.items())
     return Move(pod=workload.name, node=node, to=next(iter(found.nodes), ""), why=why)
 
 
