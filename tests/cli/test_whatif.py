@@ -103,13 +103,11 @@ async def test_evictions_are_shown_and_why_nobody_else_goes(tmp_path: Path):
     assert "Not all pods fit: 5 of 9 have no place." in ran.out
     assert "1 pod would be evicted; 1 of them would fit nowhere else." in ran.out
     assert re.search(r"team/low +w1 +- +-5 +default/j +.*VFs", ran.out), ran.out
-    assert (
-        "Nobody is evicted for the pods that do not fit: evicting pods of lower priority makes no" in ran.out
-    )
+    assert "No pod is evicted for those that do not fit: evicting pods of lower priority makes no" in ran.out
     ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), "--json")
     answer = json.loads(ran.out)
     assert answer["workloads"][0]["placed"] == 4
-    assert [(entry["pod"], entry["priority"], entry["by"]) for entry in answer["evictions"]] == [
+    assert [(entry["pod"], entry["priority"], entry["workload"]) for entry in answer["evictions"]] == [
         ("team/low", -5, "default/j")
     ]
 

@@ -65,7 +65,7 @@ def test_pod_that_has_the_bandwidth_goes_and_not_the_younger_one():
     answer = asked(urgent(7_000), full("w1", much=8_000, little=1_000), pods=TWO_PODS)
     assert answer.fits
     [eviction] = answer.evictions
-    assert (eviction.pod, eviction.node, eviction.by) == ("team/much", "w1", "team/web")
+    assert (eviction.pod, eviction.node, eviction.workload) == ("team/much", "w1", "team/web")
     assert eviction.to == ""
     assert "Mb/s" in eviction.why
 

@@ -199,7 +199,7 @@ def _show_fit(answer: FitAnswer) -> None:
     console().print(verdict, rows, sep="\n")
     _say_rest(len(answer.workloads))
     for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
-        console().print(line(f"Nobody is evicted for the pods that do not fit: {why}."))
+        console().print(line(f"No pod is evicted for those that do not fit: {why}."))
     if answer.evictions:
         console().print()
         _show_moves(answer.evictions, "would be evicted")
@@ -212,7 +212,7 @@ def _show_moves(moves: Sequence[Move], verb: str) -> None:
     with_reasons = [move for move in moves if isinstance(move, Eviction)]
     rows = table("pod", "node", "goes to", *(("priority", "for") if with_reasons else ()), "why not")
     for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
-        reason = (str(move.priority), move.by) if isinstance(move, Eviction) else ()
+        reason = (str(move.priority), move.workload) if isinstance(move, Eviction) else ()
         rows.add_row(move.pod, move.node, move.to or Text("-", "red"), *reason, move.why)
     console().print(verdict, rows, sep="\n")
     _say_rest(len(moves))

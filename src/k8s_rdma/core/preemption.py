@@ -162,16 +162,16 @@ def _replace(
     """Put back the victims whose place those that were added take."""
     demands = {pod.uid: pod.demand for pod in victims if pod.demand is not None}
     freed = [pod.demand for pod in added if pod.demand is not None]
-    kept: set[PodUid] = set()
+    kept_pods: set[PodUid] = set()
     for uid in _reprieve_order(victims, violating):
-        tried = {*kept, uid}
+        tried = {*kept_pods, uid}
         if (
             uid in demands
             and covers(freed, [demands[victim] for victim in tried])
             and (yield evicted - {uid})
         ):
             evicted.discard(uid)
-            kept = tried
+            kept_pods = tried
 
 
 def _victims(

@@ -74,7 +74,7 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
 
 
 def unverified_promise(pod: PodView) -> Promise | None:
-    """Read a promise as `read_promise`, whoever signed it: for readers without the keys."""
+    """Read a promise as `read_promise`, without its signature: for readers without the keys."""
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     return decode_own(text, uid=pod.uid, node=pod.node, keys=None) if text and pod.node else None
 

@@ -51,7 +51,7 @@ PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Pods that are alike. name: `namespace/name`. gang: of which all pods or none are to be placed.
+    """Pods that are alike. name: `namespace/name`. gang: all or none of its pods are to be placed.
 
     preempts: whether pods of lower priority may be evicted for them. depends_on_neighbours: whether it may
     matter to them which pods a node has. obstacle: why no node can be found for them here; empty where one
@@ -216,11 +216,11 @@ class PlannedCluster:
 
     def share(self, name: NodeName, uids: Iterable[PodUid], namespace: str) -> Share:
         """Add up what those pods of a namespace hold on a node."""
-        held = self.cluster.node(name).pods
+        pods = self.cluster.node(name).pods
         shares = [
-            Share.of_interfaces(held[uid])
+            Share.of_interfaces(pods[uid])
             for uid in uids
-            if uid in held and uid in self.pods and self.pods[uid].namespace == namespace
+            if uid in pods and uid in self.pods and self.pods[uid].namespace == namespace
         ]
         return Share(sum(share.mbps for share in shares), sum(share.vfs for share in shares))
 

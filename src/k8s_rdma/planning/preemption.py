@@ -57,7 +57,7 @@ class Room:
 
 
 def obstacle_of(planned: PlannedCluster, workload: Workload) -> str:
-    """Describe why nobody is evicted for these pods, on any node; empty where somebody may be."""
+    """Describe why no pod is evicted for these, on any node; empty where one may be."""
     if not workload.preempts:
         return "their preemptionPolicy is Never"
     if any(resource in planned.counted for resource, _ in workload.request.devices):
@@ -124,22 +124,24 @@ class Preemption:
             terminating=terminating,
             replaceable=not self._workload.depends_on_neighbours,
         )
-        others = [pod for uid, pod in lesser.items() if uid not in terminating]
-        victims = conclude(correct(proposal, others, _unprotected), self._extender_fits(name, terminating))
+        candidates = [pod for uid, pod in lesser.items() if uid not in terminating]
+        victims = conclude(
+            correct(proposal, candidates, _unprotected), self._extender_fits(name, terminating)
+        )
         return Room(name, tuple(lesser[uid] for uid in victims.uids)) if victims else None
 
     def _terminating(self, name: NodeName) -> frozenset[PodUid]:
         return frozenset(uid for uid, pod in self._pods(name).items() if pod.terminating)
 
     def _pods(self, name: NodeName) -> dict[PodUid, PodRecord]:
-        """The pods of which something is known that hold interfaces on a node."""
+        """The pods that hold interfaces on a node and have a record."""
         records = self._planned.pods
         return {uid: records[uid] for uid in self._planned.cluster.node(name).pods if uid in records}
 
     def _scheduler_fits(
         self, name: NodeName, pods: dict[PodUid, PodRecord]
     ) -> Callable[[Collection[PodUid]], bool]:
-        """What kube-scheduler counts itself: VFs, and devices of exclusive resources."""
+        """Judge as kube-scheduler does, by VFs and devices of exclusive resources."""
         free, devices = self._planned.free_devices[name], self._workload.request.devices
 
         def fits(evicted: Collection[PodUid]) -> bool:

@@ -270,11 +270,11 @@ def _contradictions(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _duplicates(field: str, values: Iterable[str]) -> Iterator[str]:
-    known: set[str] = set()
+    unique: set[str] = set()
     for index, value in enumerate(values):
-        if value in known:
+        if value in unique:
             yield f"{field.format(index)}: {value!r} is there twice"
-        known.add(value)
+        unique.add(value)
 
 
 # of a cluster

@@ -71,9 +71,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Eviction(Move, frozen=True, kw_only=True):
-    """A pod that is evicted for one of a workload. by: its name. priority: of the evicted pod."""
+    """A pod that is evicted for one of a workload, by its name. priority: of the evicted pod."""
 
-    by: str
+    workload: str
     priority: int
 
 
@@ -100,7 +100,7 @@ def fit(planned: PlannedCluster, workloads: Sequence[Workload], *, preempt: bool
     found: list[WorkloadFit] = []
     evicted: list[tuple[Filling, PodUid, Placement]] = []
     for gang in _gangs(workloads):
-        fillings = [Filling.of(trial, workload, preempt=preempt) for workload in gang]
+        fillings = [Filling.for_workload(trial, workload, preempt=preempt) for workload in gang]
         if gang[0].gang and not all(filling.answer.fits for filling in fillings):
             found += _undone(fillings)
         else:
@@ -134,7 +134,7 @@ class Filling:
     bound: list[tuple[PodUid, NodeName]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, planned: PlannedCluster, workload: Workload, *, preempt: bool = False) -> Filling:
+    def for_workload(cls, planned: PlannedCluster, workload: Workload, *, preempt: bool = False) -> Filling:
         """Place as many of the workload's pods as fit."""
         eligible = planned.eligible(workload)
         why = obstacle_of(planned, workload) if preempt else ""
@@ -212,7 +212,7 @@ def _listed(request: Request) -> str:
 
 
 def _undone(fillings: Sequence[Filling]) -> Iterator[WorkloadFit]:
-    """Undo the parts of a gang, of which not all pods fit."""
+    """Undo the parts of a gang whose pods do not all fit."""
     for filling in reversed(fillings):
         filling.undo()
     for filling in fillings:
@@ -233,7 +233,12 @@ def _evictions(
         move = _move(planned, victim, node)
         found.append(
             Eviction(
-                pod=move.pod, node=move.node, to=move.to, why=move.why, priority=victim.priority, by=name
+                pod=move.pod,
+                node=move.node,
+                to=move.to,
+                why=move.why,
+                priority=victim.priority,
+                workload=name,
             )
         )
     return tuple(found)
@@ -405,7 +410,7 @@ def _pods_on(
 
 
 def _move(planned: PlannedCluster, workload: Workload, node: NodeName) -> Move:
-    found = Filling.of(planned, workload).answer
+    found = Filling.for_workload(planned, workload).answer
     why = "; ".join(f"{reason} ({count(number, 'node')})" for reason, number in found.obstacles.items())
     return Move(pod=workload.name, node=node, to=next(iter(found.nodes), ""), why=why)
 
