@@ -176,9 +176,9 @@ def test_gang_that_does_not_fit_as_a_whole_evicts_nobody():
 
 
 def test_workloads_of_higher_priority_come_first_so_that_none_evicts_another():
-    low = read_workloads(manifest(9_000), classes=CLASSES)
+    low = read_workloads(manifest(9_000, replicas=2), classes=CLASSES)
     answer = asked(low + urgent(9_000), node("w1", pf(vfs=1)))
-    assert [(found.placed, found.count) for found in answer.workloads] == [(1, 1), (0, 1)]
+    assert [(found.placed, found.count) for found in answer.workloads] == [(1, 1), (0, 2)]
     assert not answer.evictions
 
 
@@ -187,6 +187,9 @@ def test_room_of_pods_that_are_being_deleted_is_waited_for():
     answer = asked(urgent(7_000), full("w1", ends=8_000, stays=1_000), pods=pods)
     assert answer.fits
     assert victims(answer) == {}
+    pods = (holder("ends", "w1", 5_000, terminating=True, priority=2_000), holder("low", "w1", 4_000))
+    answer = asked(urgent(7_000), full("w1", ends=5_000, low=4_000), pods=pods)
+    assert victims(answer) == {"low": "w1"}
 
 
 def test_pods_of_the_own_namespace_make_room_in_its_limit():
