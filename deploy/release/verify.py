@@ -191,6 +191,8 @@ def _sbom(release: Release) -> str:
     for path in release.wheels:
         for text in _metadata(path).get_all("Requires-Dist"):
             requirement = Requirement(text)
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue  # of an extra, which the SBOM leaves out: users choose it
             version = versions.get(canonicalize_name(requirement.name))
             if version is None or version not in requirement.specifier:
                 msg = f"SBOM: {requirement.name} is {version}, and the wheel requires {requirement}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
 
 from k8s_rdma.config.files import parse_config
+from k8s_rdma.config.placement_keys import keys_of_files
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
     TOO_LARGE,
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
     from lightkube import AsyncClient
+
+    from k8s_rdma.wire.placement_keys import PlacementKeys
 
 T = TypeVar("T")
 
@@ -377,6 +381,26 @@ def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T
         if isinstance(text, str):
             return parse_config(kind, text, f"ConfigMap {namespace}/{EXTENDER_CONFIG}: extender.yaml")
     return None
+
+
+PLACEMENT_KEY = "k8s-rdma-placement-key"
+"""The Secret with the keys that verify placements, by the chart's default."""
+
+
+def read_placement_keys(api: Documents, namespace: str) -> PlacementKeys:
+    """Read the keys that verify placements.
+
+    MalformedError where they are no keys, or there is no such Secret; ApiRefusedError and the like.
+    """
+    name = f"Secret {namespace}/{PLACEMENT_KEY}"
+    found = api.get(f"/api/v1/namespaces/{segment(namespace)}/secrets/{PLACEMENT_KEY}")
+    if found is None:
+        raise MalformedError(f"{name}: there is none")
+    try:
+        files = {key: b64decode(text, validate=True) for key, text in (found.get("data") or {}).items()}
+    except ValueError as error:
+        raise MalformedError(f"{name}: {error}") from error
+    return keys_of_files(name, files)
 
 
 def connections_of(client: AsyncClient) -> httpx2.AsyncClient:

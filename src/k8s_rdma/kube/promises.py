@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.config.placement_keys import keys_of_files
 from k8s_rdma.core.namespace_policy import NamespacePolicies, satisfies
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import segment
 from k8s_rdma.wire.annotation import read_request, request_name, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.api import PodView
-    from k8s_rdma.kube.calls import Documents
     from k8s_rdma.wire.placement_keys import PlacementKeys
 
 
 _log = structlog.get_logger()
-
-
-PLACEMENT_KEY = "k8s-rdma-placement-key"
-"""The Secret with the keys that verify placements, by the chart's default."""
-
-
-def read_placement_keys(api: Documents, namespace: str) -> PlacementKeys:
-    """Read the keys that verify placements.
-
-    MalformedError where they are no keys, or there is no such Secret; ApiRefusedError and the like.
-    """
-    name = f"Secret {namespace}/{PLACEMENT_KEY}"
-    found = api.get(f"/api/v1/namespaces/{segment(namespace)}/secrets/{PLACEMENT_KEY}")
-    if found is None:
-        raise MalformedError(f"{name}: there is none")
-    try:
-        files = {key: b64decode(text, validate=True) for key, text in (found.get("data") or {}).items()}
-    except ValueError as error:
-        raise MalformedError(f"{name}: {error}") from error
-    return keys_of_files(name, files)
 
 
 def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:

@@ -25,9 +25,15 @@ from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
-from k8s_rdma.kube.calls import EXTENDER_CONFIG, Documents, read_extender_config, segment
+from k8s_rdma.kube.calls import (
+    EXTENDER_CONFIG,
+    Documents,
+    read_extender_config,
+    read_placement_keys,
+    segment,
+)
 from k8s_rdma.kube.objects import PodObject
-from k8s_rdma.kube.promises import read_placement_keys, read_promise, unverified_promise
+from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.placement_annotation import (
