@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import select
 import socket
 import statistics
 import subprocess
@@ -244,7 +245,7 @@ def child(*arguments: str) -> Iterator[tuple[int, int]]:
 
 
 class Caller:
-    """Posts as kube-scheduler does: one write, a connection that is kept unless the extender closes it."""
+    """Posts as kube-scheduler does: one write, a connection that is kept until the extender closes it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -261,31 +262,40 @@ class Caller:
     def post(self, path: str, body: bytes) -> bytes:
         """The answer's body."""
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        self._socket.sendall(head + body)
-        return self._answer()
+        return self._ask(head + body)
 
     def get(self, path: str) -> bytes:
         """The answer's body."""
-        self._socket.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        return self._answer()
+        return self._ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
-    def _answer(self) -> bytes:
+    def _ask(self, request: bytes) -> bytes:
+        if select.select([self._socket], [], [], 0)[0]:  # closed since the last answer, as it was idle
+            self.close()
+            self._connect()
+        self._socket.sendall(request)
         data = b""
         while b"\r\n\r\n" not in data:
-            data += self._socket.recv(65_536)
+            data += self._receive(65_536)
         head, _, rest = data.partition(b"\r\n\r\n")
         head = head.lower()
         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         parts = [rest]
         missing = length - len(rest)
         while missing:
-            part = self._socket.recv(min(missing, 1 << 20))
+            part = self._receive(min(missing, 1 << 20))
             parts.append(part)
             missing -= len(part)
         if b"connection: close" in head:
             self.close()
             self._connect()
         return b"".join(parts)
+
+    def _receive(self, most: int) -> bytes:
+        received = self._socket.recv(most)
+        if not received:
+            msg = "the extender closed the connection within an answer"
+            raise ConnectionError(msg)
+        return received
 
 
 class Cluster:
