@@ -12,14 +12,13 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.serving import FILTER, served
 from extender.world import cluster
 from http_server.certificates import Issuer
-from k8s_rdma.cli.extender_client import MAX_BYTES
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import access_of
 from k8s_rdma.http_server import Answer
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, rates_of
 from k8s_rdma.wire.views import decode_explanation
 from web.serving import listening
 
@@ -180,7 +179,7 @@ async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
         (200, b"[]", "explanation: Expected `object`, got `array`"),
         (500, b'{"a":' + b"[" * 100_000, "it is no extender of this version"),
         (500, b'{"error":{"reason":"\xff","message":"m"}}', "it is no extender of this version"),
-        (200, b" " * (MAX_BYTES + 1), "an answer of more than 67108864 bytes"),
+        (200, b" " * (MAX_ANSWER_BYTES + 1), "an answer of more than 67108864 bytes"),
     ],
     ids=["no UTF-8", "a list", "deep", "no UTF-8 in an error", "long"],
 )

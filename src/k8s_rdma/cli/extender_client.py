@@ -16,7 +16,7 @@ import httpx2
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.calls import Documents, bounded_reply
-from k8s_rdma.wire.rest import TOKENS_SECRET, message_of
+from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, TOKENS_SECRET, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_URL = "http://127.0.0.1:8888"
 URL_VARIABLE = "K8S_RDMA_EXTENDER"
 TIMEOUT_S = 20.0
-MAX_BYTES = 64 << 20
-"""The limit for an answer: the view of 5,000 nodes with eight PFs has 7 MB."""
-
 _ADVICE = (
     f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
     "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`, or use `kubectl rdma`"
@@ -147,7 +144,7 @@ class ExtenderClient:
         """
         request = self._client.build_request("GET", path, params=dict(query))
         try:
-            reply = bounded_reply(self._client, request, MAX_BYTES)
+            reply = bounded_reply(self._client, request, MAX_ANSWER_BYTES)
         except (httpx2.HTTPError, OSError) as error:
             msg = f"no extender answers at {self.url}: {error}"
             raise NoAnswerError(msg, details=_TRUST if _is_distrust(error) else _ADVICE) from error

@@ -314,11 +314,7 @@ def parse_config(kind: type[T], text: str, source: str) -> T:
         document, _ = with_current_keys({} if document is None else document)
     except (MalformedError, ValueError, yaml.YAMLError) as error:
         raise MalformedError(f"{source}: {_reason(error)}") from error
-    try:
-        return convert(kind, document)
-    except msgspec.ValidationError as error:
-        refusal = _refusal(kind, document, source, {}, node)
-        raise MalformedError(refusal or f"{source}: {error}") from error
+    return _configured(kind, document, source, {}, node)
 
 
 def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
@@ -336,6 +332,13 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     for warning in warnings:
         sys.stderr.write(f"{path}: {warning}\n")
     settings = {**document, **flags} if isinstance(document, dict) else document
+    return _configured(kind, settings, path, overrides, node)
+
+
+def _configured(
+    kind: type[T], settings: Any, path: str | None, overrides: Mapping[str, Any], node: yaml.Node | None
+) -> T:
+    """Convert settings; MalformedError as `_refusal` has it."""
     try:
         return convert(kind, settings)
     except msgspec.ValidationError as error:

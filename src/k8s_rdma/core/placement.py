@@ -65,16 +65,22 @@ def score_after(
     nearness: near_gpus.Nearness | None = None,
 ) -> int:
     """The score of a placement by the number of interfaces on each PF, and the use of all PFs with them."""
-    worths = {}
-    for pf in inventory.pfs:
-        used = after.get(pf.pci, NOTHING_USED)
-        worths[pf.pci] = worth(used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0)
+    worths = pf_worths(inventory, after, worth)
     placed = sum([worths[pci] * number for pci, number in numbers.items()]) // sum(numbers.values())
     value = (_PLACED_WEIGHT * placed + sum(worths.values())) // (_PLACED_WEIGHT + len(worths))
     if nearness is None:
         return value
     near = nearness * WHOLE // near_gpus.Nearness.SWITCH
     return (value + 2 * near) // 3
+
+
+def pf_worths(inventory: Inventory, used: Mapping[PciAddress, Used], worth: Worth) -> dict[PciAddress, int]:
+    """The worth of each PF."""
+    worths = {}
+    for pf in inventory.pfs:
+        usage = used.get(pf.pci, NOTHING_USED)
+        worths[pf.pci] = worth(usage.vfs, pf.capacity_vfs, usage.mbps, pf.link_mbps or 0)
+    return worths
 
 
 def place_counted(

@@ -210,8 +210,8 @@ class Cluster:
         """The node of the highest score, of equal ones the first by name; None where it fits on none."""
         scores = (
             (-found.score, name)
-            for name, found in self.verdicts(request, names).items()
-            if isinstance(found, Fit)
+            for name in (self if names is None else names)
+            if (found := self.fit(request, self._states[name])) is not None
         )
         return min(scores, default=(0, None))[1]
 

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.offers import WHOLE, Strategy, Worth, bandwidth_share, fullness, room_of
+from k8s_rdma.core.placement import pf_worths
 from k8s_rdma.core.request import Request
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.cluster import Cluster, Fit, NodeState, Outcome
@@ -116,10 +117,7 @@ def _fullest(candidate: Candidate) -> int:
 def _weighted(candidate: Candidate, worth: Worth, node_percent: int) -> int:
     """The mean worth of the PFs of the pod's interfaces, and that of the node's PFs, in this proportion."""
     state, interfaces = candidate.outcome()
-    worths = {}
-    for pf in state.inventory.pfs:
-        used = state.used.get(pf.pci, NOTHING_USED)
-        worths[pf.pci] = worth(used.vfs, pf.capacity_vfs, used.mbps, pf.link_mbps or 0)
+    worths = pf_worths(state.inventory, state.used, worth)
     placed = sum(worths[pci] * number for pci, number in interfaces.items()) / sum(interfaces.values())
     node = sum(worths.values()) / len(worths)
     return round(placed * (100 - node_percent) + node * node_percent)

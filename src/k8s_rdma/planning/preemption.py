@@ -21,10 +21,9 @@ from k8s_rdma.core.preemption import (
     propose,
 )
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.planning.cluster import Fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
@@ -94,7 +93,7 @@ class Preemption:
         rooms = [room for room in rooms if room.cost == least]
         latest = max(room.started for room in rooms)
         room = min((room for room in rooms if room.started == latest), key=lambda room: room.node)
-        terminating = self._terminating(room.node)
+        terminating = _terminating(self._pods(room.node))
         for uid in dict.fromkeys((*(victim.uid for victim in room.victims), *terminating)):
             entries = self._ended if uid in terminating else self.evicted
             entries.append((uid, self._planned.release(uid, room.node)))
@@ -113,7 +112,8 @@ class Preemption:
         self._ended.clear()
 
     def _search(self, name: NodeName) -> Room | None:
-        pods, terminating = self._pods(name), self._terminating(name)
+        pods = self._pods(name)
+        terminating = _terminating(pods)
         lesser = {uid: pod.occupant() for uid, pod in pods.items() if pod.priority < self._workload.priority}
         proposed = conclude(propose(lesser.values(), _unprotected), self._scheduler_fits(name, pods))
         if not proposed:
@@ -129,9 +129,6 @@ class Preemption:
             correct(proposal, candidates, _unprotected), self._extender_fits(name, terminating)
         )
         return Room(name, tuple(lesser[uid] for uid in victims.uids)) if victims else None
-
-    def _terminating(self, name: NodeName) -> frozenset[PodUid]:
-        return frozenset(uid for uid, pod in self._pods(name).items() if pod.terminating)
 
     def _pods(self, name: NodeName) -> dict[PodUid, PodRecord]:
         """The pods that hold interfaces on a node and have a record."""
@@ -161,12 +158,16 @@ class Preemption:
 
         def fits(evicted: Collection[PodUid]) -> bool:
             state = planned.cluster.state_without(name, {*evicted, *terminating})
-            if not isinstance(planned.cluster.verdict(workload.request, state), Fit):
+            if planned.cluster.fit(workload.request, state) is None:
                 return False
             freed = planned.share(name, evicted, workload.namespace)
             return not planned.limit_refusal(workload.namespace, workload.request, freed)
 
         return fits
+
+
+def _terminating(pods: Mapping[PodUid, PodRecord]) -> frozenset[PodUid]:
+    return frozenset(uid for uid, pod in pods.items() if pod.terminating)
 
 
 def _unprotected(_pods: object) -> Collection[PodUid]:

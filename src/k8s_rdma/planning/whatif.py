@@ -21,7 +21,7 @@ from k8s_rdma.core.placement import Placement, Rejection, Share
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.planning.cluster import Cluster, Fit, Node
+from k8s_rdma.planning.cluster import Cluster, Node
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, policy_of, relocated
 from k8s_rdma.planning.preemption import NO_ROOM, Preemption, obstacle_of
 
@@ -169,11 +169,7 @@ class Filling:
     def _fill(self) -> dict[str, int]:
         """Place pods one by one; the reasons why there is no place for one more, where one is needed."""
         planned, workload, cluster = self.planned, self.workload, self.planned.cluster
-        ranking = [
-            (-found.score, name)
-            for name, found in cluster.verdicts(workload.request, self.eligible).items()
-            if isinstance(found, Fit) and planned.device_room(name, workload.request) != 0
-        ]
+        ranking = [*filter(None, map(self._rank, self.eligible))]
         heapify(ranking)
         while len(self.bound) < workload.count:
             refusal = planned.limit_refusal(workload.namespace, workload.request)
@@ -188,10 +184,17 @@ class Filling:
                 self.bound.append((planned.bind(workload, placement), name))
                 if self.preemption:
                     self.preemption.search_again(name)
-            after = cluster.verdict(workload.request, cluster.state(name))
-            if isinstance(after, Fit) and planned.device_room(name, workload.request) != 0:
-                heappush(ranking, (-after.score, name))
+            if rank := self._rank(name):
+                heappush(ranking, rank)
         return {}
+
+    def _rank(self, name: NodeName) -> tuple[int, NodeName] | None:
+        """The order in which nodes take the next pod, the least first; None where it does not fit."""
+        cluster, request = self.planned.cluster, self.workload.request
+        found = cluster.fit(request, cluster.state(name))
+        if found is None or self.planned.device_room(name, request) == 0:
+            return None
+        return -found.score, name
 
     def _obstacles(self) -> dict[str, int]:
         """Count the nodes by the reason for which they refuse one more pod."""
@@ -231,16 +234,7 @@ def _evictions(
     found = []
     for victim, node, name in sorted(victims, key=lambda entry: _turn(entry[0])):
         move = _move(planned, victim, node)
-        found.append(
-            Eviction(
-                pod=move.pod,
-                node=move.node,
-                to=move.to,
-                why=move.why,
-                priority=victim.priority,
-                workload=name,
-            )
-        )
+        found.append(Eviction(**msgspec.structs.asdict(move), priority=victim.priority, workload=name))
     return tuple(found)
 
 

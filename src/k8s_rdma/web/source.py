@@ -9,14 +9,12 @@ import httpx2
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.http_server.asgi import client_tls, token_of
+from k8s_rdma.wire.rest import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from k8s_rdma.web.config import Endpoint
-
-MAX_ANSWER_BYTES = 64 << 20
-"""Bytes of an answer; the extender's view of 5,000 nodes with eight PFs has 7 MB."""
 
 _MAX_REFUSAL = 200
 """Characters of a refusal that pages show."""
