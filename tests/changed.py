@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from syntax import syntax_tree
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -99,7 +101,7 @@ def _importers_of(changed: frozenset[str]) -> set[str]:
 def _imports(path: Path) -> frozenset[str]:
     """The modules that a file imports; of `from a import b` both `a` and `a.b`."""
     names: dict[str, None] = {}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Import):
             names |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from syntax import syntax_tree
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -158,7 +160,7 @@ def test_dependencies_declare_every_package_that_is_imported():
 
 def third_party_imports() -> set[str]:
     """Top-level modules that the program imports and that neither Python nor we bring."""
-    nodes = [node for path in MODULES for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [node for path in MODULES for node in ast.walk(syntax_tree(path))]
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
     return {name.partition(".")[0] for name in names} - sys.stdlib_module_names - OUR_PACKAGES
@@ -224,7 +226,7 @@ def test_names_are_more_than_a_participle_a_pronoun_or_a_preposition(package):
     assert not [
         f"{relative(path)}:{line}: {name}"
         for path in modules
-        for name, line in bound_names(ast.parse(path.read_text()))
+        for name, line in bound_names(syntax_tree(path))
         if NO_NAME.fullmatch(name.strip("_"))
     ]
 
@@ -242,7 +244,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     assert not [
         f"{relative(path)}:{line}: {text.splitlines()[0]}"
         for path in PLAIN
-        for text, line in docstrings(ast.parse(path.read_text()))
+        for text, line in docstrings(syntax_tree(path))
         if NO_BEGINNING.match(text)
     ]
 

@@ -15,6 +15,7 @@ from k8s_rdma.agent.config import PublishConfig
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.claims import DRIVER
+from syntax import syntax_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ class Process:
             node.attr
             for pattern in self.code
             for file in SOURCE.glob(pattern)
-            for node in ast.walk(ast.parse(file.read_text()))
+            for node in ast.walk(syntax_tree(file))
             if isinstance(node, ast.Attribute) and node.attr in METHODS
         }
 
