@@ -85,10 +85,21 @@ PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 class Machine:
     """A node that can be stopped and started over the same disk and kernel."""
 
-    def __init__(self, directory: Path, *, ipam: bool = False, rdma: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        ipam: bool = False,
+        rdma: bool = False,
+        node: str = "w1",
+        pfs: tuple[FakePf, ...] = (),
+    ) -> None:
+        """pfs: by default two of four VFs. rdma: whether the first of those two has RDMA devices."""
         self.directory = directory
         self.ipam = ipam
+        self.node = NodeName(node)
         self.rdma = rdma
+        self.pfs = pfs
         self.boot()
         self.claims = self.pod_changes = 0
         self.cluster: Cluster = NoCluster()
@@ -104,9 +115,8 @@ class Machine:
 
     def boot(self) -> None:
         """Begin with nothing in the kernel; the disk stays as it is."""
-        self.hardware = FakeMachine(
-            FakePf(name="f0", pci=PF0, vfs=4, rdma=self.rdma), FakePf(name="f1", pci=PF1, vfs=4)
-        )
+        two = FakePf(name="f0", pci=PF0, vfs=4, rdma=self.rdma), FakePf(name="f1", pci=PF1, vfs=4)
+        self.hardware = FakeMachine(*(self.pfs or two))
         self.kernel = FakeKernel(self.hardware)
         self.pristine = self.kernel.observe()
 
@@ -118,7 +128,7 @@ class Machine:
         self.worker = worker = Worker()
         plugins = Plugins(host_root=Path("/"), timeout_s=10)
         host = Host(
-            name=NodeName("w1"),
+            name=self.node,
             boot_id=boot_id,
             kernel=self.kernel,
             worker=worker,

@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 from collections import Counter, defaultdict
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from agent.machine import Machine as Judge
 from cluster.control_plane import write_kubeconfig
 from cluster.controllers import controllers
 from cluster.nodes import node_object
@@ -27,26 +28,26 @@ from cluster.test_dra_policies import API, SINCE, SLICES
 from cluster.world import Cluster, cluster
 from e2e.conftest import PLUGINS, build_dir, program, require_plugins
 from e2e.node import LINK_MBPS, Node
-from factories import PF0, PF1, hardware, pf_state
+from factories import PF0, PF1
+from fakes.machine import FakePf
+from k8s_rdma.agent.claims import ClaimOffers
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY
-from k8s_rdma.core.allocation import used_locally
-from k8s_rdma.core.claims import judge, with_uses
 from k8s_rdma.core.inventory import PfRule
-from k8s_rdma.core.ledger import ClaimPromise, Ledger
-from k8s_rdma.core.types import NodeName, PfUse
+from k8s_rdma.core.types import PfUse
 from k8s_rdma.kube.grpc_calls import call, connect
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName, Offers, Prepare
+from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName, Offers, Prepare, decode_offers
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, RegistrationStatus
-from k8s_rdma.wire.resource_claim import decode_prepare
 from k8s_rdma.wire.resource_slice import slice_name, slice_specs
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from cluster.control_plane import Json
     from cni.call import Program
+    from k8s_rdma.agent.node import Node as AgentNode
+    from k8s_rdma.core.ledger import Ledger
 
 __all__ = ["build_dir", "program"]
 
@@ -259,36 +260,114 @@ async def check_ledger(machine: Machine, claims: dict[str, Json], answers: dict[
     assert markers == set(prepared.values())
 
 
-async def test_claims_of_many_writers_fill_all_nodes_as_the_agents_rule_has_it(tmp_path: Path):
-    """What the scheduler wrote as consumed is what each node would promise, to the last Mb/s."""
+async def test_agents_prepare_exactly_what_many_writers_were_given(tmp_path: Path):
+    """kube-scheduler fills what 100 agents offer; their ledgers have what claims consume, then nothing."""
+    pfs = tuple(
+        FakePf(name=f"f{number}", pci=pci, vfs=FAKE_VFS, link_mbps=FAKE_LINK_MBPS)
+        for number, pci in enumerate((PF0, PF1))
+    )
+    names = [f"n{number}" for number in range(MANY_NODES)]
+    judges = {name: Judge(tmp_path / "nodes" / name, node=name, pfs=pfs) for name in names}
+    for judge in judges.values():
+        judge.rules = (PfRule(use=PfUse.CLAIMS),)
     async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
         await create_class(c)
-        nodes = [f"n{number}" for number in range(MANY_NODES)]
-        await asyncio.gather(*(create_node(c, name) for name in nodes))
-        async with c.plane.scheduler(SCHEDULER):
-            names = iter([f"p{number}" for number in range(MANY_PODS)])
-
-            async def write() -> None:
-                for name in names:
-                    await create_pod(c, name, FAKE_LINK_MBPS // 4)
-
-            await asyncio.gather(*(write() for _ in range(WRITERS)))
-            woken = asyncio.create_task(wake(c, nodes))
-            pods = await c.some_bound(MANY_PODS)
-            woken.cancel()
-        claims = await allocated(c)
-        by_node: defaultdict[str, list[tuple[Json, Json]]] = defaultdict(list)
-        for pod in pods:
-            by_node[pod["spec"]["nodeName"]].append((claims[pod["metadata"]["name"]], pod))
-        assert by_node.keys() == set(nodes)
-        for node, found in by_node.items():
-            check_node(node, found)
+        with running(judges) as nodes:
+            specs = {name: await offered(node) for name, node in nodes.items()}
+        await asyncio.gather(*(create_node(c, name, spec) for name, spec in specs.items()))
+        questions = await fill(c, names)
+    consumed = consumption(questions)
+    assert consumed == {(name, pf.name): (FAKE_LINK_MBPS, 4) for name in names for pf in pfs}
+    with running(judges):
+        await asyncio.gather(*(judges[name].claim_commands.prepare(each) for name, each in questions))
+    assert promised(judges) == consumed
+    with running(judges):  # after a restart
+        await asyncio.gather(*(judges[name].claim_commands.unprepare(each.claim) for name, each in questions))
+    assert promised(judges) == {}
+    assert all(judge.is_pristine() for judge in judges.values())
 
 
-async def create_node(c: Cluster, name: str) -> None:
-    """A Node object with a slice of two PFs."""
+async def fill(c: Cluster, nodes: list[str]) -> list[tuple[str, Prepare]]:
+    """Have many writers create pods until all nodes are full: what kubelet then has prepared, by node."""
+    async with c.plane.scheduler(SCHEDULER):
+        names = iter([f"p{number}" for number in range(MANY_PODS)])
+
+        async def write() -> None:
+            for name in names:
+                await create_pod(c, name, FAKE_LINK_MBPS // 4)
+
+        await asyncio.gather(*(write() for _ in range(WRITERS)))
+        woken = asyncio.create_task(wake(c, nodes))
+        pods = await c.some_bound(MANY_PODS)
+        woken.cancel()
+    claims = await allocated(c)
+    return [(pod["spec"]["nodeName"], question_of(claims[pod["metadata"]["name"]], pod)) for pod in pods]
+
+
+def question_of(claim: Json, pod: Json) -> Prepare:
+    meta = claim["metadata"]
+    return Prepare(
+        claim=ClaimName(namespace="default", name=meta["name"], uid=meta["uid"]),
+        resource=msgspec.Raw(msgspec.json.encode(claim)),
+        pod=msgspec.Raw(msgspec.json.encode(pod)),
+    )
+
+
+Sums = dict[tuple[str, str], tuple[int, int]]
+"""Mb/s and VFs, by node and PF."""
+
+
+def sums(entries: Iterable[tuple[str, str, int]]) -> Sums:
+    """Add up interfaces, each with its node, its PF and its Mb/s."""
+    found: Sums = {}
+    for node, pf_name, mbps in entries:
+        total_mbps, vfs = found.get((node, pf_name), (0, 0))
+        found[node, pf_name] = (total_mbps + mbps, vfs + 1)
+    return found
+
+
+def consumption(questions: list[tuple[str, Prepare]]) -> Sums:
+    """What the scheduler wrote as consumed, on the node that it bound the pod to."""
+    results = [(node, result_of(msgspec.json.decode(each.resource))) for node, each in questions]
+    for node, result in results:
+        assert result["pool"] == node
+        assert result["consumedCapacity"] == {"bandwidth": CONSUMED, "vfs": "1"}
+    return sums((node, result["device"], FAKE_LINK_MBPS // 4) for node, result in results)
+
+
+@contextmanager
+def running(judges: Mapping[str, Judge]) -> Iterator[dict[str, AgentNode]]:
+    """All nodes' agents, each over its own ledger and kernel."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(judge.running())[0] for name, judge in judges.items()}
+
+
+async def offered(node: AgentNode) -> Json:
+    """The spec of the slice that an agent's PFs make."""
+    publisher = ClaimOffers(node).publisher
+    await publisher.publish()
+    [spec] = slice_specs(decode_offers(await publisher.wait_for_change(None)))
+    spec["pool"]["generation"] = 1
+    return spec
+
+
+def promised(judges: Mapping[str, Judge]) -> Sums:
+    """What agents' ledgers on disk promise."""
+
+    def interfaces() -> Iterator[tuple[str, str, int]]:
+        for name, judge in judges.items():
+            with closing(Receipts(judge.directory / "state" / "ledger.db")) as receipts:
+                promises = receipts.load().promises.values()
+            assert len({each.vf for promise in promises for each in promise.interfaces}) == len(promises)
+            for each in (each for promise in promises for each in promise.interfaces):
+                yield name, each.device, each.placed.min_tx_rate_mbps
+
+    return sums(interfaces())
+
+
+async def create_node(c: Cluster, name: str, spec: Json) -> None:
+    """A Node object with a slice."""
     await c.create(node_object(name, "192.0.2.1", {}))
-    spec = slice_of(name, FAKE_LINK_MBPS, FAKE_LINK_MBPS)
     made = await c.http.post(SLICES, json={"metadata": {"name": slice_name(name, 0)}, "spec": spec})
     assert made.status_code == 201, made.text
 
@@ -309,40 +388,13 @@ async def wake(c: Cluster, nodes: list[str]) -> None:
         await asyncio.sleep(1)
 
 
-def check_node(node: str, found: list[tuple[Json, Json]]) -> None:
-    """The node promises each of its claims, and these fill both PFs."""
-    rules = (PfRule(use=PfUse.CLAIMS),)
-    pfs = (
-        pf_state(pci, vfs=FAKE_VFS, link_mbps=FAKE_LINK_MBPS, name=pf(each, 0).name)
-        for each, pci in enumerate((PF0, PF1))
-    )
-    made, ledger = with_uses(hardware(*pfs), rules, Ledger()), Ledger()
-    consumed: Counter[str] = Counter()
-    for claim, pod in found:
-        result = result_of(claim)
-        assert result["consumedCapacity"] == {"bandwidth": CONSUMED, "vfs": "1"}
-        consumed[result["device"]] += FAKE_LINK_MBPS // 4
-        meta = claim["metadata"]
-        question = Prepare(
-            claim=ClaimName(namespace="default", name=meta["name"], uid=meta["uid"]),
-            resource=msgspec.Raw(msgspec.json.encode(claim)),
-            pod=msgspec.Raw(msgspec.json.encode(pod)),
-        )
-        promise = judge(decode_prepare(question, NodeName(node)).claim, NodeName(node), made, ledger)
-        assert isinstance(promise, ClaimPromise), promise
-        ledger = ledger.with_promise(promise)
-    used = used_locally(made, ledger)
-    assert {each.name: used[each.pci].mbps for each in made.pfs} == consumed
-    assert set(consumed.values()) == {FAKE_LINK_MBPS}
-
-
 @pytest.mark.parametrize("pfs", [2, 4, 8])
 async def test_search_is_short_for_templates_made_of_annotations(tmp_path: Path, pfs: int):
     """Of usual rates on nearly full PFs, largest first: decided in little processor time."""
     usual, taken_s = random.Random(pfs), []
     async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
         await create_class(c)
-        await create_node(c, "w1")
+        await create_node(c, "w1", slice_of("w1", FAKE_LINK_MBPS))
         async with (
             controllers(c.plane, "resourceclaim-controller"),
             c.plane.scheduler(SCHEDULER) as scheduler,
