@@ -28,6 +28,7 @@ from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
+from k8s_rdma.agent.plugins.runner import draft_of
 from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
     DevicePluginConfig,
@@ -71,24 +72,30 @@ class CrashError(BaseException):
 class Fate:
     """What goes wrong, by the number of the act, from now on.
 
-    halfway: the act is begun, and a part of it done, before it fails or the process dies.
+    halfway: the act is begun, and a part of it done, before it fails or the process dies. done: all of it.
     """
 
     dies_at: int | None = None
     fails_at: range = range(0)
     halfway: bool = False
+    done: bool = False
 
 
 @dataclass
 class Life:
-    """One process."""
+    """One process. ended: set at its death."""
 
     fate: Fate = Fate()
     acts: int = 0
     dead: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self, fate: Fate) -> None:
         self.fate, self.acts = fate, 0
+
+    def end(self) -> None:
+        self.dead = True
+        self.ended.set()
 
     def act(self, do: Callable[[], Any], part: Callable[[], Any], failure: K8sRdmaError) -> Any:
         """Do it, as fate has it. part: of it, for when it is cut short."""
@@ -97,10 +104,12 @@ class Life:
         now, self.acts = self.acts, self.acts + 1
         if now != self.fate.dies_at and now not in self.fate.fails_at:
             return do()
-        if self.fate.halfway:
+        if self.fate.done:
+            do()
+        elif self.fate.halfway:
             part()
         if now == self.fate.dies_at:
-            self.dead = True
+            self.end()
             raise CrashError
         raise failure
 
@@ -151,8 +160,8 @@ class MortalReceipts:
 
 
 class MortalMarkers:
-    def __init__(self, markers: Markers | ClaimMarkers, life: Life) -> None:
-        self._markers, self._life = markers, life
+    def __init__(self, kind: type[Markers | ClaimMarkers], directory: Path, life: Life) -> None:
+        self._markers, self._directory, self._life = kind(directory), directory, life
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._markers, name)
@@ -166,10 +175,16 @@ class MortalMarkers:
     def write(self, pod: PodUid, mark: ClaimMark) -> None:
         assert isinstance(self._markers, ClaimMarkers)
         markers = self._markers
-        self._write(lambda: markers.write(pod, mark))
+        self._write(lambda: markers.write(pod, mark), lambda: tear(self._directory / pod))
 
-    def _write(self, do: Callable[[], None]) -> None:
-        self._life.act(do, lambda: None, LedgerError("the tmpfs is full"))
+    def _write(self, do: Callable[[], None], part: Callable[[], None] = lambda: None) -> None:
+        self._life.act(do, part, LedgerError("the tmpfs is full"))
+
+
+def tear(path: Path) -> None:
+    """Leave half a draft of a file, as `write_file` does when it is cut short."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft_of(path).write_bytes(b"{")
 
 
 class MortalDeletions:
@@ -186,24 +201,28 @@ class MortalDeletions:
 
 
 class MortalFiles:
-    def __init__(self, files: HostFiles, life: Life) -> None:
-        self._files, self._life = files, life
+    def __init__(self, root: Path, life: Life) -> None:
+        self._files, self._root, self._life = HostFiles(root), root, life
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
     def write(self, path: PurePosixPath, data: bytes) -> None:
-        self._act(lambda: self._files.write(path, data))
+        self._act(lambda: self._files.write(path, data), lambda: tear(self._root / path.relative_to("/")))
+
+    def update(self, path: PurePosixPath, data: bytes) -> None:
+        if not self._files.holds(path, data):
+            self.write(path, data)
 
     def remove(self, paths: Iterable[PurePosixPath]) -> None:
         for path in paths:
             self._remove(path)
 
     def _remove(self, path: PurePosixPath) -> None:
-        self._act(lambda: self._files.remove([path]))
+        self._act(lambda: self._files.remove([path]), lambda: self._files.remove([path]))
 
-    def _act(self, do: Callable[[], None]) -> None:
-        self._life.act(do, do, KernelError("device files: made to fail"))
+    def _act(self, do: Callable[[], None], part: Callable[[], None]) -> None:
+        self._life.act(do, part, KernelError("device files: made to fail"))
 
 
 @dataclass
@@ -308,9 +327,13 @@ class World:
         *,
         key: PlacementKeys | None = None,
         cluster: KubeCluster | None = None,
+        new_life: Callable[[], Life] = Life,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
+        """new_life: for each agent. new_loop: makes the event loop of all of them."""
         self.directory = directory
         self.rules = rules
+        self._new_life = new_life
         self.key, self.cluster = key, cluster or NoCluster()
         self.book = Book()
         self.kubelet = FakePodResources()
@@ -319,7 +342,7 @@ class World:
         self.boots = 0
         self.life = Life(dead=True)
         self.boot()
-        self.runner = asyncio.Runner()
+        self.runner = asyncio.Runner(loop_factory=new_loop)
         self.start()
 
     def close(self) -> None:
@@ -339,7 +362,12 @@ class World:
 
     def start(self) -> None:
         """A new agent, which first undoes what the one before left behind."""
-        self.life = life = Life()
+        self.open()
+        self.runner.run(self.recover())
+
+    def open(self) -> None:
+        """A new agent, which has read its ledger."""
+        self.life = life = self._new_life()
         self.deferred_deletes = DeferredDeletes(self.directory / "run" / "deletions")
         self._receipts = Receipts(self._state / "ledger.db")
         plugins = MortalPlugins(self.book, life)
@@ -349,10 +377,10 @@ class World:
             kernel=MortalKernel(self.kernel, life),
             worker=Turn(),
             receipts=MortalReceipts(self._receipts, life, self._keep),
-            markers=MortalMarkers(Markers(self.directory / "run" / "attachments"), life),
+            markers=MortalMarkers(Markers, self.directory / "run" / "attachments", life),
             deferred_deletes=MortalDeletions(self.deferred_deletes, life),
-            claim_markers=MortalMarkers(ClaimMarkers(self.directory / "run" / "claims"), life),
-            files=MortalFiles(HostFiles(self.directory / "host"), life),
+            claim_markers=MortalMarkers(ClaimMarkers, self.directory / "run" / "claims", life),
+            files=MortalFiles(self.directory / "host", life),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
@@ -366,15 +394,18 @@ class World:
         self.node, self.verbs, self.devices = agent.node, Verbs(agent.commands), agent.specifications.devices
         self.claims, self.live_rates = agent.claims, agent.live_rates
         self._keep()
-        self.runner.run(self.verbs.reconcile())
-        self.runner.run(self.verbs.restore_caps())
-        self.runner.run(self.live_rates.recover())
+
+    async def recover(self) -> None:
+        """Undo or complete what the agent before left behind."""
+        await self.verbs.reconcile()
+        await self.verbs.restore_caps()
+        await self.live_rates.recover()
         with suppress(KernelError):  # of what somebody took away from vfio-pci
             self.devices.restore(self.node.ledger)
 
     def end(self) -> None:
         """However it ended: the file is as the process left it."""
-        self.life.dead = True
+        self.life.end()
         self._receipts.close()
 
     def run(self, *calls: Coroutine[Any, Any, Any], fate: Fate = Fate()) -> list[Any]:

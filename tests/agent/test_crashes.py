@@ -27,6 +27,7 @@ WAYS = {
     "fails from then on": (lambda at: Fate(fails_at=range(at, at + 99)), {}),
     "dies": (lambda at: Fate(dies_at=at), {}),
     "dies halfway": (lambda at: Fate(dies_at=at, halfway=True), {}),
+    "dies after it": (lambda at: Fate(dies_at=at, done=True), {}),
     "dies and what was not synced is lost": (lambda at: Fate(dies_at=at), {"forget_unsynced": True}),
     "dies by a power cut": (lambda at: Fate(dies_at=at), {"forget_unsynced": True, "reboot": True}),
 }

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 
 from k8s_rdma.agent.node import Node, Worker
-from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES
+from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, draft_of
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
 from k8s_rdma.core.ledger import (
@@ -489,8 +489,7 @@ class AttachmentSpecs:
         files = [self._cdi_file(interface) for interface in _functions(receipt)]
         if receipt.device_info_file and receipt.interfaces:
             path = PurePosixPath(receipt.device_info_file)
-            if self._files.holds(path, _information(receipt)):
-                files.append(path)
+            files.append(path if self._files.holds(path, _information(receipt)) else draft_of(path))
         if files:
             self._files.remove(files)
         self._slots.update(_slots(receipt, ledger), ledger)

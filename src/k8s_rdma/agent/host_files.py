@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.plugins.runner import below, write_file
+from k8s_rdma.agent.plugins.runner import below, draft_of, write_file
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.conflist import PLUGIN
 
@@ -68,11 +68,16 @@ class HostFiles:
             self.write(path, data)
 
     def remove(self, paths: Iterable[PurePosixPath]) -> None:
-        """Remove the files that exist. All are tried, and one KernelError names those that stay."""
+        """Remove the files that exist, and their drafts, which a crash may have left.
+
+        All are tried, and one KernelError names those that stay.
+        """
         problems = []
         for path in paths:
             try:
-                self._own_path(path).unlink(missing_ok=True)
+                own_path = self._own_path(path)
+                own_path.unlink(missing_ok=True)
+                draft_of(own_path).unlink(missing_ok=True)
             except NotADirectoryError:
                 continue  # so it is not there
             except OSError as error:

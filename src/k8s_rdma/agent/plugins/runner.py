@@ -12,8 +12,8 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
+
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 MOST_STDOUT_BYTES = 8 << 20
 """The longest output of a plugin. A result with a thousand routes takes a hundredth of it; without a bound,
@@ -452,12 +454,17 @@ def below(root: Path, path: Path) -> Path:
     return found
 
 
+def draft_of(path: AnyPath) -> AnyPath:
+    """Name the draft of a file, which a crash may leave beside it."""
+    return path.with_name(f".{os.fsdecode(os.fsencode(path.name)[: MAX_NAME_BYTES - 5])}.new")
+
+
 def write_file(path: Path, data: bytes) -> None:
     """Write a file atomically: by a draft beside it, which no link can lead elsewhere, and a rename.
 
     Not synced to the disk. OSError when it cannot be written; then the file is as it was.
     """
-    draft = path.with_name(f".{os.fsdecode(os.fsencode(path.name)[: MAX_NAME_BYTES - 5])}.new")
+    draft = draft_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
