@@ -16,7 +16,7 @@ from agent.mortal import Fate, MortalPod, World, new_world
 from agent.test_crashes import WAYS
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.inventory import PfRule
-from k8s_rdma.core.types import PfUse
+from k8s_rdma.core.types import PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.claims import ClaimName
 from resource_claims import claim, interface, of_pod, prepare
@@ -33,27 +33,35 @@ UNHARMED = Fate()
 
 
 class Pod(MortalPod):
-    """A pod with two interfaces by one claim, which reserve the whole link."""
+    """A pod with two interfaces by one claim, which reserve the whole link. owner: the claim's first pod."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, owner: str = "") -> None:
         super().__init__(world, name)
+        self.owner = owner or name
         self.document = of_pod(
             claim(
                 interface("a", bandwidth="60G", maxTxRate="70G", vlan=7),
                 interface("b", bandwidth="40G", driver="vfio-pci"),
-                uid=f"claim-{name}",
-                name=name,
+                uid=f"claim-{self.owner}",
+                name=self.owner,
             ),
             name,
         )
+
+    @property
+    def claim(self) -> ClaimName:
+        return ClaimName(namespace="default", name=self.owner, uid=f"claim-{self.owner}")
 
     def does(self, step: str) -> Any:
         match step:
             case "prepare":
                 return self.world.claims.prepare(prepare(self.document))
             case "unprepare":
-                name = ClaimName(namespace="default", name=self.name, uid=f"claim-{self.name}")
-                return self.world.claims.unprepare(name)
+                return self.world.claims.unprepare(self.claim)
+            case "take over":
+                return self.world.claims.hand_over(prepare(self.document), PodUid(f"uid-{self.owner}"))
+            case "abandon":
+                return self.world.claims.end_abandoned(self.claim, PodUid(f"uid-{self.name}"))
         env = call("ADD" if step == "add" else "DEL", self.container, f"uid-{self.name}", name=self.name)
         if step == "delete":
             return self.world.verbs.delete(env, NETWORK, STDIN)
@@ -102,15 +110,20 @@ def play(failing: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
                 repeat(pod, step, rebooted=bool(how.get("reboot")))
             if step in {"prepare", "add"}:
                 check(world)
-        assert not world.node.ledger.receipts
-        assert not world.node.ledger.promises
-        assert world.is_pristine()
-        assert not list((world.directory / "run" / "claims").glob("*"))
-        assert not [name for name in world.device_files() if "claim" in name]
+        check_empty(world)
         other = Pod(world, "q")
         for step in STEPS:
             assert run(world, other.does(step)), step
         return reached
+
+
+def check_empty(world: World) -> None:
+    """Nothing of any pod is left."""
+    assert not world.node.ledger.receipts
+    assert not world.node.ledger.promises
+    assert world.is_pristine()
+    assert not list((world.directory / "run" / "claims").glob("*"))
+    assert not [name for name in world.device_files() if "claim" in name]
 
 
 @pytest.mark.parametrize("failing", STEPS)
@@ -120,5 +133,47 @@ def test_no_vf_or_bandwidth_is_lost_whatever_fails_and_whenever(
 ) -> None:
     at = 0
     while play(failing, fate(at), how, at):
+        at += 1
+    assert at > 1
+
+
+def play_end(former_ends: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
+    """A claim that kubelet does not unprepare for its pod, which is gone: another one takes it, or nobody."""
+    with new_world(RULES) as world:
+        former = Pod(world, "p")
+        for step in ("prepare", "add", "delete"):
+            assert run(world, former.does(step)), step
+        heir = Pod(world, "q", former.name) if former_ends == "take over" else former
+        run(world, heir.does(former_ends), fate)
+        reached = world.life.acts > at
+        if world.life.dead:
+            world.restart(**how)
+        for _ in range(ATTEMPTS):
+            promised = [promise.pod.name for promise in world.node.ledger.promises.values()]
+            if promised != [former.name]:
+                break
+            run(world, heir.does(former_ends))
+        assert promised == ([heir.name] if heir is not former else [])
+        if not how.get("reboot"):
+            former.make_sandbox()
+            assert not run(world, former.does("add")), "a pod without a promise was given interfaces"
+        if heir is not former:
+            check(world)
+            heir.make_sandbox()
+            for step in STEPS:
+                assert run(world, heir.does(step)), step
+        assert run(world, former.does("delete"))
+        world.node.set_consumers({})
+        check_empty(world)
+        return reached
+
+
+@pytest.mark.parametrize("former_ends", ["take over", "abandon"])
+@pytest.mark.parametrize(("fate", "how"), WAYS.values(), ids=WAYS)
+def test_claim_is_of_one_pod_whatever_fails_when_the_former_one_is_gone(
+    former_ends: str, fate: Callable[[int], Fate], how: dict[str, bool]
+) -> None:
+    at = 0
+    while play_end(former_ends, fate(at), how, at):
         at += 1
     assert at > 1
