@@ -29,6 +29,8 @@ SERVICE = "10.96.0.1"
 """Where pods look for the API server: the first address of the range of Services."""
 GANGS = ("GenericWorkload", "GangScheduling")
 """The feature gates of gang scheduling, alpha in Kubernetes 1.36."""
+EMULATED = ("1.34", "1.35")
+"""Releases that Kubernetes 1.36 emulates, in which DRAConsumableCapacity is alpha."""
 _GANGS_API = "scheduling.k8s.io/v1alpha2"
 CONTROLLERS = "disruption"
 """What is not left to the scenario, which is the kubelet: no node is to be found dead."""
@@ -56,12 +58,16 @@ class Real:
     computes_budgets: bool = False
     restart_api: Callable[..., Awaitable[None]] | None = None
     gates: tuple[str, ...] = ()
+    emulated: str = ""
 
     @property
-    def gate_options(self) -> list[str]:
-        """What switches the feature gates on, in any of the programs; off where one says `=false`."""
+    def feature_options(self) -> list[str]:
+        """Options of any of the programs for the feature gates, which are off where one says `=false`."""
         settings = (gate if "=" in gate else f"{gate}=true" for gate in self.gates)
-        return [f"--feature-gates={','.join(settings)}"] if self.gates else []
+        return [
+            *([f"--emulated-version={self.emulated}"] if self.emulated else []),
+            *([f"--feature-gates={','.join(settings)}"] if self.gates else []),
+        ]
 
     @asynccontextmanager
     async def scheduler(self, configuration: Json) -> AsyncIterator[Program]:
@@ -75,7 +81,7 @@ class Real:
         path = self.directory / f"scheduler-{len(list(self.directory.glob('scheduler-*.yaml')))}.yaml"
         path.write_text(yaml.safe_dump(document))
         program, log = self.programs / "kube-scheduler", self.directory / "kube-scheduler.log"
-        options = [f"--config={path}", "--secure-port=0", "--v=4", *self.gate_options]
+        options = [f"--config={path}", "--secure-port=0", "--v=4", *self.feature_options]
         async with running(log, program, *options) as scheduler:
             yield scheduler
 
@@ -120,8 +126,12 @@ def programs_of(plane: ControlPlane) -> Path:
 
 
 @asynccontextmanager
-async def real(directory: Path, gates: tuple[str, ...] = ()) -> AsyncIterator[Real]:
-    """The real ones, until the block ends. gates: feature gates that are on."""
+async def real(directory: Path, gates: tuple[str, ...] = (), *, emulated: str = "") -> AsyncIterator[Real]:
+    """The real ones, until the block ends.
+
+    gates: feature gates that are on. emulated: an earlier release, whose APIs and features kube-apiserver and
+    kube-scheduler then have (`1.34`; Kubernetes' KEP 4330).
+    """
     folder = Path(os.environ[FOLDER])
     async with AsyncExitStack() as stack:
         run = partial(_run, stack, directory)
@@ -135,6 +145,7 @@ async def real(directory: Path, gates: tuple[str, ...] = ()) -> AsyncIterator[Re
             ca_file=issuer.own.cert,
             directory=directory,
             gates=gates,
+            emulated=emulated,
         )
         arguments = _api_server(plane, issuer, etcd, port)
         server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
@@ -202,6 +213,6 @@ def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
         "--service-cluster-ip-range=10.96.0.0/12",  # as kubeadm has it
         # Both need a controller that is not run: one makes every namespace's account, one takes taints away.
         "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-        *plane.gate_options,
+        *plane.feature_options,
         *([f"--runtime-config={_GANGS_API}=true"] if plane.gates == GANGS else []),
     ]

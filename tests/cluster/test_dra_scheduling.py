@@ -23,7 +23,18 @@ from cluster.control_plane import write_kubeconfig
 from cluster.controllers import controllers
 from cluster.nodes import node_object
 from cluster.processes import Program as Running
-from cluster.test_dra_examples import SCHEDULER, WHY_NOT, create, pf, pod_with
+from cluster.real import EMULATED, real
+from cluster.test_dra_examples import (
+    GPUS,
+    REQUESTS,
+    SCHEDULER,
+    WHY_NOT,
+    claim_and_pod,
+    create,
+    gpu_slice,
+    pf,
+    pod_with,
+)
 from cluster.test_dra_policies import API, SINCE, SLICES
 from cluster.world import Cluster, cluster
 from e2e.conftest import PLUGINS, build_dir, program, require_plugins
@@ -39,6 +50,7 @@ from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName, Offers, Prepare, decode_offers
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, RegistrationStatus
 from k8s_rdma.wire.resource_slice import slice_name, slice_specs
+from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
@@ -63,6 +75,9 @@ RETRY_S = 0.2
 NODES, PODS, POD_MBPS = ("w1", "w2", "w3", "w4"), 40, LINK_MBPS // 4
 """Two PFs each: 32 places."""
 
+OVERFLOW_MBPS = 9_300_000_000_000
+"""In bits/s it has no place in 63 bits once it is rounded up."""
+
 MANY_NODES, MANY_PODS, WRITERS = 100, 800, 16
 FAKE_LINK_MBPS = 100_000
 """Of fake nodes' two PFs, which the pods fill."""
@@ -71,6 +86,11 @@ CONSUMED = "25G"
 
 SEARCHES, SEARCH_S = 60, 0.2
 """Twice the most that was measured; with the smallest requests first kube-scheduler gives up after 10 s."""
+PAIRS, PAIRS_S = 8, 1.5
+PAIRED_PFS_MBPS = (*(25_000,) * (PAIRS - 1), 20_000)
+"""The last one has less than a request of an interface."""
+ORDERS = ("pairs", "GPUs first", "interfaces first")
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 USUAL_MBPS = (0, 1_000, 2_000, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000)
 
 
@@ -188,20 +208,25 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(RETRY_S)
 
 
+async def run_machines(c: Cluster, *machines: Machine) -> None:
+    """Start agents and drivers of nodes, and wait until all have published their PFs."""
+    await create_class(c)
+    kubeconfig = write_kubeconfig(c.directory / "drivers.kubeconfig", c.plane, c.plane.admin_token)
+    for machine in machines:
+        await c.create(node_object(machine.name, "192.0.2.1", {}))
+        machine.start(kubeconfig)
+    await asyncio.gather(*(machine.register() for machine in machines))
+
+    async def published() -> bool:
+        return len((await c.http.get(SLICES)).json()["items"]) == len(machines)
+
+    await until(published)
+
+
 async def test_two_schedulers_give_away_what_agents_then_refuse(machines: list[Machine], tmp_path: Path):
     """Each scheduler fills the PFs by itself; no ledger goes above a link, and refusals have numbers."""
     async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
-        await create_class(c)
-        kubeconfig = write_kubeconfig(tmp_path / "drivers.kubeconfig", c.plane, c.plane.admin_token)
-        for machine in machines:
-            await c.create(node_object(machine.name, "192.0.2.1", {}))
-            machine.start(kubeconfig)
-        await asyncio.gather(*(machine.register() for machine in machines))
-
-        async def published() -> bool:
-            return len((await c.http.get(SLICES)).json()["items"]) == len(NODES)
-
-        await until(published)
+        await run_machines(c, *machines)
         second = SCHEDULER | {"profiles": [{"schedulerName": "second"}]}
         async with c.plane.scheduler(SCHEDULER), c.plane.scheduler(second):
             for number, scheduler in enumerate(("default-scheduler", "second")):  # both are there
@@ -258,6 +283,53 @@ async def check_ledger(machine: Machine, claims: dict[str, Json], answers: dict[
     assert {uid: promise.pod.uid for uid, promise in ledger.promises.items()} == prepared
     markers = {path.name for path in (machine.run_dir / CLAIMS_DIRECTORY).iterdir()}
     assert markers == set(prepared.values())
+
+
+@pytest.mark.parametrize("release", EMULATED)
+async def test_releases_with_the_gate_allocate_claims_that_the_agent_judges(
+    machines: list[Machine], tmp_path: Path, release: str
+):
+    """Two pods fill the PFs but for a third one; a quantity that overflows is granted as 0, and refused."""
+    machine, mbps = machines[0], LINK_MBPS * 6 // 10
+    plane = partial(real, gates=(CONSUMABLE_CAPACITY,), emulated=release)
+    async with cluster(plane, tmp_path, deadline_s=DEADLINE_S) as c:
+        await run_machines(c, machine)
+        async with c.plane.scheduler(SCHEDULER):
+            for name, asked_mbps in {"p": mbps, "q": mbps, "overflow": OVERFLOW_MBPS}.items():
+                await create_pod(c, name, asked_mbps)
+                await c.bound(name)
+            claims = await allocated(c)
+            await create_pod(c, "none", mbps)
+            assert "cannot allocate all claims" in await c.event("none", "FailedScheduling")
+        consumed = {name: result_of(claim)["consumedCapacity"]["bandwidth"] for name, claim in claims.items()}
+        assert consumed == {"p": f"{mbps}M", "q": f"{mbps}M", "overflow": "0"}
+        pfs = [result_of(claims[name])["device"] for name in ("p", "q")]
+        assert len(set(pfs)) == len(pfs)
+        names = {
+            name: ClaimName(namespace="default", name=name, uid=claim["metadata"]["uid"])
+            for name, claim in claims.items()
+        }
+        answers = await machine.prepare(names.values())
+        errors = {name: answers[each.uid].error for name, each in names.items()}
+        assert "0 is less than the" in errors.pop("overflow")
+        assert errors == {"p": "", "q": ""}
+        await until(partial(is_refused, c, "overflow"))
+        machine.host.ip("link", "set", pfs[0], "down")
+        await until(partial(offers_alone, c, pfs[1]))  # taints are alpha in these releases
+        promises = (await machine.ledger()).promises
+    assert promises.keys() == {names["p"].uid, names["q"].uid}
+
+
+async def is_refused(c: Cluster, claim: str) -> bool:
+    """Report whether a claim's status says so of its only device, which the status names by its share."""
+    devices = (await c.http.get(f"{CLAIMS}/{claim}")).json()["status"].get("devices", [])
+    return [each["conditions"][0]["reason"] for each in devices if each["shareID"]] == ["PreparationRefused"]
+
+
+async def offers_alone(c: Cluster, pf: str) -> bool:
+    """Report whether there is one slice, with this PF and no other."""
+    [found] = (await c.http.get(SLICES)).json()["items"]
+    return [device["name"] for device in found["spec"]["devices"]] == [pf]
 
 
 async def test_agents_prepare_exactly_what_many_writers_were_given(tmp_path: Path):
@@ -413,6 +485,51 @@ async def test_search_is_short_for_templates_made_of_annotations(tmp_path: Path,
                 await c.http.delete(CLAIMS)  # no garbage collector runs
                 await until(partial(is_empty, c))
     assert max(taken_s) < SEARCH_S, taken_s
+
+
+async def test_gpus_with_interfaces_are_decided_sooner_in_pairs_or_after_these(tmp_path: Path):
+    """Of as many GPUs as PFs, each pair below one PCIe root, where one PF is full: one pair less fits."""
+    taken_s: dict[tuple[str, int], float] = {}
+    async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
+        await create_class(c)
+        await c.create(node_object("w1", "192.0.2.1", {}))
+        selector = {"cel": {"expression": f"device.driver == '{GPUS}'"}}
+        for path, document in (
+            (f"{API}/deviceclasses", {"metadata": {"name": GPUS}, "spec": {"selectors": [selector]}}),
+            (SLICES, {"metadata": {"name": "gpus"}, "spec": gpu_slice(PAIRS)}),
+            (SLICES, {"metadata": {"name": slice_name("w1", 0)}, "spec": slice_of("w1", *PAIRED_PFS_MBPS)}),
+        ):
+            made = await c.http.post(path, json=document)
+            assert made.status_code == 201, made.text
+        async with (
+            controllers(c.plane, "resourceclaim-controller"),
+            c.plane.scheduler(SCHEDULER) as scheduler,
+        ):
+            assert isinstance(scheduler, Running)
+            for count in (PAIRS - 1, PAIRS):
+                for order in ORDERS:
+                    started_s = processor_s(scheduler.process.pid)
+                    pod = await c.when(await create(c, *paired(order, count)), is_decided)
+                    taken_s[order, count] = processor_s(scheduler.process.pid) - started_s
+                    assert ("nodeName" in pod["spec"]) == (count < PAIRS)
+                    await c.http.delete("/api/v1/namespaces/default/pods/p?gracePeriodSeconds=0")
+                    await c.http.delete(CLAIMS)
+                    await until(partial(is_empty, c))
+    slowest_s = taken_s.pop(("GPUs first", PAIRS))
+    assert max(taken_s.values()) < min(slowest_s, PAIRS_S), taken_s
+
+
+def paired(order: str, count: int) -> tuple[Json, Json]:
+    """A claim of so many GPUs, each with an interface below its PCIe root, and a pod."""
+    numbers = range(count)
+    kinds = ["net", "gpu"] if order == "interfaces first" else ["gpu", "net"]
+    names = [(kind, number) for number in numbers for kind in kinds]
+    if order != "pairs":
+        names = [(kind, number) for kind in kinds for number in numbers]
+    requests = {f"{kind}-{number}": REQUESTS[kind] for kind, number in names}
+    pairs = ([f"{kind}-{number}" for kind in kinds] for number in numbers)
+    matched = [{"requests": pair, "matchAttribute": PCIE_ROOT} for pair in pairs]
+    return claim_and_pod("p", requests, constraints=matched)
 
 
 def is_decided(pod: Json) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cluster.control_plane import Json, write_kubeconfig
-from cluster.real import real
+from cluster.real import EMULATED, obstacle, real
 from cluster.relay import Relay, relaying
 from cluster.standin import stand_in
 from deviceplugin.conftest import world
@@ -85,9 +85,11 @@ class Published:
 
 
 @asynccontextmanager
-async def publishing(kind: str, directory: Path, *gates_off: str) -> AsyncIterator[Published]:
+async def publishing(
+    kind: str, directory: Path, *gates_off: str, emulated: str = ""
+) -> AsyncIterator[Published]:
     if kind == "real":
-        opened = real(directory, tuple(f"{gate}=false" for gate in gates_off))
+        opened = real(directory, tuple(f"{gate}=false" for gate in gates_off), emulated=emulated)
     else:
         opened = stand_in(directory, frozenset(gates_off))
     async with asyncio.timeout(DEADLINE_S), opened as plane:
@@ -184,10 +186,22 @@ async def test_without_consumable_capacity_nothing_is_ever_published(kind: str, 
 async def test_process_without_consumable_capacity_says_so_and_is_not_ready(
     kind: str, tmp_path: Path, world: World
 ):
-    async with (
-        publishing(kind, tmp_path, CONSUMABLE_CAPACITY) as p,
-        node_beside(world, tmp_path / KUBECONFIG, p.http) as node,
-    ):
+    async with publishing(kind, tmp_path, CONSUMABLE_CAPACITY) as p:
+        await check_nothing_is_published(p, tmp_path, world)
+
+
+@pytest.mark.skipif(obstacle() is not None, reason=str(obstacle()))
+@pytest.mark.parametrize("release", EMULATED)
+async def test_process_says_so_of_releases_that_have_consumable_capacity_off(
+    release: str, tmp_path: Path, world: World
+):
+    async with publishing("real", tmp_path, emulated=release) as p:
+        await check_nothing_is_published(p, tmp_path, world)
+
+
+async def check_nothing_is_published(p: Published, directory: Path, world: World) -> None:
+    """The process names the gate in its log and is not ready; it has not written, and there is no slice."""
+    async with node_beside(world, directory / KUBECONFIG, p.http) as node:
         await node.register()
         [logged] = await node.plugin.logged("slices_not_published")
         assert "it needs the feature gate DRAConsumableCapacity" in logged["error"]

@@ -25,7 +25,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-
+    from contextlib import AbstractAsyncContextManager
 
 DEADLINE_S = 100
 RBAC = Path(__file__).parents[2] / "deploy" / "rbac"
@@ -272,14 +272,20 @@ def collection(document: Json) -> str:
 
 @asynccontextmanager
 async def cluster(
-    kind: str, directory: Path, *names: str, deadline_s: float = DEADLINE_S, **resources: str
+    kind: str | Callable[[Path], AbstractAsyncContextManager[ControlPlane]],
+    directory: Path,
+    *names: str,
+    deadline_s: float = DEADLINE_S,
+    **resources: str,
 ) -> AsyncIterator[Cluster]:
     """A cluster of these nodes, each of one PF of 10,000 Mb/s with four VFs, and the extender's account.
 
     Where there are policies, the extender's is in force: all that it does has to be within that.
-    kind: `stand-in`, `real`, or `gangs`: the real one that schedules these. resources: what else nodes have.
+    kind: `stand-in`, `real`, `gangs`: the real one that schedules these; or what runs another one.
+    resources: what else nodes have.
     """
-    plane_of = {"stand-in": stand_in, "real": real, "gangs": partial(real, gates=GANGS)}[kind]
+    kinds = {"stand-in": stand_in, "real": real, "gangs": partial(real, gates=GANGS)}
+    plane_of = kinds[kind] if isinstance(kind, str) else kind
     try:
         async with asyncio.timeout(deadline_s), AsyncExitStack() as stack:
             plane = await stack.enter_async_context(plane_of(directory))
