@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
 import random
 import subprocess
 from collections import Counter, defaultdict
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -52,9 +50,11 @@ from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, RegistrationStatus
 from k8s_rdma.wire.resource_slice import slice_name, slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 from policies import EVERYTHING_FILE
+from process_status import processor_s
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from cluster.control_plane import Json
     from cni.call import Program
@@ -541,9 +541,3 @@ def is_decided(pod: Json) -> bool:
 
 async def is_empty(c: Cluster) -> bool:
     return not (await c.http.get(CLAIMS)).json()["items"]
-
-
-def processor_s(process: int) -> float:
-    """User and system time of a process (proc_pid_stat(5))."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -218,9 +218,9 @@ class Cluster:
 
 @asynccontextmanager
 async def claims_cluster(
-    node: Node, tmp_path: Path, claims: dict[str, str] | None = None
+    node: Node, tmp_path: Path, claims: dict[str, str] | None = None, rules: tuple[Json, ...] = ()
 ) -> AsyncIterator[Cluster]:
-    """claims: settings of the driver."""
+    """claims: settings of the driver. rules: of PFs beside the first one."""
     async with kubelet_of(node, tmp_path) as kubelet:
         plane = kubelet.cluster.plane
         kubeconfig = write_kubeconfig(node.directory / "plugin.kubeconfig", plane, plane.admin_token)
@@ -233,9 +233,8 @@ async def claims_cluster(
             "claims": claims or {},
         }
         pf = node.pfs[0].name
-        rules = [{"names": [pf], "use": "claims"}]
         node.settings |= {
-            "hardware": {"pfs": rules, "all": True},
+            "hardware": {"pfs": [{"names": [pf], "use": "claims"}, *rules], "all": True},
             "node": NODE,
             "kubeconfig": str(kubeconfig),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY, TAINTS
 from k8s_rdma_demo.kubelet.device_manager import in_background
+from process_status import processor_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -43,6 +45,8 @@ KUBECONFIG = "publisher.kubeconfig"
 SINCE = (1, 36)
 DEADLINE_S = 60
 OTHERS = 1_000
+CHANGE_S, REST_S = 50e-6, 3.0
+"""Less than it takes to decode one event; for how long the process is measured at rest."""
 
 
 @dataclass
@@ -239,54 +243,63 @@ async def test_two_drivers_that_differ_take_turns_slowly(kind: str, tmp_path: Pa
         await p.until_published("f0")
 
 
-async def test_driver_gets_nothing_of_other_nodes_slices(kind: str, tmp_path: Path):
-    async with publishing(kind, tmp_path) as p:
-        [spec] = slice_specs(Offers(node=NODE, pfs=(offer(),)), agent_away=False, with_taints=True)
-        for number in range(OTHERS):
-            made = {"nodeName": f"n{number}", "pool": spec["pool"] | {"name": f"n{number}", "generation": 1}}
-            body = {"metadata": {"name": f"n{number}"}, "spec": spec | made}
-            answer = await p.http.post(SLICES, json=body)
-            assert answer.status_code == 201, answer.text
-        async with beside(p, tmp_path) as (publisher, relay):
-            publisher.offer(Offers(node=NODE, pfs=(offer(),)))
-
-            async def there() -> bool:
-                return any(spec["nodeName"] == NODE for spec in await p.specs())
-
-            await p.until(there)
-            to_publish = relay.bytes_passed
-            version = (await p.http.get(SLICES)).json()["metadata"]["resourceVersion"]
-            for number in range(OTHERS):
-                patch = {"metadata": {"annotations": {TOUCHED: "now"}}}
-                merge = {"Content-Type": "application/merge-patch+json"}
-                answer = await p.http.patch(f"{SLICES}/n{number}", json=patch, headers=merge)
-                assert answer.status_code == 200, answer.text
+async def test_driver_gets_nothing_of_other_nodes_slices(kind: str, tmp_path: Path, world: World):
+    """The process neither receives their changes nor works for them."""
+    async with publishing(kind, tmp_path) as p, relayed(p, tmp_path) as (relay, kubeconfig):
+        await create_others(p)
+        async with node_beside(world, kubeconfig, p.http) as node:
+            await node.register()
+            await node.plugin.logged("slices_published")
+            to_publish, pid = relay.bytes_passed, node.plugin.process.pid
+            before_s, started_s = processor_s(pid), time.monotonic()
+            whole = await change_others(p)
+            changed_s, took_s = processor_s(pid) - before_s, time.monotonic() - started_s
             beyond = relay.bytes_passed - to_publish
-            stream = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "1"}
-            whole = (await p.http.get(SLICES, params=stream)).text
-            assert whole.count("MODIFIED") == OTHERS
-            assert to_publish < len(whole) / 10
-            assert beyond < OTHERS, "bookmarks at most"
+            before_s = processor_s(pid)
+            await asyncio.sleep(REST_S)
+            rest_s = (processor_s(pid) - before_s) * took_s / REST_S
+        assert to_publish < len(whole) / 10
+        assert beyond < OTHERS, "bookmarks at most"
+        assert changed_s - rest_s < OTHERS * CHANGE_S, (changed_s, rest_s)
+
+
+async def create_others(p: Published) -> None:
+    """Create a slice of each other node."""
+    [spec] = slice_specs(Offers(node=NODE, pfs=(offer(),)), agent_away=False, with_taints=True)
+    for number in range(OTHERS):
+        made = {"nodeName": f"n{number}", "pool": spec["pool"] | {"name": f"n{number}", "generation": 1}}
+        body = {"metadata": {"name": f"n{number}"}, "spec": spec | made}
+        answer = await p.http.post(SLICES, json=body)
+        assert answer.status_code == 201, answer.text
+
+
+async def change_others(p: Published) -> str:
+    """Change each of these slices; what a watch of all slices has then."""
+    version = (await p.http.get(SLICES)).json()["metadata"]["resourceVersion"]
+    for number in range(OTHERS):
+        patch = {"metadata": {"annotations": {TOUCHED: "now"}}}
+        merge = {"Content-Type": "application/merge-patch+json"}
+        answer = await p.http.patch(f"{SLICES}/n{number}", json=patch, headers=merge)
+        assert answer.status_code == 200, answer.text
+    stream = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "1"}
+    whole = (await p.http.get(SLICES, params=stream)).text
+    assert whole.count("MODIFIED") == OTHERS
+    return whole
 
 
 @asynccontextmanager
-async def beside(p: Published, directory: Path) -> AsyncIterator[tuple[SlicePublisher, Relay]]:
-    """Another publisher of the node, whose connections are counted."""
-    kubeconfig = directory / KUBECONFIG
+async def relayed(p: Published, directory: Path) -> AsyncIterator[tuple[Relay, Path]]:
+    """A kubeconfig of the API server by way of a relay, which counts."""
     url = httpx2.URL(p.http.base_url)
 
     async def port() -> int | None:
         return url.port
 
     async with relaying(port) as relay:
-        kubeconfig.write_text(kubeconfig.read_text().replace(f":{url.port}", f":{relay.port}"))
-        client = connect(str(kubeconfig))
-        publisher = SlicePublisher(client, NODE)
-        try:
-            async with in_background(publisher.run()):
-                yield publisher, relay
-        finally:
-            await client.close()
+        kubeconfig = directory / "relayed.kubeconfig"
+        text = (directory / KUBECONFIG).read_text()
+        kubeconfig.write_text(text.replace(f":{url.port}", f":{relay.port}"))
+        yield relay, kubeconfig
 
 
 async def test_annotation_of_a_slice_changes_nothing_else(kind: str, tmp_path: Path):
