@@ -295,8 +295,8 @@ async def test_releases_with_the_gate_allocate_claims_that_the_agent_judges(
     async with cluster(plane, tmp_path, deadline_s=DEADLINE_S) as c:
         await run_machines(c, machine)
         async with c.plane.scheduler(SCHEDULER):
-            for name, asked_mbps in {"p": mbps, "q": mbps, "overflow": OVERFLOW_MBPS}.items():
-                await create_pod(c, name, asked_mbps)
+            for name, requested_mbps in {"p": mbps, "q": mbps, "overflow": OVERFLOW_MBPS}.items():
+                await create_pod(c, name, requested_mbps)
                 await c.bound(name)
             claims = await allocated(c)
             await create_pod(c, "none", mbps)
@@ -487,7 +487,7 @@ async def test_search_is_short_for_templates_made_of_annotations(tmp_path: Path,
     assert max(taken_s) < SEARCH_S, taken_s
 
 
-async def test_gpus_with_interfaces_are_decided_sooner_in_pairs_or_after_these(tmp_path: Path):
+async def test_gpus_are_decided_sooner_in_pairs_with_interfaces_or_after_them(tmp_path: Path):
     """Of as many GPUs as PFs, each pair below one PCIe root, where one PF is full: one pair less fits."""
     taken_s: dict[tuple[str, int], float] = {}
     async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=
 
 VFS, CLAIM_VFS = 16, 8
 CLAIM_MBPS, STEP_MBPS = 400, 100
-PODS, SUCCESSORS = 20, 4
+PODS, ENDED = 20, 4
 """Of each way: more than there is room for; and how many of these end, so that others start."""
 SECOND = "rdma-scheduler"
 POLL_S = 0.02
@@ -115,7 +115,8 @@ async def test_each_way_fills_its_parts_under_two_schedulers(node: Node, tmp_pat
             watching = tasks.create_task(watch_sums(node, parts))
             await asyncio.gather(create_annotated(cluster), create_claimed(cluster))
             first = await until_full(cluster, parts, set())
-            former = {name for way in ways for name in [n for n in first if way in n][:SUCCESSORS]}
+            by_way = ([name for name in first if name.startswith(way)] for way in ways)
+            former = {name for names in by_way for name in names[:ENDED]}
             for name in former:
                 await cluster.kubelet.delete_pod(name)
             names = await until_full(cluster, parts, former)
