@@ -16,13 +16,22 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
 from k8s_rdma.kube.client import connect
-from k8s_rdma.web.access import MAX_IN_FLIGHT, MAX_NAMESPACES, MAX_REVIEWS, REVIEW_S, Recent, ReviewedAccess
+from k8s_rdma.web.access import (
+    MAX_IN_FLIGHT,
+    MAX_LOGINS_IN_FLIGHT,
+    MAX_NAMESPACES,
+    MAX_REFUSED,
+    MAX_REFUSED_OF_PEER,
+    REVIEW_S,
+    Recent,
+    ReviewedAccess,
+)
 from k8s_rdma.web.config import WebConfig
 from web.cases import EXAMPLE, cluster, explanation, waiting
 from web.serving import Site, listening, serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
@@ -36,9 +45,14 @@ POD = "/pods/research/llama-pretrain-worker-0"
 
 @dataclass(slots=True)
 class Reviews:
-    """An API server that reviews: an operator lists all pods, a tenant those of `research`."""
+    """An API server that reviews: an operator lists all pods, a tenant those of `research`.
+
+    answering: set while wrong tokens are answered. waiting: set once `MAX_LOGINS_IN_FLIGHT` of them wait.
+    """
 
     down: bool = False
+    answering: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Event = field(default_factory=asyncio.Event)
     reviews: list[dict[str, Any]] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
@@ -52,9 +66,14 @@ class Reviews:
                 break
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        review = json.loads(body)
+        if review["spec"].get("token", "operator") not in ("operator", "tenant"):
+            if self.in_flight == MAX_LOGINS_IN_FLIGHT:
+                self.waiting.set()
+            await self.answering.wait()
         await asyncio.sleep(0.01)
         self.in_flight -= 1
-        await self._answer(json.loads(body))(scope, receive, send)
+        await self._answer(review)(scope, receive, send)
 
     def _answer(self, review: dict[str, Any]) -> Answer:
         self.reviews.append(review)
@@ -76,8 +95,11 @@ class Reviews:
 
 
 @asynccontextmanager
-async def reviewed(directory: Path, view: ClusterView = EXAMPLE) -> AsyncIterator[tuple[Site, Reviews]]:
+async def reviewed(
+    directory: Path, view: ClusterView = EXAMPLE, clock: Callable[[], float] = monotonic
+) -> AsyncIterator[tuple[Site, Reviews]]:
     reviews = Reviews()
+    reviews.answering.set()
     async with listening(reviews) as url:
         kubeconfig = {
             "clusters": [{"name": "c", "cluster": {"server": url}}],
@@ -88,7 +110,7 @@ async def reviewed(directory: Path, view: ClusterView = EXAMPLE) -> AsyncIterato
         (directory / "kubeconfig").write_text(json.dumps(kubeconfig))
         client = connect(str(directory / "kubeconfig"))
         try:
-            access = ReviewedAccess(client, monotonic)
+            access = ReviewedAccess(client, clock)
             async with serving(view, explanation(), access=access) as site:
                 yield site, reviews
         finally:
@@ -185,15 +207,54 @@ async def test_request_asks_about_a_bounded_number_of_namespaces(tmp_path: Path)
     assert 1 < reviews.most_in_flight <= MAX_IN_FLIGHT
 
 
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+async def test_wrong_tokens_of_a_peer_are_bounded_and_users_who_logged_in_go_on(tmp_path: Path):
+    now = [0.0]
+    async with reviewed(tmp_path, clock=lambda: now[0]) as (site, reviews):
+        assert (await site.http.get("/", headers=TENANT)).status_code == 200
+        reviews.reviews.clear()
+        wrong = [bearer(f"wrong-{index}") for index in range(MAX_REFUSED_OF_PEER + 20)]
+        replies = await asyncio.gather(*(site.http.get("/", headers=headers) for headers in wrong))
+        assert {reply.status_code for reply in replies} == {401, 429}
+        limited = next(reply for reply in replies if reply.status_code != 401)
+        assert limited.headers["retry-after"] == f"{REVIEW_S:.0f}"
+        assert MAX_REFUSED_OF_PEER <= len(reviews.reviews) < MAX_REFUSED_OF_PEER + MAX_LOGINS_IN_FLIGHT
+        assert reviews.most_in_flight <= MAX_IN_FLIGHT
+        now[0] = REVIEW_S  # the tenant's review counts no more; counting wrong tokens begins anew
+        assert (await site.http.get("/", headers=TENANT)).status_code == 200
+        assert (await site.http.get("/", headers=OPERATOR)).status_code == 200
+
+
+async def test_user_who_logged_in_does_not_wait_for_the_reviews_of_new_tokens(tmp_path: Path):
+    now = [0.0]
+    async with reviewed(tmp_path, clock=lambda: now[0]) as (site, reviews):
+        assert (await site.http.get("/", headers=TENANT)).status_code == 200
+        now[0] = REVIEW_S
+        reviews.answering.clear()
+        wrong = [asyncio.create_task(site.http.get("/", headers=bearer(f"w{index}"))) for index in range(8)]
+        async with asyncio.timeout(20):
+            await reviews.waiting.wait()
+            assert (await site.http.get("/", headers=TENANT)).status_code == 200
+        assert not any(task.done() for task in wrong)
+        assert reviews.in_flight == MAX_LOGINS_IN_FLIGHT
+        reviews.answering.set()
+        assert {(await task).status_code for task in wrong} == {401}
+
+
 def test_recent_answers_are_bounded_in_number_and_time():
     now = [0.0]
-    recent: Recent[int, bool] = Recent(lambda: now[0])
-    for key in range(MAX_REVIEWS + 10):
+    recent: Recent[int, bool] = Recent(lambda: now[0], MAX_REFUSED)
+    for key in range(MAX_REFUSED + 10):
         recent[key] = True
     assert 9 not in recent
-    assert 10 in recent
+    assert recent.get(9) is None
+    assert recent.get(10)
     now[0] = REVIEW_S
-    assert 10 not in recent
+    assert recent.get(10) is None
+    assert 10 in recent
 
 
 @pytest.mark.parametrize(

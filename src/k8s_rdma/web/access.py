@@ -1,14 +1,17 @@
 """Access of viewers: everyone on this host, or users whom the API server knows by their bearer token.
 
 A user sees the pods of the namespaces in which they may list pods, and sums of all others.
+
+Anyone may send tokens that nobody has. Reviews of such tokens are limited, for each peer and altogether, and
+are kept apart from those of users who logged in.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -25,7 +28,16 @@ REVIEW_S = 60.0
 MAX_REVIEWS = 4096
 """Answers that are kept, of tokens and of namespaces each."""
 
+MAX_REFUSED = 256
+"""Tokens that are kept because the API server does not accept them."""
+
+MAX_REFUSED_OF_PEER = 100
+"""Tokens of one peer that the API server may refuse in `REVIEW_S`; a proxy is the peer of all its users."""
+
 MAX_IN_FLIGHT = 8
+MAX_LOGINS_IN_FLIGHT = 2
+"""Reviews in flight of tokens that were not accepted before."""
+
 MAX_NAMESPACES = 100
 """Namespaces that one request may ask about; pods of others count as hidden."""
 
@@ -50,6 +62,7 @@ class Denial:
 
     status: int
     message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Access(Protocol):
@@ -89,36 +102,71 @@ def _host_name(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
+def _unauthorized(message: str) -> Denial:
+    return Denial(401, message, {"www-authenticate": "Bearer"})
+
+
 class ReviewedAccess:
     """Admits users whom the API server knows, and has it decide on each namespace."""
 
     def __init__(self, api: ReviewsApi, clock: Callable[[], float]) -> None:
         self._api = api
-        self._users: Recent[bytes, User | None] = Recent(clock)
-        self._permissions: Recent[tuple[User, str], bool] = Recent(clock)
+        self._clock = clock
+        self._users: Recent[bytes, User] = Recent(clock, MAX_REVIEWS)
+        self._refused: Recent[bytes, Denial] = Recent(clock, MAX_REFUSED)
+        self._refused_of: Counter[str] = Counter()
+        self._refused_since = clock()
+        self._permissions: Recent[tuple[User, str], bool] = Recent(clock, MAX_REVIEWS)
         self._calls = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._logins = asyncio.Semaphore(MAX_LOGINS_IN_FLIGHT)
 
     async def admit(self, scope: Scope) -> Viewer | Denial:
         """Check the bearer token."""
         values = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
-        if len(values) != 1 or not values[0].lower().startswith(_SCHEME):
-            return Denial(401, "this page requires `Authorization: Bearer` with a token of the cluster")
-        token = values[0][len(_SCHEME) :].strip()
+        token = values[0][len(_SCHEME) :].strip() if len(values) == 1 else ""
+        if not token or not values[0].lower().startswith(_SCHEME):
+            return _unauthorized("this page requires `Authorization: Bearer` with a token of the cluster")
+        found = await self._authenticate(token, peer=scope["client"][0] if scope["client"] else "")
+        return found if isinstance(found, Denial) else _ReviewedViewer(self, found)
+
+    async def _authenticate(self, token: str, peer: str) -> User | Denial:
         digest = sha256(token.encode("latin-1")).digest()
-        if digest not in self._users:
-            async with self._calls:
-                self._users[digest] = await self._api.authenticate(token) if token else None
-        user = self._users[digest]
-        if user is None:
-            return Denial(401, "the API server does not accept this token")
-        return _ReviewedViewer(self, user)
+        if found := self._recent(digest):
+            return found
+        is_new = digest not in self._users
+        async with self._logins if is_new else self._calls:
+            if found := self._recent(digest):  # another request has asked meanwhile
+                return found
+            if is_new and self._refusals_of(peer) >= MAX_REFUSED_OF_PEER:
+                message = "too many tokens from your address that the API server does not accept"
+                return Denial(429, message, {"retry-after": f"{REVIEW_S:.0f}"})
+            user = await self._api.authenticate(token)
+            if user is not None:
+                self._users[digest] = user
+                return user
+            self._refused_of[peer] += 1
+            denial = self._refused[digest] = _unauthorized("the API server does not accept this token")
+            return denial
+
+    def _recent(self, digest: bytes) -> User | Denial | None:
+        """The latest answer about a token, while it counts."""
+        return self._users.get(digest) or self._refused.get(digest)
+
+    def _refusals_of(self, peer: str) -> int:
+        """The number of a peer's refused tokens since counting began anew, which it does every `REVIEW_S`."""
+        if self._clock() - self._refused_since >= REVIEW_S:
+            self._refused_of.clear()
+            self._refused_since = self._clock()
+        return self._refused_of[peer]
 
     async def may_list_pods(self, user: User, namespace: str) -> bool:
         """Report whether a user may list pods of a namespace; of all for an empty one."""
-        if (user, namespace) not in self._permissions:
+        allowed = self._permissions.get((user, namespace))
+        if allowed is None:
             async with self._calls:
-                self._permissions[user, namespace] = await self._api.may_list_pods(user, namespace)
-        return self._permissions[user, namespace]
+                allowed = await self._api.may_list_pods(user, namespace)
+            self._permissions[user, namespace] = allowed
+        return allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +186,24 @@ class _ReviewedViewer:
 
 
 class Recent(Generic[Key, Value]):
-    """Values of the last `REVIEW_S`, the latest `MAX_REVIEWS` of them."""
+    """Values of the last `REVIEW_S`, the latest ones up to a number."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], most: int) -> None:
         self._clock = clock
+        self._most = most
         self._values: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
 
-    def __contains__(self, key: Key) -> bool:
-        """Report whether there is a value that still counts."""
+    def get(self, key: Key) -> Value | None:
+        """Return the value that still counts; None where there is none."""
         entry = self._values.get(key)
-        return entry is not None and self._clock() - entry[0] < REVIEW_S
+        return entry[1] if entry is not None and self._clock() - entry[0] < REVIEW_S else None
 
-    def __getitem__(self, key: Key) -> Value:
-        return self._values[key][1]
+    def __contains__(self, key: Key) -> bool:
+        """Report whether there is a value, even one that does not count any more."""
+        return key in self._values
 
     def __setitem__(self, key: Key, value: Value) -> None:
         self._values[key] = self._clock(), value
         self._values.move_to_end(key)
-        while len(self._values) > MAX_REVIEWS:
+        while len(self._values) > self._most:
             self._values.popitem(last=False)

@@ -48,6 +48,7 @@ _TITLES = {
     403: "Not for you",
     404: "There is no such page",
     405: "This page only reads",
+    429: "Not so fast",
     503: "No data",
 }
 
@@ -109,8 +110,7 @@ class WebApp:
     async def _show(self, scope: Scope) -> Answer:
         viewer = await self._access.admit(scope)
         if isinstance(viewer, Denial):
-            headers = {"www-authenticate": "Bearer"} if viewer.status == 401 else {}
-            return self._error(viewer.status, viewer.message, headers)
+            return self._error(viewer.status, viewer.message, viewer.headers)
         for pattern, page in self._routes:
             if match := pattern.fullmatch(scope["path"]):
                 query = ListQuery.parse(scope["query_string"])
