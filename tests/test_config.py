@@ -145,9 +145,16 @@ def test_deprecated_key_says_the_same_as_the_new_one(
     for given in ({old: value}, {old: value, new: value}):
         assert load(**given) == by_new
         said = capsys.readouterr().err
-        assert re.fullmatch(rf"{re.escape(str(file))}: \S*{old}: deprecated; use {new}\n", said)
+        assert re.fullmatch(rf"{re.escape(str(file))}: line 1: \S*{old}: deprecated; use {new}\n", said)
     with pytest.raises(MalformedError, match=rf"{old} and \S*{new}: differ; leave out {old}"):
         load(**{old: value, new: other})
+
+
+def test_deprecated_key_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "extender.yaml"
+    file.write_text("# the extender's\nassumeS: 3\nexpectS: 3\n")
+    load_config(ExtenderConfig, str(file), {})
+    assert capsys.readouterr().err == f"{file}: line 3: expectS: deprecated; use assumeS\n"
 
 
 @pytest.mark.parametrize("old", DEPRECATED)

@@ -39,6 +39,30 @@ def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path):
     assert f"read {report} through" in done.stderr
 
 
+def test_network_that_is_no_yaml_is_left_out_without_its_text(tmp_path):
+    report, confs = tmp_path / "report.tar.gz", tmp_path / "node/etc/cni/net.d"
+    confs.mkdir(parents=True)
+    for name in ("proc", "sys"):
+        (tmp_path / "node" / name).symlink_to(f"/{name}")
+    texts = {
+        "10-deep.conflist": '{"plugins": ' + "[" * 5_000 + "]" * 5_000 + "}",
+        "20-torn.conflist": '{"token": "hunter2", "plugins": [}',
+        "30-whole.conflist": '{"token": "hunter2", "plugins": [{"type": "bridge"}]}',
+    }
+    for name, text in texts.items():
+        (confs / name).write_text(text)
+    done = gather(tmp_path, "--report", str(report), "--host-root", str(tmp_path / "node"))
+    assert done.returncode == 0, done.stderr
+    missing = done.stderr.splitlines()
+    prefix = "k8s-rdma: not in the report: networks/"
+    assert f"{prefix}10-deep.conflist: line 1, column 112: nested deeper than 100 levels" in missing
+    assert any(line.startswith(f"{prefix}20-torn.conflist: line 1, column 34: ") for line in missing)
+    with tarfile.open(report) as archive:
+        texts = [archive.extractfile(entry).read().decode() for entry in archive.getmembers()]
+    assert any("type: bridge" in text for text in texts)
+    assert not any("hunter2" in text for text in (*texts, done.stderr))
+
+
 @pytest.mark.parametrize("where", ["absent/report.tar.gz", ""])
 def test_archive_that_cannot_be_written_is_an_error(tmp_path, where):
     done = gather(tmp_path, "--report", str(tmp_path / where))

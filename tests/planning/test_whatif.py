@@ -217,6 +217,7 @@ def test_any_kind_with_a_template_is_a_workload(text: str, count: int):
         "kind: [Pod]",
         json.dumps({"kind": "Pod", "metadata": {"annotations": {"a": "b"}}, "spec": {}}),
         manifest(1, replicas="many"),
+        manifest(1, replicas=-1),
         manifest(1, pod={"nodeSelector": 7}),
         manifest(1, pod={"containers": [{"resources": {"limits": {"a/b": "x"}}}]}),
         '[{"min_tx_rate": -1}]',

@@ -129,7 +129,7 @@ def test_counted_goes_up_as_numbers_of_its_kind_do(first: str, offset: int, expe
         ("EINVAL", "EWHAT", "'EWHAT'"),
         ("vendor: 0x8086", "vendor: [1]", "sysfs.devices/pci0000:00/0000:01:00.0/vendor"),
         ("vendor: 0x8086", "a/../b: x", "'a/../b'"),
-        ("empty: ''", "vendor: ''", "line 16: vendor: is given twice"),
+        ("empty: ''", "vendor: ''", "line 16, column 5: the key 'vendor' stands twice in one mapping"),
         ("empty: ''", "net/eth0/speed: ''", "net/eth0/speed: is given twice"),
         ("empty: ''", "net: ''", "net: is given twice"),
         ("sysfs:", "sysfs: [", "line 10"),

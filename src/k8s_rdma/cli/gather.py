@@ -19,7 +19,6 @@ import yaml
 
 from k8s_rdma.cli.console import versions
 from k8s_rdma.cli.doctor import DIRECTORIES, NodeOptions, collect_node, document
-from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.linux.discovery.gather import gather
@@ -28,6 +27,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.wire.doctor import encode_doctor, encode_version
 from k8s_rdma.wire.machine import encode_machine
 from k8s_rdma.wire.rest import encode_report
+from k8s_rdma.wire.yaml import read_yaml, yaml_words
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.collectors.node import NodeCollector
@@ -99,7 +99,7 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
             for name, build in _parts(collector, queries, logs):
                 try:
                     _add(archive, name, build())
-                except (K8sRdmaError, OSError, ValueError, yaml.YAMLError) as error:
+                except (K8sRdmaError, OSError, ValueError) as error:
                     missing.append(f"{name}: {error}")
             _add(archive, "missing.txt", "".join(f"{item}\n" for item in missing).encode())
     except OSError as error:
@@ -137,7 +137,11 @@ def _configuration_of(path: Path) -> bytes:
 
 def _configuration(text: str) -> bytes:
     """Redact YAML, or JSON, which is YAML as well; leave out other text, whose content is unknown."""
-    return yaml.safe_dump(redacted(read_yaml(text)), sort_keys=False).encode()
+    try:
+        document = read_yaml(text)
+    except yaml.YAMLError as error:
+        raise MalformedError(yaml_words(error)) from error  # its own text shows a part of the file
+    return yaml.safe_dump(redacted(document), sort_keys=False).encode()
 
 
 def _state(socket: Path) -> bytes:

@@ -4,8 +4,6 @@ msgspec finds that something does not fit, and says it in the words of Python's 
 gone through once more, beside its model: what a field wants its type says, or the `description` of its
 `msgspec.Meta`. Unknown keys are refused by name.
 
-YAML as configuration files have it: a key that stands twice in a mapping is refused.
-
 The keys of a configuration file by which a process speaks TLS.
 
 Deprecated keys are accepted for one release, with a warning on stderr.
@@ -44,9 +42,10 @@ from msgspec import inspect
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import parse_memlock
 from k8s_rdma.wire.json import describe_unknown, shown
+from k8s_rdma.wire.yaml import compose, yaml_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 DEPRECATED_KEYS: Mapping[str, str] = {
@@ -57,35 +56,6 @@ DEPRECATED_KEYS: Mapping[str, str] = {
     "touchS": "requeueS",
 }
 """Old names of keys with their new ones, of all configuration files; docs/upgrade.md lists them."""
-
-
-class _Loader(yaml.SafeLoader):
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Construct a mapping, and refuse duplicate keys."""
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in keys:
-                    problem = f"the key {key.value!r} stands twice in one mapping"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                keys.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def read_yaml(text: str) -> Any:
-    """The document; yaml.YAMLError tells the line of what is wrong."""
-    document, _ = _compose(text)
-    return document
-
-
-def _compose(text: str) -> tuple[Any, yaml.Node | None]:
-    """The document and its nodes, which have the lines; None for an empty text. yaml.YAMLError."""
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        return (None if node is None else loader.construct_document(node)), node
-    finally:
-        loader.dispose()
 
 
 def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
@@ -105,14 +75,6 @@ def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None
         if field == name or field.startswith((f"{name}.", f"{name}[")):
             return _line_of(value, field, name) or mark.start_mark.line + 1
     return None
-
-
-def yaml_words(error: yaml.YAMLError) -> str:
-    """Describe in one line where a text is no YAML and why, without the text, which may be secret."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
 
 
 def config_schema(kind: type[msgspec.Struct]) -> str:
@@ -270,21 +232,21 @@ def convert(kind: type[T], document: object) -> T:
     return result
 
 
-def with_current_keys(document: Any, field: str = "") -> tuple[Any, tuple[str, ...]]:
-    """Replace deprecated keys. Returns the document and, for each, a sentence that names both keys.
+def with_current_keys(document: Any, field: str = "") -> tuple[Any, tuple[Fault, ...]]:
+    """Replace deprecated keys. Returns the document and, for each, a warning that names both keys.
 
     MalformedError where a key has one value by its old name and another by its new one.
     """
     if isinstance(document, list):
         changed = [with_current_keys(value, f"{field}[{index}]") for index, value in enumerate(document)]
-        return [value for value, _ in changed], tuple(line for _, lines in changed for line in lines)
+        return [value for value, _ in changed], tuple(found for _, faults in changed for found in faults)
     if not isinstance(document, dict):
         return document, ()
     result: dict[Any, Any] = {}
-    warnings: list[str] = []
+    warnings: list[Fault] = []
     for key, value in document.items():
-        result[key], lines = with_current_keys(value, _below(field, str(key)))
-        warnings += lines
+        result[key], below = with_current_keys(value, _below(field, str(key)))
+        warnings += below
     for old, new in DEPRECATED_KEYS.items():
         if old not in result:
             continue
@@ -294,7 +256,7 @@ def with_current_keys(document: Any, field: str = "") -> tuple[Any, tuple[str, .
                 f"{_below(field, old)} and {_below(field, new)}: differ; leave out {old}, which is deprecated"
             )
             raise MalformedError(msg)
-        warnings.append(f"{_below(field, old)}: deprecated; use {new}")
+        warnings.append(Fault(_below(field, old), f"deprecated; use {new}"))
     return result, tuple(warnings)
 
 
@@ -310,7 +272,7 @@ def fit(kind: type[T], document: object) -> T:
 def parse_config(kind: type[T], text: str, source: str) -> T:
     """Parse the text of a configuration file; MalformedError names its source, line and field."""
     try:
-        document, node = _compose(text)
+        document, node = compose(text)
         document, _ = with_current_keys({} if document is None else document)
     except (MalformedError, ValueError, yaml.YAMLError) as error:
         raise MalformedError(f"{source}: {_reason(error)}") from error
@@ -330,7 +292,7 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     except MalformedError as error:
         raise MalformedError(f"{path}: {error}") from error
     for warning in warnings:
-        sys.stderr.write(f"{path}: {warning}\n")
+        sys.stderr.write(f"{path}: {_at_line(node, warning)}\n")
     settings = {**document, **flags} if isinstance(document, dict) else document
     return _configured(kind, settings, path, overrides, node)
 
@@ -358,7 +320,7 @@ def has_control(value: object) -> bool:
 
 def _read(path: str) -> tuple[Any, yaml.Node | None]:
     try:
-        document, node = _compose(Path(path).read_text(encoding="utf-8"))
+        document, node = compose(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise MalformedError(f"{path}: {_reason(error)}") from error
     return {} if document is None else document, node
@@ -375,12 +337,16 @@ def _refusal(
             lines.append(f"{key}: not set; --{key} NAME, or {key}: in {path or '--config FILE'}")
             continue
         origin = "command line" if path is None or overrides.get(key) is not None else path
-        names = fault.field.split(" and ")  # of several fields one may have its default
-        line = next(filter(None, (_line_of(node, name) for name in names)), None)
-        described = f"line {line}: {fault}" if line and origin == path else str(fault)
+        described = _at_line(node, fault) if origin == path else str(fault)
         lines.append(described if origin == previous else f"{origin}: {described}")
         previous = origin
     return _ALSO.join(lines)
+
+
+def _at_line(node: yaml.Node | None, fault: Fault) -> str:
+    names = fault.field.split(" and ")  # of several fields one may have its default
+    line = next(filter(None, (_line_of(node, name) for name in names)), None)
+    return f"line {line}: {fault}" if line else str(fault)
 
 
 def port_of(config: Listening, environment: Mapping[str, str]) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from k8s_rdma.config.files import yaml_words
 from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.wire.yaml import Bounded, yaml_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _TEMPLATE_PATHS: Mapping[str, tuple[str, ...]] = {
 """The place of the pod in an object; of other kinds it is `spec.template`."""
 
 
-class ManifestLoader(yaml.SafeLoader):
+class ManifestLoader(Bounded, yaml.SafeLoader):
     """Reads what is text for Kubernetes as text: times, and numbers with colons as in `12:30`."""
 
 

@@ -32,8 +32,8 @@ from lightkube import KubeConfig, SingleConfig
 from lightkube.config.models import Cluster, Context, NameValue, User, UserExec
 from lightkube.core.exceptions import ConfigError
 
-from k8s_rdma.config.files import yaml_words
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.yaml import read_yaml, yaml_words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -278,7 +278,7 @@ def _expanded(path: str) -> Path:
 def _read(path: Path) -> _Json:
     """A file, its paths made absolute: they are relative to it. An empty one says nothing."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = read_yaml(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         msg = f"{path}: {yaml_words(error)}"
         raise ConfigError(msg) from None  # its own text shows a line of the file, which may have a token

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -366,6 +366,9 @@ def _tolerations(records: Iterable[TolerationRecord]) -> tuple[Toleration, ...]:
 # manifests
 
 
+_Replicas = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
     priority: int | None = None
     priority_class_name: str | None = None
@@ -415,7 +418,7 @@ def _workload(
         labels = msgspec.convert(pod.get("metadata") or {}, _Metadata).labels or {}
         spec = msgspec.convert(_with_text(pod.get("spec") or {}), _PodSpec)
         demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
-        replicas = msgspec.convert(_replicas(document), int)
+        replicas = msgspec.convert(_replicas(document), _Replicas)
         devices = devices_of(spec)
         priority_class = _priority_class(spec.priority_class_name, classes)
     except ValueError as error:

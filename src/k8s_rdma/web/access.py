@@ -2,8 +2,8 @@
 
 A user sees the pods of the namespaces in which they may list pods, and sums of all others.
 
-Anyone may send tokens that nobody has. Reviews of such tokens are limited, for each peer and altogether, and
-are kept apart from those of users who logged in.
+Anyone may send tokens that are no user's. Reviews of such tokens are limited, for each peer and altogether,
+and are kept apart from those of users who logged in.
 """
 
 from __future__ import annotations
@@ -188,9 +188,9 @@ class _ReviewedViewer:
 class Recent(Generic[Key, Value]):
     """Values of the last `REVIEW_S`, the latest ones up to a number."""
 
-    def __init__(self, clock: Callable[[], float], most: int) -> None:
+    def __init__(self, clock: Callable[[], float], max_values: int) -> None:
         self._clock = clock
-        self._most = most
+        self._max_values = max_values
         self._values: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
@@ -205,5 +205,5 @@ class Recent(Generic[Key, Value]):
     def __setitem__(self, key: Key, value: Value) -> None:
         self._values[key] = self._clock(), value
         self._values.move_to_end(key)
-        while len(self._values) > self._most:
+        while len(self._values) > self._max_values:
             self._values.popitem(last=False)

@@ -20,7 +20,7 @@ import itertools
 import posixpath
 import re
 import string
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -29,6 +29,7 @@ import yaml
 
 from k8s_rdma.core.types import pci_address
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.yaml import UniqueKeys, yaml_words
 
 _PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+|[0-9a-f]{4}(:[0-9a-f]{4})+")
@@ -167,19 +168,8 @@ class Flow(dict[str, Any]):
     """A mapping that is written in one line."""
 
 
-class _Loader(yaml.BaseLoader):
+class _Loader(UniqueKeys, yaml.BaseLoader):
     """Text only: `0x10`, `no` and `21:10` are what sysfs says, not numbers and booleans."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse a key given twice, which YAML demands and the library leaves out (YAML 1.2.2, 3.2.1.3)."""
-        keys = set()
-        for key, _ in node.value:
-            if key.value in keys:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value}: is given twice", key.start_mark
-                )
-            keys.add(key.value)
-        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -214,13 +204,8 @@ def load(text: str) -> Any:
     """Mappings, lists, text, `SymbolicLink` and `Refused`. MalformedError names the line, or the tag."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it makes nothing but the five kinds of value
-    except yaml.MarkedYAMLError as error:
-        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        msg = f"line {line}: {error.problem}"
-        raise MalformedError(msg) from error
     except yaml.YAMLError as error:
-        msg = " ".join(str(error).split())
-        raise MalformedError(msg) from error
+        raise MalformedError(yaml_words(error)) from error
 
 
 def dump(document: Any) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from k8s_rdma import __version__
-from k8s_rdma.config.files import fit, parse_config, read_yaml
+from k8s_rdma.config.files import fit, parse_config
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
@@ -72,6 +72,7 @@ from k8s_rdma.kube.calls import Documents, read_extender_config
 from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
+from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
     from k8s_rdma.core.request import Request

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from k8s_rdma.config.files import read_yaml
 from k8s_rdma.doctor.node.runtime import Runtime
+from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
