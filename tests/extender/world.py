@@ -15,7 +15,7 @@ from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
 from extender.published import RDMA_NODES
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.extender.extender import BinderIdentity, Extender
+from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
@@ -196,11 +196,16 @@ async def cluster(*names: str) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def extending(
-    world: World, key: PlacementKeys | None = None, lease: LeaderElector | None = None, **settings: Any
+    world: World,
+    key: PlacementKeys | None = None,
+    lease: LeaderElector | None = None,
+    clock: Callable[[], float] = boottime_s,
+    **settings: Any,
 ) -> AsyncIterator[World]:
     """An extender for the cluster, ready."""
     config = ExtenderConfig(node_port=world.port, **{**QUICK, **settings})
-    world.extender = Extender(config, world.api, BinderIdentity(keys=FixedKeys(key), lease=lease))
+    identity = BinderIdentity(keys=FixedKeys(key), lease=lease)
+    world.extender = Extender(config, world.api, identity, clock=clock)
     async with world.extender.running():
         await until(lambda: not world.extender.missing() or lease or not world.api.watching.is_set())
         yield world

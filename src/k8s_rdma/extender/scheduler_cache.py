@@ -19,6 +19,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import thread_time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -279,6 +280,7 @@ class AssumedPods:
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
     pod is waited for. pods: those that the API server has bound; None where there is none to say it.
     on_release: called for every node where a place of a whole gang is no longer held and was not taken.
+    processor: processor time of this thread, s.
     """
 
     state: ClusterState
@@ -289,6 +291,7 @@ class AssumedPods:
     lasts_s: float
     pods: PodStore | None = None
     on_release: Callable[[NodeName], None] = lambda _node: None
+    processor: Callable[[], float] = thread_time
     holds: Holds = field(default_factory=Holds)
     _assumed: dict[PodUid, _AssumedPod] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
@@ -325,12 +328,12 @@ class AssumedPods:
 
     def hold_assumed(self, requester: PodUid) -> None:
         """Hold what the others may come to take; forget those that have come, or were waited for enough."""
-        now = self.clock()
         self._whole.clear()
-        self._drop_over(now)
+        self._drop_over(self.clock())
+        deadline = self.processor() + _SEARCH_S
         for uid in [uid for uid in self._assumed if uid in self._new and uid != requester]:
             self._new.discard(uid)
-            self._hold(self._assumed[uid], now + _SEARCH_S)
+            self._hold(self._assumed[uid], deadline)
 
     def has_assumed_except(self, uid: PodUid) -> bool:
         """Report whether any other pod is on its way, to nodes that are known or not."""
@@ -508,13 +511,14 @@ class AssumedPods:
         return self.pods is None or self.pods.has_occupant(node, uid)
 
     def _hold(self, assumed: _AssumedPod, deadline: float) -> None:
+        """Hold the pod's places, but for those beyond a deadline in processor time."""
         pod = assumed.pod
         places: dict[NodeSnapshot, tuple[PlacedInterface, ...]] = {}
         for node in assumed.nodes:
             nominated = self.nominations.against(node, pod.uid, pod.priority)
             holding = {**self.against(node, pod.uid), **nominated}
             snapshot = self.state.snapshot_if(node, holding=holding)
-            if snapshot is None or self.clock() > deadline:
+            if snapshot is None or self.processor() > deadline:
                 continue
             if snapshot not in places:
                 found = self.fit_cache.place(pod.request, snapshot)
