@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from k8s_rdma.doctor.cluster.versions import (
     not_compared,
 )
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.wire.rdma_node import silence
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding
@@ -152,7 +154,7 @@ def claims_with(text: str) -> list[Finding]:
     return claims(files=(SchedulerFile(location="/etc/kubernetes/scheduler.yaml", text=text),))
 
 
-NODE = PublishedNode(name="w1", ready="True", lease_age_s=3.0)
+NODE = PublishedNode(name="w1", ready="True")
 
 
 def nodes(*published: PublishedNode, agents: frozenset[str] = frozenset()) -> list[Finding]:
@@ -291,8 +293,8 @@ CASES: dict[str, list[Finding]] = {
     ),
     "nodes-none": nodes(),
     "nodes-not-published": nodes(NODE, agents=frozenset({"w1", "w2"})),
-    "nodes-no-lease": nodes(replace(NODE, lease_age_s=None)),
-    "nodes-stale": nodes(replace(NODE, lease_age_s=61.0)),
+    "nodes-no-lease": nodes(replace(NODE, has_lease=False, silence=silence(inf, 60.0, 0.0))),
+    "nodes-stale": nodes(replace(NODE, silence=silence(61.0, 60.0, 0.0))),
     "nodes-not-ready": nodes(replace(NODE, ready="False", message="PF eth0 cannot be read")),
     "nodes-problem": nodes(replace(NODE, problems=("placementKeyFile /etc/k8s-rdma/key: is empty",))),
     "keys-removed": run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -53,17 +53,26 @@ def for_claims(pci: str, **fields: Any) -> PfReport:
 
 
 def found_by_doctor(
-    tmp_path: Path, *pfs: PfReport, pods: tuple[Json, ...] = (), claims: tuple[Json, ...] = ()
+    tmp_path: Path,
+    *pfs: PfReport,
+    pods: tuple[Json, ...] = (),
+    claims: tuple[Json, ...] = (),
+    lease: Json | None = None,
 ) -> dict[str, str]:
-    """Findings on a cluster with a node w1 of these PFs, of which the first is published."""
+    """Findings on a cluster with a node w1 of these PFs, of which the first is published.
+
+    lease: what its Lease says otherwise than one that was renewed now.
+    """
     status = json.loads(encode_status(status_of(report("w1", *pfs))))
     [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0", pci=PF0),)))
     meta = {"name": "w1"}
-    lease = {"metadata": meta, "spec": {"renewTime": datetime.now(UTC).isoformat()}}
+    renewed = {"renewTime": datetime.now(UTC).isoformat(), "holderIdentity": status["generation"]}
     objects = {
         "/version": {"gitVersion": "v1.36.2"},
         "/apis/k8s-rdma.io/v1alpha1/rdmanodes": {"items": [{"metadata": meta, "status": status}]},
-        f"/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases": {"items": [lease]},
+        f"/apis/coordination.k8s.io/v1/namespaces/{LEASES}/leases": {
+            "items": [{"metadata": meta, "spec": {**renewed, **(lease or {})}}]
+        },
         "/api/v1/pods": {"items": list(pods)},
         f"{API}/deviceclasses": {
             "items": [{"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}]
@@ -75,6 +84,25 @@ def found_by_doctor(
     with serving_objects(documents, tmp_path) as kubeconfig, Documents(kubeconfig) as api:
         collector = ClusterCollector(api=api, host=Host(tmp_path), namespaces=("k8s-rdma", "kube-system"))
         return {found.id: found.found for found in collector.findings()}
+
+
+def renewed_ago(**span: float) -> str:
+    return (datetime.now(UTC) - timedelta(**span)).isoformat()
+
+
+@pytest.mark.parametrize(
+    ("lease", "finding"),
+    [
+        ({}, "nodes-ok"),
+        ({"renewTime": renewed_ago(seconds=90)}, "nodes-stale"),
+        ({"renewTime": renewed_ago(seconds=90), "leaseDurationSeconds": 3600}, "nodes-ok"),
+        ({"renewTime": renewed_ago(hours=4), "leaseDurationSeconds": 10**9}, "nodes-stale"),
+        ({"holderIdentity": "another.1"}, "nodes-stale"),
+        ({"renewTime": None}, "nodes-no-lease"),
+    ],
+)
+def test_lease_counts_as_it_does_for_the_extender(tmp_path: Path, lease: Json, finding: str):
+    assert finding in found_by_doctor(tmp_path, pf(), lease=lease)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from k8s_rdma.cli.extender_client import ExtenderAddress
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
-from k8s_rdma.doctor.cluster.nodes import PublishedNode
 from k8s_rdma.doctor.cluster.objects import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
 from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, SchedulerFile, profiles
@@ -330,13 +329,6 @@ async def test_extender_is_judged_whatever_bytes_it_answers():
     async with listening(Answer(b"\xff warning: \xff")) as url:
         facts = await asyncio.to_thread(query_extender, ExtenderAddress(url=url))
     assert (facts.warning, facts.version, facts.key_usage) == ("\ufffd", "", ())
-
-
-def test_lease_is_stale_from_when_the_extender_has_it_so():
-    def of(age_s: float) -> str:
-        return nodes(PublishedNode(name="w1", ready="True", lease_age_s=age_s))[0].id
-
-    assert (of(60.0), of(60.1)) == ("nodes-ok", "nodes-stale")
 
 
 def granted() -> set[tuple[str, str, str, str]]:

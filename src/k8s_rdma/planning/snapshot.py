@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from datetime import datetime
 from enum import StrEnum
 from fractions import Fraction
 from itertools import chain
-from math import ceil, inf
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -45,11 +44,10 @@ from k8s_rdma.wire.placement_annotation import (
 )
 from k8s_rdma.wire.rdma_node import (
     LIST_PATH,
+    NodeLease,
     RdmaNodeStatus,
     contradictions,
-    covers,
     decode_status,
-    silence,
 )
 
 if TYPE_CHECKING:
@@ -335,15 +333,9 @@ class _ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     node_lease_namespace: str = "k8s-rdma"
 
 
-class _LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    renew_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-
-
 class _Lease(msgspec.Struct, frozen=True):
     metadata: _Metadata
-    spec: _LeaseSpec = _LeaseSpec()
+    spec: NodeLease = NodeLease()
 
 
 def snapshot_of_cluster(kubeconfig: str | None, namespace: str) -> Snapshot:
@@ -423,7 +415,7 @@ def _silences(
     if config.source != "crd":
         return lambda _node, _status: ""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{segment(config.node_lease_namespace)}/leases"
-    leases: dict[str, _LeaseSpec] = {}
+    leases: dict[str, NodeLease] = {}
     try:
         for item in api.items(path):
             lease = _converted(item, _Lease, "Lease", unreadable)
@@ -435,10 +427,7 @@ def _silences(
     now = api.now()
 
     def silence_of(node: str, status: RdmaNodeStatus) -> str:
-        lease, age_s = leases.get(node, _LeaseSpec()), inf
-        if lease.renew_time is not None and covers(status.generation, lease.holder_identity or ""):
-            age_s = (now - lease.renew_time).total_seconds()
-        return silence(age_s, config.stale_s, lease.lease_duration_seconds or 0)
+        return leases.get(node, NodeLease()).silence(status.generation, config.stale_s, now)
 
     return silence_of
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from datetime import datetime
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -304,6 +305,21 @@ def silence(age_s: float, stale_s: float, lease_s: float) -> str:
     if age_s <= max(stale_s, min(lease_s, MAX_LEASE_S)):
         return ""
     return f"its agent was not heard from for {int(age_s // _AGE_STEP_S * _AGE_STEP_S)} s"
+
+
+class NodeLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The specification of a node's Lease (`coordination.k8s.io/v1`), whose holder is a generation."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    renew_time: Annotated[datetime, Meta(tz=True)] | None = None
+
+    def silence(self, generation: str, stale_s: float, now: datetime) -> str:
+        """Describe, as `silence`, why a node that publishes this generation takes no pods now."""
+        age_s = inf
+        if self.renew_time is not None and covers(generation, self.holder_identity or ""):
+            age_s = (now - self.renew_time).total_seconds()
+        return silence(age_s, stale_s, self.lease_duration_seconds or 0)
 
 
 def status_of(report: NodeReport) -> RdmaNodeStatus:

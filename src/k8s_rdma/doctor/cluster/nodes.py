@@ -21,29 +21,26 @@ EVERY_DEVICE = NODES.warning("every-device")
 
 _PROBLEMS_SHOWN = 20
 
-STALE_S = 60.0
-"""The extender's `staleS`."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNode:
-    """An RdmaNode. ready: its condition's status, empty without one. lease_age_s: None without a Lease.
+    """An RdmaNode. ready: its condition's status, empty without one. has_lease: one that was ever renewed.
 
-    lease_s: the duration of the Lease; the extender refuses no node before its end. problems: of the node and
-        its PFs, one sentence each.
+    silence: why the extender refuses the node by its Lease; empty where it does not. problems: of the node
+        and its PFs, one sentence each.
     """
 
     name: str
     ready: str
     message: str = ""
-    lease_age_s: float | None = None
-    lease_s: float = 0.0
+    has_lease: bool = True
+    silence: str = ""
     problems: tuple[str, ...] = ()
 
-    def is_alive(self, stale_s: float) -> bool:
-        """Report whether the node is ready and the extender still counts on its Lease."""
-        renewed = self.lease_age_s is not None and self.lease_age_s <= max(stale_s, self.lease_s)
-        return self.ready == "True" and renewed
+    @property
+    def is_alive(self) -> bool:
+        """Report whether the node is ready and the extender counts on its Lease."""
+        return self.ready == "True" and not self.silence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,6 @@ class NodeFacts:
     published: tuple[PublishedNode, ...]
     agents: frozenset[str]
     lease_namespace: str
-    stale_s: float = STALE_S
     needed: bool = True
     mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -132,7 +128,7 @@ def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
 
 def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
     lease = f"lease {facts.lease_namespace}/{node.name}"
-    if node.lease_age_s is None:
+    if not node.has_lease:
         return NO_LEASE(
             "has no Lease: the extender schedules no pod there",
             about=node.name,
@@ -140,13 +136,14 @@ def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
             expected="one, renewed by its agent",
             fix="publish.leaseNamespace of agents must be the extender's nodeLeaseNamespace",
         )
-    if node.lease_age_s > (stale_s := max(facts.stale_s, node.lease_s)):
+    if node.silence:
         return STALE(
-            f"Lease renewed {node.lease_age_s:.0f} s ago, by an agent that is down or cut off from the API "
-            "server: the extender schedules no pod there",
+            f"{node.silence}, as when it is down or cut off from the API server: the extender schedules no "
+            "pod there",
             about=node.name,
             source=lease,
-            expected=f"less than {stale_s:g} s",
+            expected="a renewal that names what the node publishes, within the extender's staleS or the "
+            "Lease's own duration",
             fix="its agent's log; k8s-rdma doctor node there",
         )
     if node.ready != "True":

@@ -71,7 +71,7 @@ from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.calls import Documents, read_extender_config
 from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, NodeLease
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -533,7 +533,7 @@ class ClusterCollector:
             facts = self._nodes
         except (OSError, K8sRdmaError):
             return None
-        return frozenset(node.name for node in facts.published if node.is_alive(facts.stale_s))
+        return frozenset(node.name for node in facts.published if node.is_alive)
 
     def _holding(self) -> dict[str, dict[str, int]]:
         """Generations of rates by UID of pods with interfaces, by node; of nodes whose report is true."""
@@ -549,31 +549,34 @@ class ClusterCollector:
     @cached_property
     def _nodes(self) -> NodeFacts:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
-        terms = {_name(item): item.get("spec") or {} for item in self.api.items(leases)}
+        terms = {
+            _name(item): msgspec.convert(item.get("spec") or {}, NodeLease) for item in self.api.items(leases)
+        }
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
         return NodeFacts(
-            published=tuple(self._published(item, terms.get(_name(item), {})) for item in self._rdma_nodes),
+            published=tuple(
+                self._published(item, terms.get(_name(item), NodeLease())) for item in self._rdma_nodes
+            ),
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,
-            stale_s=(self._extender or ExtenderConfig()).stale_s,
             needed=self._crd_needed is not False,
             mounts=mounts_of(self._cluster_nodes),
         )
 
-    def _published(self, node: dict[str, Any], lease: dict[str, Any]) -> PublishedNode:
-        conditions = (node.get("status") or {}).get("conditions") or ()
+    def _published(self, node: dict[str, Any], lease: NodeLease) -> PublishedNode:
+        status = node.get("status") or {}
+        conditions = status.get("conditions") or ()
         ready: dict[str, Any] = next(
             (condition for condition in conditions if condition.get("type") == "Ready"), {}
         )
-        renewed = lease.get("renewTime")
-        age = None if renewed is None else self.api.now() - datetime.fromisoformat(renewed)
+        stale_s = (self._extender or ExtenderConfig()).stale_s
         return PublishedNode(
             name=_name(node),
             ready=str(ready.get("status", "")),
             message=str(ready.get("message", "")),
-            lease_age_s=None if age is None else max(0.0, age.total_seconds()),
-            lease_s=float(lease.get("leaseDurationSeconds") or 0),
-            problems=tuple(_problems(node.get("status") or {})),
+            has_lease=lease.renew_time is not None,
+            silence=lease.silence(str(status.get("generation", "")), stale_s, self.api.now()),
+            problems=tuple(_problems(status)),
         )
 
     def _keys(self) -> KeyFacts:
