@@ -46,21 +46,19 @@ def bound(cluster: Cluster, uid: str, wanted: Request, name: NodeName) -> Placem
 
 
 @given(REQUESTS, nodes(), st.sampled_from(PfPolicy), st.sampled_from(Strategy))
-def test_verdict_is_that_of_place_and_score(
+def test_judgement_is_that_of_place_and_score(
     wanted: Request, situation: Situation, policy: PfPolicy, strategy: Strategy
 ) -> None:
     wanted = replace(wanted, policy=policy)
     cluster = one_node(situation, strategy)
     hardware, used = situation
     found = place(wanted, hardware, used, strategy=strategy)
-    verdict = cluster.verdict(wanted, cluster.state(W1))
-    assert cluster.place(wanted, W1) == found
     fit = cluster.fit(wanted, cluster.state(W1))
+    assert cluster.place(wanted, W1) == found
     if isinstance(found, Rejection):
-        assert verdict == found
         assert fit is None
     else:
-        assert verdict == fit == Fit(score(found, hardware, used, strategy))
+        assert fit == Fit(score(found, hardware, used, strategy))
 
 
 @given(REQUESTS, nodes(), st.sampled_from(Strategy))
@@ -111,7 +109,7 @@ def test_use_after_binds_and_releases_is_the_sum_of_the_pods_there(
     assert cluster.state(W1) is empty
 
 
-def test_equal_nodes_share_one_state_and_one_verdict() -> None:
+def test_equal_nodes_share_one_state() -> None:
     cluster = two_nodes((100, 4))
     assert cluster.state(W1) is cluster.state(W2)
     bound(cluster, "a", request(40), W1)

@@ -26,7 +26,7 @@ def worths(policy: str, pod: Request, reserved_mbps: list[int]) -> list[int]:
         name = NodeName(f"node-{index}")
         cluster.add_node(name, Node(inventory((100_000, 8)), foreign={pci(0): Used(1, mbps)}))
         state = cluster.state(name)
-        fit = cluster.verdict(pod, state)
+        fit = cluster.fit(pod, state)
         assert isinstance(fit, Fit)
         found.append(POLICIES[policy].worth(Candidate(cluster, mix, state, pod, fit)))
     return found

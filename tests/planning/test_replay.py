@@ -20,7 +20,6 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import Client
-from k8s_rdma.planning.cluster import Fit
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
 from k8s_rdma.planning.snapshot import VERSION, Snapshot, decode_snapshot, encode_snapshot, take_snapshot
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own
@@ -89,8 +88,11 @@ async def test_every_decision_of_a_run_is_that_of_the_snapshot_before_it(strateg
             planned = PlannedCluster.from_snapshot(await asyncio.to_thread(taken, w.server.url, tmp_path))
             assert not planned.unreadable
             workload = workload_of(planned.pods[PodUid(uid)])
-            verdicts = planned.cluster.verdicts(workload.request)
-            fitting = {name: found.score for name, found in verdicts.items() if isinstance(found, Fit)}
+            fits = {
+                name: planned.cluster.fit(workload.request, planned.cluster.state(name))
+                for name in planned.cluster
+            }
+            fitting = {name: found.score for name, found in fits.items() if found is not None}
             refusal = planned.limit_refusal("default", workload.request)
 
             answer = await w.filter(f"p{number}")

@@ -1,4 +1,7 @@
-"""Output of commands: tables with colours on a terminal, plain columns elsewhere; and `k8s-rdma version`."""
+"""Output of commands: tables with colours on a terminal, plain columns elsewhere; and `k8s-rdma version`.
+
+Arguments that several commands have.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.errors import visible
+from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
 
@@ -84,6 +87,17 @@ def seconds(since_s: float | None) -> str:
         if since_s >= 2 * length:
             return f"{since_s / length:.0f}{unit}"
     return f"{since_s:.0f}s"
+
+
+def namespaced_name(text: str) -> tuple[str, str]:
+    """Parse `NAMESPACE/NAME` of a command line. MalformedError says what is wanted."""
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        msg = (
+            f"{text}: wanted NAMESPACE/NAME, such as default/{text.strip('/').rpartition('/')[2] or 'mypod'}"
+        )
+        raise MalformedError(msg)
+    return namespace, name
 
 
 def print_version(*, as_json: bool) -> None:

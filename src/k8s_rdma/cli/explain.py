@@ -14,14 +14,14 @@ import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
+from k8s_rdma.cli.console import console, for_terminal, namespaced_name, seconds, table, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents, namespaced_name
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.views import (

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, table, write_json
+from k8s_rdma.cli.console import console, namespaced_name, table, write_json
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.kube.api import ApiRefusedError
-from k8s_rdma.kube.calls import Documents, namespaced_name, segment
+from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import (

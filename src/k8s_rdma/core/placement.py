@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from k8s_rdma.core.devices import near_gpus
 from k8s_rdma.core.devices.placement import (
@@ -28,6 +28,8 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+
+T = TypeVar("T")
 
 _PLACED_WEIGHT = 4
 """The weight of the interfaces placed, in PFs of the node: docs/adr/0026-binpack-packs-bandwidth.md."""
@@ -228,6 +230,15 @@ class Share(NamedTuple):
             for used, maximum, needed, resource in kinds
             if maximum is not None and needed and used + needed > maximum
         )
+
+
+EVERY_NAMESPACE = "*"
+"""The name of the limit of each namespace that has none of its own."""
+
+
+def limit_of(limits: Mapping[str, T], namespace: str) -> T | None:
+    """The limit of a namespace among those by name; None where it has none."""
+    return limits.get(namespace) or limits.get(EVERY_NAMESPACE)
 
 
 @lru_cache(maxsize=4096)

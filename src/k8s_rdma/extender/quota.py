@@ -6,7 +6,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.placement import PlacedInterface, Share
+from k8s_rdma.core.placement import PlacedInterface, Share, limit_of
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.wire.views import Limit
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import NodeName, PodUid
     from k8s_rdma.extender.config import NamespaceLimit
-
-EVERY_NAMESPACE = "*"
-
 
 NOTHING = Share()
 
@@ -69,7 +66,7 @@ class Limits:
 
     def limit(self, namespace: str) -> NamespaceLimit | None:
         """The namespace's limit; None where it has none."""
-        return self._limits.get(namespace) or self._limits.get(EVERY_NAMESPACE)
+        return limit_of(self._limits, namespace) if self._limits else None
 
     def used(self, namespace: str) -> Share:
         """The sum of what the namespace's pods hold."""

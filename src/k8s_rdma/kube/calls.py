@@ -93,17 +93,6 @@ def segment(name: str) -> str:
     return name
 
 
-def namespaced_name(text: str) -> tuple[str, str]:
-    """Parse `NAMESPACE/NAME` of a command line. MalformedError says what is wanted."""
-    namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        msg = (
-            f"{text}: wanted NAMESPACE/NAME, such as default/{text.strip('/').rpartition('/')[2] or 'mypod'}"
-        )
-        raise MalformedError(msg)
-    return namespace, name
-
-
 @contextmanager
 def named_errors(operation: str) -> Iterator[None]:
     """Sort a failure by what it says about the write; the message starts with `operation`."""

@@ -1,7 +1,7 @@
 """Cluster in memory: which nodes take a request, where it goes, and what pods use.
 
 Placement, scores and accounts are those of `core`, which the extender decides by. Nodes of equal hardware and
-equal use share one state, and a verdict on it: it is found once, by counting alone where that decides.
+equal use share one state, and the judgements on it: each is found once, by counting alone where that decides.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
 
 _MOST_REQUESTS = 256
-"""Requests whose verdicts are kept."""
+"""Requests whose judgements are kept."""
 
 _RECENT_STATES = 20_000
-"""States that are kept with the verdicts on them, though no node may be in them; most come again soon."""
+"""States that are kept with the judgements on them, though no node may be in them; most come again soon."""
 
 
 class NodeState:
@@ -55,7 +55,7 @@ class NodeState:
 
 
 class Fit(NamedTuple):
-    """The verdict that a node takes a request, with its score in thousandths."""
+    """The judgement that a node takes a request, with its score in thousandths."""
 
     score: int
 
@@ -186,25 +186,9 @@ class Cluster:
             found = fits[state] = self._judge(request, state)
         return found
 
-    def verdict(self, request: Request, state: NodeState) -> Fit | Rejection:
-        """The verdict on a state; a rejection names any node with this hardware."""
-        fit = self.fit(request, state)
-        if fit is not None:
-            return fit
-        found = self._place(request, state)
-        return found if isinstance(found, Rejection) else self._score(found, state)
-
     def place(self, request: Request, name: NodeName) -> Placement | Rejection:
         """Place the request on a node as it is now."""
         return replace(self._place(request, self._states[name]), node=name)
-
-    def verdicts(
-        self, request: Request, names: Collection[NodeName] | None = None
-    ) -> dict[NodeName, Fit | Rejection]:
-        """The verdict on each node; names: of these alone."""
-        return {
-            name: self.verdict(request, self._states[name]) for name in (self if names is None else names)
-        }
 
     def best(self, request: Request, names: Collection[NodeName] | None = None) -> NodeName | None:
         """The node of the highest score, of equal ones the first by name; None where it fits on none."""

@@ -14,7 +14,7 @@ import msgspec
 
 from k8s_rdma.config.manifests import annotations_of, documents, pod_of, read_text
 from k8s_rdma.core.allocation import claims_on_node, counted_interfaces
-from k8s_rdma.core.placement import PlacedInterface, Placement, Share, place
+from k8s_rdma.core.placement import PlacedInterface, Placement, Share, limit_of, place
 from k8s_rdma.core.request import DeviceTaint, InterfaceRequest, PfPolicy, Request, Toleration
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _SIMPLEST = Request((InterfaceRequest(),))
 _NOTHING = Share()
 _BLOCKING = ("NoSchedule", "NoExecute")
-EVERY_NAMESPACE = "*"
 
 PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
 """The PriorityClasses of a cluster; None where they are not known."""
@@ -232,16 +231,12 @@ class PlannedCluster:
         """The nodes that the pods may be on by selector, taints and cordons, whatever they hold."""
         return [name for name in self.cluster if _may_be_on(self.nodes[name], workload)]
 
-    def limit(self, namespace: str) -> NamespaceLimit | None:
-        """The limit of a namespace; None where it has none."""
-        return self.limits.get(namespace) or self.limits.get(EVERY_NAMESPACE)
-
     def limit_refusal(self, namespace: str, request: Request, freed: Share = _NOTHING) -> str:
         """Describe how one more such pod exceeds its namespace's limit; empty where it does not.
 
         freed: the part of what the namespace holds that does not count.
         """
-        limit = self.limit(namespace)
+        limit = limit_of(self.limits, namespace)
         if limit is None:
             return ""
         used = Share(self._mbps[namespace] - freed.mbps, self._vfs[namespace] - freed.vfs)

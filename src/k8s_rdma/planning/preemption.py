@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.placement import limit_of
 from k8s_rdma.core.preemption import (
     NOT_STARTED,
     Occupant,
@@ -73,7 +74,7 @@ class Preemption:
         self.evicted: list[tuple[PodUid, Placement]] = []
         self._planned = planned
         self._workload = workload
-        self._is_limited = planned.limit(workload.namespace) is not None
+        self._is_limited = limit_of(planned.limits, workload.namespace) is not None
         self._ended: list[tuple[PodUid, Placement]] = []
         self._rooms: dict[NodeName, Room | None] = dict.fromkeys(eligible)
         self._outdated = set(eligible)

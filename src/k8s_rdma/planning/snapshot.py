@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.placement import EVERY_NAMESPACE
 from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
@@ -604,7 +605,9 @@ def anonymised(snapshot: Snapshot) -> Snapshot:
         limits=tuple(
             replace(
                 limit,
-                namespace=limit.namespace if limit.namespace == "*" else aliases.namespace(limit.namespace),
+                namespace=limit.namespace
+                if limit.namespace == EVERY_NAMESPACE
+                else aliases.namespace(limit.namespace),
             )
             for limit in snapshot.limits
         ),

@@ -199,10 +199,10 @@ class Filling:
     def _obstacles(self) -> dict[str, int]:
         """Count the nodes by the reason for which they refuse one more pod."""
         cluster, request = self.planned.cluster, self.workload.request
-        found = cluster.verdicts(request, self.eligible)
+        places = (cluster.place(request, name) for name in self.eligible)
         reasons = Counter(
-            verdict.cause if isinstance(verdict, Rejection) else f"too few devices of {_listed(request)}"
-            for verdict in found.values()
+            found.cause if isinstance(found, Rejection) else f"too few devices of {_listed(request)}"
+            for found in places
         )
         ineligible = len(cluster) - len(self.eligible)
         if ineligible:
