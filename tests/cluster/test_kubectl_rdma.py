@@ -72,13 +72,13 @@ def viewers() -> list[Json]:
     return found
 
 
-async def bind_roles(c: Cluster, *kinds: str) -> None:
+async def bind_roles(c: Cluster, *kinds: str, role: str = "k8s-rdma-viewer") -> None:
     subject = {"kind": "ServiceAccount", "name": "viewer", "namespace": "k8s-rdma"}
     for kind in kinds:
         meta = {"name": "viewer", "namespace": "k8s-rdma"}
         if kind == "ClusterRole":
             del meta["namespace"]
-        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "k8s-rdma-viewer"}
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
         await c.create(
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",

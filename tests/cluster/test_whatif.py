@@ -1,4 +1,4 @@
-"""Capacity questions by a viewer's rights alone, and answers that kube-scheduler then makes true."""
+"""Capacity questions by a planner's rights alone, and answers that kube-scheduler then makes true."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ROLES = ("ClusterRole", "Role")
 STALE_S = 3
 
 
-async def prepare_viewer(c: Cluster, **extender: Any) -> Path:
-    """Make what the chart makes for viewers; the kubeconfig of an account that has it, and nothing else."""
+async def prepare_planner(c: Cluster, **extender: Any) -> Path:
+    """Make what the chart makes for planners; the kubeconfig of an account that has it, and nothing else."""
     config = {"extender.yaml": json.dumps(extender)}
-    objects = [each for each in documents(render({})) if each["metadata"]["name"] == "k8s-rdma-viewer"]
+    objects = [each for each in documents(render({})) if each["metadata"]["name"] == "k8s-rdma-planner"]
     assert sorted(each["kind"] for each in objects) == sorted(ROLES)
     for kind, name, more in (
         ("ConfigMap", "k8s-rdma-extender", {"data": config}),
@@ -43,7 +43,7 @@ async def prepare_viewer(c: Cluster, **extender: Any) -> Path:
         )
     for each in objects:
         await c.create(each)
-    await bind_roles(c, *ROLES)
+    await bind_roles(c, *ROLES, role="k8s-rdma-planner")
     return await c.account("viewer", "k8s-rdma")
 
 
@@ -62,9 +62,9 @@ def manifest(directory: Path, priority: str, *rates: int, replicas: int = 1) -> 
     return path
 
 
-async def ask(viewer: Path, *arguments: str) -> tuple[int, Json]:
-    """A question of the viewer's: exit status and answer. Nothing may be missing."""
-    ran = await k8s_rdma("whatif", *arguments, "--json", "--kubeconfig", str(viewer))
+async def ask(planner: Path, *arguments: str) -> tuple[int, Json]:
+    """A question of the planner's: exit status and answer. Nothing may be missing."""
+    ran = await k8s_rdma("whatif", *arguments, "--json", "--kubeconfig", str(planner))
     assert not ran.err, ran
     answer = json.loads(ran.out)
     assert not answer.get("unreadable"), answer
@@ -75,7 +75,7 @@ async def test_kube_scheduler_evicts_the_pods_that_the_answer_names(kind: str, t
     async with cluster(kind, tmp_path, "w1", "w2", **{VFS: "2"}) as c, AsyncExitStack() as agents:
         await prepare(c)
         await classes(c)
-        viewer = await prepare_viewer(c, vfResource=VFS)
+        planner = await prepare_planner(c, vfResource=VFS)
         for name, node in c.nodes.items():
             node.server.report = report(name, pf(vfs=2))
             await agents.enter_async_context(publishing(c, node))
@@ -89,7 +89,7 @@ async def test_kube_scheduler_evicts_the_pods_that_the_answer_names(kind: str, t
                 await pod(c, name, priority, rate)
                 await c.bound(name)
             for round_, rate in enumerate((7_000, 5_000, 2_500)):
-                status, answer = await ask(viewer, "fit", str(manifest(tmp_path, "high", rate)), "--preempt")
+                status, answer = await ask(planner, "fit", str(manifest(tmp_path, "high", rate)), "--preempt")
                 assert status == 0, answer
                 before = await names(c)
                 await pod(c, f"high{round_}", "high", rate)
@@ -98,7 +98,7 @@ async def test_kube_scheduler_evicts_the_pods_that_the_answer_names(kind: str, t
                 assert found["nodes"] == {bound["spec"]["nodeName"]: 1}
                 evicted = {entry["pod"].partition("/")[2] for entry in answer["evictions"]}
                 assert before - await names(c) == evicted
-            status, answer = await ask(viewer, "fit", str(manifest(tmp_path, "low", 9_000)), "--preempt")
+            status, answer = await ask(planner, "fit", str(manifest(tmp_path, "low", 9_000)), "--preempt")
             assert (status, answer["evictions"]) == (1, [])
 
 
@@ -108,11 +108,11 @@ async def names(c: Cluster) -> set[str]:
     return {each["metadata"]["name"] for each in pods if "deletionTimestamp" not in each["metadata"]}
 
 
-async def test_viewer_may_ask_every_question(kind: str, tmp_path: Path):
+async def test_planner_may_ask_every_question(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2") as c, AsyncExitStack() as agents:
         await prepare(c)
         await classes(c)
-        viewer = await prepare_viewer(
+        planner = await prepare_planner(
             c, staleS=STALE_S, limits=[{"namespace": "default", "reservedMbps": 12_000}]
         )
         for name, node in c.nodes.items():
@@ -123,46 +123,46 @@ async def test_viewer_may_ask_every_question(kind: str, tmp_path: Path):
             await c.create_pod("p", 8_000)
             node = (await c.bound("p"))["spec"]["nodeName"]
         file = str(manifest(tmp_path, "middle", 4_000, replicas=3))
-        status, answer = await ask(viewer, "fit", file)
+        status, answer = await ask(planner, "fit", file)
         assert status == 1
         assert "namespace default holds 12000 of 12000" in "".join(answer["workloads"][0]["obstacles"])
-        status, answer = await ask(viewer, "headroom")
+        status, answer = await ask(planner, "headroom")
         assert (status, answer["shapes"][0]["pods"]) == (0, 7)
-        status, answer = await ask(viewer, "without", "--node", node)
+        status, answer = await ask(planner, "without", "--node", node)
         assert (status, answer["moves"][0]["pod"]) == (0, "default/p")
-        status, answer = await ask(viewer, "with", "--vfs", "1", "--nodes", "2", "--like", node)
+        status, answer = await ask(planner, "with", "--vfs", "1", "--nodes", "2", "--like", node)
         assert (status, answer["shapes"][0]) == (0, {"shape": "1 x 0 Gb/s", "now": 7, "then": 3})
-        written = await k8s_rdma("snapshot", "--kubeconfig", str(viewer))
+        written = await k8s_rdma("snapshot", "--kubeconfig", str(planner))
         assert (written.status, written.err) == (0, "")
         (tmp_path / "cluster.json").write_text(written.out)
         again = await k8s_rdma("whatif", "headroom", "--json", "--from", str(tmp_path / "cluster.json"))
-        assert json.loads(again.out) == (await ask(viewer, "headroom"))[1]
+        assert json.loads(again.out) == (await ask(planner, "headroom"))[1]
         if not obstacle("kubectl"):
-            plugged = await plugin(viewer, "rdma", "whatif", "headroom", "--json")
+            plugged = await plugin(planner, "rdma", "whatif", "headroom", "--json")
             assert json.loads(plugged.stdout) == json.loads(again.out)
-        await check_refusals(c, viewer)
+        await check_refusals(c, planner)
 
 
-async def check_refusals(c: Cluster, viewer: Path) -> None:
+async def check_refusals(c: Cluster, planner: Path) -> None:
     """Without a right the answer says what is missing, or that there is none."""
     await c.http.delete("/apis/rbac.authorization.k8s.io/v1/namespaces/k8s-rdma/rolebindings/viewer")
-    ran = await refused(viewer, '"leases"')
+    ran = await refused(planner, '"leases"')
     assert ran.status == 0
     assert "nodes count as if their agents were alive" in ran.out
     assert "strategy and limits are taken for the defaults" in ran.out
     await c.http.delete("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/viewer")
-    ran = await refused(viewer, '"rdmanodes"')
+    ran = await refused(planner, '"rdmanodes"')
     assert ran.status == 2
     assert "`whatif --from FILE`" in ran.err
-    ran = await k8s_rdma("snapshot", "--kubeconfig", str(viewer))
+    ran = await k8s_rdma("snapshot", "--kubeconfig", str(planner))
     assert (ran.status, ran.out) == (1, "")
-    assert "ClusterRole k8s-rdma-viewer" in ran.err
+    assert "ClusterRole k8s-rdma-planner" in ran.err
 
 
-async def refused(viewer: Path, resource: str) -> Ran:
+async def refused(planner: Path, resource: str) -> Ran:
     """Ask until a right is gone: the API server takes its time."""
     while True:
-        ran = await k8s_rdma("whatif", "headroom", "--kubeconfig", str(viewer), COLUMNS="300")
+        ran = await k8s_rdma("whatif", "headroom", "--kubeconfig", str(planner), COLUMNS="300")
         if f"resource {resource}" in ran.out + ran.err:
             return ran
 
@@ -170,7 +170,7 @@ async def refused(viewer: Path, resource: str) -> Ran:
 async def test_node_without_its_agent_takes_no_pods(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2") as c, AsyncExitStack() as agents:
         await prepare(c)
-        viewer = await prepare_viewer(c, staleS=STALE_S)
+        planner = await prepare_planner(c, staleS=STALE_S)
         await agents.enter_async_context(publishing(c, c.nodes["w2"]))
         async with publishing(c, c.nodes["w1"], renew_s=1):
             await published(c, "w1")
@@ -178,7 +178,7 @@ async def test_node_without_its_agent_takes_no_pods(kind: str, tmp_path: Path):
         lease = (await c.http.get(f"{LEASES}/w1")).json()
         assert lease["spec"]["leaseDurationSeconds"] >= 1
         while True:
-            ran = await k8s_rdma("whatif", "headroom", "--json", "--kubeconfig", str(viewer))
+            ran = await k8s_rdma("whatif", "headroom", "--json", "--kubeconfig", str(planner))
             answer = json.loads(ran.out)
             if answer["unreadable"]:
                 break

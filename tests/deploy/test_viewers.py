@@ -33,9 +33,27 @@ def test_nothing_is_open_to_viewers_by_default():
     assert ("Secret", TOKENS_SECRET) not in objects
     assert "views" not in configuration(objects, "k8s-rdma-extender", "extender.yaml")
     assert configuration(objects, "k8s-rdma-node", "server.yaml")["openPaths"] == []
-    rules = objects["Role", "k8s-rdma-viewer"]["rules"]
-    assert [rule["resources"] for rule in rules] == [["configmaps"], ["leases"]]
-    assert rules[0]["resourceNames"] == ["k8s-rdma-extender"]
+    assert ("Role", "k8s-rdma-viewer") not in objects
+
+
+def test_what_users_with_view_get_is_of_our_objects_and_claims_alone():
+    """A ClusterRole that is aggregated widens the rights of users whom nobody asked about it."""
+    aggregated = {
+        group
+        for (kind, _), each in made(VIEWERS).items()
+        if kind == "ClusterRole" and "aggregate-to-view" in str(each["metadata"].get("labels"))
+        for rule in each["rules"]
+        for group in rule["apiGroups"]
+    }
+    assert aggregated == {"k8s-rdma.io", "resource.k8s.io"}
+
+
+def test_planners_read_and_no_more_in_the_namespace_of_the_chart():
+    objects = made({})
+    rules = [rule for kind in ("ClusterRole", "Role") for rule in objects[kind, "k8s-rdma-planner"]["rules"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
+    [configuration] = [rule for rule in rules if rule["resources"] == ["configmaps"]]
+    assert configuration["resourceNames"] == ["k8s-rdma-extender"]
 
 
 def test_viewers_reach_a_port_by_the_token_of_a_secret_that_their_role_reads():

@@ -168,7 +168,7 @@ def _of_cluster(source: Source) -> Snapshot:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         msg = (
-            f"{error.message}; the chart's ClusterRole k8s-rdma-viewer has this right; without it, have "
+            f"{error.message}; the chart's ClusterRole k8s-rdma-planner has this right; without it, have "
             "someone run `k8s-rdma snapshot --anonymous`, and use `whatif --from FILE`"
         )
         raise ApiRefusedError(msg, status=error.status) from error
