@@ -189,6 +189,13 @@ def test_capacity_below_what_pods_hold_is_said():
     assert answer.overcommitted == ("w2/enp3s0f0: 6000 of 5000 Mb/s in use",)
 
 
+def test_new_nodes_take_the_name_of_no_other():
+    nodes = (node("w1"), node("w1-new-1"), node("w1-new-2", unschedulable=True))
+    answer = with_changes(planned(*nodes), Changes(nodes=3, like="w1"), read_workloads(manifest(1_000)))
+    [found] = answer.shapes
+    assert (found.now, found.then) == (8, 20)
+
+
 def test_new_nodes_need_a_model():
     with pytest.raises(MalformedError, match="there is none of that name"):
         with_changes(planned(*TWO_NODES), Changes(nodes=1), ())

@@ -61,6 +61,8 @@ async def test_process_shows_the_extender_once_it_answers(tmp_path: Path):
         ({"listen": "0.0.0.0"}, "listen: 0.0.0.0; beyond loopback, set access: reviews"),
         ({"extender": {"tokenFile": "/nowhere"}}, "extender.tokenFile /nowhere: No such file or directory"),
         ({"extender": {"url": "https://x", "caFile": "/nowhere"}}, "extender.caFile /nowhere: No such file"),
+        ({"extender": {"url": "http://x:port"}}, "extender.url: http://x:port: Invalid port: 'port'"),
+        ({"prometheus": {"url": "http://[::1/"}}, "prometheus.url: http://[::1/: Invalid port"),
         ({"scripts": True}, "scripts: unknown key"),
     ],
 )

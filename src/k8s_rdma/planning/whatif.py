@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from itertools import count as numbers
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -475,10 +477,15 @@ def _changed(planned: PlannedCluster, changes: Changes) -> PlannedCluster:
     if changes.nodes:
         like = planned.named_node(changes.like)
         model = changed.cluster.node(like).inventory
-        for number in range(1, changes.nodes + 1):
-            name = NodeName(f"{like}-new-{number}")
+        for name in islice(_new_names(changed, like), changes.nodes):
             changed.add_node(name, changed.nodes[like], Node(replace(model, node=name)))
     return changed
+
+
+def _new_names(planned: PlannedCluster, like: NodeName) -> Iterator[NodeName]:
+    """Names like that one, of no node that there is."""
+    names = (NodeName(f"{like}-new-{number}") for number in numbers(1))
+    return (name for name in names if name not in planned.nodes)
 
 
 def _changed_pf(pf: Pf, changes: Changes) -> Pf:

@@ -42,6 +42,11 @@ class Source:
         self, name: str, endpoint: Endpoint, *, field: str, explain_refusal: Callable[[bytes], str]
     ) -> None:
         """Read the files that the endpoint names. MalformedError names the key below the field."""
+        try:
+            httpx2.URL(endpoint.url)
+        except httpx2.InvalidURL as error:
+            msg = f"{field}.url: {endpoint.url}: {error}"
+            raise MalformedError(msg) from error
         self.name = name
         self.url = endpoint.url.rstrip("/")
         token_file = endpoint.token_file
