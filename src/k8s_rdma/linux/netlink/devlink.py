@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import struct
 import sys
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.socket import (
     GENERIC,
     NetlinkError,
     NetlinkSocket,
+    SocketClient,
     attributes,
     connect,
     each_attribute,
@@ -55,23 +56,13 @@ class DevlinkDevice(NamedTuple):
     name: str
 
 
-class Devlink:
+class Devlink(SocketClient[NetlinkSocket]):
     """The devlink devices of the calling thread's network namespace. Every failure is a `NetlinkError`."""
 
     def __init__(self, socket: NetlinkSocket | None = None) -> None:
         """Use this socket, or a new one; the family may appear later, with the first driver that uses it."""
-        self._socket = socket or NetlinkSocket(connect(GENERIC))
+        self.socket = socket or NetlinkSocket(connect(GENERIC))
         self._family: int | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
     def eswitch_modes(self, bus: str) -> Mapping[str, str]:
         """Return `legacy` or `switchdev` by device name on that bus, for devices with an embedded switch.
@@ -90,13 +81,13 @@ class Devlink:
         family = self._find_family()
         if family is None:
             return []
-        return list(map(_attributes, self._socket.dump(family, _HEADER.pack(command, 1), operation)))
+        return list(map(_attributes, self.socket.dump(family, _HEADER.pack(command, 1), operation)))
 
     def _eswitch_mode(self, device: DevlinkDevice) -> str | None:
         body = _HEADER.pack(_ESWITCH_GET, 1) + text(_BUS_NAME, device.bus) + text(_DEV_NAME, device.name)
         operation = f"switch mode of {device.bus}/{device.name}"
         try:
-            found = _attributes(self._socket.get(self._find_family() or 0, body, operation))
+            found = _attributes(self.socket.get(self._find_family() or 0, body, operation))
         except NetlinkError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # it has none, or no longer exists
                 return None
@@ -108,7 +99,7 @@ class Devlink:
         if self._family is None:
             body = _HEADER.pack(_GETFAMILY, 1) + text(_FAMILY_NAME, "devlink")
             try:
-                found = _attributes(self._socket.get(_CONTROLLER, body, "devlink family"))
+                found = _attributes(self.socket.get(_CONTROLLER, body, "devlink family"))
             except NetlinkError as error:
                 if error.errno == errno.ENOENT:
                     return None

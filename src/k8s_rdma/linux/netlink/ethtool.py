@@ -16,11 +16,11 @@ import socket
 import struct
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import PauseFrames
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.socket import string
+from k8s_rdma.linux.netlink.socket import SocketClient, string
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.sysfs import error_name
 
@@ -56,7 +56,7 @@ class DriverInfo:
     bus_info: str
 
 
-class Ethtool:
+class Ethtool(SocketClient[socket.socket]):
     """Queries netdevs of one namespace and keeps that alive; close it soon unless it is one's own."""
 
     def __init__(self, namespace: int | None = None) -> None:
@@ -66,19 +66,9 @@ class Ethtool:
         """
         with nullcontext() if namespace is None else entered(namespace):
             try:
-                self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             except OSError as error:
                 raise _failure("any netdev", error.errno or errno.EIO) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
 
     def driver_info(self, name: str) -> DriverInfo | None:
         """Return a netdev's driver information; None without any.
@@ -123,7 +113,7 @@ class Ethtool:
             raise _failure(name, errno.ENODEV)
         answer = array.array("B", question)
         try:
-            fcntl.ioctl(self._socket, _SIOCETHTOOL, _IFREQ.pack(packed, answer.buffer_info()[0]))
+            fcntl.ioctl(self.socket, _SIOCETHTOOL, _IFREQ.pack(packed, answer.buffer_info()[0]))
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 return None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 from contextlib import nullcontext
-from typing import Self
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
@@ -15,6 +14,7 @@ from k8s_rdma.linux.netlink.socket import (
     RDMA,
     NetlinkError,
     NetlinkSocket,
+    SocketClient,
     attributes,
     connect,
     each_attribute,
@@ -36,7 +36,7 @@ _PORT_STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 _ATTEMPTS = 5
 
 
-class RdmaNetlink:
+class RdmaNetlink(SocketClient[NetlinkSocket]):
     """One namespace's RDMA devices. Every failure is a `NetlinkError`.
 
     The socket keeps the namespace alive: close it soon unless it is one's own. Keep the descriptor open until
@@ -49,28 +49,18 @@ class RdmaNetlink:
         NetlinkError EPROTONOSUPPORT while the kernel has no RDMA (no driver has loaded `ib_core`).
         """
         self._namespace = namespace
-        self._socket = socket or NetlinkSocket(connect(RDMA, namespace))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        self.socket = socket or NetlinkSocket(connect(RDMA, namespace))
 
     def netns_mode(self) -> NetnsMode:
         """Return the mode of this machine (`rdma system`)."""
-        found = attributes(self._socket.get(_SYS_GET, b"", "RDMA namespace mode"))
+        found = attributes(self.socket.get(_SYS_GET, b"", "RDMA namespace mode"))
         return NetnsMode.SHARED if number(found[_NETNS_MODE]) else NetnsMode.EXCLUSIVE
 
     def devices(self) -> tuple[RdmaDevice, ...]:
         """Return all devices that this namespace sees, ordered by index."""
         for _ in range(_ATTEMPTS):
             try:
-                found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
+                found = map(attributes, self.socket.dump(_DEV_GET, b"", "RDMA devices"))
                 return tuple(
                     sorted(
                         (self._device(attributes_of_device) for attributes_of_device in found),
@@ -84,7 +74,7 @@ class RdmaNetlink:
 
     def indexes(self) -> dict[str, int]:
         """Return the indexes of the devices that this namespace sees, by name, in one request."""
-        found = map(attributes, self._socket.dump(_DEV_GET, b"", "RDMA devices"))
+        found = map(attributes, self.socket.dump(_DEV_GET, b"", "RDMA devices"))
         return {
             string(attributes_of_device[_DEV_NAME]): number(attributes_of_device[_DEV_INDEX])
             for attributes_of_device in found
@@ -93,7 +83,7 @@ class RdmaNetlink:
     def hw_counters(self, index: int) -> dict[str, int]:
         """Return the `hw_counters` of a device's first port by the kernel's names; empty without any."""
         try:
-            answer = self._socket.get(
+            answer = self.socket.get(
                 _STAT_GET, u32(_DEV_INDEX, index) + u32(_PORT_INDEX, 1), f"counters of RDMA device #{index}"
             )
         except NetlinkError as error:
@@ -112,11 +102,11 @@ class RdmaNetlink:
         # A device is taken from the namespace of the thread that asks, whatever that of its socket is
         # (ib_device_set_netns_put, drivers/infiniband/core/device.c: ENODEV).
         with nullcontext() if self._namespace is None else entered(self._namespace):
-            self._socket.request(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), operation)
+            self.socket.request(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), operation)
 
     def _device(self, found: dict[int, bytes]) -> RdmaDevice:
         index, name = number(found[_DEV_INDEX]), string(found[_DEV_NAME])
-        ports = self._socket.dump(_PORT_GET, u32(_DEV_INDEX, index), f"ports of RDMA device {name}")
+        ports = self.socket.dump(_PORT_GET, u32(_DEV_INDEX, index), f"ports of RDMA device {name}")
         return RdmaDevice(
             index=index,
             name=name,

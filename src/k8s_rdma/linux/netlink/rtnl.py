@@ -15,7 +15,7 @@ import ipaddress
 import struct
 from dataclasses import dataclass
 from enum import Enum, auto, unique
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from k8s_rdma.linux.netlink.socket import (
     CREATE,
@@ -24,6 +24,7 @@ from k8s_rdma.linux.netlink.socket import (
     ROUTE,
     NetlinkError,
     NetlinkSocket,
+    SocketClient,
     attribute,
     attributes,
     connect,
@@ -60,28 +61,18 @@ class DcbState:
     by_dscp: bool
 
 
-class Dcb:
+class Dcb(SocketClient[NetlinkSocket]):
     """Queries netdevs of the calling thread's network namespace. Every failure is a `NetlinkError`."""
 
     def __init__(self, socket: NetlinkSocket | None = None) -> None:
         """Use this socket, or a new one."""
-        self._socket = socket or NetlinkSocket()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        self.socket = socket or NetlinkSocket()
 
     def state(self, netdev: str) -> DcbState | None:
         """Return the settings that a netdev's driver reports; None without DCB or without such a netdev."""
         body = _HEADER.pack(0, _IEEE_GET) + text(_DCB_IFNAME, netdev)
         try:
-            answer = self._socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")
+            answer = self.socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")
         except NetlinkError as error:
             if error.errno in _SAYS_NOTHING:
                 return None
@@ -145,7 +136,7 @@ _INFO_DATA, _VLAN_FILTERING, _DEFAULT_PVID = 2, 7, 39
 _VLAN = struct.Struct("=HH")
 
 
-class Rtnl:
+class Rtnl(SocketClient[NetlinkSocket]):
     """One namespace's links, addresses and routes. Every failure is a `NetlinkError`.
 
     The socket keeps the namespace alive: close it soon unless it is one's own.
@@ -154,16 +145,6 @@ class Rtnl:
     def __init__(self, namespace: int | None = None, *, socket: NetlinkSocket | None = None) -> None:
         """Open a socket in the namespace of this descriptor, by default the thread's; or use `socket`."""
         self.socket = socket or NetlinkSocket(connect(ROUTE, namespace))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.socket.close()
 
     def links(self) -> list[Link]:
         """Return all links."""

@@ -14,7 +14,7 @@ import struct
 import sys
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netns import entered
@@ -22,6 +22,13 @@ from k8s_rdma.linux.sysfs import error_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Closeable)
 
 ROUTE, KOBJECT_UEVENT, GENERIC, RDMA = 0, 15, 16, 20
 """Netlink families in use (NETLINK_*)."""
@@ -139,16 +146,10 @@ def _connect(family: int, namespace: int | None) -> socket.socket:
     return connection
 
 
-class NetlinkSocket:
-    """Requests to one netlink family, one at a time, in the namespace where it was opened.
+class SocketClient(Generic[S]):
+    """A context manager that owns a socket, and closes it at the end."""
 
-    The socket keeps its network namespace alive, so one in a pod's namespace must be closed soon.
-    """
-
-    def __init__(self, connection: socket.socket | None = None) -> None:
-        """Use this connection, which is closed with the object; by default `connect()`."""
-        self._socket = connection or connect()
-        self._sequence = itertools.count(1)
+    socket: S
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +159,19 @@ class NetlinkSocket:
 
     def close(self) -> None:
         """Close the socket; pending answers are lost."""
-        self._socket.close()
+        self.socket.close()
+
+
+class NetlinkSocket(SocketClient[socket.socket]):
+    """Requests to one netlink family, one at a time, in the namespace where it was opened.
+
+    The socket keeps its network namespace alive, so one in a pod's namespace must be closed soon.
+    """
+
+    def __init__(self, connection: socket.socket | None = None) -> None:
+        """Use this connection, which is closed with the object; by default `connect()`."""
+        self.socket = connection or connect()
+        self._sequence = itertools.count(1)
 
     def request(self, kind: int, body: bytes, operation: str, flags: int = 0) -> None:
         """Send a request that changes something. NetlinkError, beginning with `operation`, when it fails."""
@@ -191,7 +204,7 @@ class NetlinkSocket:
     def _talk(self, kind: int, flags: int, body: bytes, operation: str) -> Iterator[bytes]:
         sequence = next(self._sequence) & 0xFFFFFFFF
         try:
-            self._socket.send(_HEADER.pack(16 + len(body), kind, flags, sequence, 0) + body)
+            self.socket.send(_HEADER.pack(16 + len(body), kind, flags, sequence, 0) + body)
             yield from _answers(self._receive, sequence, operation)
         except BlockingIOError as error:
             raise NetlinkError(
@@ -201,7 +214,7 @@ class NetlinkSocket:
             raise NetlinkError(operation, error.errno or errno.EIO) from error
 
     def _receive(self) -> bytes:
-        data, _, flags, _ = self._socket.recvmsg(_BUFFER_BYTES)
+        data, _, flags, _ = self.socket.recvmsg(_BUFFER_BYTES)
         if flags & _TRUNCATED:
             raise OSError(errno.EMSGSIZE, "")
         return data
