@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from extender.node_server import pf, report
 from k8s_rdma.core.placement import PlacedInterface, Placement
@@ -19,7 +20,11 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
 from k8s_rdma.planning.snapshot import (
     VERSION,
+    NodeRecord,
+    PodRecord,
     Snapshot,
+    Taint,
+    TolerationRecord,
     anonymised,
     decode_snapshot,
     encode_snapshot,
@@ -236,6 +241,33 @@ def test_anonymous_snapshot_has_other_names_and_the_same_answers():
     ) == planned.limit_refusal("default", workload_of(next(planned.pending())).request).replace(
         "default", "namespace-1"
     )
+
+
+def test_anonymous_taints_are_others_and_are_tolerated_as_before():
+    own, kubernetes = "example.com/team", "node.kubernetes.io/unschedulable"
+    taints = (Taint(key=own, value="gold", effect="NoSchedule"), Taint(key=kubernetes, effect="NoSchedule"))
+    tolerations = (
+        TolerationRecord(key=own, value="gold"),
+        TolerationRecord(key=kubernetes, operator="Exists"),
+        TolerationRecord(operator="Exists"),
+    )
+    pods = tuple(
+        PodRecord(namespace="a", name=f"p{number}", uid=f"u{number}", tolerations=chosen)
+        for number, chosen in enumerate((tolerations[:2], tolerations[:1], tolerations[2:], ()))
+    )
+    nodes = (
+        NodeRecord(name="w1", taints=taints),
+        NodeRecord(name="w2", taints=(replace(taints[0], value="iron"),)),
+    )
+    snapshot = Snapshot(version=2, nodes=nodes, pods=pods)
+    other = anonymised(snapshot)
+    text = encode_snapshot(other).decode()
+    assert not [word for word in ("example", "team", "gold", "iron") if word in text]
+    assert kubernetes in text
+    assert [entry.tolerations for entry in other.pods][2:] == [tolerations[2:], ()]
+    key, value = other.nodes[0].taints[0].key, other.nodes[0].taints[0].value
+    assert other.pods[0].tolerations[0] == TolerationRecord(key=key, value=value)
+    assert (other.nodes[1].taints[0].key, other.nodes[1].taints[0].value != value) == (key, True)
 
 
 def test_anonymous_addresses_are_others_and_still_addresses(tmp_path: Path):

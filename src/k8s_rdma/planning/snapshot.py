@@ -64,8 +64,8 @@ _ADDRESS = re.compile(r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}(?:(?::[0-9a-fA-F]
 _MAC = len("00:00:00:00:00:00")
 _LIST_TIMEOUT_S = 60.0
 """The limit for one page of a list."""
-_PUBLIC_LABELS = ("kubernetes.io/arch", "kubernetes.io/os")
-_OWN_PREFIX = "k8s-rdma.io/"
+_KUBERNETES = "kubernetes.io"
+_PUBLIC_LABELS = (f"{_KUBERNETES}/arch", f"{_KUBERNETES}/os")
 
 _Amount = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -525,6 +525,8 @@ def _thousandths(demand: ResourceDemand) -> dict[str, int]:
 
 # without names
 
+TaintOrToleration = TypeVar("TaintOrToleration", Taint, TolerationRecord)
+
 
 class _Aliases:
     """Other names, the same for the same name: `node-1`, `node-2`, ..."""
@@ -544,12 +546,23 @@ class _Anonymiser:
         self.pod = _Aliases("pod-{}".format)
         self.gang = _Aliases("gang-{}".format)
         self.uid = _Aliases("uid-{}".format)
+        self._taint_key = _Aliases("taint-{}".format)
+        self._taint_value = _Aliases("value-{}".format)
         self._mac = _Aliases(lambda number: f"02:{number.to_bytes(5).hex(':')}")
         self._guid = _Aliases(lambda number: f"02:{number.to_bytes(7).hex(':')}")
 
     def _address(self, found: re.Match[str]) -> str:
         text = found[0].lower()
         return self._mac(text) if len(text) == _MAC else self._guid(text)
+
+    def _taint(self, entry: TaintOrToleration) -> TaintOrToleration:
+        """Replace key and value, but for the keys of Kubernetes itself; an empty one is of every taint."""
+        is_kubernetes = f".{entry.key.partition('/')[0]}".endswith(f".{_KUBERNETES}")
+        return replace(
+            entry,
+            key=self._taint_key(entry.key) if entry.key and not is_kubernetes else entry.key,
+            value=self._taint_value(entry.value) if entry.value else "",
+        )
 
     def node_record(self, node: NodeRecord) -> NodeRecord:
         labels = {key: value for key, value in node.labels.items() if key in _PUBLIC_LABELS}
@@ -571,7 +584,8 @@ class _Anonymiser:
             conditions=tuple(replace(condition, message="") for condition in node.status.conditions),
         )
         why = "its report does not count" if node.why else ""
-        return replace(node, name=self.node(node.name), labels=labels, status=status, why=why)
+        taints = tuple(map(self._taint, node.taints))
+        return replace(node, name=self.node(node.name), labels=labels, taints=taints, status=status, why=why)
 
     def pod_record(self, pod: PodRecord) -> PodRecord:
         node, uid = NodeName(self.node(pod.node) if pod.node else ""), PodUid(self.uid(pod.uid))
@@ -588,11 +602,12 @@ class _Anonymiser:
             gang=self.gang(pod.gang) if pod.gang else "",
             annotations={key: _ADDRESS.sub(self._address, text) for key, text in annotations.items()},
             node_selector={},
+            tolerations=tuple(map(self._taint, pod.tolerations)),
         )
 
 
 def anonymised(snapshot: Snapshot) -> Snapshot:
-    """Replace the names of nodes, pods, namespaces and gangs, UIDs, MACs and GUIDs, equal ones alike.
+    """Replace names of nodes, pods, namespaces and gangs, taints, UIDs, MACs and GUIDs, equal ones alike.
 
     Texts of others, selectors of nodes and their labels, but for operating system and architecture, are left
     out.
