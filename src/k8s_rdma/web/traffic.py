@@ -124,8 +124,10 @@ class Traffic:
 
     async def poll(self) -> None:
         """Ask for all PFs once."""
+        if self._source is None:
+            return
         try:
-            found = await self._rates(_SENT, _PF_LABELS, {})
+            found = await self._source.get(QUERY_PATH, _query(_SENT, _PF_LABELS, {}), decode_vector)
         except NoAnswerError as error:
             if not self.failure:
                 _log.warning("prometheus_lost", error=error.message)
@@ -140,23 +142,24 @@ class Traffic:
         """Return what pods send and receive, of series with these labels; empty where it is not known."""
         if self._source is None or self.failure:
             return {}
+        queries = (_query(metric, _POD_LABELS, labels) for metric in (_SENT, _RECEIVED))
         try:
-            sent, received = await asyncio.gather(
-                self._rates(_SENT, _POD_LABELS, labels), self._rates(_RECEIVED, _POD_LABELS, labels)
+            answers = await asyncio.gather(
+                *(self._source.ask(QUERY_PATH, query, decode_vector) for query in queries)
             )
         except NoAnswerError:
             return {}  # the next poll finds it too, and says so
+        sent, received = (found or {} for found in answers)
         return {
             FlowKey(pod.node, pod.pf, pod.namespace, pod.pod): Flow(sent.get(pod), received.get(pod))
             for pod in sent.keys() | received.keys()
         }
 
-    async def _rates(self, metric: str, grouping: str, labels: Mapping[str, str]) -> dict[_Labels, int]:
-        if self._source is None:
-            return {}
-        selector = ", ".join(f"{name}={_quoted(value)}" for name, value in labels.items())
-        query = f"{_MBPS_OF_A_BYTE} * sum by ({grouping}) (rate({metric}{{{selector}}}[{WINDOW}]))"
-        return await self._source.get(QUERY_PATH, {"query": query}, decode_vector)
+
+def _query(metric: str, grouping: str, labels: Mapping[str, str]) -> dict[str, str]:
+    selector = ", ".join(f"{name}={_quoted(value)}" for name, value in labels.items())
+    rate = f"rate({metric}{{{selector}}}[{WINDOW}])"
+    return {"query": f"{_MBPS_OF_A_BYTE} * sum by ({grouping}) ({rate})"}
 
 
 def _quoted(value: str) -> str:

@@ -118,8 +118,6 @@ _TYPES: Mapping[str, str] = {
 _OBJECT = "kind apiVersion metadata:ObjectMeta"
 """The fields of a kind that is not in the tables, as far as they are known."""
 
-_SCALARS = frozenset({"string", "boolean", "integer"})
-
 
 class Field:
     """A field of a type.
