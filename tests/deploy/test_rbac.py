@@ -13,6 +13,7 @@ import yaml
 from api_calls import EVENT, EXAMPLES, asked_of_the_api_server
 from k8s_rdma.agent.config import PublishConfig
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.kube.calls import EXTENDER_CONFIG
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.claims import DRIVER
 from syntax import syntax_tree
@@ -116,11 +117,12 @@ def test_no_role_is_for_anybody_else_or_names_what_matches_more():
     assert named == {("ServiceAccount", *process.account) for process in PROCESSES.values()}
 
 
-def test_only_the_lease_of_the_binder_and_the_driver_are_granted_by_name():
+def test_what_is_granted_by_name_has_the_names_that_programs_use():
     by_name = [rule for document in ROLES for rule in document.get("rules", ()) if "resourceNames" in rule]
     assert [(rule["resources"], rule["resourceNames"]) for rule in by_name] == [
         (["resourceclaims/driver"], [DRIVER]),
         (["leases"], [ExtenderConfig().lease_name]),
+        (["configmaps"], [EXTENDER_CONFIG]),
     ]
 
 
