@@ -57,12 +57,12 @@ def main() -> int:
     world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
     status, shown = 1, False
     try:
-        _play(world, outcome, console, options)
-        status = 0
+        pages = _play(world, outcome, console, options)
+        outcome.complete, status = True, 0
         if options.keep:
             outcome.show(console)
             shown = True
-            _pause(world, console)
+            _pause(world, console, pages)
     except KeyboardInterrupt:
         console.print("interrupted")
         status = 130
@@ -70,11 +70,16 @@ def main() -> int:
         print_error(console, error)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        stubborn = world.stop()
+        with console.status("Stopping"):
+            stubborn = world.stop()
     outcome.check_equal("every process ended on SIGTERM", [], stubborn)
     outcome.check_equal("no process is left", [], leftover_processes())
-    if not shown:
+    if shown:
+        console.print(outcome.verdict)
+    else:
         outcome.show(console)
+        if status == 0:
+            console.print("To explore it, run it with --keep: docs/tutorial.md")
     if options.json:
         outcome.write(options.json)
     return status or (0 if outcome.passed else 1)
@@ -92,15 +97,16 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _play(world: World, outcome: Outcome, console: Console, options: argparse.Namespace) -> None:
-    """Play the scenes."""
+def _play(world: World, outcome: Outcome, console: Console, options: argparse.Namespace) -> str | None:
+    """Play the scenes; return the address of the pages, if they are served."""
     started = time.monotonic()
     scenes = Scenes(world, outcome, examples_directory(), options.no_throughput)
     _step(console, "Two nodes with two PFs of 64 VFs each, and a PF for claims", world.build)
     initial_state = {node.name: world.kernel_state(node) for node in world.nodes}
     _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
-    if options.web is not None:
-        console.print(f"Pages for people: {world.start_web(options.web)}", soft_wrap=True)
+    pages = None if options.web is None else world.start_web(options.web)
+    if pages:
+        console.print(f"Pages for people: {pages}", soft_wrap=True)
     with OverbookingMonitor(world.nodes) as monitor:
         try:
             for name, title in SCENES:
@@ -121,7 +127,8 @@ def _play(world: World, outcome: Outcome, console: Console, options: argparse.Na
                 ),
             )
             _check_kernel_state(world, outcome, initial_state)
-    console.print(f"[dim]{time.monotonic() - started:.0f} s[/]")
+    console.print(f"[dim]{time.monotonic() - started:.0f} s in total[/]")
+    return pages
 
 
 def _teardown(world: World, scenes: Scenes, console: Console) -> None:
@@ -132,13 +139,14 @@ def _teardown(world: World, scenes: Scenes, console: Console) -> None:
     signal.signal(signal.SIGINT, previous)
 
 
-def _pause(world: World, console: Console) -> None:
+def _pause(world: World, console: Console, pages: str | None) -> None:
     """Run some pods and say how to look around, until Ctrl-C."""
     Scenes(world, Outcome(), examples_directory()).examples()
     directory = world.paths.directory
     init = (directory / INIT_PID).read_text()
     as_user = "" if os.environ.get("K8S_RDMA_DEMO_ROOT") else " --user --preserve-credentials"
     lines = [
+        *([f"Pages for people: {pages}"] if pages else []),
         "It keeps running; Ctrl-C ends it. In another terminal, go in:",
         f"  nsenter --target {init} --mount --net --pid{as_user} bash",
         f"  cd {Path.cwd()}",

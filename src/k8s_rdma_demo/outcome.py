@@ -70,9 +70,13 @@ class FlowShown:
 
 @dataclass(slots=True)
 class Outcome:
-    """Collects while the demo runs. manifest: the text of one pod that was asked for, without comments."""
+    """Collects while the demo runs.
+
+    manifest: the text of one pod that was asked for, without comments. complete: all scenes were played.
+    """
 
     manifest: str = ""
+    complete: bool = False
     checks: list[Check] = field(default_factory=list)
     omitted: list[OmittedCheck] = field(default_factory=list)
     pods: list[PodShown] = field(default_factory=list)
@@ -84,6 +88,18 @@ class Outcome:
     def passed(self) -> bool:
         """Report whether there were checks and none failed."""
         return bool(self.checks) and all(check.passed for check in self.checks)
+
+    @property
+    def verdict(self) -> str:
+        """Say in a sentence how many checks passed, failed and were omitted."""
+        number = len(self.checks)
+        failed = sum(not check.passed for check in self.checks)
+        verdict = f"{failed} of {number} checks failed" if failed else f"{number} checks passed"
+        if self.omitted:
+            verdict += f"; {len(self.omitted)} omitted"
+        if not self.complete:
+            verdict += "; the demo ended before the others"
+        return f"{verdict}."
 
     def check(self, name: str, passed: bool, expected: object, measured: object) -> None:
         """Record a check."""
@@ -151,6 +167,7 @@ class Outcome:
         for change, why in self.refused_rates.items():
             console.print(f"[bold]k8s-rdma rates set {escape(change)}[/]\n  [dim]refused[/]  {escape(why)}\n")
         console.print(self._check_table())
+        console.print(f"\n[bold]{self.verdict}[/]")
 
     def _pod_table(self) -> Table:
         table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")

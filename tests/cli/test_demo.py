@@ -183,6 +183,7 @@ def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
     assert run.status == 0, run.shown
     document = run.document
     assert document["passed"]
+    assert run.shown.endswith(f"{len(document['checks'])} checks passed.\n")
     assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])
     assert len(document["checks"]) > 30
     [pod] = yaml.safe_load_all(document["manifest"])
@@ -241,6 +242,7 @@ def test_demo_omits_throughput_without_iperf3_and_gives_everything_back_when_int
     assert "without iperf3, throughput is not measured: " in "".join(seen)
     omitted = json.loads((tmp_path / "demo.json").read_bytes())["omittedChecks"]
     assert {check["reason"] for check in omitted} == {"needs iperf3"}
+    assert re.search(rf"^\d+ checks passed; {len(omitted)} omitted; the demo ended before", seen[-1])
     caps = {check["name"] for check in omitted if check["name"].startswith("caps: ")}
     assert len(caps) == 3
     shown_omitted = re.findall(r"^- .* not checked +needs iperf3", "".join(seen), re.MULTILINE)
@@ -281,6 +283,18 @@ def test_demo_names_everything_that_is_missing(tmp_path: Path) -> None:
         assert missing in ended.stderr
     assert "iperf3" not in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_demo_refuses_a_file_that_it_cannot_write_before_it_begins(shim: Path, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "k8s_rdma", "demo", "--json", str(tmp_path / "none" / "demo.json")],
+        env=os.environ | {"K8S_RDMA_CNI": str(shim)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message = f"k8s-rdma: --json {tmp_path}/none/demo.json: No such file or directory\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", message)
 
 
 @pytest.mark.parametrize(

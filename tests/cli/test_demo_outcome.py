@@ -36,6 +36,19 @@ def test_outcome_is_printed_word_for_word_when_it_has_brackets() -> None:
     assert "describe pod p[/]" in captured.get()
 
 
+def test_verdict_counts_checks_that_passed_failed_and_were_not_made() -> None:
+    outcome = Outcome(complete=True)
+    outcome.check_equal("a", 1, 1)
+    outcome.check_equal("b", 1, 1)
+    assert outcome.verdict == "2 checks passed."
+    outcome.omit("c", "needs iperf3")
+    assert outcome.verdict == "2 checks passed; 1 omitted."
+    outcome.check_equal("d", 1, 2)
+    assert outcome.verdict == "1 of 3 checks failed; 1 omitted."
+    outcome.complete = False
+    assert outcome.verdict == "1 of 3 checks failed; 1 omitted; the demo ended before the others."
+
+
 def test_pods_have_the_same_keys_in_the_file_as_in_earlier_releases(tmp_path: Path) -> None:
     outcome = Outcome(pods=[PodShown(name="p", requested="min 200", node="w1", allocated="eth0")])
     outcome.write(tmp_path / "demo.json")

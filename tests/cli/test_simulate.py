@@ -99,12 +99,13 @@ def test_plots_without_matplotlib_are_refused_with_the_command_that_installs_it(
     [
         (["missing.yaml"], "k8s-rdma: missing.yaml: No such file or directory\n"),
         ([TRACE, "--policy", "best"], "k8s-rdma: policy best: wanted one of binpack"),
-        ([TRACE, "--policy", "binpack", "--json", "/no/such/file"], "k8s-rdma: /no/such/file: No such file"),
+        ([TRACE, "--json", "/no/such/file"], "k8s-rdma: --json /no/such/file: No such file or directory\n"),
+        ([TRACE, "--csv", "/"], "k8s-rdma: --csv /: Is a directory\n"),
     ],
 )
 def test_simulate_says_in_a_line_what_is_wrong(arguments: list[str | Path], message: str) -> None:
     ran = simulate(*arguments)
-    assert ran.returncode == 1
+    assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(message)
 
 

@@ -5,11 +5,13 @@ Arguments that several commands have.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from rich.console import Console, JustifyMethod
@@ -17,9 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.errors import MalformedError, visible
+from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 
@@ -56,6 +61,21 @@ def write_json(document: bytes) -> None:
         for line in document.decode().split("\n")
     )
     sys.stdout.write("\n".join(lines))
+
+
+def require_writable(file: Path | None, option: str) -> None:
+    """Raise K8sRdmaError where an option's file cannot be written, before the work whose result it takes."""
+    if file is None:
+        return
+    if file.is_dir():
+        reason = errno.EISDIR
+    elif not file.parent.is_dir():
+        reason = errno.ENOENT
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        reason = errno.EACCES
+    else:
+        return
+    raise K8sRdmaError(f"{option} {file}: {os.strerror(reason)}")
 
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:

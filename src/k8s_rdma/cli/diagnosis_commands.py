@@ -58,8 +58,8 @@ TokensSecret = Annotated[
 ]
 DoctorJson = Annotated[bool, typer.Option("--json", help="Print a document; docs/doctor.md has its form.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 on warnings, too.")]
-explain_app = typer.Typer(no_args_is_help=True, help="Explain decisions of the extender.")
-rates_app = typer.Typer(no_args_is_help=True, help="Reservations and caps of running pods.")
+explain_app = typer.Typer(no_args_is_help=True, help="Explain why a pod waits, or why it is where it is.")
+rates_app = typer.Typer(no_args_is_help=True, help="Change reservations and caps of running pods.")
 doctor_app = typer.Typer(
     no_args_is_help=True, help="Find problems of a node or a cluster, and their remedies."
 )
@@ -130,7 +130,7 @@ def top(  # noqa: PLR0913 - typer's options
     ca_file: CaFile = None,
     insecure: Insecure = False,
 ) -> None:
-    """Nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C.
+    """Show nodes, PFs, reservations and the pods that wait, every 2 s until Ctrl-C.
 
     Queries the extender, and the API server about ResourceClaims and, with --holders, RdmaNodes.
     """
@@ -157,6 +157,30 @@ def top(  # noqa: PLR0913 - typer's options
         secret=tokens_secret,
     )
     show(endpoint, options)
+
+
+def forward_web(namespace: Namespace = "k8s-rdma", kubeconfig: Kubeconfig = None) -> None:
+    """Show the cluster as pages: forward the port of the chart's `k8s-rdma-web` here, until Ctrl-C."""
+    import shutil
+    import signal
+    import subprocess
+
+    from k8s_rdma.errors import K8sRdmaError
+    from k8s_rdma.web.config import DEFAULT_PORT
+
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise K8sRdmaError("there is no kubectl on PATH")
+    command = [kubectl, "--namespace", namespace, *(("--kubeconfig", kubeconfig) if kubeconfig else ())]
+    command += ["port-forward", "deployment/k8s-rdma-web", str(DEFAULT_PORT)]
+    typer.echo(f"Open http://127.0.0.1:{DEFAULT_PORT}; Ctrl-C ends it.")
+    try:
+        ended = subprocess.run(command, check=False)
+    except KeyboardInterrupt as interrupt:  # kubectl has it, too
+        raise typer.Exit(128 + signal.SIGINT) from interrupt
+    msg = f"kubectl port-forward ended with status {ended.returncode}"
+    advice = "set viewers.enabled and web.enabled in the chart, and have the right to pods/portforward"
+    raise K8sRdmaError(msg, details=f"{advice} (docs/web.md)")
 
 
 def list_holders(  # noqa: PLR0913 - typer's options

@@ -15,7 +15,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 )
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, list_holders, rates_app, top
+from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
 from k8s_rdma.cli.planning_commands import snapshot, whatif_app
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
@@ -55,27 +55,31 @@ def root(
         typer.echo(context.get_help())
 
 
-app.add_typer(agent_app, name="agent")
-app.command()(init)
-app.command("install-cni")(install_cni)
-app.command()(uninstall)
-app.command()(server)
-app.command()(extender)
-app.command()(webhook)
-app.command()(web)
-app.command("device-plugin", cls=GoCommand)(device_plugin)
-app.add_typer(explain_app, name="explain")
-app.command()(top)
-app.command("who")(list_holders)
-app.add_typer(rates_app, name="rates")
-app.add_typer(doctor_app, name="doctor")
-app.add_typer(verify_app, name="verify")
-app.command()(snapshot)
-app.add_typer(whatif_app, name="whatif")
-app.command()(simulate)
+_OPERATION = "Operate a cluster"
+_TRIAL = "Try, measure and plan"
+_PROCESSES = "Processes of nodes and cluster"
+_PROGRAM_ITSELF = "This program"
+app.command(rich_help_panel=_OPERATION)(top)
+app.command("who", rich_help_panel=_OPERATION)(list_holders)
+app.add_typer(explain_app, name="explain", rich_help_panel=_OPERATION)
+app.add_typer(rates_app, name="rates", rich_help_panel=_OPERATION)
+app.add_typer(doctor_app, name="doctor", rich_help_panel=_OPERATION)
+app.add_typer(verify_app, name="verify", rich_help_panel=_TRIAL)
+app.add_typer(whatif_app, name="whatif", rich_help_panel=_TRIAL)
+app.command(rich_help_panel=_TRIAL)(snapshot)
+app.command(rich_help_panel=_TRIAL)(simulate)
+app.add_typer(agent_app, name="agent", rich_help_panel=_PROCESSES)
+app.command(rich_help_panel=_PROCESSES)(init)
+app.command("install-cni", rich_help_panel=_PROCESSES)(install_cni)
+app.command(rich_help_panel=_PROCESSES)(uninstall)
+app.command(rich_help_panel=_PROCESSES)(server)
+app.command(rich_help_panel=_PROCESSES)(extender)
+app.command(rich_help_panel=_PROCESSES)(webhook)
+app.command(rich_help_panel=_PROCESSES)(web)
+app.command("device-plugin", cls=GoCommand, rich_help_panel=_PROCESSES)(device_plugin)
 
 
-@app.command()
+@app.command(rich_help_panel=_TRIAL)
 def demo(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write the results to FILE.")
@@ -88,6 +92,8 @@ def demo(
     ] = False,
 ) -> None:
     """Take pods from their annotation to bandwidth that holds, on two virtual nodes of this machine."""
+    from k8s_rdma.cli.console import require_writable
+
     try:
         from k8s_rdma_demo.launch import launch
     except ModuleNotFoundError as error:
@@ -99,10 +105,11 @@ def demo(
         )
         raise K8sRdmaError(msg) from error
 
+    require_writable(json_file, "--json")
     raise typer.Exit(launch(json_file=json_file, keep=keep_running, web=web))
 
 
-@app.command()
+@app.command(rich_help_panel=_OPERATION)
 def gather(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE, not to standard output.")
@@ -141,7 +148,7 @@ def gather(
     gather_report(report, NodeOptions(agent=agent, host_root=host_root), tuple(log or ()))
 
 
-@app.command()
+@app.command(rich_help_panel=_OPERATION)
 def claim(  # noqa: PLR0913 - typer's options
     file: Annotated[
         Path | None,
@@ -182,7 +189,7 @@ def claim(  # noqa: PLR0913 - typer's options
         print_templates(annotation, file, policy, names)
 
 
-@app.command("version")
+@app.command("version", rich_help_panel=_PROGRAM_ITSELF)
 def version_command(
     *,
     as_json: Annotated[
@@ -203,7 +210,7 @@ _NO_FILES = 4
 """The directive of cobra by which a shell completes no names of files (`ShellCompDirectiveNoFileComp`)."""
 
 
-@app.command()
+@app.command(rich_help_panel=_PROGRAM_ITSELF)
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
 ) -> None:
@@ -221,7 +228,13 @@ def kubectl_plugin() -> None:
     from k8s_rdma.cli.extender_client import URL_VARIABLE, VIEWS_URL
 
     os.environ.setdefault(URL_VARIABLE, VIEWS_URL)
+    _forward_pages()
     _run("kubectl rdma")
+
+
+def _forward_pages() -> None:
+    """Have `web` open the cluster's pages, instead of being the process that serves them."""
+    app.command("web", rich_help_panel=_OPERATION)(forward_web)
 
 
 def complete_kubectl() -> None:
@@ -229,6 +242,7 @@ def complete_kubectl() -> None:
 
     Source: `SetupPluginCompletion`, k8s.io/kubectl/pkg/cmd/plugin/plugin_completion.go.
     """
+    _forward_pages()
     *arguments, incomplete = sys.argv[1:] or [""]
     line = f"{shlex.join([_PROGRAM, *arguments])} {incomplete and shlex.quote(incomplete)}"
     os.environ |= {

@@ -51,6 +51,7 @@ def simulate(  # noqa: PLR0913 - typer's options
 
     Ctrl-C ends it with the figures until then.
     """
+    from k8s_rdma.cli.console import require_writable
     from k8s_rdma.cli.plots import check_plots, write_plots
     from k8s_rdma.planning.policies import POLICIES, policy_of
     from k8s_rdma.planning.scenario import load_scenario, load_trace
@@ -61,6 +62,8 @@ def simulate(  # noqa: PLR0913 - typer's options
     names = policy or [*POLICIES]
     for name in names:
         policy_of(name)
+    require_writable(json_file, "--json")
+    require_writable(csv_file, "--csv")
     if plots is not None:
         check_plots()
     results: list[Result] = []

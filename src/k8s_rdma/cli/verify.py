@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.console import console, table
+from k8s_rdma.cli.console import console, require_writable, table
 from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.calls import Documents
@@ -141,6 +141,7 @@ class Bench:
 
 def run_trials(bench: Bench, options: TrialOptions) -> int:
     """Make the trials of the chosen PFs, print the table, write the report; the exit status."""
+    require_writable(options.report, "--report")
     pfs, receivers = bench.pfs, bench.receivers
     tested = chosen(pfs, options.pfs)
     if not tested:
