@@ -51,7 +51,9 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
     assert lines[2].startswith("no scheduler has asked this extender about it yet; where that stays so: no ")
     assert "1 node: fits" in lines
     assert re.search(
-        r"^w1 \(score \d+\) +enp3s0f0 +4/4 +10000/10000 +1 +1 x, (5|6)000 Mb/s *$", ran.out, re.MULTILINE
+        r"^w1 \(score \d+\) +enp3s0f0 +4/4 +10000/10000 +1 +1 interface, (5|6)000 Mb/s *$",
+        ran.out,
+        re.MULTILINE,
     ), ran.out
     assert re.search(
         r"^1 node: no: RDMA Scheduler Extension: Node did not .*; no eviction", ran.out, re.MULTILINE
@@ -66,7 +68,7 @@ async def test_pod_is_told_who_would_enforce_its_rates_where_hardware_does_not()
         c.nodes["w1"].report = report("w1", there)
         await c.create_pod("p", annotation='[{"min_tx_rate": 60, "max_tx_rate": 70}]')
         ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
-    assert "1 x, 60 Mb/s; reservations: accounted; caps: software" in ran.out
+    assert "1 interface, 60 Mb/s; reservations: accounted; caps: software" in ran.out
 
 
 async def test_bound_pod_is_explained_with_its_place():
@@ -223,6 +225,6 @@ async def test_pod_that_holds_exclusive_devices_is_explained_by_the_most_that_ma
         await bind(c, s, "p", "w1")
         bound = await k8s_rdma("explain", "pod", "default/p", "--extender", s.url)
     assert re.search(
-        r"enp3s0f0 +of 4 devices +10000/10000 +2 +up to 2 x, 5000 Mb/s *$", ran.out, re.MULTILINE
+        r"enp3s0f0 +of 4 devices +10000/10000 +2 +up to 2 interfaces, 5000 Mb/s *$", ran.out, re.MULTILINE
     )
     assert "placed: enp3s0f0 up to 2 VFs 5000 Mb/s" in bound.out

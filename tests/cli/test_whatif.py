@@ -54,7 +54,7 @@ async def test_pods_that_wait_are_asked_about_without_a_file():
     ("arguments", "text"),
     [
         (("headroom",), "Stranded: 34000 Mb/s without VFs"),
-        (("without", "--node", "w1"), "6 pods would lose their place; 1 of them would fit nowhere else."),
+        (("without", "--node", "w1"), "6 pods would have to move: 5 fit elsewhere, 1 nowhere."),
         (("with", "--vfs", "32", "--headroom", "5%"), "difference"),
     ],
 )
@@ -100,8 +100,8 @@ async def test_evictions_are_shown_and_why_nobody_else_goes(tmp_path: Path):
     file = manifest(tmp_path, json.dumps(document))
     ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), COLUMNS="200")
     assert ran.status == 1
-    assert "Not all pods fit: 5 of 9 have no place." in ran.out
-    assert "1 pod would be evicted; 1 of them would fit nowhere else." in ran.out
+    assert "Not all pods fit: no place for 5 of 9." in ran.out
+    assert "1 pod would be evicted: 0 fit elsewhere, 1 nowhere." in ran.out
     assert re.search(r"team/low +w1 +- +-5 +default/j +.*VFs", ran.out), ran.out
     assert "No pod is evicted for those that do not fit: evicting pods of lower priority makes no" in ran.out
     ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), "--json")

@@ -131,7 +131,7 @@ async def test_planner_may_ask_every_question(kind: str, tmp_path: Path):
         status, answer = await ask(planner, "without", "--node", node)
         assert (status, answer["moves"][0]["pod"]) == (0, "default/p")
         status, answer = await ask(planner, "with", "--vfs", "1", "--nodes", "2", "--like", node)
-        assert (status, answer["shapes"][0]) == (0, {"shape": "1 x 0 Gb/s", "now": 7, "then": 3})
+        assert (status, answer["shapes"][0]) == (0, {"shape": "1 x no reservation", "now": 7, "then": 3})
         written = await k8s_rdma("snapshot", "--kubeconfig", str(planner))
         assert (written.status, written.err) == (0, "")
         (tmp_path / "cluster.json").write_text(written.out)

@@ -75,7 +75,7 @@ async def test_holders_of_a_node_that_cannot_be_read_are_promises():
         await http.post(FILTER, c.args("q"))
         view = await holders(http, "w1")
         assert [row.pod for row in view.holders] == ["p"]
-        assert view.notes[0].startswith("by promises alone: ")
+        assert view.notes[0].startswith("from placements alone: ")
 
 
 async def test_namespace_has_its_sums_and_its_limit():

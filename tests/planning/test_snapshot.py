@@ -151,6 +151,11 @@ def test_snapshot_has_the_pods_that_ask_for_interfaces_and_the_extenders_setting
     assert [entry.name for entry in snapshot.pods] == ["a"]
 
 
+def test_snapshot_of_a_cluster_without_agents_says_so(tmp_path: Path):
+    answers = lists(rdma_nodes=[], nodes=[node("plain")], pods=[]) | configured()
+    assert taken(answers, tmp_path).unreadable[0].startswith("there are no RdmaNodes")
+
+
 def test_what_one_object_has_malformed_costs_that_object_alone(tmp_path: Path):
     negative = published("bad")
     negative["status"]["pfs"][0]["linkMbps"] = -1

@@ -148,9 +148,9 @@ async def test_pod_is_explained():
     assert "holds 120 Gb/s of 400 Gb/s and 12 VFs of its limit" in text
     assert "2 nodes: no: needs more bandwidth than its PFs have left" in text
     assert "needs 80000 Mb/s, has 7500" in text
-    assert "1 \N{MULTIPLICATION SIGN} 40 Gb/s; reservations by nobody (accounted only)" in text
+    assert "1 interface, 40 Gb/s; reservations by nobody (accounted only)" in text
     assert "the node cannot be read" in text
-    assert "1 node: cannot be read: no report for 5 min such as worker-3" in text
+    assert "1 node: cannot be read: no report for 5 min worker-3" in text
 
 
 async def test_texts_of_others_are_shown_and_do_nothing():

@@ -402,7 +402,7 @@ def _goes_here(pf: PfExplanation) -> str:
     """Format the interfaces and bandwidth on a PF, and who enforces limits that hardware does not."""
     limits = (("reservations", pf.min_by), ("caps", pf.max_by))
     lines = [f"{limit}: {' or '.join(holders)}" for limit, holders in limits if holders]
-    much = f"{_bound_prefix(pf.devices is not None)}{pf.placed} x, {pf.placed_mbps} Mb/s"
+    much = f"{_bound_prefix(pf.devices is not None)}{count(pf.placed, 'interface')}, {pf.placed_mbps} Mb/s"
     return escape("; ".join([much, *lines]))
 
 

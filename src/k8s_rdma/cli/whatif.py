@@ -189,7 +189,7 @@ def _show_fit(answer: FitAnswer) -> None:
         return
     number = sum(found.count for found in answer.workloads)
     homeless = number - sum(found.placed for found in answer.workloads)
-    verdict = "All pods fit." if answer.fits else f"Not all pods fit: {homeless} of {number} have no place."
+    verdict = "All pods fit." if answer.fits else f"Not all pods fit: no place for {homeless} of {number}."
     rows = table("workload", "pods", "fit", "nodes", "obstacles", right=("pods", "fit"))
     for found in sorted(answer.workloads, key=lambda found: found.fits)[:_MOST_ROWS]:
         nodes = _listed([f"{node}: {pods}" for node, pods in found.nodes.items()])
@@ -202,13 +202,15 @@ def _show_fit(answer: FitAnswer) -> None:
         console().print(line(f"No pod is evicted for those that do not fit: {why}."))
     if answer.evictions:
         console().print()
-        _show_moves(answer.evictions, "would be evicted")
+        _show_moves(answer.evictions, "be evicted")
 
 
 def _show_moves(moves: Sequence[Move], verb: str) -> None:
     """Show pods that lose their place; those that fit nowhere first."""
     homeless = sum(not move.to for move in moves)
-    verdict = f"{count(len(moves), 'pod')} {verb}; {homeless or 'none'} of them would fit nowhere else."
+    elsewhere = len(moves) - homeless
+    fates = f"{elsewhere} {'fits' if elsewhere == 1 else 'fit'} elsewhere, {homeless} nowhere"
+    verdict = f"{count(len(moves), 'pod')} would {verb}: {fates}."
     with_reasons = [move for move in moves if isinstance(move, Eviction)]
     rows = table("pod", "node", "goes to", *(("priority", "for") if with_reasons else ()), "why not")
     for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
@@ -236,9 +238,9 @@ def _show_headroom(answer: HeadroomAnswer) -> None:
 
 def _show_without(answer: WithoutAnswer) -> None:
     if answer.moves:
-        _show_moves(answer.moves, "would lose their place")
+        _show_moves(answer.moves, "have to move")
     else:
-        console().print("No pod would lose its place.")
+        console().print("No pod would have to move.")
 
 
 def _show_with(answer: WithAnswer) -> None:

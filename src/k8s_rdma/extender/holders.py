@@ -49,7 +49,7 @@ class Holders:
         if node not in self.nodes():
             return None
         rows = [row for holder in self._on(node) for row in self._rows(node, holder)]
-        notes = [] if self.cache.state.facts(node) else [f"by promises alone: {self._silence(node)}"]
+        notes = [] if self.cache.state.facts(node) else [f"from placements alone: {self._silence(node)}"]
         if len(rows) > MAX_HOLDERS:
             notes.append(f"{len(rows) - MAX_HOLDERS} more interfaces are not shown")
         return HoldersView(holders=tuple(rows[:MAX_HOLDERS]), notes=tuple(notes))

@@ -7,6 +7,7 @@ renewed, so connections with TLS are accepted by `TlsListener`.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from contextlib import suppress
 from email.utils import formatdate
@@ -136,7 +137,9 @@ def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
             dualstack_ipv6=ipv6 and not address,
         )
     except OSError as error:
-        msg = f"cannot listen on {address or 'any address'}, port {port}: {error.strerror}"
+        # create_server() adds to the system's words the address, in its own
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        msg = f"cannot listen on {address or 'any address'}, port {port}: {reason}"
         raise K8sRdmaError(msg) from error
     return listener
 

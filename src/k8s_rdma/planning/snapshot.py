@@ -357,6 +357,8 @@ def take_snapshot(api: Documents, namespace: str) -> Snapshot:
     read = _promise_reader(api, namespace, found, unreadable)
     silence_of = _silences(api, config, unreadable)  # before the reports that Leases name
     statuses = dict(_statuses(api.items(LIST_PATH)))
+    if not statuses:
+        unreadable.append("there are no RdmaNodes, which agents write with publish: {rdmaNode: true}")
     nodes = []
     for item in api.items("/api/v1/nodes"):
         node = _converted(item, _KubeNode, "node", unreadable)

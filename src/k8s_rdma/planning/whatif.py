@@ -290,7 +290,11 @@ def common_shapes(cluster: Cluster) -> list[Workload]:
     pfs = [cluster.state(name).inventory.pfs for name in cluster]
     fastest = max((pf.link_mbps or 0 for of_node in pfs for pf in of_node), default=0)
     rails = max(map(len, pfs), default=0)
-    shapes = [_shape(f"1 x {gbps} Gb/s", gbps * 1000, 1) for gbps in _SHAPES_GBPS if gbps * 1000 <= fastest]
+    shapes = [
+        _shape(f"1 x {gbps} Gb/s" if gbps else "1 x no reservation", gbps * 1000, 1)
+        for gbps in _SHAPES_GBPS
+        if gbps * 1000 <= fastest
+    ]
     if rails > 1:
         shapes.append(
             _shape(f"{rails} x {fastest / 1000:g} Gb/s, a PF each", fastest, rails, PfPolicy.SPREAD_PFS)

@@ -131,7 +131,7 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             "no extender pod runs",
             source="pods with app.kubernetes.io/component=extender",
             expected="one, or one beside kube-scheduler that --extender names",
-            fix="install the chart, or give --extender URL",
+            fix="install the chart, or give --extender URL; kubectl -n k8s-rdma get deployments,events",
         )
     if not facts.url:
         yield NOT_ASKED("needs --extender URL", source="--extender")
