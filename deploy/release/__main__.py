@@ -70,8 +70,10 @@ def _check_parameters(options: argparse.Namespace) -> None:
 
 def _build_files(source: Source, output: Path, options: argparse.Namespace, key: Path | None = None) -> None:
     """Make all files of a release in an empty directory."""
+    _announce("source distribution")
     sdist = artifacts.build_sdist(source, output)
     for architecture in options.architectures:
+        _announce(f"wheel for {architecture}")
         artifacts.build_wheel(source, sdist, output, architecture, options.compiler)
     image = {"repository": options.repository} if options.repository else {}
     packages: list[DebianPackage] = []
@@ -82,6 +84,7 @@ def _build_files(source: Source, output: Path, options: argparse.Namespace, key:
                 package.purl: package for image in archive.images() for package in archive.packages(image)
             }
         packages = [found[purl] for purl in sorted(found)]
+    _announce("chart, manifests, plugin, SBOM, provenance")
     artifacts.build_chart(source, output, image)
     artifacts.build_manifests(source, output, image)
     artifacts.build_kubectl_plugin(source, output)
@@ -100,6 +103,7 @@ def _build_image(source: Source, output: Path, architectures: list[str]) -> tupl
         "SOURCE_DATE_EPOCH": str(source.time),
     }
     for architecture in architectures:
+        _announce(f"image for {architecture}")
         environment = {**os.environ, **variables, "ARCH": architecture}
         if subprocess.run(["scripts/build-image"], cwd=source.root, env=environment, check=False).returncode:
             msg = f"the image for {architecture} could not be built, see above"
@@ -158,6 +162,11 @@ COMMANDS = {"build": _build, "check": _check, "environment": _environment, "repr
 def _say(sentence: str) -> None:
     sys.stdout.write(f"release: {sentence}\n")
     sys.stdout.flush()
+
+
+def _announce(part: str) -> None:
+    """Say what is made now, each of which may take minutes."""
+    sys.stderr.write(f"release: making {part}\n")
 
 
 def _options() -> argparse.Namespace:

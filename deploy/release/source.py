@@ -84,6 +84,9 @@ def _check_tags(root: Path, version: str, commit: str) -> None:
 
 def _address(root: Path, address: str) -> str:
     """Return the repository's address without credentials: as asked for, else that of the remote `origin`."""
+    if address and not address.startswith("https://"):
+        msg = f"SOURCE={address}: must be https://HOST/PATH"
+        raise ReleaseError(msg)
     remotes = git(root, "remote").split()
     address = address or (git(root, "remote", "get-url", "origin") if "origin" in remotes else "")
     parts = urlsplit("" if address == UNPUBLISHED else address)

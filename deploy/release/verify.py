@@ -100,6 +100,8 @@ def check_release(directory: Path, signers: Path | None = None, identity: str = 
         release = Release(directory)
         for check in CHECKS:
             yield check(release)
+    except FileNotFoundError as error:
+        raise ReleaseError(f"{error.filename}: there is no such file") from error
     except MALFORMED as error:
         msg = f"{directory}: a file is missing or malformed: {error!r}"
         raise ReleaseError(msg) from error

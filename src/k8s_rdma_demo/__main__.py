@@ -75,7 +75,7 @@ def main() -> int:
     outcome.check_equal("every process ended on SIGTERM", [], stubborn)
     outcome.check_equal("no process is left", [], leftover_processes())
     if shown:
-        console.print(outcome.verdict)
+        outcome.show_verdict(console)
     else:
         outcome.show(console)
         if status == 0:

@@ -91,10 +91,12 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """Say in a sentence how many checks passed, failed and were omitted."""
+        """Say in a sentence how many checks passed or were omitted, and which failed."""
         number = len(self.checks)
-        failed = sum(not check.passed for check in self.checks)
-        verdict = f"{failed} of {number} checks failed" if failed else f"{number} checks passed"
+        failures = [f"{check.name}: {check.measured}" for check in self.checks if not check.passed]
+        verdict = f"{number} checks passed"
+        if failures:
+            verdict = f"{len(failures)} of {number} checks failed ({'; '.join(failures)})"
         if self.omitted:
             verdict += f"; {len(self.omitted)} omitted"
         if not self.complete:
@@ -167,7 +169,12 @@ class Outcome:
         for change, why in self.refused_rates.items():
             console.print(f"[bold]k8s-rdma rates set {escape(change)}[/]\n  [dim]refused[/]  {escape(why)}\n")
         console.print(self._check_table())
-        console.print(f"\n[bold]{self.verdict}[/]")
+        console.print()
+        self.show_verdict(console)
+
+    def show_verdict(self, console: Console) -> None:
+        """Print the verdict."""
+        console.print(self.verdict, style="bold" if self.passed else "bold red", markup=False)
 
     def _pod_table(self) -> Table:
         table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")

@@ -44,9 +44,9 @@ def test_verdict_counts_checks_that_passed_failed_and_were_not_made() -> None:
     outcome.omit("c", "needs iperf3")
     assert outcome.verdict == "2 checks passed; 1 omitted."
     outcome.check_equal("d", 1, 2)
-    assert outcome.verdict == "1 of 3 checks failed; 1 omitted."
+    assert outcome.verdict == "1 of 3 checks failed (d: 2); 1 omitted."
     outcome.complete = False
-    assert outcome.verdict == "1 of 3 checks failed; 1 omitted; the demo ended before the others."
+    assert outcome.verdict == "1 of 3 checks failed (d: 2); 1 omitted; the demo ended before the others."
 
 
 def test_pods_have_the_same_keys_in_the_file_as_in_earlier_releases(tmp_path: Path) -> None:

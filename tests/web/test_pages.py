@@ -153,6 +153,13 @@ async def test_pod_is_explained():
     assert "1 node: cannot be read: no report for 5 min worker-3" in text
 
 
+async def test_pod_without_the_annotation_is_no_riddle():
+    async with serving(EXAMPLE, explanation(state="no-rdma", interfaces=())) as site:
+        text = " ".join(Elements((await site.http.get(POD)).text).text.split())
+    assert "requests no RDMA interfaces by annotation. For ResourceClaims, see k8s-rdma explain pod" in text
+    assert "no-rdma" not in text
+
+
 async def test_texts_of_others_are_shown_and_do_nothing():
     hostile_pf = PfRow(name=HOSTILE, link_mbps=1, reserved_mbps=2, vfs=1, free_vfs=0, devices=1)
     view = cluster(
