@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -69,6 +70,17 @@ def test_plots_are_the_same_bytes_for_equal_seeds_and_name_policies_and_shapes(t
         assert {"one $ or $two$, mean of 2 runs", "binpack", "random"} <= found
     assert {"$a$b", "Conflicts (binds refused)", "Waits (95th percentile, seconds)"} <= texts["by-shape.svg"]
     assert {"Reserved bandwidth (% of all links)", "time (seconds)"} <= texts["over-time.svg"]
+
+
+def test_ticks_of_plots_are_labelled_with_their_values(tmp_path: Path) -> None:
+    ran = simulate(TRACE.with_name("testbed.yaml"), "--policy", "spread", "--plots", tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    drawing = ElementTree.parse(tmp_path / "over-time.svg")  # noqa: S314 - of our own
+    for number in (2, 4, 6, 8):  # the y axes
+        [axis] = [group for group in drawing.iter() if group.get("id") == f"matplotlib.axis_{number}"]
+        labels = [int(text) for text in axis.itertext() if text.strip().isdigit()]
+        assert len(labels) > 2
+        assert len({after - before for before, after in pairwise(labels)}) == 1, labels
 
 
 def test_plots_without_samples_are_drawn(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def _save(figure: Figure, path: Path) -> None:
 
 def _over_time(by_policy: Mapping[str, Sequence[Result]]) -> Figure:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(10, 6.5), layout="constrained")
     panels = [*figure.subplots(2, 2, sharex=True).flat]
@@ -128,6 +129,8 @@ def _over_time(by_policy: Mapping[str, Sequence[Result]]) -> Figure:
             panel.plot(times, means, label=policy, color=colour, linestyle=dashes, linewidth=1.4)
         panel.set_title(curve.title, loc="left")
         panel.set_ylim(bottom=0)
+        # labels have no fractions, so ticks have none
+        panel.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         panel.yaxis.set_major_formatter("{x:,.0f}")
     for panel in panels[-2:]:
         panel.set_xlabel(f"time ({unit})")
