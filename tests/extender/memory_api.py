@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from k8s_rdma.kube.api import (
     ApiRefusedError,
@@ -62,7 +64,7 @@ class MemoryApi:
 
     def add_pod(self, pod: PodView) -> None:
         self._version += 1
-        self.pods.put(f"{pod.namespace}/{pod.name}", replace(pod, version=str(self._version)))
+        self.pods.put(f"{pod.namespace}/{pod.name}", structs.replace(pod, version=str(self._version)))
 
     def publish(self, node: NodeName, status: bytes, named: str) -> None:
         """The node publishes, and its Lease names this generation."""
@@ -87,11 +89,13 @@ class MemoryApi:
         if pod.node is not None:
             msg = "bound"
             raise ApiRefusedError(msg, status=409)
-        self.add_pod(replace(pod, node=binding.node, annotations={**pod.annotations, **binding.annotations}))
+        self.add_pod(
+            structs.replace(pod, node=binding.node, annotations={**pod.annotations, **binding.annotations})
+        )
 
     async def touch_pod(self, pod: Pod, key: str, value: str) -> PodView:
         view = self.pods.objects[f"{pod.namespace}/{pod.name}"]
-        self.add_pod(replace(view, annotations={**view.annotations, key: value}))
+        self.add_pod(structs.replace(view, annotations={**view.annotations, key: value}))
         return self.pods.objects[f"{pod.namespace}/{pod.name}"]
 
     async def annotate_node(self, node: NodeName, key: str, value: str) -> None:

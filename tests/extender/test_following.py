@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 
 from extender.caches import scheduler_cache
+from extender.node_server import pf, report
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import Inventory, Pf
@@ -18,6 +20,7 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_store import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
@@ -172,7 +175,7 @@ def test_placement_that_is_not_signed_counts_only_when_the_pod_asks_for_just_tha
 def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing():
     """Anybody may write it where nobody signs, and a Binding writes it before the pod is seen bound."""
     w = Watched()
-    bare = replace(pod("p", "w1"), annotations={})
+    bare = structs.replace(pod("p", "w1"), annotations={})
     w.pods.on_event(Changed(bare))
     w.pods.on_event(Changed(pod("p", "w1")))
     w.listing(pod("p", "w1"))
@@ -182,9 +185,21 @@ def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing(
     assert not w.pods._unpromised
 
 
+def test_reservation_of_a_pod_bound_without_a_placement_is_handed_on_with_its_first_event():
+    """As one that a placement says: its owner may ask for other rates from then on."""
+    w, promised = Watched(), []
+    w.pods.holds_unplaced = True
+    w.pods.on_promised = lambda view, reservation: promised.append((view.uid, reservation.interfaces))
+    w.state.observe(W1, facts_of(report("w1", pf(PLACED[0].pf)), W1), 1.0)
+    w.pods.on_event(Changed(structs.replace(pod("p"), node=W1)))
+    assert promised == [("p", PLACED)]
+
+
 def unsigned(asks: list[dict], interfaces: tuple[PlacedInterface, ...]) -> PodView:
     text = encode(Placement(node=W1, interfaces=interfaces), PodUid("p"), None)
-    return replace(pod("p", "w1"), annotations={ANNOTATION: json.dumps(asks), PLACEMENT_ANNOTATION: text})
+    return structs.replace(
+        pod("p", "w1"), annotations={ANNOTATION: json.dumps(asks), PLACEMENT_ANNOTATION: text}
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +230,7 @@ def signed(name: str, keys: PlacementKeys, **more: str) -> PodView:
     """A pod that is bound to w1, with a placement that these keys signed."""
     text = encode(Placement(node=W1, interfaces=PLACED), PodUid(name), keys)
     bound = pod(name, "w1", **more)
-    return replace(bound, annotations={**bound.annotations, PLACEMENT_ANNOTATION: text})
+    return structs.replace(bound, annotations={**bound.annotations, PLACEMENT_ANNOTATION: text})
 
 
 def test_signed_placement_counts_whatever_the_pod_asks_for_later():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -102,7 +101,7 @@ def test_request_is_read_anew_when_the_pod_is_said_to_hold_other_devices():
     requests, asked = PodRequestCache(), {ANNOTATION: "[{}]"}
     assert requests.put(pod("p", asked), 0.0).request.devices == ()
     had = (("tencent.com/rdma", 1),)
-    assert requests.read(replace(seen("p", asked), devices=had)).devices == had
+    assert requests.read(msgspec.structs.replace(seen("p", asked), devices=had)).devices == had
 
 
 RESOURCE = "example.com/rdma-vfs"
@@ -188,7 +187,9 @@ def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of
     before = [{"resources": {"limits": {"tencent.com/rdma": "4"}}}]
     asked = PodRequestCache().parse(pod("p", wants(2), containers=containers, initContainers=before)).request
     assert asked.devices == (("nvidia.com/gpu", 8), ("tencent.com/rdma", 2))
-    assert PodRequestCache().read(replace(seen("p", wants(2)), devices=asked.devices)) == asked
+    assert (
+        PodRequestCache().read(msgspec.structs.replace(seen("p", wants(2)), devices=asked.devices)) == asked
+    )
 
 
 def test_pod_without_the_annotation_asks_for_nothing_whatever_devices_it_has():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec import structs
 
 from extender.faulty_api import Fault
 from extender.world import cluster, extending, interfaces, until, world
@@ -209,7 +209,7 @@ async def test_bind_of_a_version_taken_before_the_last_renewal_asks_nothing():
         pod = w.extender.cache.pods.latest(p["metadata"]["uid"])
         taken_at = w.extender.cache.pods.taken_at(pod)
         assert taken_at < inf
-        assert w.extender.cache.pods.taken_at(replace(pod, version="9999999")) == inf
+        assert w.extender.cache.pods.taken_at(structs.replace(pod, version="9999999")) == inf
         w.extender.binder.confirm = confirm
         assert await w.bind("p", "w1") == ""
     assert questions == [taken_at]

@@ -7,10 +7,12 @@ What is used on a node is the one rule of `core.allocation`; this module only ke
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
+
+import msgspec
 
 from k8s_rdma.core.allocation import counted_interfaces, used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
@@ -43,10 +45,11 @@ class PromisedAddresses:
         self._by_pod: dict[tuple[NodeName, PodUid], tuple[str, ...]] = {}
         self._holders: dict[str, dict[tuple[NodeName, PodUid], None]] = {}
 
-    def hold(self, node: NodeName, uid: PodUid, options: Iterable[InterfaceOptions]) -> None:
+    def hold(self, node: NodeName, uid: PodUid, interfaces: Interfaces) -> None:
         """Hold the addresses that the pod's promise on the node asks for, and no others."""
         self.release(node, uid)
-        found = tuple(address for option in options for address in addresses(option))
+        options = [interface.options for interface in interfaces if interface.options is not NO_OPTIONS]
+        found = tuple(address for option in options for address in addresses(option)) if options else ()
         if found:
             self._by_pod[node, uid] = found
         for address in found:
@@ -119,11 +122,10 @@ class LastKnown:
     pods: frozenset[PodUid] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A placement held on a node for a pod that is bound there or being bound.
 
-    pod: `namespace/name`.
+    A Struct, since a start makes one for every bound pod of a cluster. pod: `namespace/name`.
     created_at: when it was decided. policy: how, where it was decided here.
     version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
     generation: of the placement, see there.
@@ -156,11 +158,11 @@ class Reservation:
 
     def with_rates_of(self, found: Reservation | Placement) -> Reservation:
         """The reservation with the interfaces of that generation of the pod's placement."""
-        return replace(self, interfaces=found.interfaces, generation=found.generation)
+        return msgspec.structs.replace(self, interfaces=found.interfaces, generation=found.generation)
 
     def bound_with(self, found: Reservation | Placement) -> Reservation:
         """The reservation once it is known to be written, as that."""
-        return replace(self.with_rates_of(found), bound=True, in_doubt=False)
+        return msgspec.structs.replace(self.with_rates_of(found), bound=True, in_doubt=False)
 
     def counts_as(self, reservation: Reservation) -> bool:
         """Report whether as much of the node is used with that one, whatever is known of its write."""
@@ -273,7 +275,7 @@ class ClusterState:
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
-        self._places: dict[PodUid, set[NodeName]] = {}
+        self._places: dict[PodUid, tuple[NodeName, ...]] = {}
         self._interned: WeakValueDictionary[tuple[Hashable, tuple[Used, ...]], NodeSnapshot]
         self._interned = WeakValueDictionary()
         self._inventories: WeakValueDictionary[Hashable, Inventory]
@@ -427,13 +429,14 @@ class ClusterState:
 
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
         """Hold a placement, in place of any that this pod has on this node."""
-        reservations = self._nodes.setdefault(node, _Node()).reservations
-        previous = reservations.get(uid)
-        reservations[uid] = reservation
+        entry = self._nodes.get(node) or self._nodes.setdefault(node, _Node())
+        previous = entry.reservations.get(uid)
+        entry.reservations[uid] = reservation
         if previous and previous.counts_as(reservation):
             return
-        self.promised_addresses.hold(node, uid, (interface.options for interface in reservation.interfaces))
-        self._places.setdefault(uid, set()).add(node)
+        self.promised_addresses.hold(node, uid, reservation.interfaces)
+        if node not in (places := self._places.get(uid, ())):
+            self._places[uid] = (*places, node)
         self._update(node)
 
     def withdraw(self, node: NodeName, uid: PodUid) -> None:
@@ -443,8 +446,8 @@ class ClusterState:
             self._forget_pod(node, uid)
             self._update(node)
 
-    def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> None:
-        """The pod is bound to the node; it holds nothing anywhere else.
+    def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> Reservation | None:
+        """The pod is bound to the node; it holds nothing anywhere else. Return what it holds there, if any.
 
         promised: by its placement annotation, None when it has none that counts. What the pod was known to
         be bound with first stands until the annotation has a later generation: its owner may edit it, and
@@ -454,11 +457,14 @@ class ClusterState:
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
         if reservation is None and promised is not None:
-            self.reserve(node, uid, promised if promised.bound else replace(promised, bound=True))
+            reservation = promised if promised.bound else msgspec.structs.replace(promised, bound=True)
+            self.reserve(node, uid, reservation)
         elif reservation is not None and (
             not reservation.bound or (promised is not None and promised.generation > reservation.generation)
         ):
-            self.reserve(node, uid, reservation.bound_with(promised or reservation))
+            reservation = reservation.bound_with(promised or reservation)
+            self.reserve(node, uid, reservation)
+        return reservation
 
     def written(self, node: NodeName, uid: PodUid, placement: Placement | None = None) -> None:
         """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
@@ -480,7 +486,7 @@ class ClusterState:
         reservation = self.reservation(node, uid)
         if reservation is None or reservation.bound or reservation.ended_at is not None:
             return None
-        uncertain = replace(reservation, in_doubt=True)
+        uncertain = msgspec.structs.replace(reservation, in_doubt=True)
         self.reserve(node, uid, uncertain)
         return uncertain
 
@@ -491,10 +497,10 @@ class ClusterState:
         have been giving it devices while the last report was under way. Of a node that is gone there is no
         such report, and it ends at once.
         """
-        for node in tuple(self._places.get(uid, ())):
+        for node in self._places.get(uid, ()):
             reservation = self._nodes[node].reservations[uid]
             if reservation.ended_at is None:
-                self._nodes[node].reservations[uid] = replace(reservation, ended_at=ended_at)
+                self._nodes[node].reservations[uid] = msgspec.structs.replace(reservation, ended_at=ended_at)
                 self.ending.add(node)
                 if not self._exists(node):
                     self.forget(node)
@@ -582,15 +588,14 @@ class ClusterState:
         return bool(ended)
 
     def _leave_others(self, node: NodeName, uid: PodUid) -> None:
-        for place in self._places.get(uid, set()) - {node}:
+        for place in [place for place in self._places.get(uid, ()) if place != node]:
             self.withdraw(place, uid)
 
     def _forget_pod(self, node: NodeName, uid: PodUid) -> None:
         if self.promised_addresses.release(node, uid):
             self.on_addresses(node)
-        places = self._places[uid]
-        places.discard(node)
-        if not places:
+        self._places[uid] = tuple(place for place in self._places[uid] if place != node)
+        if not self._places[uid]:
             del self._places[uid]
 
     def _update(self, node: NodeName) -> None:

@@ -174,13 +174,13 @@ class PodInformer:
             self.cache.requests.invalidate_if_changed(pod.uid, pod.annotations)
             self._nominated(pod)
         else:
-            self._bound(pod, pod.node)
+            reservation = self._bound(pod, pod.node)
             self.cache.nominations.on_delete(pod.uid)
-            reservation = self.cache.state.reservation(pod.node, pod.uid)
             if reservation is not None and reservation.bound:
                 self.on_promised(pod, reservation)
 
-    def _bound(self, pod: PodView, node: NodeName) -> None:
+    def _bound(self, pod: PodView, node: NodeName) -> Reservation | None:
+        """The pod is bound there; return its reservation, if it has one."""
         self.requeuer.on_delete(pod.uid)
         self.attempts.on_delete(pod.uid)
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
@@ -189,21 +189,20 @@ class PodInformer:
         if pod.uid in self._unpromised or (
             counted and not later and (keys is None or self.cache.pods.has_signature(pod.uid))
         ):
-            return
+            return reservation
         promise = promised_to(pod, keys, self.cache.requests.policies())
         if later and promise is None:
-            return  # forged: what it was promised before stands
+            return reservation  # forged: what it was promised before stands
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
             self.cache.pods.on_signature(pod.uid, promise.key_id if promise else None)
-        if later or not counted:
-            self._promised(pod, node, promise)
+        return self._promised(pod, node, promise) if later or not counted else reservation
 
     def _is_later(self, pod: PodView, reservation: Reservation | None) -> bool:
         """Report whether the placement says that the pod's rates were changed since."""
         generation = generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
         return reservation is not None and generation > reservation.generation
 
-    def _promised(self, pod: PodView, node: NodeName, promise: Promise | None) -> None:
+    def _promised(self, pod: PodView, node: NodeName, promise: Promise | None) -> Reservation | None:
         promised = None
         if promise is not None:
             name = f"{pod.namespace}/{pod.name}"
@@ -216,9 +215,11 @@ class PodInformer:
                 created_at=self.clock(),
                 bound=True,
             )
-        self.cache.state.bound(node, pod.uid, promised)
-        if self.cache.state.reservation(node, pod.uid) is None:
+        reservation = self.cache.state.bound(node, pod.uid, promised)
+        if reservation is None:
             self._promised_nothing(pod, node)
+            reservation = self.cache.state.reservation(node, pod.uid)
+        return reservation
 
     def _promised_nothing(self, pod: PodView, node: NodeName) -> None:
         """Record that the pod was bound with nothing that counts, whatever is written to it later.

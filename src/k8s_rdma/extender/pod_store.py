@@ -25,6 +25,7 @@ from time import thread_time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
@@ -281,7 +282,7 @@ class PodStore(PodIndex):
             return
         characters = sum(len(key) + len(value) for key, value in pod.annotations.items())
         if self._characters + characters > self._max_characters:
-            pod, characters = replace(pod, annotations=_NO_ANNOTATIONS), 0
+            pod, characters = msgspec.structs.replace(pod, annotations=_NO_ANNOTATIONS), 0
         record.unbound, record.characters = pod, characters
         self._unbound[pod.uid] = record
         self._characters += characters
@@ -314,8 +315,8 @@ class PodStore(PodIndex):
         self._gangs.setdefault(gang, {})[pod.uid] = record
 
     def _set_node(self, uid: PodUid, node: NodeName, record: _PodRecord) -> None:
-        record.node = NodeName(intern(node))
-        self._nodes.setdefault(record.node, {})[uid] = record
+        record.node = node
+        self._nodes.setdefault(node, {})[uid] = record
 
     def _end(self, uid: PodUid, node: NodeName) -> None:
         """Count the pod as terminating from now on; of those that ended first as long as there are few."""

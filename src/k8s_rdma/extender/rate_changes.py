@@ -192,7 +192,8 @@ class RateChanges(PodIndex):
             if pending.write is not None:
                 return
         if not self._is_open(pod, reservation, text):
-            self._pending.pop(pod.uid, None)
+            if pending is not None:
+                del self._pending[pod.uid]
         elif pod.node is not None and (pending is None or pending.text != text):
             self._pending.pop(pod.uid, None)
             identity = Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
@@ -222,7 +223,7 @@ class RateChanges(PodIndex):
             pod, reservation, text
         ):
             return True
-        if self._is_behind(pod, reservation):
+        if reservation.generation and self._is_behind(pod, reservation):
             return True
         if len(text) <= _SHORT_TEXT:
             return _differs(reservation.interfaces, _rates_in(text))
@@ -233,7 +234,7 @@ class RateChanges(PodIndex):
 
     def _is_behind(self, pod: PodView, reservation: Reservation) -> bool:
         """Report whether the pod has earlier rates on its node, as in a sandbox that was just made anew."""
-        facts = self._cache.state.facts(pod.node) if pod.node is not None and reservation.generation else None
+        facts = self._cache.state.facts(pod.node) if pod.node is not None else None
         return (
             facts is not None
             and pod.uid in facts.reported

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,12 +108,12 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
         return self._view(self.metadata.annotations or {})
 
     def _view(self, annotations: dict[str, str]) -> PodView:
-        meta, status = self.metadata, self.status
+        meta, status, bound = self.metadata, self.status, bool(self.spec.nodeName)
         return PodView(
             namespace=meta.namespace or "",
             name=meta.name,
             uid=PodUid(meta.uid or ""),
-            node=NodeName(self.spec.nodeName) if self.spec.nodeName else None,
+            node=NodeName(intern(self.spec.nodeName)) if self.spec.nodeName else None,
             finished=status.phase in _FINISHED,
             annotations=annotations,
             version=meta.resourceVersion or "",
@@ -123,7 +124,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
             devices=_devices(self.spec),
-            annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations else 0,
+            annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations and not bound else 0,
             gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
             claims=_claims(self.spec, status),
         )
@@ -137,8 +138,10 @@ def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
 
 
 def _claims(spec: PodSpecDemand, status: _PodStatus) -> tuple[str, ...]:
-    entries = (*(spec.resource_claims or ()), *(status.resourceClaimStatuses or ()))
     extended = status.extendedResourceClaimStatus
+    if not (spec.resource_claims or status.resourceClaimStatuses or extended):
+        return ()
+    entries = (*(spec.resource_claims or ()), *(status.resourceClaimStatuses or ()))
     names = {entry.resource_claim_name for entry in (*entries, *([extended] if extended else []))}
     return tuple(sorted(name for name in names if name))
 

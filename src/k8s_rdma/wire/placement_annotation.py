@@ -317,11 +317,10 @@ def _verify(text: str, document: _Document, keys: PlacementKeys) -> VerifyingKey
     signature = document.signature or document.hmac
     if not signature:
         _refuse("hmac: absent, and this cluster signs placements")
-    able = [key for key in keys.accepted if key.document_field == field]
     # As it was written, nearly always: to encode the document anew for it takes three times as long.
     body = text.removesuffix(_ending(field, signature))
-    key = _signer(able, f"{body}}}".encode(), signature) if len(body) < len(text) else None
-    key = key or _signer(able, _canonical(document), signature)
+    key = _signer(keys, field, f"{body}}}".encode(), signature) if len(body) < len(text) else None
+    key = key or _signer(keys, field, _canonical(document), signature)
     if key is None:
         _refuse(f"{field}: not made with this cluster's key, or the placement was changed afterwards")
     return key
@@ -331,8 +330,11 @@ def _canonical(document: _Document) -> bytes:
     return _encoder.encode(msgspec.structs.replace(document, hmac="", signature=""))
 
 
-def _signer(keys: Sequence[VerifyingKey], message: bytes, signature: str) -> VerifyingKey | None:
-    return next((key for key in keys if key.verify(message, signature)), None)
+def _signer(keys: PlacementKeys, field: str, message: bytes, signature: str) -> VerifyingKey | None:
+    for key in keys.accepted:
+        if key.document_field == field and key.verify(message, signature):
+            return key
+    return None
 
 
 def _ending(field: str, signature: str) -> str:
