@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
-from k8s_rdma.core.offers import WHOLE, Strategy
+from k8s_rdma.core.offers import WHOLE
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, score
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (
@@ -25,6 +25,7 @@ from k8s_rdma.core.types import (
     RateAbility,
     RateRange,
     Setting,
+    Strategy,
     VfDriver,
 )
 from k8s_rdma.errors import Reason

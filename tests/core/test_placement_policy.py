@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, groups
-from k8s_rdma.core.types import EVERY_RATE, Enforce, InterfaceOptions, PfSelector, RateAbility, RateRange
+from k8s_rdma.core.types import (
+    EVERY_RATE,
+    Enforce,
+    InterfaceOptions,
+    PfSelector,
+    RateAbility,
+    RateRange,
+    Strategy,
+)
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import ABILITIES, COARSE, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes

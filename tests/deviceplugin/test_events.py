@@ -15,6 +15,7 @@ import yaml
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import RdmaDevice
 from k8s_rdma.deviceplugin.health import HealthChange, node_events
+from k8s_rdma.deviceplugin.main import api_client
 from k8s_rdma.errors import MalformedError
 from k8s_rdma_demo.cluster.api import Access, ApiConfig, serving_api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -55,7 +56,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[OnHealthChanges, httpx2
     ):
         await give_roles(http)
         kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", api.url, token=token))
-        async with node_events(DevicePluginConfig(node="w1", kubeconfig=kubeconfig)) as heard:
+        config = DevicePluginConfig(node="w1", kubeconfig=kubeconfig)
+        async with api_client(config) as client, node_events(config, client) as heard:
             yield heard, http
 
 
@@ -120,7 +122,8 @@ def test_nothing_is_told_without_credentials_or_a_name() -> None:
             DevicePluginConfig(node="w1"),
             DevicePluginConfig(in_cluster=True),
         ):
-            async with node_events(config) as heard:
+            async with api_client(config) as client, node_events(config, client) as heard:
+                assert client is None
                 heard([ill("mlx5_4")])
 
     asyncio.run(scenario())
@@ -130,7 +133,7 @@ def test_unusable_credentials_are_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         config = DevicePluginConfig(node="w1", kubeconfig=str(tmp_path / "none"))
         with pytest.raises(MalformedError):
-            async with node_events(config):
+            async with api_client(config):
                 pass
 
     asyncio.run(scenario())

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from extender.node_server import pf, report
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import CLAIMS_POOL, Gpu
-from k8s_rdma.core.offers import WHOLE, Strategy
+from k8s_rdma.core.offers import WHOLE
 from k8s_rdma.core.placement import Placement, place, score
-from k8s_rdma.core.types import NodeName
+from k8s_rdma.core.types import NodeName, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of

@@ -9,10 +9,9 @@ import pytest
 
 from extender.node_server import PF0, pf, report
 from extender.world import World, until, world
-from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import PfPolicy
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid, Strategy
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

@@ -15,9 +15,8 @@ from extender.caches import scheduler_cache
 from extender.node_server import PF0
 from extender.world import interfaces
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
-from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import Placement
-from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import Feasible, FitCache

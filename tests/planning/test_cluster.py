@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from core.test_bounds import loaded
 from k8s_rdma.core.inventory import NOTHING_USED, total
-from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.request import PfPolicy, Request
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid, Strategy
 from k8s_rdma.planning.cluster import Cluster, Fit, Node
 from packing_oracle import inventory, request
 from placement_oracle import REQUESTS, nodes

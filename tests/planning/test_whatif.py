@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
-from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.planned_cluster import PlannedCluster, read_workloads
 from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot, Taint

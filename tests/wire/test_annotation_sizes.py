@@ -10,11 +10,10 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import MAX_INTERFACES, Request
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import parse_request
+from k8s_rdma.wire.annotation import annotation_bytes, parse_request
 from k8s_rdma.wire.placement_annotation import (
     MAX_ANNOTATION_BYTES,
     PLACEMENT_ANNOTATION,
-    annotation_bytes,
     encode,
     placement_room,
     require_room,

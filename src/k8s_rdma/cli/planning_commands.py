@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from k8s_rdma.cli.diagnosis_commands import Json, Kubeconfig, Namespace
-from k8s_rdma.core.offers import Strategy
+from k8s_rdma.core.types import Strategy
 
 From = Annotated[
     str,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003 - typer evaluates annotations
 from signal import SIGINT, signal
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -132,8 +130,8 @@ def _print(results: Sequence[Result], planned: int) -> None:
         shown.add_row(
             name,
             str(len(found)),
-            _percent(fmean(result.reserved for result in found)),
-            _percent(fmean(result.vfs for result in found)),
+            _percent(_mean(result.reserved for result in found)),
+            _percent(_mean(result.vfs for result in found)),
             _percent(_mean(result.fragmentation for result in found)),
             _percent(_mean(result.load_at_first_refusal for result in found)),
             str(sum(shape.refusals for result in found for shape in result.shapes)),
@@ -151,6 +149,8 @@ def _print(results: Sequence[Result], planned: int) -> None:
 
 
 def _write_csv(path: Path, results: Sequence[Result]) -> None:
+    import csv
+
     of_run = ("policy", "seed", "complete", "reserved", "vfs", "fragmentation", "load_at_first_refusal")
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
@@ -175,7 +175,7 @@ def _write(path: Path | None, write: Callable[[Path], object]) -> None:
 def _mean(values: Iterator[float | None]) -> float | None:
     """The mean of those that are known."""
     numbers = [value for value in values if value is not None]
-    return fmean(numbers) if numbers else None
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def _percent(share: float | None) -> str:

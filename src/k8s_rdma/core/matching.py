@@ -13,11 +13,13 @@ from collections import Counter, deque
 from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.offers import Bin, Offer, Strategy
+from k8s_rdma.core.offers import Bin, Offer
 from k8s_rdma.core.packing import Room, Verdict, Work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.types import Strategy
 
 
 _Graph = list[dict[int, int]]

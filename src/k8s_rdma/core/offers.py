@@ -17,30 +17,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.packing import Room, Work
 from k8s_rdma.core.programming import Load, RoundRobin, Weighing, keeps_minimums, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, PfMasks, PfPolicy, Request, groups
-from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting
+from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-
-@unique
-class Strategy(StrEnum):
-    """The preference among nodes that fit, and among a node's PFs.
-
-    BINPACK: those with less bandwidth free, so that large holes stay for large pods. SPREAD: the emptier.
-    BALANCED: those on which VFs and bandwidth run out together.
-    """
-
-    BINPACK = "binpack"
-    SPREAD = "spread"
-    BALANCED = "balanced"
 
 
 WHOLE = 1000

@@ -24,7 +24,6 @@ from k8s_rdma.core.offers import (
     PREFERENCE,
     Offer,
     Standing,
-    Strategy,
     Terms,
     best_fit,
     common_costs,
@@ -36,7 +35,7 @@ from k8s_rdma.core.offers import (
 )
 from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work, arrange
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_constraints
-from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress
+from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Strategy
 
 if TYPE_CHECKING:
     from k8s_rdma.core.programming import Load

@@ -216,6 +216,19 @@ MAX_RATE_MBPS = 2**32 - 1
 
 
 @unique
+class Strategy(StrEnum):
+    """The preference among nodes that fit, and among a node's PFs.
+
+    BINPACK: those with less bandwidth free, so that large holes stay for large pods. SPREAD: the emptier.
+    BALANCED: those on which VFs and bandwidth run out together.
+    """
+
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    BALANCED = "balanced"
+
+
+@unique
 class Enforce(StrEnum):
     """The enforcement of rates that a PF's configuration asks for; an interface may demand more.
 

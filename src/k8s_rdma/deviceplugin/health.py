@@ -317,28 +317,19 @@ REPEAT_S = 0.0
 
 
 @asynccontextmanager
-async def node_events(config: DevicePluginConfig) -> AsyncIterator[OnHealthChanges]:
-    """Open the recorder of health changes; it writes events if credentials and a node's name are configured.
-
-    MalformedError when the credentials are unusable.
-    """
-    if config.node is None or not (config.kubeconfig or config.in_cluster):
+async def node_events(config: DevicePluginConfig, api: EventsApi | None) -> AsyncIterator[OnHealthChanges]:
+    """Open the recorder of health changes; it writes events if there is a client and a node's name."""
+    if config.node is None or api is None:
         yield lambda _: None
         return
-    from k8s_rdma.kube.client import connect  # noqa: PLC0415  much of the process' memory
-
-    client = connect(config.kubeconfig, in_cluster=config.in_cluster)
+    events = NodeEvents(api, NodeName(config.node))
+    writing = asyncio.create_task(events.run())
     try:
-        events = NodeEvents(client, NodeName(config.node))
-        writing = asyncio.create_task(events.run())
-        try:
-            yield events.record
-        finally:  # no task group: what ends the caller must come to it as it is
-            writing.cancel()
-            with suppress(asyncio.CancelledError):
-                await writing
-    finally:
-        await client.close()
+        yield events.record
+    finally:  # no task group: what ends the caller must come to it as it is
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
 
 
 class NodeEvents:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.deviceplugin.dra import DraDriver
+    from k8s_rdma.kube.client import Client
 
 
 GRACE_S = 10.0
@@ -437,29 +438,42 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
         host, port = listener.getsockname()[:2]
         _log.info("listening", address=host, port=port)
     async with (
-        node_events(config) as record_changes,
+        api_client(config) as api,
+        node_events(config, api) as record_changes,
         DeviceMonitor(config, on_health_changes=record_changes) as monitor,
-        claims_driver(config) as driver,
     ):
+        driver = claims_driver(config, api)
         plugin = DevicePlugin(config, monitor, driver)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.renew)
         await plugin.run(stop, listener)
 
 
 @asynccontextmanager
-async def claims_driver(config: DevicePluginConfig) -> AsyncIterator[DraDriver | None]:
-    """Open the DRA driver, if it is configured. MalformedError when the credentials are unusable."""
-    if config.claims is None:
+async def api_client(config: DevicePluginConfig) -> AsyncIterator[Client | None]:
+    """Open the client of the API server; None where nothing needs it.
+
+    One for all, as each has its own connections and TLS. MalformedError when the credentials are unusable.
+    """
+    has_events = config.node is not None and (config.kubeconfig or config.in_cluster)
+    if config.claims is None and not has_events:
         yield None
         return
-    from k8s_rdma.deviceplugin.dra import DraDriver  # noqa: PLC0415  memory, as its client
-    from k8s_rdma.kube.client import connect  # noqa: PLC0415
+    from k8s_rdma.kube.client import connect  # noqa: PLC0415  much of the process' memory
 
     client = connect(config.kubeconfig, in_cluster=config.in_cluster)
     try:
-        yield DraDriver(config, config.claims, client)
+        yield client
     finally:
         await client.close()
+
+
+def claims_driver(config: DevicePluginConfig, api: Client | None) -> DraDriver | None:
+    """Build the DRA driver, if it is configured. MalformedError when a directory's path is too long."""
+    if config.claims is None or api is None:
+        return None
+    from k8s_rdma.deviceplugin.dra import DraDriver  # noqa: PLC0415  memory
+
+    return DraDriver(config, config.claims, api)
 
 
 class DevicePlugin:

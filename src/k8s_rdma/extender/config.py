@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.files import MAX_PORT, AbsolutePath, Port, TlsConfig
-from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.refusal import Detail
+from k8s_rdma.core.types import Strategy
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name
 
 if TYPE_CHECKING:

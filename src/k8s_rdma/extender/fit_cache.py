@@ -31,7 +31,7 @@ import structlog
 
 from k8s_rdma.core.devices.placement import devices_on, options_refused
 from k8s_rdma.core.inventory import Inventory
-from k8s_rdma.core.offers import Bounds, Headroom, Strategy, worth_to
+from k8s_rdma.core.offers import Bounds, Headroom, worth_to
 from k8s_rdma.core.placement import (
     Placement,
     Rejection,
@@ -44,7 +44,7 @@ from k8s_rdma.core.placement import (
 )
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
-from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting
+from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting, Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 

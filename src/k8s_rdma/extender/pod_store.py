@@ -38,13 +38,14 @@ from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import (
     ANNOTATION,
     ANNOTATION_ALIAS,
+    annotation_bytes,
     read_pod,
     request_name,
     request_texts,
     requests_interfaces,
     with_gpus,
 )
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, annotation_bytes, require_room
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, require_room
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.pod_spec import requested
 

@@ -24,8 +24,7 @@ from lightkube.core.resource import (
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
-from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.placement_annotation import annotation_bytes
+from k8s_rdma.wire.annotation import ANNOTATION, annotation_bytes
 from k8s_rdma.wire.pod_spec import PodClaim, PodSpecDemand, SchedulingGroup, demand_of, devices_of, gang_of
 
 if TYPE_CHECKING:

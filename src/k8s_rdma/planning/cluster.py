@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.devices.placement import devices_on
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
-from k8s_rdma.core.offers import Bounds, Headroom, Strategy, worth_to
+from k8s_rdma.core.offers import Bounds, Headroom, worth_to
 from k8s_rdma.core.placement import (
     PlacedInterface,
     Placement,
@@ -26,7 +26,7 @@ from k8s_rdma.core.placement import (
     score_after,
     usage_of,
 )
-from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator

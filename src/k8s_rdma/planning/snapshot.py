@@ -19,10 +19,9 @@ import msgspec
 from msgspec.structs import replace
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES
-from k8s_rdma.core.offers import Strategy
 from k8s_rdma.core.placement import EVERY_NAMESPACE
 from k8s_rdma.core.preemption import Occupant, ResourceDemand
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
 from k8s_rdma.kube.calls import (

@@ -18,11 +18,11 @@ import msgspec
 from msgspec.structs import replace as replace_fields
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.offers import Strategy, room_of
+from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.placement import Placement, Rejection, Share
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid, Strategy
 from k8s_rdma.planning.cluster import Cluster, Node
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, policy_of, relocated
 from k8s_rdma.planning.preemption import NO_ROOM, Preemption, obstacle_of

@@ -59,7 +59,7 @@ from k8s_rdma.wire.annotation_values import (
     whole,
 )
 from k8s_rdma.wire.cni_request import ifname_fault
-from k8s_rdma.wire.json import describe_unknown, nearest, shown
+from k8s_rdma.wire.json import describe_unknown, nearest, shown, utf8_bytes
 from k8s_rdma.wire.pod_spec import quantity
 
 if TYPE_CHECKING:
@@ -487,6 +487,11 @@ def parse_memlock(text: str) -> int:
         msg = f"{shown(text)} is neither bytes, such as 16Gi, nor unlimited"
         raise ValueError(msg)
     return int(amount)
+
+
+def annotation_bytes(annotations: Mapping[str, str]) -> int:
+    """The size of the annotations as the API server counts it."""
+    return utf8_bytes("".join((*annotations, *annotations.values())))
 
 
 def request_name(annotations: Mapping[str, str]) -> str:

@@ -136,6 +136,11 @@ def nearest(key: str, allowed: Iterable[str]) -> str | None:
     return by_folded[found[0]] if found else None
 
 
+def utf8_bytes(text: str) -> int:
+    """The size of a text as UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def shown(key: str) -> str:
     """A foreign key as a message may hold it: escaped where it is not printable, and of bounded length."""
     clipped = key if len(key) <= _SHOWN else key[:_SHOWN] + "..."

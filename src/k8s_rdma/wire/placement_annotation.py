@@ -50,7 +50,7 @@ from k8s_rdma.core.types import (
 )
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json import shown, utf8_bytes
 from k8s_rdma.wire.rest import RatesGeneration
 
 if TYPE_CHECKING:
@@ -455,11 +455,6 @@ _LONGEST_PF = PciAddress("ffffffff:ff:1f.7")
 _LONGEST_UID = PodUid("u" * 36)
 
 
-def annotation_bytes(annotations: Mapping[str, str]) -> int:
-    """The size of the annotations as the API server counts it."""
-    return _bytes("".join((*annotations, *annotations.values())))
-
-
 def require_room(length: int, request: Request) -> None:
     """MalformedError where a placement does not fit beside annotations that are so long."""
     places = len(request.interfaces) + (MAX_PLACES if request.shape.near_gpus else 0)
@@ -495,11 +490,7 @@ def placement_room(request: Request) -> int:
     pools = len(request.devices) * _POOL_BYTES
     if request.shape.near_gpus:
         pools += MAX_PLACES * _INTERFACE_BYTES
-    return _bytes(PLACEMENT_ANNOTATION) + _bytes(text) + _SIGNATURE_BYTES + pools + _OTHERS_BYTES
-
-
-def _bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+    return utf8_bytes(PLACEMENT_ANNOTATION) + utf8_bytes(text) + _SIGNATURE_BYTES + pools + _OTHERS_BYTES
 
 
 RATES_STATUS_ANNOTATION = "k8s-rdma.io/rates-status"
