@@ -30,10 +30,8 @@ from k8s_rdma.kube.client import connect as connect_api
 from k8s_rdma.kube.grpc_calls import call, connect
 from k8s_rdma.wire.claims import DRIVER, ClaimName
 from k8s_rdma.wire.dra import PREPARE, UNPREPARE
-from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at
-from k8s_rdma_demo.cluster.command import write_kubeconfig
-from resource_claims import claim, interface
+from resource_claims import api_with_node, claim, interface
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -128,9 +126,7 @@ class Driver:
 @asynccontextmanager
 async def driver_of(node: Node) -> AsyncIterator[Driver]:
     directory = node.directory
-    async with serving_api() as api, httpx2.AsyncClient(base_url=api.url, trust_env=False) as http:
-        await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
-        kubeconfig = write_kubeconfig(directory / "kubeconfig", api.url)
+    async with api_with_node(directory) as (http, kubeconfig):
         config = {
             "resources": [],
             "runDir": str(node.run_dir),

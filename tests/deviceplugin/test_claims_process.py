@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,12 +15,13 @@ from deviceplugin.test_dra import DEVICE, Agent
 from k8s_rdma.kube.grpc_calls import call, connect
 from k8s_rdma.wire.claims import DRIVER, SOCKET, Answer, ClaimName
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, RegistrationStatus
-from k8s_rdma_demo.cluster.api import serving_api
-from k8s_rdma_demo.cluster.command import write_kubeconfig
 from process_status import status
+from resource_claims import api_with_node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
 pytestmark = pytest.mark.anyio
 
@@ -97,13 +97,10 @@ async def node_beside(world: World, kubeconfig: Path, http: httpx2.AsyncClient) 
 async def node_of(world: World) -> AsyncIterator[Node]:
     async with (
         asyncio.timeout(DEADLINE_S),
-        serving_api() as api,
-        httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+        api_with_node(world.directory) as (http, kubeconfig),
+        node_beside(world, kubeconfig, http) as node,
     ):
-        await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
-        kubeconfig = write_kubeconfig(world.directory / "kubeconfig", api.url)
-        async with node_beside(world, kubeconfig, http) as node:
-            yield node
+        yield node
 
 
 async def test_process_serves_kubelet_and_tells_its_state(world: World) -> None:

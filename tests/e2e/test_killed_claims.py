@@ -25,12 +25,10 @@ from e2e.test_both_ways import offered
 from k8s_rdma.kube.grpc_calls import AioRpcError, call, connect
 from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName
 from k8s_rdma.wire.dra import PREPARE, UNPREPARE
-from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
-from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
-from resource_claims import claim, interface
+from resource_claims import api_with_node, claim, interface
 from resource_claims import pod as pod_object
 
 if TYPE_CHECKING:
@@ -174,13 +172,8 @@ class Pod:
 
 @asynccontextmanager
 async def kubelet_of(node: Node) -> AsyncIterator[Kubelet]:
-    async with (
-        asyncio.timeout(LONGEST_S),
-        serving_api() as api,
-        httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
-    ):
-        await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
-        yield Kubelet(node, http, write_kubeconfig(node.directory / "kubeconfig", api.url))
+    async with asyncio.timeout(LONGEST_S), api_with_node(node.directory) as (http, kubeconfig):
+        yield Kubelet(node, http, kubeconfig)
 
 
 def addresses(node: Node, pod: Pod) -> list[dict[str, Any]]:
