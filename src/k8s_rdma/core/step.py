@@ -7,14 +7,16 @@ applying the inverse of one that failed half way brings back what was. Only an i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.core.types import LinkState, PciAddress, RateAbility, RateRange, VlanProto
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,14 @@ class ProgramVfs:
         return ProgramVfs(rates=self.rates.inverse, settings=self.settings.inverse)
 
 
+def _converted(step: _DriverChange | _Move | _Configuration, kind: type[T]) -> T:
+    """The fields of a step as a step of another kind."""
+    return kind(**{field.name: getattr(step, field.name) for field in fields(step)})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BindVf:
-    """Have a VF's PCI function driven by another driver, which makes no netdev (`driver_override`).
+class _DriverChange:
+    """The drivers that a VF's PCI function changes between.
 
     pci: the VF's own address. driver: such as `vfio-pci`. kernel_driver: what drives it at home.
     mac: the one that its PF is set to give it meanwhile; None for its MAC on the host.
@@ -148,52 +155,37 @@ class BindVf:
     home: VfHome
     mac: str | None = None
 
+
+class BindVf(_DriverChange):
+    """Have a VF's PCI function driven by another driver, which makes no netdev (`driver_override`)."""
+
+    __slots__ = ()
+
     @property
     def inverse(self) -> UnbindVf:
         """Have it driven as before."""
-        return UnbindVf(
-            vf=self.vf,
-            pci=self.pci,
-            driver=self.driver,
-            kernel_driver=self.kernel_driver,
-            home=self.home,
-            mac=self.mac,
-        )
+        return _converted(self, UnbindVf)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnbindVf:
+class UnbindVf(_DriverChange):
     """Give a VF back to the kernel's driver, without an override: its netdev is then as `home` says, down.
 
     Holds at once when that drives it already and the netdev is so.
     """
 
-    vf: VfRef
-    pci: str
-    driver: str
-    kernel_driver: str
-    home: VfHome
-    mac: str | None = None
+    __slots__ = ()
 
     @property
     def inverse(self) -> BindVf:
         """Bind the VF to the other driver again."""
-        return BindVf(
-            vf=self.vf,
-            pci=self.pci,
-            driver=self.driver,
-            kernel_driver=self.kernel_driver,
-            home=self.home,
-            mac=self.mac,
-        )
+        return _converted(self, BindVf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveVf:
-    """Move a VF's netdev (its RDMA device before it, if it has one) into a namespace under a new name.
+class _Move:
+    """The places that a VF's netdev moves between.
 
-    mac, mtu: the netdev's in the pod, set and read back on the way; None for those on the host. If the netdev
-        has another MAC than that, it gets it as it leaves.
+    mac, mtu: the netdev's in the pod; None for those on the host.
     """
 
     vf: VfRef
@@ -203,35 +195,35 @@ class GiveVf:
     mac: str | None = None
     mtu: int | None = None
 
+
+class GiveVf(_Move):
+    """Move a VF's netdev (its RDMA device before it, if it has one) into a namespace under a new name.
+
+    MAC and MTU are set and read back on the way. If the netdev has another MAC than that, it gets it as it
+    leaves.
+    """
+
+    __slots__ = ()
+
     @property
     def inverse(self) -> BringHome:
         """Return the netdev to the host."""
-        return BringHome(
-            vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname, mac=self.mac, mtu=self.mtu
-        )
+        return _converted(self, BringHome)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BringHome:
+class BringHome(_Move):
     """Bring a VF home from wherever it is: name, MAC and MTU as `home` says, down, without addresses.
 
     Holds at once when it is home already. When the namespace is gone the kernel has returned the
     netdev (a physical VF) or destroyed it (a virtual one, which is then made anew).
     """
 
-    vf: VfRef
-    home: VfHome
-    netns: NetnsRef
-    ifname: str
-    mac: str | None = None
-    mtu: int | None = None
+    __slots__ = ()
 
     @property
     def inverse(self) -> GiveVf:
         """Move the netdev away again."""
-        return GiveVf(
-            vf=self.vf, home=self.home, netns=self.netns, ifname=self.ifname, mac=self.mac, mtu=self.mtu
-        )
+        return _converted(self, GiveVf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,37 +244,35 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigureInterface:
-    """Bring an interface up in a namespace with these addresses (CIDR form) and routes."""
+class _Configuration:
+    """Addresses (CIDR form) and routes of an interface in a namespace."""
 
     netns: NetnsRef
     ifname: str
     addresses: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
+
+
+class ConfigureInterface(_Configuration):
+    """Bring an interface up in a namespace with these addresses and routes."""
+
+    __slots__ = ()
 
     @property
     def inverse(self) -> ClearInterface:
         """Take it down again, without addresses."""
-        return ClearInterface(
-            netns=self.netns, ifname=self.ifname, addresses=self.addresses, routes=self.routes
-        )
+        return _converted(self, ClearInterface)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClearInterface:
+class ClearInterface(_Configuration):
     """Take an interface down and flush its addresses; holds when interface or namespace is gone."""
 
-    netns: NetnsRef
-    ifname: str
-    addresses: tuple[str, ...] = ()
-    routes: tuple[Route, ...] = ()
+    __slots__ = ()
 
     @property
     def inverse(self) -> ConfigureInterface:
         """Configure the netdev again."""
-        return ConfigureInterface(
-            netns=self.netns, ifname=self.ifname, addresses=self.addresses, routes=self.routes
-        )
+        return _converted(self, ConfigureInterface)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
