@@ -16,7 +16,6 @@ import msgspec
 
 from k8s_rdma.core.allocation import counted_interfaces, used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
-from k8s_rdma.core.macs import NO_MAC, MacRanges
 from k8s_rdma.core.offers import Headroom
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
 from k8s_rdma.core.request import PfPolicy
@@ -27,6 +26,7 @@ from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
+    from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.pod_store import BoundPod
     from k8s_rdma.wire.rest import RatesRefusal
@@ -78,10 +78,6 @@ def addresses(options: InterfaceOptions) -> Iterator[str]:
     """The addresses that an interface asks for."""
     if options is not NO_OPTIONS:
         yield from filter(None, (options.mac, options.guid))
-
-
-def _kind(address: str) -> str:
-    return "mac" if len(address) == len(NO_MAC) else "guid"
 
 
 _NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})

@@ -23,12 +23,13 @@ from time import thread_time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Gangs
-from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, _kind, addresses
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, addresses
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodRequestCache, PodStore
 from k8s_rdma.extender.quota import Limits
@@ -136,6 +137,10 @@ def _requested(pod: PendingPod) -> dict[str, str]:
         for index, interface in enumerate(pod.request.interfaces)
         for address in addresses(interface.options)
     }
+
+
+def _kind(address: str) -> str:
+    return "mac" if len(address) == len(NO_MAC) else "guid"
 
 
 def _first_in(
