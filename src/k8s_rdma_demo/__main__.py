@@ -157,6 +157,7 @@ def _pause(world: World, console: Console, pages: str | None) -> None:
         "  kubectl describe pod fits-nowhere",
         f"  {sys.executable} -m k8s_rdma top     # nodes, PFs, and pods that wait",
         f"  {sys.executable} -m k8s_rdma explain pod default/fits-nowhere     # why, PF by PF",
+        f"  {sys.executable} -m k8s_rdma who     # which pod has which VF",
         *(f"  curl http://{node.address}:{SERVER_PORT}/getpfs     # {node.name}" for node in world.nodes),
         *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
         f"  ls {directory}/logs",

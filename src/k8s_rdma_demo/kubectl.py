@@ -64,7 +64,8 @@ class Kubectl:
     def create(self, document: Mapping[str, Any]) -> None:
         """Create an object of any kind."""
         resource = next(resource for resource in BUILT_IN if resource.kind == document["kind"])
-        self._call("POST", resource.path(namespace="default"), document)
+        namespace = document["metadata"].get("namespace", "default")
+        self._call("POST", resource.path(namespace=namespace), document)
 
     def items(self, plural: str) -> list[dict[str, Any]]:
         """List all objects of a kind."""

@@ -61,8 +61,8 @@ _DEVICE_CLASS = {
 }
 """The class of PFs for claims, as the chart makes it."""
 
-_LEASES = "k8s-rdma"
-"""The namespace of the agents' Leases."""
+_NAMESPACE = "k8s-rdma"
+"""The namespace of the agents' Leases, and of pods that stand for a node's processes."""
 
 _LEAF = re.compile(r" leaf \S+")
 """The number of a class's queue, which says nothing about its rates."""
@@ -130,12 +130,13 @@ class World:
         self._start_component("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
         self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
         definition = packaged("crds", "deploy/crds") / "rdmanodes.yaml"
-        namespace = {"kind": "Namespace", "metadata": {"name": _LEASES}}
+        namespace = {"kind": "Namespace", "metadata": {"name": _NAMESPACE}}
         for document in (namespace, _DEVICE_CLASS, yaml.safe_load(definition.read_text())):
             self.kubectl.create(document)
         for node in self.nodes:
             self.start_agent(node)
             self._start_k8s_rdma("server", node, {"runDir": str(self.run_dir(node))})
+            self.kubectl.create(_node_pod(node))
         for node in self.nodes:
             self._wait(f"{node.name}'s server", lambda node=node: self.report(node) is not None)  # type: ignore[misc]
         extender = {
@@ -173,7 +174,7 @@ class World:
             "placementKeyFile": str(self.paths.directory / "placement.key"),
             "policyFile": str(self.paths.directory / "policies.yaml"),
             "cdiDir": str(node.directory / "cdi"),
-            "publish": {"rdmaNode": True, "leaseNamespace": _LEASES},
+            "publish": {"rdmaNode": True, "leaseNamespace": _NAMESPACE},
         }
         if node.has_claims:
             rule = {"names": [node.pf(len(node.vfs) - 1)[0]], "use": "claims"}
@@ -406,6 +407,17 @@ class World:
                 )
                 raise K8sRdmaError(msg)
             time.sleep(0.05)
+
+
+def _node_pod(node: DemoNode) -> dict[str, Any]:
+    """The pod of the chart's DaemonSet, by which `k8s-rdma who` finds the node's server."""
+    labels = {"app.kubernetes.io/name": "k8s-rdma", "app.kubernetes.io/component": "node"}
+    server = {"name": "server", "image": "k8s-rdma", "ports": [{"containerPort": SERVER_PORT}]}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": f"k8s-rdma-node-{node.name}", "namespace": _NAMESPACE, "labels": labels},
+        "spec": {"nodeName": node.name, "hostNetwork": True, "containers": [server]},
+    }
 
 
 def _inspect(netns: Path) -> PodNetwork:

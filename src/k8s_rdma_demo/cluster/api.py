@@ -5,7 +5,7 @@
 
 All objects are in memory. Requests are authorized only when `ApiConfig.access` is set, so bind to loopback.
 kubectl works with it, except for server-side apply and what reaches a kubelet (logs, exec, attach,
-port-forward). A watch sends one JSON document a line.
+port-forward). GET passes through `pods/proxy`. A watch sends one JSON document a line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import httpx2
 import msgspec
 import structlog
 
@@ -58,6 +59,7 @@ from k8s_rdma_demo.cluster.objects import (
     name_of,
     namespace_of,
     resolve,
+    status_of,
     system_clock,
 )
 from k8s_rdma_demo.cluster.rbac import ADMIN, Access, review, service_account, verb_of
@@ -73,6 +75,7 @@ from k8s_rdma_demo.cluster.status import (
     no_such_path,
     success,
     too_large,
+    unavailable,
     unsupported_body,
 )
 from k8s_rdma_demo.cluster.store import (
@@ -174,8 +177,11 @@ MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyB
 
 _OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
-_KUBELET = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+_KUBELET = frozenset({"log", "exec", "attach", "portforward"})
 """Subresources of pods that kubelet serves."""
+
+_OF_CONNECTION = frozenset({"authorization", "connection", "host", "accept-encoding"})
+"""Fields of a request that are not passed on."""
 
 _log = structlog.get_logger()
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -257,7 +263,7 @@ class Api:
     async def handle(self, request: Request) -> Response | Stream:
         """Answer a request; everything that is wrong with it is answered by a Status object."""
         try:
-            return self._answer(request)
+            return await self._answer(request)
         except StatusError as error:
             return _json(error.code, error.document())
         except MalformedError as error:
@@ -267,7 +273,7 @@ class Api:
             message = f"Internal error occurred: {error!r}"
             return _json(500, StatusError(500, "InternalError", message).document())
 
-    def _answer(self, request: Request) -> Response | Stream:
+    async def _answer(self, request: Request) -> Response | Stream:
         if request.path in _HEALTH:
             return Response(status=200, body=b"ok", content_type="text/plain; charset=utf-8")
         resources = self._served()
@@ -279,7 +285,7 @@ class Api:
         if self._access is not None:
             self._access.check(request, target, self._registry.store)
         if target.subresource:
-            return self._on_subresource(request, target)
+            return await self._on_subresource(request, target)
         if verb_of(request, target) not in target.resource.verbs:
             raise method_not_allowed()
         if target.name:
@@ -386,7 +392,7 @@ class Api:
         columns = printer_columns(target.resource, self._registry.store)
         return Table.for_resource(target.resource, columns, request.query.get("includeObject", ""))
 
-    def _on_subresource(self, request: Request, target: Target) -> Response:
+    async def _on_subresource(self, request: Request, target: Target) -> Response:
         registry = self._registry_for(request)
         match (target.subresource, request.method):
             case ("status", "GET" | "PUT" | "PATCH") if target.resource.has_status:
@@ -397,12 +403,31 @@ class Api:
                 return _json(201, registry.evict(target, _body(request)))
             case ("token", "POST") if target.resource == SERVICE_ACCOUNTS:
                 return _json(201, self._token(target, _body(request)))
-            case ("status" | "binding" | "eviction", _):
+            case ("proxy", "GET") if target.resource == PODS:
+                return await self._proxied(request, target)
+            case ("status" | "binding" | "eviction" | "proxy", _):
                 raise method_not_allowed()
         if target.resource == PODS and target.subresource in _KUBELET:
             registry.get(target)
             raise no_kubelet(target.subresource)
         raise no_such_path()
+
+    async def _proxied(self, request: Request, target: Target) -> Response:
+        """Answer as the pod's process at `NAME:PORT` does, which gets no `Authorization`.
+
+        Source: "Manually constructing apiserver proxy URLs", Kubernetes' documentation.
+        """
+        name, _, port = target.name.partition(":")
+        pod = self._registry.get(replace(target, name=name, subresource=""))
+        url = f"http://{status_of(pod).get('podIP')}:{port}{target.proxy_path}"
+        headers = {name: value for name, value in request.headers.items() if name not in _OF_CONNECTION}
+        try:
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                answer = await http.get(url, params=request.query, headers=headers)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise unavailable(f"error trying to reach service: {error}") from error
+        content_type = answer.headers.get("content-type", "")
+        return Response(status=answer.status_code, body=answer.content, content_type=content_type)
 
     def _token(self, target: Target, document: JsonObject) -> JsonObject:
         """Answer a TokenRequest; the token does not expire, and counts only with `access`."""

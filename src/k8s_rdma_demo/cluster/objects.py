@@ -265,12 +265,16 @@ def parse_resource_type(text: str) -> ResourceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The target of a URL path: a collection (no name), an object, or a subresource of one."""
+    """The target of a URL path: a collection (no name), an object, or a subresource of one.
+
+    proxy_path: what follows the subresource `proxy`.
+    """
 
     resource: ResourceType
     namespace: str = ""
     name: str = ""
     subresource: str = ""
+    proxy_path: str = ""
 
 
 def resolve(path: str, resources: tuple[ResourceType, ...]) -> Target | None:
@@ -282,12 +286,21 @@ def resolve(path: str, resources: tuple[ResourceType, ...]) -> Target | None:
         namespace = ""
         if resource.namespaced and parts[0] == "namespaces" and len(parts) >= 3:
             namespace, parts = parts[1], parts[2:]
+        proxy_path = ""
+        if parts[2:3] == ["proxy"]:
+            proxy_path, parts = "/" + "/".join(parts[3:]), parts[:3]
         if parts[0] != resource.plural or len(parts) > 3 or not all(parts):
             continue
         if resource.namespaced and not namespace and len(parts) > 1:
             continue
         name, subresource = (*parts[1:], "", "")[:2]
-        return Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
+        return Target(
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            subresource=subresource,
+            proxy_path=proxy_path,
+        )
     return None
 
 

@@ -181,6 +181,11 @@ def no_kubelet(subresource: str) -> StatusError:
     return StatusError(405, "MethodNotAllowed", message)
 
 
+def unavailable(message: str) -> StatusError:
+    """503: what the request is passed on to gives no answer."""
+    return StatusError(503, "ServiceUnavailable", message)
+
+
 def method_not_allowed() -> StatusError:
     """405: the resource has no such verb."""
     return StatusError(

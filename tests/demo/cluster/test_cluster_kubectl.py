@@ -14,6 +14,7 @@ from k8s_rdma_demo.cluster.bodies import PROTOBUF
 from k8s_rdma_demo.cluster.command import SYSTEM_NAMESPACES
 from k8s_rdma_demo.cluster.custom_resources import find, parse_json_path
 from k8s_rdma_demo.cluster.fields import FIELDS
+from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, serving
 from k8s_rdma_demo.cluster.objects import NAMESPACES, PODS
 from k8s_rdma_demo.cluster.tables import human_duration
 from k8s_rdma_demo.pb import kubernetes_pb2 as pb
@@ -278,6 +279,29 @@ async def test_what_only_kubelet_can_answer_is_refused_with_a_way_out(cluster, m
         refused = await c.http.get(f"{PODS_URL}/p1/{subresource}", headers=upgrade)
         assert (refused.status_code, refused.json()["kind"]) == (405, "Status")
         assert "nsenter(1)" in refused.json()["message"]
+
+
+async def test_get_passes_through_the_proxy_of_a_pod_to_its_port(cluster, make_pod):
+    requests = []
+
+    async def handle(request: Request) -> Response:
+        requests.append(request)
+        return Response(status=418, body=b"short", content_type="text/plain")
+
+    service = HttpService(handle=handle, refuse=lambda status: Response(status=status, body=b""))
+    async with cluster() as c, serving(service, "127.0.0.1", 0) as port:
+        await c.http.post(PODS_URL, json=make_pod())
+        url = f"{PODS_URL}/p1:{port}/proxy/a/b"
+        away = await c.http.get(url)
+        assert (away.status_code, away.json()["reason"]) == (503, "ServiceUnavailable")
+        await c.http.patch(f"{PODS_URL}/p1/status", json={"status": {"podIP": "127.0.0.1"}}, headers=MERGE)
+        answer = await c.http.get(url, params={"q": "1"}, headers={"Authorization": "x", "X-Token": "y"})
+        assert (answer.status_code, answer.text) == (418, "short")
+        assert (await c.http.get(f"{PODS_URL}/p2:{port}/proxy/a/b")).status_code == 404
+        assert (await c.http.post(url)).status_code == 405
+    [request] = requests
+    assert (request.path, request.query) == ("/a/b", {"q": "1"})
+    assert ("authorization" in request.headers, request.headers["x-token"]) == (False, "y")
 
 
 def protobuf(message: Message, kind: str = "ConfigMap") -> bytes:
