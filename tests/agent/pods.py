@@ -11,7 +11,7 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
 
     from k8s_rdma.agent.cluster.api_cluster import CapsRequests, Consumers
     from k8s_rdma.core.ledger import Pod, Receipt
@@ -80,6 +80,9 @@ class KnowingCluster:
 
     async def claims_known(self) -> None:
         pass
+
+    def lasting_pods(self) -> Set[PodUid]:
+        return frozenset()
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         raise NotImplementedError

@@ -219,13 +219,15 @@ class ConsumersOnce(NoCluster):
 
 
 def test_guard_marks_sharing_pods_although_that_fails_at_first(machine: Machine) -> None:
+    machine.cluster = ConsumersOnce()
+
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
         marked, aside = machine.directory / "run/claims", machine.directory / "aside"
         marked.rename(aside)
         marked.touch()
         with capture_logs() as logs:
-            guarding = asyncio.create_task(agent.claims.guard(ConsumersOnce()))
+            guarding = asyncio.create_task(agent.claims.guard())
             done, _ = await asyncio.wait([guarding], timeout=1.7)
         assert not done
         assert [entry["event"] for entry in logs] == ["sharing_pods_not_marked"]
@@ -241,11 +243,13 @@ def test_guard_marks_sharing_pods_although_that_fails_at_first(machine: Machine)
 
 
 def test_pod_that_shares_a_claim_is_marked_while_another_pod_is_attached(machine: Machine) -> None:
+    machine.cluster = ConsumersOnce()
+
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
         attached = threading.Event()
         attaching = asyncio.create_task(machine.worker.run(attached.wait, 20))
-        guarding = asyncio.create_task(agent.claims.guard(ConsumersOnce()))
+        guarding = asyncio.create_task(agent.claims.guard())
         try:
             async with asyncio.timeout(5):
                 while "uid-q" not in marks(machine):  # noqa: ASYNC110 - a file in memory

@@ -181,6 +181,19 @@ async def test_consumers_are_the_unfinished_pods_of_this_node_with_their_resourc
         await until(expected)
 
 
+async def test_lasting_pods_are_those_that_neither_finish_nor_are_deleted(tmp_path):
+    async with world(tmp_path) as w:
+        assert w.cluster.lasting_pods() == set()
+        lasting, finished, ending = [await w.run_pod(name) for name in ("lasting", "finished", "ending")]
+        await w.run_pod("other", node="w2")
+        await w.until(lambda: w.cluster.lasting_pods() == {lasting.uid, finished.uid, ending.uid})
+        await w.patch(f"{URL}/finished/status", {"status": {"phase": "Succeeded"}})
+        await w.until(lambda: w.cluster.lasting_pods() == {lasting.uid, ending.uid})
+        await w.http.delete(f"{URL}/ending")
+        await w.until(lambda: w.cluster.lasting_pods() == {lasting.uid})
+        assert w.pod("ending")["metadata"]["deletionTimestamp"]
+
+
 async def test_caps_are_those_of_unfinished_pods_with_claims_and_their_status_is_written(tmp_path):
     named = [{"name": "net", "resourceClaimName": "c"}]
     async with world(tmp_path) as w:

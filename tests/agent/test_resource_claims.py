@@ -14,7 +14,8 @@ import pytest
 from agent.machine import Machine, Verbs, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, PF1
-from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.claims import POLL_S, ClaimCommands, ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.node import Node, Sandbox
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.inventory import PfRule
@@ -241,6 +242,53 @@ def test_claim_waits_for_one_that_is_ending(machine: Machine) -> None:
         await agent.unprepare()
         await waiting
         assert agent.promised_mbps() == 60_000
+
+    scenario(machine, play)
+
+
+class Pods(NoCluster):
+    """A cluster of these pods, to which one may be added or taken away."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = set(names)
+
+    def lasting_pods(self) -> set[PodUid]:
+        return {PodUid(f"uid-{name}") for name in self.names}
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_claim_is_refused_at_once_when_nothing_ends(machine: Machine, attached: bool) -> None:
+    machine.cluster = Pods("p", "q", "r")
+
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        if attached:
+            await agent.add()
+        async with asyncio.timeout(POLL_S / 2):
+            error = await refusal(
+                agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q", wait_s=40.0)
+            )
+        assert "the claim needs 60000 Mb/s; 40000 of 100000 are unreserved" in error.message
+
+    scenario(machine, play)
+
+
+@pytest.mark.parametrize("unknown", ["p", "q"])
+def test_claim_waits_until_it_is_known_that_nothing_ends(machine: Machine, unknown: str) -> None:
+    """A holder that the watch has no more may end; and it is as old as that if it has not the new pod yet."""
+    machine.cluster = cluster = Pods(*{"p", "q"} - {unknown})
+
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        waiting = asyncio.create_task(
+            agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q", wait_s=40.0)
+        )
+        done, _ = await asyncio.wait([waiting], timeout=2 * POLL_S)
+        assert not done
+        cluster.names.add(unknown)
+        async with asyncio.timeout(10):
+            assert (await refusal(waiting)).reason is Reason.INSUFFICIENT
 
     scenario(machine, play)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 
 from e2e.processes import pod
@@ -16,7 +18,10 @@ from k8s_rdma.core.ledger import ClaimUid, Ledger
 from k8s_rdma.deviceplugin.dra import ClaimsAgent
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claims import HEARTBEAT_S, SOCKET, Answer, ClaimName, Question, decode_answer, encode_line
+from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.cni_plugin import CniError
+from k8s_rdma_demo.cluster.command import write_kubeconfig
+from k8s_rdma_demo.cluster.containers import PodRef
 from k8s_rdma_demo.kubelet.device_manager import in_background
 from resource_claims import claim, interface, of_pod, prepare
 from resource_claims import pod as pod_object
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from e2e.node import Node
+
+PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
@@ -147,6 +154,54 @@ def test_pod_with_a_promise_does_not_start_without_the_agent(node: Node) -> None
         assert node.leftovers() == {}
 
     asyncio.run(scenario())
+
+
+def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_stays(node: Node) -> None:
+    """The API server tells which pods stay: of one that is deleted by force, nothing on the node does."""
+
+    async def create(http: httpx2.AsyncClient, name: str) -> PodRef:
+        spec = {"nodeName": "w1", "containers": [{"name": "c", "image": "lab.local/busybox:1"}]}
+        made = await http.post(PODS, json={"metadata": {"name": name}, "spec": spec})
+        return PodRef(namespace="default", name=name, uid=made.json()["metadata"]["uid"], annotations={})
+
+    def question(of: PodRef, wait_s: float) -> Question:
+        document = claim(interface("a", node.pfs[0].name, "700M"), uid=f"claim-{of.name}", name=of.name)
+        document["status"]["reservedFor"] = [{"resource": "pods", "name": of.name, "uid": of.uid}]
+        return Question(prepare=prepare(document, wait_s=wait_s))
+
+    async def scenario(http: httpx2.AsyncClient) -> None:
+        first = await create(http, "first")
+        assert not ask(node, question(first, 0)).error
+        runtime = node.runtime(chained=True)
+        sandbox = await runtime.add(first)
+        second = await create(http, "second")
+        began_s = time.monotonic()
+        refused = await asyncio.to_thread(ask, node, question(second, 40))
+        assert "the claim needs 700 Mb/s; 300 of 1000 are unreserved" in refused.error
+        assert time.monotonic() - began_s < 10
+        await http.request("DELETE", f"{PODS}/first", json={"gracePeriodSeconds": 0})
+        waiting = asyncio.create_task(asyncio.to_thread(ask, node, question(second, 40)))
+        done, _ = await asyncio.wait([waiting], timeout=2)
+        assert not done
+        await runtime.delete(sandbox)
+        assert unprepared(node, "first") == Answer()
+        assert not (await waiting).error
+        assert unprepared(node, "second") == Answer()
+        assert node.leftovers() == {}
+
+    async def beside_an_api_server() -> None:
+        async with (
+            asyncio.timeout(60),
+            serving_api() as api,
+            httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+        ):
+            kubeconfig = write_kubeconfig(node.directory / "kubeconfig", api.url)
+            node.kill_agent()
+            node.settings["kubeconfig"] = str(kubeconfig)
+            await asyncio.to_thread(node.start_agent)
+            await scenario(http)
+
+    asyncio.run(beside_an_api_server())
 
 
 def test_agent_that_is_stopped_is_away_until_it_goes_on(node: Node) -> None:

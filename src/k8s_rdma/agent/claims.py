@@ -3,7 +3,7 @@
 A promise is on disk, its pod marked and its CDI devices described before kubelet is answered. A claim that
 does not fit because others have not ended yet, as after a pod's deletion by force, waits for them: kubelet
 tries a failed preparation again only after 60 to 90 s (Kubernetes 1.36, `SyncPod` in
-pkg/kubelet/kuberuntime/kuberuntime_manager.go).
+pkg/kubelet/kuberuntime/kuberuntime_manager.go). Where nothing ends, it is refused at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import structlog
 
-from k8s_rdma.agent.cni.pod_request import Policy, memlock_of_pod
+from k8s_rdma.agent.cni.pod_request import memlock_of_pod
 from k8s_rdma.agent.cni.service import elapsed_ms
 from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
@@ -34,6 +34,7 @@ from k8s_rdma.core.ledger import (
     ClaimPromise,
     ClaimUid,
     Phase,
+    Pod,
     PromisedInterface,
 )
 from k8s_rdma.core.placement import Rejection
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from k8s_rdma.agent.cdi_specs import ClaimSpecs
-    from k8s_rdma.agent.cluster.api_cluster import Cluster, Consumers
+    from k8s_rdma.agent.cluster.api_cluster import Consumers
+    from k8s_rdma.agent.cni.add import PodSources
     from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.core.step import VfRef
 
@@ -78,10 +80,6 @@ POLL_S = 0.5
 
 LAST_RETRY_S = 30.0
 """The longest delay between attempts to mark pods that share claims."""
-
-_FOR_NOW = frozenset({Reason.INSUFFICIENT, Reason.UNREADABLE_NODE})
-"""Reasons of refusals that end by themselves."""
-
 
 MOST_WAITING = 64
 """Claims that wait at a time; others are refused at once, so that there is a connection for who ends one."""
@@ -99,14 +97,14 @@ class ClaimCommands:
     """Prepares and unprepares claims, however many at once."""
 
     def __init__(
-        self, node: Node, worker: Worker, specs: ClaimSpecs, delete: DeleteCommand, policy: Policy
+        self, node: Node, worker: Worker, specs: ClaimSpecs, delete: DeleteCommand, pods: PodSources
     ) -> None:
         """specs: used on the worker's thread alone. delete: ends attachments that a claim leaves behind."""
         self._node = node
         self._worker = worker
         self._specs = specs
         self._delete = delete
-        self._policy = policy
+        self._pods = pods
         self._ended = 0
         self._change = asyncio.Condition()
         self._pending: dict[ClaimUid, list[PendingPrepare]] = {}
@@ -208,7 +206,7 @@ class ClaimCommands:
             self._ended += 1
             self._change.notify_all()
 
-    async def guard(self, cluster: Cluster) -> NoReturn:
+    async def guard(self) -> NoReturn:
         """Have pods refused that share a claim with another one, until cancelled.
 
         Kubelet prepares a claim for the first of its pods, and starts the others without a call (Kubernetes
@@ -218,7 +216,7 @@ class ClaimCommands:
         consumers: Consumers | None = None
         backoff, problem = Backoff(POLL_S, LAST_RETRY_S), ""
         while True:
-            consumers = await cluster.wait_for_consumers(consumers)
+            consumers = await self._pods.cluster.wait_for_consumers(consumers)
             try:
                 await asyncio.to_thread(self._node.set_consumers, consumers)
             except LedgerError as error:
@@ -250,7 +248,7 @@ class ClaimCommands:
     def _permitted(self, question: Prepare) -> AllocatedClaim:
         """Read the claim, as far as its namespace's policy permits it beside what its pod has already."""
         claim, annotations = decode_prepare(question, self._node.name)
-        policies = self._policy.policies()
+        policies = self._pods.policy.policies()
         other_interfaces = self._node.ledger.without_promise(claim.uid).promised_to(claim.pod.uid)
         requested = Request(
             (
@@ -260,7 +258,7 @@ class ClaimCommands:
         )
         permitted = policies.permit(claim.namespace, requested).interfaces[: len(claim.interfaces)]
         policy = policies.policy_for(claim.namespace)
-        memlock, required = memlock_of_pod(annotations, policy, self._policy.memlock)
+        memlock, required = memlock_of_pod(annotations, policy, self._pods.policy.memlock)
         interfaces = tuple(
             replace(entry, interface=interface)
             for entry, interface in zip(claim.interfaces, permitted, strict=True)
@@ -279,7 +277,7 @@ class ClaimCommands:
             except K8sRdmaError as error:
                 failure = error
             left_s, scan = deadline_s - time.monotonic(), False
-            if failure.reason not in _FOR_NOW or left_s <= 0 or self._waiting >= MOST_WAITING:
+            if left_s <= 0 or self._waiting >= MOST_WAITING or not self._may_pass(failure, claim.pod):
                 raise failure
             self._waiting += 1
             try:
@@ -288,6 +286,19 @@ class ClaimCommands:
                         await self._change.wait_for(partial(self._ended_since, ended))
             finally:
                 self._waiting -= 1
+
+    def _may_pass(self, failure: K8sRdmaError, pod: Pod) -> bool:
+        """Report whether a refusal of a pod's claim may end by itself: a pod with VFs ends, or is not known.
+
+        The scheduler binds this pod after the end of those whose claims made room for it; so once the watch
+        has this pod, it also has their ends.
+        """
+        if failure.reason is not Reason.INSUFFICIENT:
+            return failure.reason is Reason.UNREADABLE_NODE
+        ledger = self._node.ledger
+        pods = {pod.uid, *(promise.pod.uid for promise in ledger.promises.values())}
+        pods.update(receipt.pod.uid for receipt in ledger.receipts.values())
+        return not pods <= self._pods.cluster.lasting_pods()
 
     def _promise(
         self, claim: AllocatedClaim, pending: PendingPrepare, *, scan: bool

@@ -205,7 +205,7 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
         caps=SoftwareCaps(node, host.worker, pods.cluster),
         locks=access.locks,
     )
-    claims = ClaimCommands(node, host.worker, device_specs.claims, delete, pods.policy)
+    claims = ClaimCommands(node, host.worker, device_specs.claims, delete, pods)
     return Agent(
         node=node,
         commands=commands,
@@ -314,7 +314,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             upkeep.run,
             partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s),
             cluster.run,
-            partial(agent.claims.guard, cluster),
+            agent.claims.guard,
             partial(live_rates.run, reporter),
             partial(agent.claim_caps.run, reporter),
             specifications.run,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -99,6 +99,13 @@ class Cluster(Protocol):
         """Wait a short while for the first list of claims; pods also start without."""
         ...
 
+    def lasting_pods(self) -> Set[PodUid]:
+        """Return the unfinished pods of this node whose deletion is not requested; others may end soon.
+
+        Empty without a cluster, and before the first list.
+        """
+        ...
+
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         """Wait until these differ from the previous ones, and return them."""
         ...
@@ -174,6 +181,7 @@ class NodePods:
         self._claims: Mapping[PodUid, Placement] = {}
         self._consumers: Consumers | None = None
         self._caps: CapsRequests = {}
+        self._terminating: Set[PodUid] = frozenset()
         self._change = asyncio.Event()
 
     def claims(self) -> Mapping[PodUid, Placement]:
@@ -185,6 +193,10 @@ class NodePods:
         while self._claims == previous:
             await self._change.wait()
         return self._claims
+
+    def lasting_pods(self) -> Set[PodUid]:
+        """Implement `Cluster.lasting_pods`."""
+        return (self._consumers or {}).keys() - self._terminating
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         """Implement `Cluster.wait_for_consumers`; there are none before the first list."""
@@ -239,6 +251,8 @@ class NodePods:
         added = {pod.uid: frozenset(f"{pod.namespace}/{claim}" for claim in pod.claims) for pod in unfinished}
         caps = {pod.uid: CapsRequest.read(pod.annotations) for pod in unfinished if pod.claims}
         self._caps = {uid: request for uid, request in self._caps.items() if uid in consumers} | caps
+        terminating = {pod.uid for pod in unfinished if pod.terminating}
+        self._terminating = self._terminating & consumers.keys() | terminating
         self._consumers = {**consumers, **added}
         change, self._change = self._change, asyncio.Event()
         change.set()
@@ -370,6 +384,10 @@ class ApiCluster:
                 await self._pods.listed.wait()
         except TimeoutError:
             self._waited_in_vain = True
+
+    def lasting_pods(self) -> Set[PodUid]:
+        """Return those of the last list and watch."""
+        return self._pods.lasting_pods()
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
         """Wait for a change of the last list and watch; see `NodePods`."""

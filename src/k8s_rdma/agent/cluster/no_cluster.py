@@ -16,7 +16,7 @@ from k8s_rdma.wire.placement_annotation import decode_promise
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Set
 
     from k8s_rdma.agent.cluster.api_cluster import CapsRequests, Consumers
     from k8s_rdma.core.ledger import Pod, Receipt
@@ -98,6 +98,10 @@ class NoCluster:
 
     async def claims_known(self) -> None:
         """Return at once: there is no list of placements."""
+
+    def lasting_pods(self) -> Set[PodUid]:
+        """Return none: they stay unknown."""
+        return frozenset()
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:  # noqa: ARG002 - the Protocol's
         """Wait forever: they stay unknown."""
