@@ -468,6 +468,21 @@ def test_pod_whose_deletion_is_under_way_is_left_to_it(machine: Machine) -> None
     run(machine, scenario)
 
 
+def test_pod_that_ends_while_the_rates_of_others_change_needs_none(machine: Machine) -> None:
+    others = [(PodUid(f"uid-{number}"), (PF0, PF1)[number % 2]) for number in range(6)]
+
+    async def scenario(it: Rated) -> None:
+        for number, (uid, pf) in enumerate((*others, (P, PF0))):
+            await it.add(placed(on(pf, 100)), f"c{number}", uid)
+            it.cluster.place(placed(on(pf, 200), generation=1), uid)
+        delete = it.verbs.delete(call("DEL", "c6", uid=P), "net")
+        assert await asyncio.gather(it.live.change_all(), delete) == [None, None]
+        assert [it.programmed(f"c{number}") for number in range(6)] == [[(200, 0, 0)]] * 6
+        it.check()
+
+    run(machine, scenario)
+
+
 def test_changes_come_with_the_placements_and_with_the_state_of_the_node(machine: Machine) -> None:
     async def scenario(it: Rated) -> None:
         reporter = Reporter(it.node, it.live.problems)

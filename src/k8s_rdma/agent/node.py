@@ -483,6 +483,8 @@ class Node:
         changed = self._decided(placement, lambda: judge(receipts))
         if isinstance(changed, Rejection):
             raise K8sRdmaError(changed.message, reason=changed.reason)
+        if not changed:
+            return ()
         steps = self._rate_steps(changed)
         self._ledger_store.record_together(changed)
         completed = tuple(receipt.completed() for receipt in changed)
