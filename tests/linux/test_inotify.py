@@ -4,6 +4,7 @@ import select
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,6 @@ from k8s_rdma.linux.changes import Deletions, DirectoryChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -70,6 +70,18 @@ def test_directory_that_is_not_there_is_watched_when_it_is(tmp_path: Path, delet
     assert not deletions.watch([directory])
     directory.mkdir()
     assert deletions.watch([directory])
+
+
+def test_directories_of_processes_that_ended_keep_no_watch(deletions: Deletions) -> None:
+    """Some runtimes name a sandbox by `/proc/<pid>/ns/net`; root's watches are one number for the node."""
+    for _ in range(5):
+        with subprocess.Popen(["sleep", "60"]) as sandbox:
+            assert deletions.watch([Path(f"/proc/{sandbox.pid}/ns")])
+            sandbox.kill()
+    deletions.watch([])
+    assert deletions.drain() == frozenset()
+    watches = Path(f"/proc/self/fdinfo/{deletions.fileno()}").read_text().count("inotify wd:")
+    assert watches == 0
 
 
 def test_more_deletions_than_the_kernel_keeps_tell_to_look(tmp_path: Path, deletions: Deletions) -> None:

@@ -550,12 +550,17 @@ class Deletions(_Inotify):
         self._watched: dict[int, Path] = {}
 
     def watch(self, directories: Iterable[Path]) -> bool:
-        """Watch these as well; return whether any watch is new.
+        """Watch these, and no others; return whether any watch is new.
 
-        Directories that cannot be watched are left out.
+        Directories that cannot be watched are left out. A watch outlives what it is on in /proc, where nothing
+        reports that a process has ended (inotify(7), "Limitations and caveats").
         """
+        requested = set(directories)
+        for watch in [watch for watch, directory in self._watched.items() if directory not in requested]:
+            del self._watched[watch]
+            _libc.inotify_rm_watch(self._fd, watch)
         watched = set(self._watched)
-        for directory in set(directories).difference(self._watched.values()):
+        for directory in requested.difference(self._watched.values()):
             watch = self._add(directory, _DELETIONS)
             if watch >= 0:
                 self._watched[watch] = directory
