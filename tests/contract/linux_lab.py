@@ -72,9 +72,8 @@ class LinuxLab:
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         run(*inside(netns), "ip", "link", "set", ifname, "up")
-        for address in addresses:
-            nodad = ("nodad",) if ":" in address else ()
-            run(*inside(netns), "ip", "address", "add", address, "dev", ifname, *nodad)
+        lines = (f"address add {each} dev {ifname}{' nodad' * (':' in each)}" for each in addresses)
+        run(*inside(netns), "ip", "-batch", "-", stdin="\n".join(lines))
 
     def uncap(self, ifname: str, netns: NetnsRef) -> None:
         run(*inside(netns), "tc", "qdisc", "replace", "dev", ifname, "root", "handle", "1:", "pfifo")
@@ -123,9 +122,9 @@ needs_namespaces = pytest.mark.skipif(
 )
 
 
-def run(*command: str, check: bool = True) -> str:
+def run(*command: str, check: bool = True, stdin: str = "") -> str:
     """What a program prints; it must succeed unless told otherwise."""
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
     assert not check or ended.returncode == 0, (command, ended.stderr)
     return ended.stdout
 

@@ -24,7 +24,6 @@ from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, in_namespace, named
 from k8s_rdma.linux.netlink.sriov import mac as vf_mac
 from k8s_rdma.linux.netlink.sriov import set_vfs
-from k8s_rdma.linux.pod_interface import make_bare
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, is_absent
 from k8s_rdma.linux.vf.netdev import (
     apply_link_settings,
@@ -151,7 +150,8 @@ class VfMoves:
             if link is None:
                 return False
             _require_free(self._rtnl, step.home.name, operation)
-            make_bare(link, pod_rtnl, operation)
+            # Its addresses stay behind: the kernel drops them by the move, all at once.
+            pod_rtnl.quiesce(link.index, f"{operation}: down")
             # They would move along, and one that is another VF's original name would block its return.
             pod_rtnl.delete_altnames(link, operation)
             self._rdma.bring_home(pci, link.index, namespace, operation)
