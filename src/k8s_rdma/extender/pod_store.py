@@ -56,8 +56,10 @@ if TYPE_CHECKING:
 
 
 MAX_CHARACTERS = 16 * 1024**2
-"""The limit for all annotations of unbound pods together: their owners decide their length. Of a pod beyond
-it, only the version is kept, and `latest` does not know the pod."""
+"""The limit for what all unbound pods ask for together: their owners decide its length. Of a pod beyond it,
+only the version is kept, and `latest` does not know the pod."""
+_ENTRY_CHARACTERS = 64
+"""An annotation or a resource takes at least as much memory as that many characters, however short it is."""
 
 _NO_KEY = ""
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
@@ -281,9 +283,12 @@ class PodStore(PodIndex):
         self._drop_unbound(pod.uid)
         if pod.node is not None or not requests_interfaces(pod.annotations):
             return
-        characters = sum(len(key) + len(value) for key, value in pod.annotations.items())
+        characters = _characters(pod)
         if self._characters + characters > self._max_characters:
-            pod, characters = msgspec.structs.replace(pod, annotations=_NO_ANNOTATIONS), 0
+            bare = msgspec.structs.replace(pod, annotations=_NO_ANNOTATIONS, devices=(), demand=None)
+            pod, characters = bare, 0
+        if pod.claims:  # an agent's business, and as many as the owner likes
+            pod = msgspec.structs.replace(pod, claims=())
         record.unbound, record.characters = pod, characters
         self._unbound[pod.uid] = record
         self._characters += characters
@@ -329,6 +334,12 @@ class PodStore(PodIndex):
             terminating.discard(ended)
             if not terminating:
                 del self._terminating[its_node]
+
+
+def _characters(pod: PodView) -> int:
+    """The length of what a pod asks for."""
+    annotations = sum(len(key) + len(value) + _ENTRY_CHARACTERS for key, value in pod.annotations.items())
+    return annotations + sum(len(name) + _ENTRY_CHARACTERS for name, _ in (*pod.devices, *(pod.demand or ())))
 
 
 def _drop(index: dict[_Key, dict[PodUid, _PodRecord]], key: _Key, uid: PodUid) -> None:

@@ -46,7 +46,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished: its phase is Succeeded or Failed: its containers will not run again.
     annotations: those under this system's own keys only, unless all were asked for.
     version: `resourceVersion`, another one with every write. priority: 0 where admission set none.
-    terminating: its deletion was requested. labels: what disruption budgets select it by.
+    terminating: its deletion was requested. labels: what disruption budgets select it by; none of a pod that
+        is not bound, or has too many.
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
         written, empty before. demand: what its resource requests add up to; None when it may take other
         things of its node as well, or has no annotation of this system. devices: the number of devices of

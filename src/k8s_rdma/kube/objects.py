@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _POD = ResourceDef("", "v1", "Pod")
 _OWN_PREFIX = "k8s-rdma.io/"
 _FINISHED = ("Succeeded", "Failed")
+_MAX_LABELS, _MAX_LABEL_CHARACTERS = 64, 4096
 
 
 class Metadata(msgspec.Struct, omit_defaults=True):
@@ -118,7 +119,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             version=meta.resourceVersion or "",
             priority=self.spec.priority or 0,
             terminating=meta.deletionTimestamp is not None,
-            labels=meta.labels or {},
+            labels=_labels(meta.labels) if bound and meta.labels else {},
             nominated=NodeName(status.nominatedNodeName) if status.nominatedNodeName else None,
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
@@ -127,6 +128,15 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
             claims=_claims(self.spec, status),
         )
+
+
+def _labels(labels: dict[str, str]) -> dict[str, str]:
+    """The labels, or none where they are more than are kept: a pod may have 100,000, which take 10 MB.
+
+    No budget selects such a pod then, which costs its owner alone: if all did, others' pods would be evicted.
+    """
+    characters = sum(map(len, labels)) + sum(map(len, labels.values()))
+    return labels if len(labels) <= _MAX_LABELS and characters <= _MAX_LABEL_CHARACTERS else {}
 
 
 def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:

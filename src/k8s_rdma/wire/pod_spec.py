@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -71,6 +72,11 @@ _HARMLESS_VOLUMES = frozenset(
 )
 """Volumes that no node has a limited number of, and that pods share."""
 
+_MAX_PARTS = 256
+"""Containers and amounts of a pod that are added up, at 10 us each; its owner may write 50,000."""
+_SHARED_PARTS = 64
+"""Of what caches keep after the pods' end."""
+
 _Amounts: TypeAlias = tuple[tuple[str, str], ...]
 
 
@@ -128,8 +134,8 @@ def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
     """The sum of the pod's resource requests; None when it may take anything else of its node.
 
     That is a host port, a volume that only one pod can have or that a node has a limited number of, a
-    claimed device, resources of the pod as a whole, affinity to other pods. Source: `PodRequests`,
-    `k8s.io/component-helpers/resource`.
+    claimed device, resources of the pod as a whole, affinity to other pods, or more amounts than are added
+    up. Source: `PodRequests`, `k8s.io/component-helpers/resource`.
     """
     containers, inits = spec.containers or [], spec.init_containers or []
     if _uses_other_resources(spec) or _have_ports(containers) or _have_ports(inits):
@@ -141,7 +147,10 @@ def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
 
 
 def requested(spec: PodSpecDemand, resource: str) -> Fraction:
-    """The amount of a resource that the scheduler counts for the pod; ValueError for a bad quantity."""
+    """The amount of a resource that the scheduler counts for the pod.
+
+    ValueError for a bad quantity, and for more amounts than are added up.
+    """
     return dict(_requested(spec)).get(resource, _ZERO)
 
 
@@ -161,15 +170,19 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     ]
     if not any(limits):
         return ()
-    return _devices(tuple(tuple(limit.items()) for limit in limits if limit))
+    amounts = tuple(tuple(limit.items()) for limit in limits if limit)
+    shares = len(amounts) + sum(map(len, amounts)) <= _SHARED_PARTS
+    return _devices(amounts) if shares else _devices.__wrapped__(amounts)
 
 
 @lru_cache(maxsize=4096)
 def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
     """Share one object among all pods of an owner."""
-    together: dict[str, Fraction] = {}
-    for limit in limits:
-        _add(together, tuple((name, text) for name, text in limit if "/" in name))
+    together: dict[str, Fraction | int] = {}
+    for name, text in chain.from_iterable(limits):
+        if "/" in name:  # devices are whole numbers, which cost a tenth
+            amount = int(text) if text.isascii() and text.isdigit() else quantity(text)
+            together[name] = together.get(name, 0) + amount
     return tuple((name, int(amount)) for name, amount in sorted(together.items()) if amount >= 1)
 
 
@@ -177,7 +190,14 @@ def _requested(spec: PodSpecDemand) -> ResourceDemand:
     init_requests = tuple(
         (init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()
     )
-    return _sum(tuple(map(_requests, spec.containers or ())), init_requests, _amounts(spec.overhead))
+    requests, overhead = tuple(map(_requests, spec.containers or ())), _amounts(spec.overhead)
+    every = (*requests, *(amounts for _, amounts in init_requests), overhead)
+    parts = len(every) + sum(map(len, every))
+    if parts > _MAX_PARTS:
+        msg = f"{parts} containers and amounts of resources are more than {_MAX_PARTS}"
+        raise ValueError(msg)
+    add_up = _sum if parts <= _SHARED_PARTS else _sum.__wrapped__
+    return add_up(requests, init_requests, overhead)
 
 
 def _uses_other_resources(spec: PodSpecDemand) -> bool:
