@@ -246,6 +246,31 @@ async def test_pods_are_followed_however_deep_one_of_them_is_nested(answering, l
     assert read == touched == listed.items[0]
 
 
+async def test_list_of_large_objects_comes_in_pages_of_fewer(answering):
+    """Whoever may create pods makes each of them 1.5 MiB long; 500 of them are more than a process has."""
+    lengths = [1 << 20] * 40 + [0] * 10
+    pods = [pod_document(f"p{at}", annotations={"a": "x" * length}) for at, length in enumerate(lengths)]
+
+    async def handle(request):
+        begin, limit = int(request.query.get("continue", 0)), int(request.query["limit"])
+        token = str(begin + limit) if begin + limit < len(pods) else ""
+        listing = {
+            "metadata": {"resourceVersion": "7", "continue": token},
+            "items": pods[begin : begin + limit],
+        }
+        return Response(status=200, body=json.dumps(listing).encode())
+
+    names, longest = [], 0
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        async for page in events:
+            names += [pod.name for pod in page.items]
+            longest = max(longest, len(page.items))
+            if isinstance(page, Listed):
+                break
+    assert names == [f"p{number}" for number in range(50)]
+    assert longest <= 16
+
+
 UNREADABLE = [
     (pod_document("bad", annotations={"a": 1}), "d/bad"),
     ({"metadata": {"name": "bad"}, "spec": []}, "bad"),

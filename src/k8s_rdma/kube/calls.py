@@ -59,7 +59,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAGE = 500
-"""Objects a list call returns at once, as kubectl does; bounds the memory that a list takes."""
+"""Objects a list call returns at once, as kubectl does; fewer where they are large."""
+
+_PAGE_BYTES = 16 << 20
+"""The length of a page, which bounds the memory that a list takes: an object may have 1.5 MiB by the will of
+who makes it, and ten times as much once it is decoded."""
 
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
@@ -433,24 +437,50 @@ async def _lists(
     http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader
 ) -> AsyncIterator[_List[Any]]:
     """The pages of a list; the API server makes the next one while this one is being used."""
-    following: asyncio.Task[httpx2.Response] | None = None
+    following: asyncio.Task[_Page] | None = None
 
-    def request(continuation: Mapping[str, str]) -> asyncio.Task[httpx2.Response]:
-        call = http.get(path, params={**query, "limit": str(_PAGE), **continuation})
+    def request(limit: int, continuation: Mapping[str, str]) -> asyncio.Task[_Page]:
+        call = _page(http, path, {**query, **continuation}, limit)
         return asyncio.get_running_loop().create_task(call)
 
-    following = request({})
+    following = request(_PAGE, {})
     try:
         while following:
-            response = (await following).raise_for_status()
-            found = reader.read_list(response.content)
+            page = await following
+            found = reader.read_list(page.content)
             token = found.metadata.following
-            following = request({"continue": token}) if token else None
+            following = request(page.next_limit(), {"continue": token}) if token else None
             yield found
     finally:
         if following:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
+
+
+class _Page(NamedTuple):
+    """A page of a list as it came, and the number of objects that it may have."""
+
+    content: bytes
+    limit: int
+
+    def next_limit(self) -> int:
+        """Return the number of objects for the next one: more where there was room for twice as many."""
+        return min(_PAGE, 2 * self.limit) if 2 * len(self.content) <= _PAGE_BYTES else self.limit
+
+
+async def _page(http: httpx2.AsyncClient, path: str, query: Mapping[str, str], limit: int) -> _Page:
+    """Read a page; one that gets too long is asked for again, with half as many objects."""
+    while True:
+        content = bytearray()
+        async with http.stream("GET", path, params={**query, "limit": str(limit)}) as response:
+            response.raise_for_status()
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > _PAGE_BYTES and limit > 1:
+                    break
+            else:
+                return _Page(bytes(content), limit)
+        limit //= 2
 
 
 async def _changes(
