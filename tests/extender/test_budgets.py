@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from extender.world import until
 from k8s_rdma.core.preemption import Occupant
 from k8s_rdma.core.types import PodUid
-from k8s_rdma.extender.preempt import Budgets, follow_budgets
+from k8s_rdma.extender.preempt import Budgets, follow_budgets, violating
 from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Deleted, Listed
 
 
@@ -29,13 +30,13 @@ PODS = [occupant("p", app="x"), occupant("q", app="x"), occupant("r", app="y")]
 
 
 def names(budgets: Budgets, pods=PODS) -> list[str]:
-    violating = budgets.violating(pods)
-    return [pod.name for pod in pods if pod.uid in violating]
+    beyond = violating(pods, {pod.uid: budgets.spent_by(pod) for pod in pods})
+    return [pod.name for pod in pods if pod.uid in beyond]
 
 
-@pytest.mark.parametrize(("allowed", "violating"), [(0, ["p", "q"]), (1, ["q"]), (2, []), (-1, ["p", "q"])])
-def test_eviction_violates_a_budget_once_it_is_used_up(allowed, violating):
-    assert names(Budgets([budget(allowed, app="x")])) == violating
+@pytest.mark.parametrize(("allowed", "protected"), [(0, ["p", "q"]), (1, ["q"]), (2, []), (-1, ["p", "q"])])
+def test_eviction_violates_a_budget_once_it_is_used_up(allowed, protected):
+    assert names(Budgets([budget(allowed, app="x")])) == protected
 
 
 def test_eviction_that_violates_one_of_two_budgets_spends_both():
@@ -61,6 +62,16 @@ def test_budgets_follow_what_is_told_of_them():
     assert names(budgets) == ["p", "q", "r"]
     budgets.on_event(Changed(budget(2, "a", app="x")))
     budgets.on_event(Deleted(budget(0, "b", app="y")))
+    assert names(budgets) == []
+
+
+def test_only_so_many_budgets_of_a_namespace_are_heeded_and_those_of_others_are_not_counted():
+    elsewhere = replace(budget(0, app="x"), namespace="e")
+    others = [budget(1, f"b{number}", app="z") for number in range(1000)]
+    budgets = Budgets([*others[1:], budget(0, app="x")])
+    budgets.on_event(Changed(elsewhere))
+    assert names(budgets) == ["p", "q"]
+    budgets.on_event(Listed((*others, budget(0, app="x"))))
     assert names(budgets) == []
 
 

@@ -139,7 +139,7 @@ async def test_pods_that_no_budget_allows_to_evict_stay_when_others_help():
         await budget(w, "b", 0, app="guarded")
         await guarded_and_free(w)
         budgets = w.extender.preempting.budgets
-        await until(lambda: bool(budgets._budgets))
+        await until(lambda: bool(budgets._namespaces))
         assert await counted(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
         await create(w, "higher", 9_000, priority=10)
         assert await counted(w, "higher", w1=["idle"]) == {"w1": (["free", "guarded", "idle"], 1)}
@@ -165,7 +165,7 @@ async def test_budgets_of_before_are_heeded_while_they_cannot_be_read():
     async with world("w1") as w:
         await budget(w, "b", 0, app="guarded")
         budgets = w.extender.preempting.budgets
-        await until(lambda: bool(budgets._budgets))
+        await until(lambda: bool(budgets._namespaces))
         w.api.budgets_refused = True
         await budget(w, "other", 0, app="other")  # upon which the watch is refused
         await guarded_and_free(w)
@@ -297,3 +297,21 @@ async def test_others_have_their_turns_while_a_node_with_many_victims_is_searche
             await asyncio.sleep(0)
         assert len((await preempting)["w1"]) == 14
         assert turns > 12
+
+
+async def test_others_have_their_turns_while_many_pods_of_a_node_are_compared_with_budgets():
+    async with world("w1") as w:
+        low = [f"low-{number}" for number in range(4)]
+        for name in low:
+            await place(w, name, "w1", 2_000)
+        await create(w, "high", 9_000, priority=9)
+        queue, turns = w.extender.preempting.queue, 0
+        looks = itertools.count()
+        queue.clock = lambda: float(next(looks))  # every look takes longer than a slice
+        preempting = asyncio.create_task(preempt(w, "high", w1=low))
+        while not preempting.done():
+            async with queue.turn("other"):
+                turns += 1
+            await asyncio.sleep(0)
+        assert sorted((await preempting)["w1"]) == low
+        assert turns > 2 * len(low)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.preemption import Occupant, Proposal, Victims, conclude, correct
 from k8s_rdma.core.types import PodUid
-from k8s_rdma.extender.preempt import Budgets
+from k8s_rdma.extender.preempt import Budgets, violating
 from k8s_rdma.kube.api import BudgetView
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def needing(amount: int, **frees: int):
 
 
 def choice(asked: Proposal, others: Iterable[Occupant], budgets: Budgets, fits) -> Victims | None:
-    return conclude(correct(asked, others, budgets.violating), fits)
+    others = list(others)
+    spent = {pod.uid: budgets.spent_by(pod) for pod in (*others, *asked.occupants.values())}
+    return conclude(correct(asked, others, partial(violating, spent=spent)), fits)
 
 
 def chosen(*args, budgets: Budgets | None = None) -> tuple[list[str], int] | None:

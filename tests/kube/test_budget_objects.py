@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import msgspec
 import pytest
 
@@ -42,3 +44,12 @@ def test_budget_tells_what_it_allows_and_who_is_disrupted_already():
 )
 def test_budget_selects_pods_as_kube_scheduler_reads_it(selector, labels, selected):
     assert view(selector=selector).selector(labels) is selected
+
+
+@pytest.mark.parametrize(("terms", "selected"), [(127, True), (100_000, False)])
+def test_budget_of_a_selector_without_end_is_of_no_pod_and_keeps_nothing_of_it(terms, selected):
+    """Whoever may make budgets decides how long they are, and all are compared with each pod of a node."""
+    absent = [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(terms)]
+    selector = view(selector={"matchLabels": {"a": "1"}, "matchExpressions": absent}).selector
+    assert selector({"a": "1"}) is selected
+    assert len(pickle.dumps(selector)) < 16_384

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar, cast
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+_MAX_BUDGETS = 1000
+"""Budgets of a namespace that are heeded: all are compared with each pod of a node, one pod after another."""
+
+
 class Budgets:
     """The budgets of the cluster; while they cannot be read, those of before.
 
@@ -52,33 +58,49 @@ class Budgets:
     def __init__(self, budgets: Iterable[BudgetView] = (), *, synced: bool = True) -> None:
         self.synced = synced
         self.awaited = False
-        self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+        self._list(budgets)
+
+    def _list(self, budgets: Iterable[BudgetView]) -> None:
+        self._namespaces: dict[str, dict[str, BudgetView]] = {}
+        for budget in budgets:
+            self._namespaces.setdefault(budget.namespace, {})[budget.name] = budget
 
     def on_event(self, event: Event[BudgetView]) -> None:
         """Handle an event of the watch."""
         match event:
             case Listed(budgets):
                 self.synced = True
-                self._budgets = {(budget.namespace, budget.name): budget for budget in budgets}
+                self._list(budgets)
             case Changed(budget):
-                self._budgets[budget.namespace, budget.name] = budget
+                self._namespaces.setdefault(budget.namespace, {})[budget.name] = budget
             case Deleted(budget):
-                self._budgets.pop((budget.namespace, budget.name), None)
+                remaining = self._namespaces.get(budget.namespace, {})
+                remaining.pop(budget.name, None)
+                if not remaining:
+                    self._namespaces.pop(budget.namespace, None)
 
-    def violating(self, pods: Iterable[Occupant]) -> Collection[PodUid]:
-        """The pods whose eviction, in this order, would violate a budget."""
-        allowed = {key: budget.allowed for key, budget in self._budgets.items()}
-        return {pod.uid for pod in pods if self._spend(pod, allowed)}
+    def spent_by(self, pod: Occupant) -> tuple[BudgetView, ...]:
+        """The budgets that the pod's eviction spends."""
+        if not pod.labels:
+            return ()
+        of_namespace = self._namespaces.get(pod.namespace, {}).values()
+        return tuple(
+            budget
+            for budget in islice(of_namespace, _MAX_BUDGETS)
+            if pod.name not in budget.disrupted and budget.selector(pod.labels)
+        )
 
-    def _spend(self, pod: Occupant, allowance: dict[tuple[str, str], int]) -> bool:
-        beyond = False
-        for key, budget in self._budgets.items():
-            if budget.namespace != pod.namespace or not pod.labels or not budget.selector(pod.labels):
-                continue
-            if pod.name not in budget.disrupted:
-                allowance[key] -= 1
-                beyond = beyond or allowance[key] < 0
-        return beyond
+
+def violating(pods: Iterable[Occupant], spent: Mapping[PodUid, Iterable[BudgetView]]) -> Collection[PodUid]:
+    """The pods whose eviction, in this order, would violate a budget. spent: by each pod's eviction."""
+    evictions: Counter[tuple[str, str]] = Counter()
+    beyond: dict[PodUid, None] = {}
+    for pod in pods:
+        for budget in spent.get(pod.uid, ()):
+            evictions[budget.namespace, budget.name] += 1
+            if evictions[budget.namespace, budget.name] > budget.allowed:
+                beyond[pod.uid] = None
+    return beyond.keys()
 
 
 async def follow_budgets(api: ClusterApi, budgets: Budgets, on_synced: Callable[[], None]) -> NoReturn:
@@ -194,6 +216,12 @@ class Preempting:
     async def _choose_on(
         self, pod: PendingPod, node: NodeName, proposal: Proposal, turn: Turn
     ) -> Victims | None:
+        lesser = self._lesser(pod, node)
+        spent: dict[PodUid, tuple[BudgetView, ...]] = {}
+        for occupant in (*lesser, *proposal.occupants.values()):
+            spent[occupant.uid] = self.budgets.spent_by(occupant)
+            await turn.give_way()
+
         async def fits(evicted: Collection[PodUid]) -> bool:
             await turn.give_way()
             snapshot = self._snapshot(pod, node, evicted)
@@ -201,7 +229,7 @@ class Preempting:
                 return False
             return self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, excluded=evicted) is None
 
-        return await _run(correct(proposal, self._lesser(pod, node), self.budgets.violating), fits)
+        return await _run(correct(proposal, lesser, partial(violating, spent=spent)), fits)
 
     def _places(
         self, pod: PendingPod, chosen: Mapping[NodeName, Victims]

@@ -36,6 +36,8 @@ _POD = ResourceDef("", "v1", "Pod")
 _OWN_PREFIX = "k8s-rdma.io/"
 _FINISHED = ("Succeeded", "Failed")
 _MAX_LABELS, _MAX_LABEL_CHARACTERS = 64, 4096
+_MAX_TERMS = 128
+"""Terms of a budget: its owner may write 100,000. One with more selects no pod, see `_labels`."""
 
 
 class Metadata(msgspec.Struct, omit_defaults=True):
@@ -373,6 +375,13 @@ class Selector(msgspec.Struct, frozen=True):
     matchLabels: dict[str, str] | None = None  # noqa: N815  the API's name
     matchExpressions: list[_Expression] | None = None  # noqa: N815  the API's name
 
+    @property
+    def terms(self) -> int:
+        """The number of labels, expressions and values that there are to be compared."""
+        expressions = self.matchExpressions or ()
+        values = sum(len(expression.values or ()) for expression in expressions)
+        return len(self.matchLabels or ()) + len(expressions) + values
+
 
 class _Spec(msgspec.Struct, frozen=True):
     selector: Selector | None = None
@@ -403,10 +412,11 @@ class BudgetObject(msgspec.Struct, NamespacedResourceG):
 
     def view(self) -> BudgetView:
         """Return the object as a value."""
+        selector = self.spec.selector or Selector()
         return BudgetView(
             namespace=self.metadata.namespace or "",
             name=self.metadata.name,
-            selector=partial(_selects, self.spec.selector or Selector()),
+            selector=partial(_selects, selector if selector.terms <= _MAX_TERMS else Selector()),
             allowed=self.status.disruptionsAllowed,
             disrupted=frozenset(self.status.disruptedPods or ()),
         )
