@@ -72,13 +72,13 @@ class KnowingCluster:
         self.asked.append(pod)
         return self._annotations
 
-    def claims(self) -> Mapping[PodUid, Placement]:
+    def placements(self) -> Mapping[PodUid, Placement]:
         return {}
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
         raise NotImplementedError
 
-    async def claims_known(self) -> None:
+    async def wait_listed(self) -> None:
         pass
 
     def lasting_pods(self) -> Set[PodUid]:
@@ -116,18 +116,18 @@ class PlacingCluster(KnowingCluster):
 
     def __init__(self) -> None:
         super().__init__({})
-        self.placements: dict[PodUid, Placement] = {}
+        self.known: dict[PodUid, Placement] = {}
         self._change = asyncio.Event()
 
     def place(self, placement: Placement, uid: PodUid = POD) -> None:
-        self.placements = {**self.placements, uid: placement}
+        self.known = {**self.known, uid: placement}
         change, self._change = self._change, asyncio.Event()
         change.set()
 
-    def claims(self) -> Mapping[PodUid, Placement]:
-        return self.placements
+    def placements(self) -> Mapping[PodUid, Placement]:
+        return self.known
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
-        while self.placements == previous:
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        while self.known == previous:
             await self._change.wait()
-        return self.placements
+        return self.known

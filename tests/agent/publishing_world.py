@@ -64,23 +64,23 @@ class Promises(NoCluster):
     """`Cluster` of which a test says which pods there are."""
 
     def __init__(self) -> None:
-        self._claims: dict[PodUid, Placement] = {}
+        self._placements: dict[PodUid, Placement] = {}
         self._change = asyncio.Event()
 
     def promise(self, *uids: str) -> None:
         """These pods have a placement here now."""
         placement = Placement(node=NodeName("w1"), interfaces=())
-        self._claims = {PodUid(uid): placement for uid in uids}
+        self._placements = {PodUid(uid): placement for uid in uids}
         change, self._change = self._change, asyncio.Event()
         change.set()
 
-    def claims(self) -> Mapping[PodUid, Placement]:
-        return self._claims
+    def placements(self) -> Mapping[PodUid, Placement]:
+        return self._placements
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
-        while self._claims == previous:
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        while self._placements == previous:
             await self._change.wait()
-        return self._claims
+        return self._placements
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 
 from agent.cluster_world import NODE, URL, refusal, world
 from factories import pod as someones_pod
-from k8s_rdma.agent.cluster.api_cluster import CLAIMS_S, open_client
+from k8s_rdma.agent.cluster.api_cluster import FIRST_LIST_S, open_client
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -72,15 +72,15 @@ async def test_claims_are_the_placements_of_bound_unfinished_pods_of_this_node(t
         first, other = await w.run_pod("first"), await w.run_pod("other", node="w2")
         promised = await w.promise(first)
         await w.promise(other)
-        await w.until(lambda: w.cluster.claims() == {first.uid: promised})
+        await w.until(lambda: w.cluster.placements() == {first.uid: promised})
         late = await w.run_pod("late")
         promised_late = await w.promise(late, rate=7)
-        await w.until(lambda: w.cluster.claims() == {first.uid: promised, late.uid: promised_late})
-        before = w.cluster.claims()
+        await w.until(lambda: w.cluster.placements() == {first.uid: promised, late.uid: promised_late})
+        before = w.cluster.placements()
         await w.patch(f"{URL}/first/status", {"status": {"phase": "Succeeded"}})
-        await w.until(lambda: w.cluster.claims() == {late.uid: promised_late})
+        await w.until(lambda: w.cluster.placements() == {late.uid: promised_late})
         await w.delete(late)
-        await w.until(lambda: w.cluster.claims() == {})
+        await w.until(lambda: w.cluster.placements() == {})
         assert before == {first.uid: promised, late.uid: promised_late}
 
 
@@ -89,13 +89,13 @@ async def test_claims_are_not_what_anybody_wrote_where_placements_are_signed(tmp
         forged, honest = await w.run_pod("forged"), await w.run_pod("honest")
         await w.promise(forged, key=PlacementKeys.shared(b"another key"))
         promised = await w.promise(honest)
-        await w.until(lambda: w.cluster.claims() == {honest.uid: promised})
+        await w.until(lambda: w.cluster.placements() == {honest.uid: promised})
         copied = w.pod("honest")["metadata"]["annotations"]
         await w.annotate(forged, copied)
         late = await w.run_pod("late")
         promised_late = await w.promise(late)
-        await w.until(lambda: late.uid in w.cluster.claims())
-        assert w.cluster.claims() == {honest.uid: promised, late.uid: promised_late}
+        await w.until(lambda: late.uid in w.cluster.placements())
+        assert w.cluster.placements() == {honest.uid: promised, late.uid: promised_late}
 
 
 async def test_claims_that_nobody_signs_count_if_they_give_what_the_pod_asks_for(tmp_path):
@@ -106,7 +106,7 @@ async def test_claims_that_nobody_signs_count_if_they_give_what_the_pod_asks_for
         )
         await w.bind(greedy, rate=900)
         promised = await w.bind(honest, rate=100)
-        await w.until(lambda: w.cluster.claims() == {honest.uid: promised})
+        await w.until(lambda: w.cluster.placements() == {honest.uid: promised})
 
 
 async def test_claims_are_not_what_was_written_after_the_binding_where_nobody_signs(tmp_path):
@@ -114,26 +114,26 @@ async def test_claims_are_not_what_was_written_after_the_binding_where_nobody_si
         bare = await w.run_pod("bare")
         bound = await w.run_pod("bound", node="", annotations=REQUEST)
         promised = await w.bind(bound, rate=100)
-        await w.until(lambda: w.cluster.claims() == {bound.uid: promised})
+        await w.until(lambda: w.cluster.placements() == {bound.uid: promised})
         for pod in (bare, bound):
             await w.annotate(pod, {"rdma_interfaces_required": '[{"min_tx_rate": 900}]'})
             await w.promise(pod, key=None, rate=900)
         last = await w.run_pod("last", node="", annotations=REQUEST)
         promised_last = await w.bind(last, rate=100)
-        await w.until(lambda: last.uid in w.cluster.claims())
-        assert w.cluster.claims() == {bound.uid: promised, last.uid: promised_last}
+        await w.until(lambda: last.uid in w.cluster.placements())
+        assert w.cluster.placements() == {bound.uid: promised, last.uid: promised_last}
 
 
 async def test_claim_is_of_the_latest_generation_and_a_replay_of_an_earlier_one_is_reported(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         first = await w.promise(pod, rate=100)
-        await w.until(lambda: w.cluster.claims() == {pod.uid: first})
-        waiting = asyncio.ensure_future(w.cluster.wait_for_claims(w.cluster.claims()))
+        await w.until(lambda: w.cluster.placements() == {pod.uid: first})
+        waiting = asyncio.ensure_future(w.cluster.wait_for_placements(w.cluster.placements()))
         second = await w.promise(pod, rate=300, generation=2)
         assert await waiting == {pod.uid: second}
         await w.annotate(pod, {PLACEMENT_ANNOTATION: None})
-        await w.until(lambda: w.cluster.claims() == {})
+        await w.until(lambda: w.cluster.placements() == {})
         await w.promise(pod, rate=100)
         await w.until(w.events)
         [event] = w.events()
@@ -142,14 +142,14 @@ async def test_claim_is_of_the_latest_generation_and_a_replay_of_an_earlier_one_
             "its placement is of generation 0, and there was generation 2, which stands"
         )
         await w.promise(pod, rate=300, generation=2)
-        await w.until(lambda: w.cluster.claims() == {pod.uid: second})
+        await w.until(lambda: w.cluster.placements() == {pod.uid: second})
 
 
 async def test_claim_that_nobody_signs_has_no_generation(tmp_path):
     async with world(tmp_path, key=None) as w:
         pod = await w.run_pod(node="", annotations=REQUEST)
         promised = await w.bind(pod, rate=100, generation=5)
-        await w.until(lambda: w.cluster.claims() == {pod.uid: replace(promised, generation=0)})
+        await w.until(lambda: w.cluster.placements() == {pod.uid: replace(promised, generation=0)})
 
 
 async def test_consumers_are_the_unfinished_pods_of_this_node_with_their_resource_claims(tmp_path):
@@ -219,16 +219,16 @@ async def test_claim_ends_when_the_placement_is_taken_from_the_pod(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         await w.promise(pod)
-        await w.until(lambda: bool(w.cluster.claims()))
+        await w.until(lambda: bool(w.cluster.placements()))
         await w.annotate(pod, {"k8s-rdma.io/placement": None})
-        await w.until(lambda: not w.cluster.claims())
+        await w.until(lambda: not w.cluster.placements())
 
 
 async def test_claims_stand_while_the_watch_is_lost_and_are_true_again_afterwards(tmp_path):
     async with world(tmp_path) as w:
         stays, goes = await w.run_pod("stays"), await w.run_pod("goes")
         promised, other = await w.promise(stays), await w.promise(goes)
-        await w.until(lambda: w.cluster.claims() == {stays.uid: promised, goes.uid: other})
+        await w.until(lambda: w.cluster.placements() == {stays.uid: promised, goes.uid: other})
 
         def away(request):
             return Response(status=500, body=b"away") if request.path == "/api/v1/pods" else None
@@ -238,21 +238,21 @@ async def test_claims_stand_while_the_watch_is_lost_and_are_true_again_afterward
         await w.delete(goes)
         before = w.asked("GET", "/api/v1/pods")
         await w.until(lambda: w.asked("GET", "/api/v1/pods") > before + 3)
-        assert w.cluster.claims() == {stays.uid: promised, goes.uid: other}
+        assert w.cluster.placements() == {stays.uid: promised, goes.uid: other}
         assert max(w.clock.paused) > 1
         w.fault = None
-        await w.until(lambda: w.cluster.claims() == {stays.uid: promised})
+        await w.until(lambda: w.cluster.placements() == {stays.uid: promised})
 
 
 async def test_nothing_is_claimed_and_nothing_fails_before_the_api_server_answers(tmp_path):
     async with world(tmp_path) as w:
         w.fault = lambda request: refusal(403, "forbidden")
-        assert w.cluster.claims() == {}
+        assert w.cluster.placements() == {}
         await w.until(lambda: w.asked("GET", "/api/v1/pods") > 3)
         w.fault = None
         pod = await w.run_pod()
         promised = await w.promise(pod)
-        await w.until(lambda: w.cluster.claims() == {pod.uid: promised})
+        await w.until(lambda: w.cluster.placements() == {pod.uid: promised})
 
 
 async def test_claims_are_waited_for_until_they_were_told_once(tmp_path):
@@ -261,17 +261,17 @@ async def test_claims_are_waited_for_until_they_were_told_once(tmp_path):
         pod = await w.run_pod()
         promised = await w.promise(pod)
         w.fault = None
-        await w.cluster.claims_known()
-        assert w.cluster.claims() == {pod.uid: promised}
+        await w.cluster.wait_listed()
+        assert w.cluster.placements() == {pod.uid: promised}
 
 
 async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tells_them(tmp_path):
     async with world(tmp_path) as w:
         w.fault = lambda request: refusal(403, "forbidden")
-        async with asyncio.timeout(1.9 * CLAIMS_S):
-            await w.cluster.claims_known()
-            await w.cluster.claims_known()
-        assert w.cluster.claims() == {}
+        async with asyncio.timeout(1.9 * FIRST_LIST_S):
+            await w.cluster.wait_listed()
+            await w.cluster.wait_listed()
+        assert w.cluster.placements() == {}
 
 
 async def test_agent_without_credentials_loads_no_client():

@@ -365,13 +365,13 @@ async def test_nothing_is_tried_any_longer_for_a_pod_that_is_gone(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         await w.promise(pod)
-        await w.until(lambda: bool(w.cluster.claims()))
+        await w.until(lambda: bool(w.cluster.placements()))
         w.fault = lambda request: Response(status=500, body=b"") if request.method == "PATCH" else None
         w.clock.goes_on.clear()
         w.cluster.attached(given(pod), {})
         await w.until(lambda: 1 in w.clock.paused)
         await w.delete(pod)
-        await w.until(lambda: not w.cluster.claims())
+        await w.until(lambda: not w.cluster.placements())
         w.fault = None
         before = w.asked("PATCH", "/p")
         w.clock.goes_on.set()

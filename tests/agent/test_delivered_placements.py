@@ -81,14 +81,14 @@ def run(machine: Machine, scenario: Callable[[Delivered], Awaitable[None]], keys
             it = Delivered(machine, node, cluster, live)
             await scenario(it)
             await verbs.delete(call("DEL", "c1", uid=P), "net")
-            assert cluster.claims() == {}
+            assert cluster.placements() == {}
 
     asyncio.run(main())
 
 
 def test_rates_of_a_running_pod_are_those_of_its_delivered_placement(machine: Machine) -> None:
     async def scenario(it: Delivered) -> None:
-        waiting = asyncio.ensure_future(it.cluster.wait_for_claims(it.cluster.claims()))
+        waiting = asyncio.ensure_future(it.cluster.wait_for_placements(it.cluster.placements()))
         it.cluster.deliver(document(700, 1))
         assert await waiting == {P: placed(700, 1)}
         assert await it.live.change_all() is None
@@ -120,7 +120,7 @@ def test_placement_that_does_not_count_is_refused_and_changes_nothing(
 ) -> None:
     async def scenario(it: Delivered) -> None:
         assert why in it.refused(text)
-        assert it.cluster.claims() == {}
+        assert it.cluster.placements() == {}
         await it.live.change_all()
         assert it.rates() == [(0, 500)]
 

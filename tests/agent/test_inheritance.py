@@ -78,10 +78,10 @@ class Promising:
         self._promises = {PodUid(uid): placement for uid, placement in promises.items()}
         self._known = False
 
-    def claims(self) -> dict[PodUid, Placement]:
+    def placements(self) -> dict[PodUid, Placement]:
         return self._promises if self._known else {}
 
-    async def claims_known(self) -> None:
+    async def wait_listed(self) -> None:
         self._known = True
 
     def attached(self, *_: object) -> None:

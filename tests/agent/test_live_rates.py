@@ -429,7 +429,7 @@ def test_replay_of_an_earlier_placement_by_a_new_sandbox_is_refused(machine: Mac
         receipt = await it.add(FIRST)
         await it.change(SECOND)
         machine.hardware.destroy_namespace(receipt.netns)
-        it.cluster.placements = {}
+        it.cluster.known = {}
         with pytest.raises(K8sRdmaError, match="of generation 0, and generation 1 was programmed"):
             await it.add_with(FIRST, "c2")
         receipt = await it.add_with(SECOND, "c2")

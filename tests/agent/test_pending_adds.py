@@ -28,10 +28,10 @@ class SlowCluster(NoCluster):
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
-        await self.claims_known()
+        await self.wait_listed()
         return ASKED
 
-    async def claims_known(self) -> None:
+    async def wait_listed(self) -> None:
         self.asked.set()
         await self.may_answer.wait()
 

@@ -50,7 +50,7 @@ def kubelet(machine: Machine) -> FakePodResources:
 class PromisingCluster(KnowingCluster):
     """Another pod was promised 60,000 Mb/s of the PF."""
 
-    def claims(self) -> Mapping[PodUid, Placement]:
+    def placements(self) -> Mapping[PodUid, Placement]:
         placed = PlacedInterface(pf=PF0, min_tx_rate_mbps=60_000)
         return {PodUid("uid-other"): Placement(node=NodeName("w1"), interfaces=(placed,))}
 

@@ -68,7 +68,7 @@ class Pod(MortalPod):
         self.cluster.place(placement, self.uid)
 
     def add(self, network: str) -> Coroutine[Any, Any, Any]:
-        text = encode(self.cluster.placements[self.uid], self.uid, KEY)
+        text = encode(self.cluster.placements()[self.uid], self.uid, KEY)
         annotations = {PLACEMENT_ANNOTATION: text, "k8s.v1.cni.cncf.io/networks": ", ".join(NETWORKS)}
         conf = {"cniVersion": "1.1.0", "name": network, "type": "k8s-rdma-cni", "ipam": {"type": "book"}}
         stdin = json.dumps(conf | {"runtimeConfig": {ANNOTATIONS: annotations}}).encode()
@@ -230,7 +230,7 @@ class Interleaving(RuleBasedStateMachine):
     def holds(self) -> None:
         node = self.world.node
         for receipt in node.ledger.receipts.values():
-            placed = self.cluster.placements[receipt.pod.uid]
+            placed = self.cluster.placements()[receipt.pod.uid]
             assert receipt.generation <= placed.generation
             if receipt.change is None and not node.is_unfinished(receipt):
                 for interface in receipt.interfaces:
@@ -240,7 +240,7 @@ class Interleaving(RuleBasedStateMachine):
 
     def _place(self, which: int, least: list[int], *, capped: bool) -> None:
         pod = self.pods[which]
-        current = self.cluster.placements[pod.uid]
+        current = self.cluster.placements()[pod.uid]
         target = placement(current.generation + 1, *((rate, max(rate, 7) if capped else 0) for rate in least))
         pod.place(replace(target, interfaces=target.interfaces[: len(current.interfaces)]))
 

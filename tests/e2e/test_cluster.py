@@ -94,7 +94,7 @@ async def cluster_of(node: Node, **settings: object) -> AsyncIterator[Cluster]:
 
 def listed(node: Node) -> list[int]:
     """How many claims each of the agent's lists of its pods had."""
-    return [line["claims"] for line in node.log() if line["event"] == "pods_listed"]
+    return [line["placements"] for line in node.log() if line["event"] == "pods_listed"]
 
 
 def test_annotation_that_the_runtime_does_not_tell_comes_from_the_api_server(make_node: MakeNode) -> None:

@@ -423,7 +423,7 @@ class Cluster:
     def program(self, name: str, *, fails: bool = False) -> None:
         """Have the node's agent program what was delivered, if that fits beside what others have."""
         node, uid = NodeName(self.node_of(name) or ""), PodUid(self.pods[name])
-        placement = self.agents[node].claims().get(uid) if node in self.agents else None
+        placement = self.agents[node].placements().get(uid) if node in self.agents else None
         if placement is None or placement.generation <= self.generations[uid]:
             return
         held: Held = [(each.pf, each.min_tx_rate_mbps) for each in placement.interfaces]

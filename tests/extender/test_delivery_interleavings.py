@@ -75,7 +75,7 @@ def _delivered(cluster: Cluster) -> dict[tuple[NoCluster, str], int]:
     return {
         (agent, uid): placement.generation
         for agent in cluster.agents.values()
-        for uid, placement in agent.claims().items()
+        for uid, placement in agent.placements().items()
     }
 
 
@@ -112,10 +112,10 @@ def _forge(cluster: Cluster, text: str) -> None:
     generation = f'"generation":{promise.placement.generation}'
     later = text.replace(generation, f'"generation":{promise.placement.generation + 1}')
     for forged in (unsigned, encode(promise.placement, promise.uid, OTHER_KEY), later):
-        before = cluster.agents[W1].claims()
+        before = cluster.agents[W1].placements()
         cluster.delivered.append(forged)
         assert cluster.deliver(W1, forged), forged
-        assert cluster.agents[W1].claims() == before
+        assert cluster.agents[W1].placements() == before
         del cluster.delivered[-2:]
 
 

@@ -105,12 +105,12 @@ class LiveRates:
     async def run(self, reporter: Reporter) -> NoReturn:
         """Change rates until cancelled. reporter: reports the outcome, and changes of the node."""
         while True:
-            placements, report = self._cluster.claims(), reporter.now()
+            placements, report = self._cluster.placements(), reporter.now()
             problems, changed = self.problems(), self.changed
             retry_s = await self.change_all()
             if (problems, changed) != (self.problems(), self.changed):
                 await reporter.publish()
-            waits = [self._cluster.wait_for_claims(placements), reporter.wait_for_change(report)]
+            waits = [self._cluster.wait_for_placements(placements), reporter.wait_for_change(report)]
             await wait_for_first(*waits, *([] if retry_s is None else [self._pause(retry_s)]))
 
     async def change_all(self) -> float | None:
@@ -123,7 +123,7 @@ class LiveRates:
 
     def _waiting(self) -> list[Pod]:
         """List the pods with other rates than those of their placements, or an incomplete change."""
-        placements = self._cluster.claims()
+        placements = self._cluster.placements()
         return list(
             dict.fromkeys(
                 receipt.pod
@@ -138,7 +138,7 @@ class LiveRates:
 
     async def _change(self, pod: Pod) -> float | None:
         """Change the rates of a pod if that is due. Returns the time until it is tried again, if it is."""
-        placement = self._cluster.claims().get(pod.uid)
+        placement = self._cluster.placements().get(pod.uid)
         generation = placement.generation if placement else 0
         delay_s = self._delay_s(pod, generation)
         if delay_s > 0:

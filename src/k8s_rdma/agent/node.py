@@ -181,7 +181,7 @@ class Adopted:
 class Node:
     """One node's devices and their allocation.
 
-    claims: known placements of the node's bound, unfinished pods, which no other pod gets; set whenever more
+    placements: those known of the node's bound, unfinished pods, which no other pod gets; set whenever more
         are known.
     caps: the state of caps that software enforces; see `restore_caps`.
     addresses: of attachments by interface, with prefix lengths; none of those made before this process.
@@ -213,7 +213,7 @@ class Node:
         self.scanner = Scanner(kernel, self._classified)
         self.deferred_deletes = deferred_deletes
         self._ledger_store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
-        self.claims: Mapping[PodUid, Placement] = {}
+        self.placements: Mapping[PodUid, Placement] = {}
         self.caps = ObservedCaps()
         self.addresses: dict[Attachment, Mapping[str, tuple[str, ...]]] = {}
         self.hardware: Hardware = self.scanner.scan()
@@ -379,8 +379,8 @@ class Node:
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if sandbox.promised:
             return self._with_promised(sandbox, request, promised, ledger)
-        other_claims = outstanding(self.claims, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
-        admitted = ledger.with_admitted(self.claims)
+        others = outstanding(self.placements, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
+        admitted = ledger.with_admitted(self.placements)
         if sandbox.devices:
             return held_interfaces(
                 node=self.name,
@@ -390,7 +390,7 @@ class Node:
                 ledger=ledger,
                 promised=promised,
                 admitted=admitted,
-                outstanding=other_claims,
+                outstanding=others,
                 ifnames=sandbox.ifnames,
                 entries=sandbox.entries,
             )
@@ -401,7 +401,7 @@ class Node:
             hardware=self.hardware,
             ledger=ledger,
             admitted=admitted,
-            outstanding=other_claims,
+            outstanding=others,
             sibling_pfs=sibling_pfs(ledger, requester=sandbox.pod.uid, entries=sandbox.entries),
             gpus=sandbox.gpus,
         )

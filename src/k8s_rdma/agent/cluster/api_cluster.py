@@ -80,23 +80,23 @@ class Cluster(Protocol):
         """
         ...
 
-    def claims(self) -> Mapping[PodUid, Placement]:
+    def placements(self) -> Mapping[PodUid, Placement]:
         """Return the known placements of this node's bound, unfinished pods.
 
         The mapping never changes, so that other threads may read it.
         """
         ...
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
-        """Wait until the claims differ from the previous ones, and return them."""
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        """Wait until the placements differ from the previous ones, and return them."""
         ...
 
     def deliver(self, text: bytes) -> None:
         """Take a later placement of a pod. K8sRdmaError says why it does not count."""
         ...
 
-    async def claims_known(self) -> None:
-        """Wait a short while for the first list of claims; pods also start without."""
+    async def wait_listed(self) -> None:
+        """Wait a short while for the first list of placements; pods also start without."""
         ...
 
     def lasting_pods(self) -> Set[PodUid]:
@@ -178,21 +178,21 @@ class NodePods:
         self._time = time
         self._generations: dict[PodUid, int] = {}
         self._pods: dict[PodUid, Placement | None] = {}
-        self._claims: Mapping[PodUid, Placement] = {}
+        self._placements: Mapping[PodUid, Placement] = {}
         self._consumers: Consumers | None = None
         self._caps: CapsRequests = {}
         self._terminating: Set[PodUid] = frozenset()
         self._change = asyncio.Event()
 
-    def claims(self) -> Mapping[PodUid, Placement]:
+    def placements(self) -> Mapping[PodUid, Placement]:
         """Return the placements of this node's unfinished pods, in a mapping that never changes."""
-        return self._claims
+        return self._placements
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
-        """Implement `Cluster.wait_for_claims`."""
-        while self._claims == previous:
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+        """Implement `Cluster.wait_for_placements`."""
+        while self._placements == previous:
             await self._change.wait()
-        return self._claims
+        return self._placements
 
     def lasting_pods(self) -> Set[PodUid]:
         """Implement `Cluster.lasting_pods`."""
@@ -232,7 +232,7 @@ class NodePods:
                     handle_item("pods", self._on_update, pod)
                 self._set_consumers({}, pods)
                 self.listed.set()
-                _log.info("pods_listed", pods=len(pods), claims=len(self._claims))
+                _log.info("pods_listed", pods=len(pods), placements=len(self._placements))
             case Changed(pod):
                 self._on_update(pod)
                 self._set_consumers(self._consumers_beside(pod), (pod,))
@@ -280,7 +280,7 @@ class NodePods:
 
     def _know(self, pods: dict[PodUid, Placement | None]) -> None:
         self._pods = pods
-        self._claims = {uid: promise for uid, promise in pods.items() if promise is not None}
+        self._placements = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
         """Read a pod's placement by the same rules as an ADD (`agent.cni.pod_request`)."""
@@ -312,8 +312,8 @@ COMPONENT = "k8s-rdma-agent"
 ANNOTATIONS_S = 5.0
 """The longest wait of an ADD for a pod's annotations; the runtime's own deadline is minutes."""
 
-CLAIMS_S = 2.0
-"""The longest wait of ADDs without a placement for the first list of claims, once after a start."""
+FIRST_LIST_S = 2.0
+"""The longest wait of ADDs without a placement for the first list of pods, once after a start."""
 
 PATIENCE_S = 30.0
 """The time after which passing refusals are reported as well."""
@@ -362,25 +362,25 @@ class ApiCluster:
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
         return found.annotations
 
-    def claims(self) -> Mapping[PodUid, Placement]:
-        """Return the claims of the last list and watch; none before the first list."""
-        return self._pods.claims()
+    def placements(self) -> Mapping[PodUid, Placement]:
+        """Return the placements of the last list and watch; none before the first list."""
+        return self._pods.placements()
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
         """Wait for a change of the last list and watch; see `NodePods`."""
-        return await self._pods.wait_for_claims(previous)
+        return await self._pods.wait_for_placements(previous)
 
     def deliver(self, text: bytes) -> None:  # noqa: ARG002 - the Protocol's
         """Refuse: placements come from the API server."""
         msg = "the agent follows its pods' placements in the API server, and takes none from elsewhere"
         raise K8sRdmaError(msg, reason=Reason.NOT_ALLOWED)
 
-    async def claims_known(self) -> None:
-        """Wait for the first list, `CLAIMS_S` at most; after one time-out calls return at once."""
+    async def wait_listed(self) -> None:
+        """Wait for the first list, `FIRST_LIST_S` at most; after one time-out calls return at once."""
         if self._waited_in_vain:
             return
         try:
-            async with asyncio.timeout(CLAIMS_S):
+            async with asyncio.timeout(FIRST_LIST_S):
                 await self._pods.listed.wait()
         except TimeoutError:
             self._waited_in_vain = True

@@ -68,11 +68,11 @@ class NoCluster:
             msg = f"placement: of generation {placement.generation}, and there was generation {latest}"
             raise K8sRdmaError(msg, reason=Reason.STALE_PLACEMENT)
         if placement != delivered:
-            self._placements = {**self.claims(), uid: placement}
+            self._placements = {**self.placements(), uid: placement}
             change, self._change = self._change, asyncio.Event()
             change.set()
 
-    def claims(self) -> Mapping[PodUid, Placement]:
+    def placements(self) -> Mapping[PodUid, Placement]:
         """Return the delivered placements of pods that have interfaces here."""
         if self._placements and (ended := self._placements.keys() - self._generations().keys()):
             self._placements = {
@@ -80,11 +80,11 @@ class NoCluster:
             }
         return self._placements
 
-    async def wait_for_claims(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
+    async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
         """Wait until the delivered placements differ from the previous ones, and return them."""
-        while self.claims() == previous:
+        while self.placements() == previous:
             await self._change.wait()
-        return self.claims()
+        return self.placements()
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         """Refuse: there is no API server."""
@@ -96,7 +96,7 @@ class NoCluster:
         )
         raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
-    async def claims_known(self) -> None:
+    async def wait_listed(self) -> None:
         """Return at once: there is no list of placements."""
 
     def lasting_pods(self) -> Set[PodUid]:

@@ -155,7 +155,7 @@ class StatusPublisher:
         self._api = api
         self._reports = reports
         self._cluster = cluster
-        self._claims = cluster.claims()
+        self._placements = cluster.placements()
         self._own = own
         self._namespace = terms.lease_namespace
         self._renew_s = terms.renew_s
@@ -243,12 +243,12 @@ class StatusPublisher:
         await wait_for_first(
             self._reports.wait_for_change(self._published),
             self._time.pause(max(0.0, self._due() - self._time.monotonic())),
-            self._cluster.wait_for_claims(self._claims),
+            self._cluster.wait_for_placements(self._placements),
         )
-        claims = self._cluster.claims()
-        if self._claims.keys() - claims.keys():
+        placements = self._cluster.placements()
+        if self._placements.keys() - placements.keys():
             self._schedule_renewals()
-        self._claims = claims
+        self._placements = placements
         gap_s = self._next_write - self._time.monotonic()
         if gap_s > 0:
             await self._time.pause(gap_s)

@@ -148,7 +148,7 @@ class AddCommand:
         )
         policies = self._policy.policies()
         receipts = self._node.ledger.of_pod(call.pod.uid)
-        pod_request = pod_request.latest(self._cluster.claims().get(call.pod.uid), receipts)
+        pod_request = pod_request.latest(self._cluster.placements().get(call.pod.uid), receipts)
         pod_request = pod_request.permitted(policies, call.pod.namespace)
         if pod_request.ignored:
             _log.warning(
@@ -260,11 +260,11 @@ class AddCommand:
     async def _claim(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
         """Choose VFs and record them on disk, in place of the pod's VFs in sandboxes that no longer exist."""
         if part.annotated and part.promised is None:
-            await self._cluster.claims_known()
+            await self._cluster.wait_listed()
         async with AsyncExitStack() as locks:
             inherited = await self._stale_sandboxes.end(sandbox, locks, call.plugins)
             _require_waiting(call)
-            self._node.claims = self._cluster.claims()
+            self._node.placements = self._cluster.placements()
             receipt = await self._worker.run(self._prepare, sandbox, part, inherited)
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
