@@ -101,7 +101,7 @@ class Machine:
         self.rdma = rdma
         self.pfs = pfs
         self.boot()
-        self.claims = self.pod_changes = 0
+        self.prepared = self.pod_changes = 0
         self.cluster: Cluster = NoCluster()
         self.policies = EVERYTHING
         self.memlock, self.memlock_hook = 0, ""
@@ -152,7 +152,7 @@ class Machine:
         )
         devices = PodDeviceLookup(self.kubelet, self.resources, self.locate)
         agent = build_agent(
-            host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.claim
+            host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.count_prepared
         )
         self.specifications = agent.specifications
         self.claim_commands = agent.claims
@@ -165,12 +165,12 @@ class Machine:
     def pods_changed(self) -> None:
         self.pod_changes += 1
 
-    async def claim(self) -> None:
-        self.claims += 1
-        await self.on_claim()
+    async def count_prepared(self) -> None:
+        self.prepared += 1
+        await self.on_prepared()
 
-    async def on_claim(self) -> None:
-        """What a test wants to happen while the claim is on disk and nothing given."""
+    async def on_prepared(self) -> None:
+        """What a test wants to happen while the receipt is on disk and nothing given."""
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:

@@ -195,7 +195,7 @@ def test_adopt_holds_up_no_pod_for_longer_than_one_vf_takes(machine: Machine) ->
         async def claimed() -> None:
             left.append(len(it.rates()))
 
-        machine.on_claim = claimed
+        machine.on_prepared = claimed
         adopting = asyncio.create_task(it.adoption.call(request))
         await it.verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
         reply = decode_adopted(await adopting)

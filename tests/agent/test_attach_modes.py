@@ -238,7 +238,7 @@ def test_add_with_a_delegate_that_a_crash_cut_short_is_undone_by_the_next_start(
             machine.kernel.fail(times=99)
             raise Crash
 
-        machine.on_claim = crash
+        machine.on_prepared = crash
         main.speak(("1.0.0",), DEL="exit 1")
         delegating = conf("1.0.0", delegate={"type": "main"}, interfaceNames="rdma{i}")
         with pytest.raises(Crash):

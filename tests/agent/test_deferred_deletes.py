@@ -252,11 +252,11 @@ def test_what_is_being_added_is_left_alone_and_ended_afterwards(machine: Machine
         with machine.running() as (node, verbs):
             seen: list[Any] = []
 
-            async def on_claim() -> None:
+            async def on_prepared() -> None:
                 leave(machine)
                 seen.append(await verbs.reconcile())
 
-            machine.on_claim = on_claim
+            machine.on_prepared = on_prepared
             await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
             assert seen == [False]
             assert await verbs.reconcile()

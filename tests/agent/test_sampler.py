@@ -175,7 +175,7 @@ def test_sample_waits_until_no_pod_does(machine: Machine) -> None:
                 await asyncio.sleep(0)
             assert not asked[0].done()
 
-        machine.on_claim = ask_meanwhile
+        machine.on_prepared = ask_meanwhile
         netns = machine.hardware.create_namespace()
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))
         told = await asked[0]
@@ -189,7 +189,7 @@ def test_sample_is_taken_though_pods_wait_when_that_lasts(machine: Machine) -> N
         async def wait_for_it() -> None:
             assert (await it.ask()).age_s == 0
 
-        machine.on_claim = wait_for_it
+        machine.on_prepared = wait_for_it
         netns = machine.hardware.create_namespace()
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))
 

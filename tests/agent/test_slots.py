@@ -312,7 +312,7 @@ def test_nothing_of_the_former_holder_is_told_while_the_next_one_is_being_attach
 
         with machine.running() as (_, verbs):
             await add(verbs, machine, "old")
-            machine.on_claim = look  # type: ignore[method-assign]
+            machine.on_prepared = look  # type: ignore[method-assign]
             await add(verbs, machine, "new")
         assert seen == [{}]
 

@@ -336,9 +336,9 @@ def test_attachment_that_is_being_made_is_left_alone(machine: Machine) -> None:
             assert not await it.verbs.restore_caps()
             assert machine.kernel.looks_inside == 0
 
-        machine.on_claim = look
+        machine.on_prepared = look
         await it.add()
-        assert machine.claims == 1
+        assert machine.prepared == 1
 
     run(machine, scenario)
 

@@ -135,7 +135,7 @@ def test_look_waits_while_an_attachment_is_made(machine: Machine) -> None:
             await machine.worker.run(lambda: None)  # a look that did not wait would have been before it
             assert it.looks == before
 
-        machine.on_claim = change_and_settle
+        machine.on_prepared = change_and_settle
         netns = machine.hardware.create_namespace()
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))
         assert await it.patience.next() == RECONCILE_S

@@ -574,11 +574,11 @@ def test_reconcile_leaves_an_add_alone_that_ended_well_meanwhile(machine: Machin
             machine.hardware.destroy_namespace(orphan)
             claimed, go_on = asyncio.Event(), asyncio.Event()
 
-            async def on_claim() -> None:
+            async def on_prepared() -> None:
                 claimed.set()
                 await go_on.wait()
 
-            machine.on_claim = on_claim
+            machine.on_prepared = on_prepared
             adding = asyncio.create_task(verbs.add(call("ADD", "new", "u2"), alive, machine.stdin(asks({}))))
             await claimed.wait()
             reconciling = asyncio.create_task(verbs.reconcile())
@@ -598,11 +598,11 @@ def test_collect_leaves_an_add_alone_that_is_under_way(machine: Machine) -> None
             nothing_valid = machine.stdin(None, **{"cni.dev/valid-attachments": []})
             collecting: list[asyncio.Task[None]] = []
 
-            async def on_claim() -> None:
+            async def on_prepared() -> None:
                 collecting.append(asyncio.create_task(verbs.collect(call("GC"), nothing_valid)))
                 await asyncio.sleep(0)
 
-            machine.on_claim = on_claim
+            machine.on_prepared = on_prepared
             await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
             await collecting[0]
             assert len(node.ledger.receipts) == 1
@@ -660,13 +660,13 @@ def test_add_tells_of_its_claim_before_it_gives_anything(machine: Machine) -> No
     async def scenario() -> None:
         with machine.running() as (node, verbs):
 
-            async def on_claim() -> None:
+            async def on_prepared() -> None:
                 assert [receipt.phase for receipt in node.ledger.receipts.values()] == [Phase.PREPARED]
                 assert machine.kernel.applied == []
 
-            machine.on_claim = on_claim
+            machine.on_prepared = on_prepared
             await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
-            assert machine.claims == 1
+            assert machine.prepared == 1
 
     run(scenario)
 

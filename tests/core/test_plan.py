@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.plan import claims, configurations, undo
+from k8s_rdma.core.plan import configurations, separate_steps, undo
 from k8s_rdma.core.step import (
     BringHome,
     CapInterface,
@@ -86,7 +86,7 @@ def test_plan_caps_exactly_what_software_is_to_cap_between_its_move_and_its_bein
 def test_what_ends_an_attachment_leaves_caps_to_the_move_home(
     interfaces: tuple[AllocatedInterface, ...],
 ) -> None:
-    assert not [step for step in claims(receipt("a", *interfaces)) if isinstance(step, CapInterface)]
+    assert not [step for step in separate_steps(receipt("a", *interfaces)) if isinstance(step, CapInterface)]
 
 
 @given(INTERFACES)

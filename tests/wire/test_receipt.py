@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.placement import PlacedInterface
-from k8s_rdma.core.plan import claims
+from k8s_rdma.core.plan import separate_steps
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.linux.receipts import Receipts, decode_receipt, encode_receipt
 
@@ -33,7 +33,7 @@ def test_receipt_of_an_older_agent_has_what_was_asked_for_programmed() -> None:
     old = decode_receipt(OLD)
     assert [each.rate() for each in old.interfaces] == [VfRate(3, 150, 250), VfRate(0)]
     assert old.interfaces[0].placed() == PlacedInterface(pf=PF0, min_tx_rate_mbps=150, max_tx_rate_mbps=250)
-    assert SetRates(pf=PF0, rates=(VfRate(3, 150, 250),), previous=(VfRate(3),)) in claims(old)
+    assert SetRates(pf=PF0, rates=(VfRate(3, 150, 250),), previous=(VfRate(3),)) in separate_steps(old)
 
 
 def test_receipt_of_an_older_agent_is_loaded_from_its_ledger(tmp_path: Path) -> None:

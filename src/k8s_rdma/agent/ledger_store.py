@@ -190,8 +190,8 @@ class LedgerStore:
             del self._pending[container]
         self._unmark(container)
 
-    def claim(self, receipt: Receipt, other_receipts: Ledger, inherited: Collection[Attachment]) -> None:
-        """Record a claim, the end of the attachments it replaces, and the receipts that lose slots to it.
+    def prepare(self, receipt: Receipt, other_receipts: Ledger, inherited: Collection[Attachment]) -> None:
+        """Record a receipt, the end of the attachments it replaces, and the receipts that lose slots to it.
 
         other_receipts: the ledger without the inherited attachments. After a LedgerError nothing has changed.
         """

@@ -170,10 +170,10 @@ class Agent:
     claim_caps: ClaimCaps
 
 
-def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[None]]) -> Agent:
+def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitable[None]]) -> Agent:
     """Load the ledger and observe the hardware; nothing is changed yet.
 
-    on_claim: awaited after a claim is on disk, before anything moves to the pod.
+    on_prepared: awaited after a receipt is on disk, before anything moves to the pod.
     """
     node = Node(
         name=host.name,
@@ -198,7 +198,7 @@ def build_agent(host: Host, pods: PodSources, on_claim: Callable[[], Awaitable[N
     delete = DeleteCommand(access, host.plugins)
     commands = CniCommands(
         add=AddCommand(
-            access=access, plugins=host.plugins, pods=pods, delete_command=delete, on_claim=on_claim
+            access=access, plugins=host.plugins, pods=pods, delete_command=delete, on_prepared=on_prepared
         ),
         delete=delete,
         check=CheckCommand(access, host.plugins, pods.policy),
@@ -251,11 +251,11 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     )
     pods = PodSources(policy=policy, cluster=cluster, devices=pod_devices)
 
-    async def on_claim() -> None:
+    async def on_prepared() -> None:
         sandboxes.follow()
         await reporter.publish()
 
-    agent = await worker.run(build_agent, host, pods, on_claim)
+    agent = await worker.run(build_agent, host, pods, on_prepared)
     node, commands, specifications = agent.node, agent.commands, agent.specifications
     live_rates = agent.live_rates
     reporter = Reporter(

@@ -282,12 +282,12 @@ class Node:
         *,
         inherited: Collection[Attachment] = (),
     ) -> Receipt | Rejection:
-        """Choose VFs and record the claim on disk; nothing in the kernel has changed yet.
+        """Choose VFs and record them on disk; nothing in the kernel has changed yet.
 
         request, promised: the attachment's part of the pod's. Without any interface in it, the receipt
             records the delegate alone, and no hardware is needed.
         inherited: attachments of the pod's earlier sandboxes, released (`detach` and what follows) but not
-            forgotten. The new claim forgets them as it is recorded, so that no other pod gets their VFs; if
+            forgotten. One write replaces them by the new receipt, so that no other pod gets their VFs; if
             it fails, they stay.
 
         K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: a pod gets
@@ -307,7 +307,7 @@ class Node:
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
         receipt = replace(receipt, generation=promised.generation if promised else 0)
-        self._ledger_store.claim(receipt, ledger, inherited)
+        self._ledger_store.prepare(receipt, ledger, inherited)
         return receipt
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:

@@ -22,7 +22,7 @@ from k8s_rdma.core.kernel import (
     OtherMacError,
     Unreadable,
 )
-from k8s_rdma.core.plan import altered_caps, claims, software_capped, undo
+from k8s_rdma.core.plan import altered_caps, separate_steps, software_capped, undo
 from k8s_rdma.core.step import BringHome, SetRates, Step, UnbindVf, VfHome, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 
@@ -169,7 +169,7 @@ class _Rollback:
         """Apply all inverse steps. Returns the failed ones with their errors."""
         spare_names = {interface.vf: spare_name(interface.pci) for interface in receipt.interfaces}
         failed = []
-        for step in undo(claims(receipt)):
+        for step in undo(separate_steps(receipt)):
             try:
                 self._apply(step, spare_names)
             except KernelError as error:

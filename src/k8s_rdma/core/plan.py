@@ -38,7 +38,7 @@ Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 
 
 def hand_over(receipt: Receipt) -> tuple[Step, ...]:
-    """The part of the plan that `claims` undoes; rates and settings of a PF together, so it is asked once."""
+    """The first part of the plan; rates and settings of a PF together, so that it is asked once."""
     settings = {step.pf: step for step in _settings(receipt.interfaces)}
     programs = (
         ProgramVfs(rates=rates, settings=settings[rates.pf]) if rates.pf in settings else rates
@@ -47,7 +47,7 @@ def hand_over(receipt: Receipt) -> tuple[Step, ...]:
     return (*programs, *(_assign_step(receipt, interface) for interface in receipt.interfaces))
 
 
-def claims(receipt: Receipt) -> tuple[Step, ...]:
+def separate_steps(receipt: Receipt) -> tuple[Step, ...]:
     """The steps of `hand_over` apart, so that each undo fails alone. Their inverses end an attachment.
 
     A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing; and
@@ -72,7 +72,7 @@ def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tu
 def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The inverses in reverse order.
 
-    Of `claims`, this is how an attachment ends, how a failure is undone and how a crash is cleaned up:
+    Of `separate_steps`, they end an attachment, undo a failed ADD, and clean up after a crash:
     every inverse holds at once where its step never happened.
     """
     return tuple(step.inverse for step in reversed(tuple(steps)))

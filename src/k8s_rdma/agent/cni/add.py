@@ -79,9 +79,9 @@ class AddCommand:
         plugins: CniPlugins,
         pods: PodSources,
         delete_command: DeleteCommand,
-        on_claim: Callable[[], Awaitable[None]],
+        on_prepared: Callable[[], Awaitable[None]],
     ) -> None:
-        """on_claim: awaited after a claim is on disk, before anything moves to the pod."""
+        """on_prepared: awaited after a receipt is on disk, before anything moves to the pod."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
@@ -93,7 +93,7 @@ class AddCommand:
         self._policy = pods.policy
         self._delete_command = delete_command
         self._stale_sandboxes = StaleSandboxes(access, delete_command)
-        self._on_claim = on_claim
+        self._on_prepared = on_prepared
         self._waiting = 0
 
     async def add(
@@ -177,7 +177,7 @@ class AddCommand:
                 call.allow_nothing()
                 return None
             self._require(sandbox, part)
-            receipt = await self._claim(call, sandbox, part)
+            receipt = await self._prepare(call, sandbox, part)
             return await self._attach(call, receipt, part)
 
     async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
@@ -257,7 +257,7 @@ class AddCommand:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
-    async def _claim(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
+    async def _prepare(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
         """Choose VFs and record them on disk, in place of the pod's VFs in sandboxes that no longer exist."""
         if part.annotated and part.promised is None:
             await self._cluster.wait_listed()
@@ -265,12 +265,12 @@ class AddCommand:
             inherited = await self._stale_sandboxes.end(sandbox, locks, call.plugins)
             _require_waiting(call)
             self._node.placements = self._cluster.placements()
-            receipt = await self._worker.run(self._prepare, sandbox, part, inherited)
+            receipt = await self._worker.run(self._prepare_node, sandbox, part, inherited)
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
         return receipt
 
-    def _prepare(
+    def _prepare_node(
         self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment]
     ) -> Receipt | Rejection:
         """Choose and record; first remove CDI files by which the pod's slots name another pod's devices."""
@@ -280,7 +280,7 @@ class AddCommand:
     async def _attach(self, call: AddCall, receipt: Receipt, part: PodRequest) -> AddResult:
         answered: set[str] = set()
         try:
-            await self._on_claim()
+            await self._on_prepared()
             prev_result = bytes(call.conf.prev_result)
             if receipt.delegate is not None:
                 prev_result = await self._plugins.delegate.add(receipt.delegate, target_of(receipt))
@@ -347,7 +347,7 @@ class StaleSandboxes:
         """Release what the pod has in sandboxes that no longer exist, and what an interrupted ADD left here.
 
         `Node.prepare` refuses VFs that the pod has in living sandboxes. Returns the attachments that the new
-        claim replaces, so that no other pod gets their VFs; `locks` keeps those containers locked until then.
+        receipt replaces, so that no other pod gets their VFs; `locks` keeps their containers until then.
         now: as in `DeleteCommand`.
         """
         await self._end_cut_short(sandbox.attachment, now)

@@ -95,7 +95,7 @@ class Service:
                     f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
                 )
                 reply = self._failure(request, fault)
-            # A claim is reported while its ADD goes on: its end is another ledger, if only an equal one.
+            # A receipt is reported while its ADD goes on: its end is another ledger, if only an equal one.
             if ledger is not self._node.ledger or hardware != self._node.hardware:
                 await self._reporter.publish()
             if request.env.get("CNI_COMMAND") in _PODS_CHANGE:
