@@ -163,7 +163,7 @@ def play_end(former_ends: str, fate: Fate, how: dict[str, bool], at: int) -> boo
             for step in STEPS:
                 assert run(world, heir.does(step)), step
         assert run(world, former.does("delete"))
-        world.node.set_consumers({})
+        world.node.ledger_store.set_consumers({})
         check_empty(world)
         return reached
 

@@ -70,9 +70,9 @@ def test_mark_of_lost_promises_goes_with_its_pod_alone(machine: Machine) -> None
 
     async def go_on(agent: Running) -> None:
         for known in (consumers(p="c"), consumers(p=""), consumers(p="", q="d")):
-            agent.node.set_consumers(known)
+            agent.node.ledger_store.set_consumers(known)
             assert LOST in (await refusal(agent.add())).message
-        agent.node.set_consumers({})
+        agent.node.ledger_store.set_consumers({})
         assert not marks(machine)
 
     scenario(machine, begin)
@@ -84,7 +84,7 @@ def test_empty_mark_outlasts_a_claim_that_its_pod_shared(machine: Machine) -> No
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
         (machine.directory / "run/claims/uid-q").write_bytes(encode_mark(ClaimMark()))
-        agent.node.set_consumers(consumers(p="c", q="c"))
+        agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         await agent.unprepare()
         assert LOST in (await refusal(agent.add("c2", "q"))).message
 
@@ -97,16 +97,16 @@ def test_pod_that_names_the_claim_of_another_is_refused_until_it_is_prepared_for
 ) -> None:
     async def begin(agent: Running) -> None:
         if named_first:
-            agent.node.set_consumers(consumers(p="c", q="c"))
+            agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         await agent.prepare(interface("a"))
         if not named_first:
-            agent.node.set_consumers(consumers(p="c", q="c"))
+            agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         assert (await refusal(agent.add("c2", "q"))).message == SHARED
         await agent.add()
 
     async def go_on(agent: Running) -> None:
         assert (await refusal(agent.add("c2", "q"))).message == SHARED
-        agent.node.set_consumers(consumers(p="c", q="c", r="c"))
+        agent.node.ledger_store.set_consumers(consumers(p="c", q="c", r="c"))
         await agent.delete()
         await agent.unprepare()
         for pod in "qr":  # kubelet may have counted it among the claim's pods before it unprepared it
@@ -114,7 +114,7 @@ def test_pod_that_names_the_claim_of_another_is_refused_until_it_is_prepared_for
         await agent.prepare(interface("a"), pod_name="q")
         await agent.add("c2", "q")
         assert (await refusal(agent.add("c3", "r"))).message == SHARED
-        agent.node.set_consumers(consumers(q="c"))
+        agent.node.ledger_store.set_consumers(consumers(q="c"))
         assert marks(machine) == {"uid-q"}
 
     scenario(machine, begin)
@@ -144,7 +144,7 @@ def test_further_pods_of_a_claim_are_refused_while_they_exist(machine: Machine) 
         assert (await refusal(agent.add("c2", "q"))).message == NOBODYS
         await agent.prepare(interface("a"), pod_name="r")
         await agent.add("c3", "r")
-        agent.node.set_consumers(consumers(r="c"))
+        agent.node.ledger_store.set_consumers(consumers(r="c"))
         assert marks(machine) == {"uid-r"}
         await agent.delete("c3", "r")
         await agent.unprepare()
@@ -171,7 +171,7 @@ def test_consumer_whose_uid_names_no_file_is_refused_by_its_field(machine: Machi
 
 def test_pod_whose_promise_ended_as_abandoned_is_refused_until_it_is_prepared_again(machine: Machine) -> None:
     async def begin(agent: Running) -> None:
-        agent.node.set_consumers(consumers(p="c", q="c"))
+        agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         await agent.prepare(interface("a", bandwidth="60G"))
         await agent.prepare(interface("a"), uid="u2", name="d")
         await agent.claims.end_abandoned(CLAIM, PodUid("uid-p"))
@@ -185,9 +185,9 @@ def test_pod_whose_promise_ended_as_abandoned_is_refused_until_it_is_prepared_ag
         await agent.delete()
         await agent.claims.end_abandoned(CLAIM, PodUid("uid-p"))
         await agent.unprepare("u2", "d")
-        agent.node.set_consumers(consumers(p="", q="c"))
+        agent.node.ledger_store.set_consumers(consumers(p="", q="c"))
         assert (await refusal(agent.add())).message == NOBODYS
-        agent.node.set_consumers({})
+        agent.node.ledger_store.set_consumers({})
         assert not marks(machine)
 
     scenario(machine, begin)
@@ -205,7 +205,7 @@ def test_marks_of_an_older_agent_refuse_and_this_agents_marks_refuse_with_an_old
         (machine.directory / "run/claims/uid-q").write_bytes(encode_mark(mark))
         assert (await refusal(agent.add("c2", "q"))).message == SHARED
         await agent.claims.end_abandoned(CLAIM, PodUid("uid-p"))
-        found = agent.node._ledger_store._claim_markers.read(PodUid("uid-p"))
+        found = agent.node.ledger_store._claim_markers.read(PodUid("uid-p"))
         assert found == ClaimMark(shared=frozenset({"default/c/claim-1"}))
 
     scenario(machine, play)
@@ -266,7 +266,7 @@ def test_pod_that_shares_a_claim_is_marked_while_another_pod_is_attached(machine
 def test_pod_that_shares_a_claim_has_interfaces_once_it_is_prepared_for_it(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
-        agent.node.set_consumers(consumers(p="c", q="c"))
+        agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         await agent.prepare(interface("a"), uid="u2", pod_name="q")
         await agent.add("c2", "q")
 
@@ -278,9 +278,9 @@ def test_pod_waits_for_the_claim_of_one_that_the_api_server_has_no_more(machine:
         document = of_pod(claim(interface("a")), "q")
         await agent.prepare(interface("a"))
         await agent.add()
-        agent.node.set_consumers(consumers(p="c", q="c"))
+        agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         assert (await refusal(agent.add("c2", "q"))).message == SHARED
-        agent.node.set_consumers(consumers(q="c"))
+        agent.node.ledger_store.set_consumers(consumers(q="c"))
         waiting = asyncio.create_task(agent.add("c2", "q"))
         done, _ = await asyncio.wait([waiting], timeout=0.5)
         assert not done
@@ -298,7 +298,7 @@ def test_pod_that_waits_for_a_claim_is_refused_when_its_caller_gives_up_or_it_is
 ) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
-        agent.node.set_consumers(consumers(q="c"))
+        agent.node.ledger_store.set_consumers(consumers(q="c"))
         adding = agent.add("c2", "q", still_waiting=lambda: False)
         assert (await refusal(adding)).message == SHARED
         waiting = asyncio.create_task(agent.add("c2", "q"))
@@ -314,7 +314,9 @@ def test_pod_with_a_claim_of_its_own_is_refused_for_one_that_it_shares(machine: 
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
         await agent.prepare(interface("a"), uid="u2", name="d", pod_name="q")
-        agent.node.set_consumers({**consumers(p="c"), PodUid("uid-q"): frozenset({"default/c", "default/d"})})
+        agent.node.ledger_store.set_consumers(
+            {**consumers(p="c"), PodUid("uid-q"): frozenset({"default/c", "default/d"})}
+        )
         assert (await refusal(agent.add("c2", "q"))).message == SHARED
         await agent.add()
 

@@ -111,10 +111,10 @@ def test_marker_of_a_pending_add_stays_when_another_attachment_of_the_container_
             netns = machine.hardware.create_namespace()
             first = machine.stdin(asks({}))
             await verbs.add(call("ADD"), netns, first)
-            await machine.worker.run(node.begin_add, call("ADD").container_id)
+            await machine.worker.run(node.ledger_store.begin_add, call("ADD").container_id)
             await verbs.delete(call("DEL"), "net", first)
             assert machine.markers() == {"c1"}
-            await machine.worker.run(node.end_add, call("ADD").container_id)
+            await machine.worker.run(node.ledger_store.end_add, call("ADD").container_id)
             assert machine.markers() == set()
 
     asyncio.run(scenario())

@@ -110,7 +110,7 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machi
         error = await refusal(hand_over(question, PodUid("uid-p")))
         assert (error.reason, "is not prepared" in error.message) == (Reason.CONFLICT, True)
         names = await agent.prepare(interface("a", bandwidth="60G"))
-        agent.node.set_consumers({PodUid("uid-q"): frozenset({"default/c"})})
+        agent.node.ledger_store.set_consumers({PodUid("uid-q"): frozenset({"default/c"})})
         await agent.add()
         error = await refusal(hand_over(question, PodUid("uid-p")))
         assert (error.reason, "still has interfaces" in error.message) == (Reason.CONFLICT, True)
@@ -128,7 +128,7 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machi
         # The executable asks for what is marked, although the former pod has no promise any more.
         assert (machine.directory / "run/claims/uid-p").exists()
         assert "promised to another pod" in (await refusal(agent.add("c3", "p"))).message
-        agent.node.set_consumers({PodUid("uid-q"): frozenset({"default/c"})})
+        agent.node.ledger_store.set_consumers({PodUid("uid-q"): frozenset({"default/c"})})
         assert not (machine.directory / "run/claims/uid-p").exists()
         await agent.delete("c2", "q")
         await agent.unprepare()

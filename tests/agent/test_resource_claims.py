@@ -473,7 +473,7 @@ def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
 def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="80G"))
-        promised = agent.node.promised_to(PodUid("uid-p"))
+        promised = agent.node.ledger_store.promised_to(PodUid("uid-p"))
         await agent.unprepare()
         await agent.prepare(interface("a", bandwidth="80G"), uid="u2", name="d", pod_name="q")
         attachment = Attachment("net", ContainerId("c1"), "eth0")

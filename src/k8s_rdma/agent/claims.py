@@ -148,7 +148,7 @@ class ClaimCommands:
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         self._require_abandoned(promise, pod)
         self._specs.remove(uid)
-        self._node.forget_promise(uid, abandoned=True)
+        self._node.ledger_store.forget_promise(uid, abandoned=True)
 
     async def hand_over(self, question: Prepare, former: PodUid) -> tuple[PreparedDevice, ...]:
         """Promise a claim to its new pod in place of a former one, for which kubelet never unprepares it.
@@ -198,7 +198,7 @@ class ClaimCommands:
         if promise is not None:
             await self._end_attachments(promise)
             await self._worker.run(self._specs.remove, promise.uid)
-            await self._worker.run(self._node.forget_promise, promise.uid)
+            await self._worker.run(self._node.ledger_store.forget_promise, promise.uid)
         await self._announce_end()
 
     async def _announce_end(self) -> None:
@@ -218,7 +218,7 @@ class ClaimCommands:
         while True:
             consumers = await self._pods.cluster.wait_for_consumers(consumers)
             try:
-                await asyncio.to_thread(self._node.set_consumers, consumers)
+                await asyncio.to_thread(self._node.ledger_store.set_consumers, consumers)
             except LedgerError as error:
                 if error.message != problem:
                     _log.warning("sharing_pods_not_marked", error=error.message)

@@ -3,14 +3,12 @@
 Blocking and confined to one thread (the agent's worker). An attachment takes three calls, `prepare`,
 `move_to_pod` and `attach`, since addresses come from other programs in between; its state between them is on
 disk. A failed scan never counts as an observation.
-
-The sandbox of an attachment, and the failures of an ADD for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -52,7 +50,6 @@ from k8s_rdma.core.ledger import (
     AllocatedInterface,
     Attachment,
     ClaimPromise,
-    ClaimUid,
     DelegatedPlugin,
     Ledger,
     Phase,
@@ -70,7 +67,7 @@ from k8s_rdma.wire.sockets import Outcome
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
     from k8s_rdma.core.request import Request
-    from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
+    from k8s_rdma.core.types import NodeName, PciAddress, PodUid
     from k8s_rdma.linux.receipts import Receipts
 
 
@@ -185,7 +182,7 @@ class Node:
         are known.
     caps: the state of caps that software enforces; see `restore_caps`.
     addresses: of attachments by interface, with prefix lengths; none of those made before this process.
-    deferred_deletes: DELs that found no agent.
+    deferred_deletes: DELs that found no agent. ledger_store: the ledger, on disk and in memory.
     """
 
     def __init__(  # noqa: PLR0913 - all that a node is made of
@@ -212,18 +209,18 @@ class Node:
         self.rules = rules
         self.scanner = Scanner(kernel, self._classified)
         self.deferred_deletes = deferred_deletes
-        self._ledger_store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
+        self.ledger_store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
         self.placements: Mapping[PodUid, Placement] = {}
         self.caps = ObservedCaps()
         self.addresses: dict[Attachment, Mapping[str, tuple[str, ...]]] = {}
         self.hardware: Hardware = self.scanner.scan()
-        self._ledger_store.mark_all()
+        self.ledger_store.mark_all()
         deferred_deletes.load()
 
     @property
     def ledger(self) -> Ledger:
         """The current ledger."""
-        return self._ledger_store.ledger
+        return self.ledger_store.ledger
 
     def _classified(self, hardware: Hardware) -> Hardware:
         return with_uses(in_pools(hardware, self._pools), self.rules, self.ledger)
@@ -240,23 +237,8 @@ class Node:
         ledger = self.ledger.without_promise(claim.uid) if instead else self.ledger
         promise = self._decided(None, lambda: judge(claim, self.name, self.hardware, ledger), scan=scan)
         if not isinstance(promise, Rejection):
-            self._ledger_store.promise(promise, claim.consumers)
+            self.ledger_store.promise(promise, claim.consumers)
         return promise
-
-    def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return what a pod's claims promise it; errors as in `LedgerStore.promised_to`."""
-        return self._ledger_store.promised_to(pod)
-
-    def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
-        """Have pods refused that share a claim with another pod; see `LedgerStore.set_consumers`.
-
-        From any thread.
-        """
-        self._ledger_store.set_consumers(consumers)
-
-    def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
-        """Drop a promise: from here on its VFs may go to others; see `LedgerStore.forget_promise`."""
-        self._ledger_store.forget_promise(claim, abandoned=abandoned)
 
     def refresh(self) -> bool:
         """Scan the hardware again. Returns whether anything differs from before.
@@ -265,14 +247,6 @@ class Node:
         """
         previous, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
         return previous != self.hardware
-
-    def begin_add(self, container: ContainerId) -> None:
-        """Mark the container: its DELs come to the agent until `end_add`. LedgerError when that fails."""
-        self._ledger_store.begin_add(container)
-
-    def end_add(self, container: ContainerId) -> None:
-        """Note that an ADD has ended, successfully or not."""
-        self._ledger_store.end_add(container)
 
     def prepare(
         self,
@@ -307,7 +281,7 @@ class Node:
             return interfaces
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
         receipt = replace(receipt, generation=promised.generation if promised else 0)
-        self._ledger_store.prepare(receipt, ledger, inherited)
+        self.ledger_store.prepare(receipt, ledger, inherited)
         return receipt
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
@@ -426,7 +400,7 @@ class Node:
         for step in configurations(receipt, addressing):
             self._kernel.apply(step)
         self.addresses[receipt.attachment] = {ifname: entry[0] for ifname, entry in addressing.items()}
-        return self._ledger_store.record(replace(receipt, phase=Phase.ATTACHED))
+        return self.ledger_store.record(replace(receipt, phase=Phase.ATTACHED))
 
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
@@ -435,7 +409,7 @@ class Node:
         everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
-        self._ledger_store.note(releasing)
+        self.ledger_store.note(releasing)
         self.caps.forget(receipt)
         if receipt.boot_id != self._boot_id:
             return
@@ -444,18 +418,18 @@ class Node:
 
     def keep_for_rates(self, attachment: Attachment) -> None:
         """Note that only rates are left of an attachment: its addresses are released as well."""
-        self._ledger_store.note(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
+        self.ledger_store.note(replace(self.ledger.receipts[attachment], ipam=None, ipams=(), delegate=None))
 
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
-        self._ledger_store.forget(attachment)
+        self.ledger_store.forget(attachment)
         self.addresses.pop(attachment, None)
 
     def change_rates(self, pod: PodUid, placement: Placement) -> tuple[Receipt, ...]:
         """Program the rates of a later generation of a pod's placement. Returns the receipts that it changed.
 
-        None where nothing changes, or the pod is being attached or ended. K8sRdmaError where the change is
-        refused or fails: then the rates are as before, or the receipts keep it until `undo_rate_change`.
+        None change while the pod is being attached or ended. K8sRdmaError where the change is refused or
+        fails: then the rates are as before, or the receipts keep it until `undo_rate_change`.
         """
 
         def judge(receipts: Sequence[Receipt]) -> tuple[Receipt, ...] | Rejection:
@@ -486,12 +460,12 @@ class Node:
         if not changed:
             return ()
         steps = self._rate_steps(changed)
-        self._ledger_store.record_together(changed)
+        self.ledger_store.record_together(changed)
         completed = tuple(receipt.completed() for receipt in changed)
         try:
             for step in steps:
                 self._kernel.apply(step)
-            self._ledger_store.record_together(completed)
+            self.ledger_store.record_together(completed)
         except K8sRdmaError as error:
             try:
                 self.undo_rate_change(pod)
@@ -512,7 +486,7 @@ class Node:
         revert(self._rate_steps(interrupted), self._kernel)
         self.hardware = with_rates(self.hardware, interrupted)
         for receipt in interrupted:
-            self._ledger_store.note(replace(receipt, change=None))
+            self.ledger_store.note(replace(receipt, change=None))
 
     def _rate_steps(self, receipts: Sequence[Receipt]) -> tuple[Step, ...]:
         """The steps of the receipts' changes. KernelError where a namespace cannot be read."""
@@ -540,10 +514,6 @@ class Node:
     def announce(self, receipt: Receipt, addresses: Mapping[str, tuple[str, ...]]) -> None:
         """Announce the addresses (CIDR form) of an attachment's interfaces to their networks."""
         self._kernel.announce(receipt.netns, addresses)
-
-    def require_ledger(self) -> None:
-        """Raise LedgerError unless a receipt could be recorded now."""
-        self._ledger_store.require_writable()
 
     def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
         """Sample the counters of all VFs, with their holders. KernelError when none can be sampled."""
@@ -580,7 +550,7 @@ class Node:
 
     def unfinished(self) -> tuple[Receipt, ...]:
         """Find receipts that the reconciler must end, after repairs of the files that follow the ledger."""
-        self._ledger_store.mend()
+        self.ledger_store.mend()
         return tuple(filter(self.is_unfinished, self.ledger.receipts.values()))
 
     def is_unfinished(self, receipt: Receipt) -> bool:

@@ -188,7 +188,7 @@ class AddCommand:
         deadline_s = time.monotonic() + LONGEST_WAIT_S
         while True:
             try:
-                return await self._worker.run(self._node.promised_to, call.pod.uid)
+                return await self._worker.run(self._node.ledger_store.promised_to, call.pod.uid)
             except UnendedPodError:
                 if (
                     self._waiting >= MOST_WAITING
@@ -209,12 +209,12 @@ class AddCommand:
         A DEL that came before the marker followed a caller that had ended, which is checked after it.
         """
         container = call.env.container_id
-        await self._worker.run(self._node.begin_add, container)
+        await self._worker.run(self._node.ledger_store.begin_add, container)
         try:
             _require_waiting(call)
             yield
         finally:
-            await self._worker.run(self._node.end_add, container)
+            await self._worker.run(self._node.ledger_store.end_add, container)
 
     async def _devices_of(self, call: AddCall, pod_request: PodRequest) -> HeldDevices:
         if call.env.pod_name is None:

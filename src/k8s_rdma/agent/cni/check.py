@@ -87,7 +87,7 @@ class CheckCommand:
         conf = decode_netconf(stdin)
         plugins = called_plugins(stdin, conf, call, chained=True)
         try:
-            await self._worker.run(self._node.require_ledger)
+            await self._worker.run(self._node.ledger_store.require_writable)
             _require_hardware(self._node, delegates=plugins.delegate is not None)
             self._plugins.ipam.require(plugins.all_ipams)
             if plugins.delegate is not None:

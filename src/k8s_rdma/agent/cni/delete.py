@@ -32,8 +32,8 @@ vain for a server for each, and no call is served until all have been tried."""
 class DeleteCommand:
     """Ends attachments by their receipts, not by the current configuration.
 
-    now: the plugins of a call's configuration; tried where the recorded plugin failed on ADD and fails on
-        DEL.
+    Its methods take as `now` the plugins of a call's configuration. They are tried where the recorded plugin
+    failed on ADD and fails on DEL.
     """
 
     def __init__(self, access: NodeAccess, plugins: CniPlugins) -> None:
