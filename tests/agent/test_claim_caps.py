@@ -12,10 +12,9 @@ import pytest
 from agent.machine import Machine, call
 from agent.pods import PlacingCluster
 from factories import PF1
-from k8s_rdma.agent.claim_caps import RETRY_S, SOON_S, ClaimCaps
 from k8s_rdma.agent.claims import ClaimOffers
 from k8s_rdma.agent.cni.node_access import NodeAccess
-from k8s_rdma.agent.live_rates import LiveRates
+from k8s_rdma.agent.live_rates import FIRST_RETRY_S, LAST_RETRY_S, ClaimCaps, LiveRates
 from k8s_rdma.agent.node import Node
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy
@@ -145,7 +144,7 @@ def test_what_no_pod_gets_is_refused_with_the_reason_and_changes_nothing(
     machine: Machine, text: str, why: str
 ) -> None:
     async def scene(it: Capped) -> None:
-        assert await it.want(text) == RETRY_S
+        assert await it.want(text) == LAST_RETRY_S
         assert it.programmed() == BASE
         [status] = it.told()
         assert (status.state, status.request) == ("refused", digest(text))
@@ -172,10 +171,10 @@ def test_namespace_policy_forbids_a_change(machine: Machine, policy: NamespacePo
         await it.want('{"rdma0": 80000}')
         assert it.programmed() == BASE
         assert why in it.told()[-1].message
-        it.policies, it.now = NO_POLICIES, SOON_S
+        it.policies, it.now = NO_POLICIES, FIRST_RETRY_S
         await it.want('{"rdma0": 80000}')
         assert it.programmed()[0] == (60_000, 80_000)
-        it.policies, it.now = NamespacePolicies((policy,)), 2 * SOON_S
+        it.policies, it.now = NamespacePolicies((policy,)), 2 * FIRST_RETRY_S
         await it.want('{"rdma0": 80000}')
         assert it.caps.problems() == ()
 
@@ -197,11 +196,11 @@ def test_driver_that_takes_no_such_cap_refuses_it_where_hardware_must_keep_it(ma
 def test_failed_step_leaves_the_caps_before_and_is_tried_again(machine: Machine) -> None:
     async def scene(it: Capped) -> None:
         machine.kernel.fail(after_changes=1)
-        assert await it.want('{"rdma0": 80000, "sync": 20000}') == RETRY_S
+        assert await it.want('{"rdma0": 80000, "sync": 20000}') == LAST_RETRY_S
         assert it.programmed() == BASE
         assert "made to fail" in it.told()[-1].message
-        assert await it.want('{"rdma0": 80000, "sync": 20000}') == RETRY_S
-        it.now = RETRY_S
+        assert await it.want('{"rdma0": 80000, "sync": 20000}') == LAST_RETRY_S
+        it.now = LAST_RETRY_S
         await it.want('{"rdma0": 80000, "sync": 20000}')
         assert it.programmed() == [(60_000, 80_000), (10_000, 20_000)]
 
@@ -216,7 +215,7 @@ def test_change_that_cannot_be_undone_either_is_undone_later_and_made_anew(machi
         assert receipt.change is not None
         await LiveRates(it.access, it.cluster).recover()
         assert it.programmed() == BASE
-        it.now = RETRY_S
+        it.now = LAST_RETRY_S
         await it.want('{"rdma0": 80000, "sync": 20000}')
         assert it.programmed() == [(60_000, 80_000), (10_000, 20_000)]
 
@@ -238,7 +237,7 @@ def test_pod_whose_call_is_under_way_waits(machine: Machine) -> None:
     async def scene(it: Capped) -> None:
         [receipt] = it.node.ledger.of_pod(P)
         async with it.access.locks.alone(receipt.attachment.container):
-            assert await it.want('{"rdma0": 80000}') == SOON_S
+            assert await it.want('{"rdma0": 80000}') == FIRST_RETRY_S
             assert it.programmed() == BASE
         await it.want('{"rdma0": 80000}')
         assert it.programmed()[0] == (60_000, 80_000)

@@ -15,7 +15,6 @@ import structlog
 
 from k8s_rdma import process
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, SharedResourceSpecs
-from k8s_rdma.agent.claim_caps import ClaimCaps
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
@@ -35,7 +34,7 @@ from k8s_rdma.agent.ledger_store import (
     Markers,
     mark_exclusive_devices,
 )
-from k8s_rdma.agent.live_rates import LiveRates
+from k8s_rdma.agent.live_rates import ClaimCaps, LiveRates
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins

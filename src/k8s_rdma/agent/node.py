@@ -353,7 +353,7 @@ class Node:
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if sandbox.promised:
             return self._with_promised(sandbox, request, promised, ledger)
-        others = outstanding(self.placements, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
+        pending = outstanding(self.placements, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
         admitted = ledger.with_admitted(self.placements)
         if sandbox.devices:
             return held_interfaces(
@@ -364,7 +364,7 @@ class Node:
                 ledger=ledger,
                 promised=promised,
                 admitted=admitted,
-                outstanding=others,
+                outstanding=pending,
                 ifnames=sandbox.ifnames,
                 entries=sandbox.entries,
             )
@@ -375,7 +375,7 @@ class Node:
             hardware=self.hardware,
             ledger=ledger,
             admitted=admitted,
-            outstanding=others,
+            outstanding=pending,
             sibling_pfs=sibling_pfs(ledger, requester=sandbox.pod.uid, entries=sandbox.entries),
             gpus=sandbox.gpus,
         )
