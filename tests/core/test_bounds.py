@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Pf, Used
@@ -30,9 +30,20 @@ def counted(wanted: Request, situation: Situation) -> bool | None:
     return bounds.fits(headroom) if bounds and headroom else None
 
 
+def takes_any_vfs(wanted: Request, situation: Situation) -> bool:
+    """Whether there are as many free VFs as are wanted, and each can have what is wanted of the dearest."""
+    node, used = situation
+    bounds, headroom = Bounds.for_pfs(wanted, node), Headroom.of_node(node, used)
+    if bounds is None or bounds.each_mbps is None or headroom is None:
+        return False
+    return bounds.number <= headroom.vfs and bounds.each_mbps <= headroom.each_mbps
+
+
 def check(wanted: Request, situation: Situation, strategy: Strategy = Strategy.BINPACK) -> None:
     node, used = situation
     found = place(wanted, node, used, strategy=strategy)
+    if takes_any_vfs(wanted, situation):
+        assert counted(wanted, situation) is True
     match counted(wanted, situation):
         case True:
             assert isinstance(found, Placement), found
@@ -101,12 +112,32 @@ def loaded(seed: int) -> tuple[Request, Situation]:
 
 def test_counting_agrees_with_place_on_loaded_nodes_and_decides_most() -> None:
     verdicts: list[bool | None] = []
+    without_a_look = 0
     for seed in range(2_000):
         wanted, situation = loaded(seed)
         verdicts.append(counted(wanted, situation))
+        without_a_look += takes_any_vfs(wanted, situation)
         check(wanted, situation, random.Random(seed).choice([*Strategy]))
     assert verdicts.count(True) > 500
     assert verdicts.count(False) > 50
+    assert without_a_look > 50
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 1, 99, 100, 400]), st.integers(0, 5)), min_size=1, max_size=4),
+    st.lists(st.builds(Used, st.integers(0, 3), st.integers(0, 110)), min_size=4, max_size=4),
+)
+def test_each_free_vf_can_have_what_headroom_says_at_once_and_no_more(
+    pfs: list[tuple[int | None, int]], usages: list[Used]
+) -> None:
+    node = inventory(*pfs)
+    used = {pf.pci: usage for pf, usage in zip(node.pfs, usages, strict=False)}
+    headroom = Headroom.of_node(node, used)
+    assert headroom is not None
+    assume(headroom.vfs)
+    for rate, placement in ((headroom.each_mbps, Placement), (headroom.each_mbps + 1, Rejection)):
+        assert isinstance(place(request(*[rate] * headroom.vfs), node, used), placement)
+    assert isinstance(place(request(*[0] * (headroom.vfs + 1)), node, used), Rejection)
 
 
 @given(

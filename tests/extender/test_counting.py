@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from core.test_bounds import loaded
-from k8s_rdma.core.placement import Rejection, place, score
+from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.refusal import Detail
+from k8s_rdma.core.request import PfPolicy, Request
 from k8s_rdma.extender.fit_cache import COUNTED, Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
-from packing_oracle import inventory, request
+from packing_oracle import NODE, inventory, pci, request
+from placement_oracle import MLX5, REQUESTS, needy, nodes
+
+if TYPE_CHECKING:
+    from placement_oracle import Situation
 
 
 @pytest.mark.parametrize("detail", Detail)
@@ -37,6 +47,28 @@ def test_verdicts_are_those_of_place(detail: Detail) -> None:
             assert counted in (None, COUNTED)
             assert fit_cache.verdict(wanted, snapshot) == Feasible(score(found, node, used))
     assert refused > 50
+
+
+WEIGHED = Pf(
+    name="p", pci=pci(0), capacity_vfs=6, link_mbps=100, rates=replace(MLX5, weights=4)
+)  # beside 50 Mb/s, which weigh 4 of 8, there is no place for five VFs that weigh 1 at least
+
+
+@given(st.tuples(REQUESTS, nodes()) | needy(), st.sampled_from(PfPolicy))
+@example(
+    (request(*[1] * 5), (Inventory(node=NODE, pfs=(WEIGHED,)), {WEIGHED.pci: Used(1, 50, (50,))})),
+    PfPolicy.ANY,
+)
+@example((request(1, 1, 1), (inventory((100, 2)), {})), PfPolicy.ANY)
+@example((request(1, 1), (inventory((100, 2)), {})), PfPolicy.SPREAD_PFS)
+def test_what_counting_takes_has_a_place_whatever_pfs_take(
+    asked: tuple[Request, Situation], policy: PfPolicy
+) -> None:
+    wanted, situation = replace(asked[0], policy=policy), asked[1]
+    fit_cache, snapshot = FitCache(), NodeSnapshot(*situation)
+    fit_cache.count(wanted, [snapshot])
+    if fit_cache.verdicts(wanted).get(snapshot) is COUNTED:
+        assert isinstance(place(wanted, *situation), Placement)
 
 
 def test_nodes_of_one_hardware_share_the_verdict_that_not_even_the_empty_one_takes_it() -> None:

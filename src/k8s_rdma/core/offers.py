@@ -10,6 +10,9 @@ order of placing works: an interface that fits on no PF finds each one with as m
 all of them have a place already. Every way of `core.placement.place` begins with placing one after the other,
 so that it finds a placement as well, and within its work budget. Where all interfaces cost the same and PFs
 differ in nothing but what is free of them, the count is exact: too few prove that there is no placement.
+
+Where any free VF does for any interface, two figures of a node mostly decide without a look at its PFs: how
+many VFs are free, and how much bandwidth all of them can have at once.
 """
 
 from __future__ import annotations
@@ -354,13 +357,17 @@ _MOST_TRIES = 4_096
 """Interfaces times PFs: `place` spends half of its budget at most on placing so many one after the other."""
 
 
-class Headroom(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Headroom:
     """The free capacity of a node's PFs, in their order.
 
+    vfs: the free ones of all PFs. each_mbps: the most that all of these can have at once.
     weighings: what more VFs do to the others, of each PF whose minimum rates are weights; empty without any.
     """
 
     rooms: tuple[Room, ...]
+    vfs: int
+    each_mbps: int
     weighings: tuple[Weighing | None, ...] = ()
 
     @classmethod
@@ -368,12 +375,15 @@ class Headroom(NamedTuple):
         """The headroom beside what is used; None where `used` lacks the `mins` of a PF with weights."""
         usages = [(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
         rooms = tuple([room_of(pf, usage) for pf, usage in usages])
+        vfs = sum([room.vfs for room in rooms])
+        each_mbps = min([room.mbps // room.vfs for room in rooms if room.vfs], default=0)
         if all(pf.rates.weights is None for pf in inventory.pfs):
-            return cls(rooms)
+            return cls(rooms, vfs, each_mbps)
         try:
-            return cls(rooms, tuple([Weighing.for_pf(pf, usage) for pf, usage in usages]))
+            weighings = tuple([Weighing.for_pf(pf, usage) for pf, usage in usages])
         except ValueError:
             return None
+        return cls(rooms, vfs, each_mbps, weighings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,6 +396,7 @@ class Bounds:
         request has no policy; empty elsewhere.
     groups: indexes of PFs; one group has to take all interfaces. apart: whether each needs a PF of its own.
     weighed: whether minimum rates of a PF are weights.
+    each_mbps: the largest cost, where any VF that can have it does for any interface; None elsewhere.
     """
 
     number: int
@@ -394,6 +405,7 @@ class Bounds:
     groups: Sequence[Sequence[int]]
     apart: bool
     weighed: bool
+    each_mbps: int | None
 
     @classmethod
     def for_pfs(cls, request: Request, inventory: Inventory) -> Bounds | None:
@@ -406,11 +418,16 @@ class Bounds:
             return None
         found = terms(kinds, pfs, Work(_MOST_TRIES))
         index = {pf.pci: position for position, pf in enumerate(pfs)}
+        costs = [_dearest(pf, row) for pf, row in zip(pfs, found.costs, strict=True)]
+        weighed = any(pf.rates.weights is not None for pf in pfs)
+        accepted = [cost for cost in costs if cost is not None]
+        any_vf = request.policy is PfPolicy.ANY and not weighed and len(accepted) == len(pfs)
         return cls(
             number=number,
-            costs=[_dearest(pf, row) for pf, row in zip(pfs, found.costs, strict=True)],
+            costs=costs,
             runs=_runs(request, found),
-            weighed=any(pf.rates.weights is not None for pf in pfs),
+            weighed=weighed,
+            each_mbps=max(accepted) if any_vf else None,
             groups=[[index[pf.pci] for pf in group] for group in groups(request.policy, pfs)],
             apart=request.policy is PfPolicy.SPREAD_PFS,
         )

@@ -118,12 +118,14 @@ _MOST_INVENTORIES = 1_024
 class _Count:
     """Counts one request on nodes of equal hardware, whose inventory this keeps, and thereby its identity.
 
+    each_mbps: as of `bounds`.
     fits_empty: whether the empty node takes it; None where that is not known, or no more of account.
     refusal: the verdict on all of them where it does not.
     """
 
     inventory: Inventory
     bounds: Bounds | None
+    each_mbps: int | None
     fits_empty: bool | None
     refusal: Infeasible | None = None
 
@@ -225,14 +227,21 @@ class FitCache:
         verdicts: dict[NodeSnapshot, Verdict] = {}
         undecided: list[NodeSnapshot] = []
         self.verdicts(request, namespace)
-        cached = self._counts[_key(request)]
+        cached, number = self._counts[_key(request)], len(request.interfaces)
+        count: _Count | None = None
         for snapshot in snapshots:
-            count = cached.get(id(snapshot.inventory)) or self._count_for(request, snapshot.inventory)
-            bounds, headroom = count.bounds, snapshot.headroom
-            fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
-            if fits:
+            inventory, headroom = snapshot.inventory, snapshot.headroom
+            if count is None or inventory is not count.inventory:
+                count = cached.get(id(inventory)) or self._count_for(request, inventory)
+            each_mbps = count.each_mbps
+            if (
+                each_mbps is not None  # and no look at any PF
+                and headroom is not None
+                and number <= headroom.vfs
+                and each_mbps <= headroom.each_mbps
+            ):
                 verdicts[snapshot] = COUNTED
-            elif fits is None or (verdict := self._refusal(request, snapshot, count)) is None:
+            elif (verdict := self._count(request, snapshot, count)) is None:
                 undecided.append(snapshot)
             else:
                 verdicts[snapshot] = verdict
@@ -267,8 +276,17 @@ class FitCache:
                 cached.clear()
             bounds, empty = _bounds(request, inventory), Headroom.of_node(inventory, {})
             fits_empty = bounds.fits(empty) if bounds and empty else None
-            found = cached[id(inventory)] = _Count(inventory, bounds, fits_empty)
+            each_mbps = bounds.each_mbps if bounds else None
+            found = cached[id(inventory)] = _Count(inventory, bounds, each_mbps, fits_empty)
         return found
+
+    def _count(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
+        """The verdict by counting what each PF takes; None where that does not tell."""
+        bounds, headroom = count.bounds, snapshot.headroom
+        fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
+        if fits is None:
+            return None
+        return COUNTED if fits else self._refusal(request, snapshot, count)
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
         """The verdict where the request surely does not fit; None where its words take a search."""
