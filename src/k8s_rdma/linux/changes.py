@@ -552,8 +552,8 @@ class Deletions(_Inotify):
     def watch(self, directories: Iterable[Path]) -> bool:
         """Watch these, and no others; return whether any watch is new.
 
-        Directories that cannot be watched are left out. A watch outlives what it is on in /proc, where nothing
-        reports that a process has ended (inotify(7), "Limitations and caveats").
+        Directories that cannot be watched are left out. In /proc a watch outlives what it is on: nothing
+        reports there that a process has ended (inotify(7), "Limitations and caveats").
         """
         requested = set(directories)
         for watch in [watch for watch, directory in self._watched.items() if directory not in requested]:
