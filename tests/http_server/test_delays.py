@@ -1,7 +1,7 @@
 """Options of connections.
 
-An answer leaves at once: parts of it never wait for the client's acknowledgement (Nagle's algorithm). What a
-client sends faster than it is read waits with the client.
+An answer leaves at once, head and body by one system call: parts of it never wait for the client's
+acknowledgement (Nagle's algorithm). What a client sends faster than it is read waits with the client.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,7 +52,7 @@ def receive_buffer(s: Served) -> int:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_connection_sends_without_delay(tmp_path: Path, encrypted: bool) -> None:
+def test_connection_sends_without_delay_and_an_answer_at_once(tmp_path: Path, encrypted: bool) -> None:
     client: dict[str, Any] = {}
     server: dict[str, Any] = {}
     if encrypted:
@@ -68,5 +69,15 @@ def test_connection_sends_without_delay(tmp_path: Path, encrypted: bool) -> None
             [connection] = s.connections
             with socket.socket(fileno=os.dup(connection.transport.get_extra_info("socket").fileno())) as same:
                 assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                before = sent_segments(same)
+                client_side.send(REQUEST)
+                assert await client_side.answer() == (200, b"now")
+                assert sent_segments(same) - before == 1
 
     run(scenario())
+
+
+def sent_segments(connection: socket.socket) -> int:
+    """Segments with data so far, `tcpi_data_segs_out` (include/uapi/linux/tcp.h): one a write, if small."""
+    information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+    return int.from_bytes(information[156:160], sys.byteorder)

@@ -77,14 +77,19 @@ class Answer:
 
     def rendered(self, added: Fields, *, body: bool) -> bytes:
         """Render HTTP/1.1, with the server's own fields, such as the date, and with or without the body."""
-        fields = b"".join(b"%b: %b\r\n" % field for field in (*added, *self._fields))
-        head = f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n".encode() + fields + b"\r\n"
+        head = render_head(self.status, [*added, *self._fields])
         return head + self.body if body else head
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the response."""
         await send({"type": "http.response.start", "status": self.status.value, "headers": self._fields})
         await send({"type": "http.response.body", "body": self.body})
+
+
+def render_head(status: int, fields: Fields) -> bytes:
+    """Render the head of an HTTP/1.1 response."""
+    lines = b"".join([b"%b: %b\r\n" % field for field in fields])
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, HTTPStatus(status).phrase.encode(), lines)
 
 
 def json_answer(document: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:

@@ -22,10 +22,19 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.protocols.utils import get_remote_addr
 
 from k8s_rdma.errors import Reason
-from k8s_rdma.http_server.asgi import Application, Fields, Scope, ServerTls, certificate_names, error_answer
+from k8s_rdma.http_server.asgi import (
+    Application,
+    Fields,
+    Message,
+    Scope,
+    ServerTls,
+    certificate_names,
+    error_answer,
+    render_head,
+)
 from k8s_rdma.http_server.connections import (
     LARGE_BODY_BUFFER_BYTES,
     RECEIVE_BUFFER_BYTES,
@@ -45,6 +54,7 @@ READ_BYTES = 120 << 10
 """The most that one read takes: bytes objects of 128 KiB would have mappings of their own
 (`connections.return_large_buffers`), each of whose pages the kernel faults in anew."""
 
+_CLOSE = (b"connection", b"close")
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
 _HOST = re.compile(rb"(\[[0-9A-Fa-fvV:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]*)(:[0-9]*)?")
 """The `Host` field (RFC 9110, section 7.2); percent-encoding is not looked into."""
@@ -111,6 +121,41 @@ class ServerState:
     receive_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
 
 
+class _Cycle(RequestResponseCycle):
+    """uvicorn's cycle, for applications that answer last, and send the whole body in one message.
+
+    Head and body leave by one system call, and a large body is not copied. uvicorn writes each by itself.
+    """
+
+    _head: Message
+
+    async def send(self, message: Message) -> None:  # type: ignore[override]  # a TypedDict there
+        """Keep the head until its body comes; wait while the client reads no earlier answer."""
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        head, body = self._rendered_head(), b"" if self.scope["method"] == "HEAD" else message["body"]
+        self.transport.writelines([head, body] if body else [head])
+        self.response_started = self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _rendered_head(self) -> bytes:
+        """Render the head, which ends the connection where the application or the client wants it to."""
+        fields: Fields = [*self.default_headers, *self._head["headers"]]
+        if _CLOSE in fields:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            fields.append(_CLOSE)
+        return render_head(self._head["status"], fields)
+
+
 class HttpProtocol(asyncio.Protocol):
     """One HTTP/1.1 connection; a `connections.Connection`."""
 
@@ -133,7 +178,7 @@ class HttpProtocol(asyncio.Protocol):
         self._client: str | None = None
         """The subject of an accepted certificate."""
         self._certificate_refusal: _Refusal | None = None
-        self._cycle: RequestResponseCycle | None = None
+        self._cycle: _Cycle | None = None
         self._refused = False
         self._refusal: _Refusal | None = None
         self._request_began = False
@@ -348,21 +393,17 @@ class HttpProtocol(asyncio.Protocol):
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": self._parser.get_http_version(),
             "method": self._parser.get_method().decode("ascii"),
-            "scheme": "https" if is_ssl(self.transport) else "http",
             "path": unquote(path.decode("ascii")),
             "raw_path": path,
             "query_string": url.query or b"",
-            "root_path": "",
             "headers": self._fields,
-            "server": get_local_addr(self.transport),
             "client": self._peer,
-            "state": {},
             "extensions": {} if self._client is None else {"tls": {"client_cert_name": self._client}},
         }
 
     def _start(self, scope: Scope) -> None:
         expected = any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._fields)
-        self._cycle = RequestResponseCycle(
+        self._cycle = _Cycle(
             scope=scope,  # type: ignore[arg-type]  # a TypedDict there
             transport=self.transport,
             flow=self.flow,
