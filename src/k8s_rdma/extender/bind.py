@@ -480,9 +480,9 @@ class Binder:
             return _STARTING
         min_count = await self.cache.gangs.min_count(pod.gang) if pod.gang else 0
         async with asyncio.TaskGroup() as questions:
-            confirming = questions.create_task(self.confirm(self.cache.pods.taken_at(pod)))
             questions.create_task(self.states.request_report(bind.node))
-        if obstacle := self._obstacle(confirming.result()):
+            another = await self.confirm(self.cache.pods.taken_at(pod))
+        if obstacle := self._obstacle(another):
             return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
         decided = self._reserve(bind, _BindRequest(pod, request, filtered))
         if isinstance(decided, str):

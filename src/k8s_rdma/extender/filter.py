@@ -104,8 +104,7 @@ class FeasibilityChecker:
             against = self.cache.assumed_pods.against
             current |= dict.fromkeys(
                 self.cache.snapshot(pod, name, assumed=against(name, pod.uid))
-                for name in names
-                if name in special
+                for name in filter(special.__contains__, names)
             )
         unseen = [
             snapshot
@@ -148,16 +147,13 @@ class FeasibilityChecker:
         cached = cast(
             "Mapping[NodeSnapshot | None, Verdict]", self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         )
-        usual = [*map(cached.get, map(self.cache.state.snapshots.get, names))]
-        if not special and all(usual):
-            return [*zip(names, usual, strict=True)]
-        filter_pass = _Pass(cached, self.queue.clock() + _LATE_S)
-        return [
-            (name, self._check_node(pod, name, filter_pass, steering=steering))
-            if verdict is None or name in special
-            else (name, verdict)
-            for name, verdict in zip(names, usual, strict=True)
-        ]
+        found = dict(zip(names, map(cached.get, map(self.cache.state.snapshots.get, names)), strict=True))
+        if special or not all(found.values()):
+            filter_pass = _Pass(cached, self.queue.clock() + _LATE_S)
+            unknown = special.union([name for name, verdict in found.items() if verdict is None])
+            for name in filter(unknown.__contains__, names):
+                found[name] = self._check_node(pod, name, filter_pass, steering=steering)
+        return [*found.items()]
 
     def _check_node(
         self, pod: PendingPod, name: NodeName, filter_pass: _Pass, *, steering: bool

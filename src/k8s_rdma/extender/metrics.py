@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from prometheus_client import Counter, Gauge, Histogram, Metric, disable_created_metrics
@@ -105,11 +105,9 @@ class Metrics:
         self._requests.labels(verb, outcome).inc()
         self._seconds.labels(verb).observe(seconds)
 
-    @contextmanager
-    def under_way(self, verb: str) -> Iterator[None]:
+    def under_way(self, verb: str) -> AbstractContextManager[None]:
         """A request is under way until the block ends."""
-        with self._under_way.labels(verb).track_inprogress():
-            yield
+        return self._under_way.labels(verb).track_inprogress()
 
     def render(self) -> str:
         """Return the metrics in the exposition format."""

@@ -12,12 +12,12 @@ import binascii
 import hmac
 from base64 import b64encode
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nacl.signing import SigningKey
 
@@ -32,6 +32,7 @@ SPKI_PREFIX = bytes.fromhex("302a300506032b6570032100")
 bytes."""
 
 _SIGNATURE_BYTES = 64
+_RECENT = 256
 _ID_DIGITS = 16
 
 
@@ -167,8 +168,10 @@ class PrivateKey:
             return False
         return hmac.compare_digest(self._sign(message), raw) or self.verifier.verifies(message, raw)
 
-    def _sign(self, message: bytes) -> bytes:
-        return self._signing_key.sign(message).signature
+    @cached_property
+    def _sign(self) -> Callable[[bytes], bytes]:
+        """Sign, once for a bind and the watch that shows it a moment later."""
+        return lru_cache(_RECENT)(lambda message: self._signing_key.sign(message).signature)
 
     @cached_property
     def _signing_key(self) -> SigningKey:
