@@ -1,8 +1,9 @@
-"""Pods that a real kube-scheduler binds a second: by itself, and with the extender, in turn in one run.
+"""Pods that a real kube-scheduler binds a second: by itself, with an empty extender and with ours, in turn.
 
 kube-apiserver, etcd and kube-scheduler are real, the nodes and what their agents publish are objects. All
 pods are there when the scheduler starts; counted is from the first one bound to the last. By default
 kube-scheduler sends 50 requests a second, of which a bind without an extender is one; here it has no limit.
+The empty extender (`empty_extender.py`) decides nothing: what it reaches is the limit of any extender.
 Runs where `K8S_RDMA_KUBE_BIN` names a folder with the programs (`tests/cluster`).
 """
 
@@ -40,8 +41,9 @@ PODS, ROUNDS, PARALLEL = 1_000, 2, 16
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
 UNLIMITED = {"clientConnection": {"qps": 10_000, "burst": 10_000}}
 MB_S = 1_000
+EMPTY_EXTENDER = Path(__file__).with_name("empty_extender.py")
 AS_METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
-WITHOUT, WITH = "kube-scheduler alone", "with the extender"
+WITHOUT, EMPTY, WITH = "kube-scheduler alone", "with an empty extender", "with the extender"
 
 
 @dataclass(frozen=True)
@@ -121,15 +123,32 @@ async def extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Program,
     settings = {"kubeconfig": str(kubeconfig), "placementKeyFile": str(key), "port": port, "staleS": 3600}
     config.write_text(yaml.safe_dump(settings))
     command = (Path(sys.executable).with_name("k8s-rdma"), "extender", "--config", config)
-    async with running(directory / "extender.log", *command) as program, httpx2.AsyncClient() as http:
+    async with ready(directory / "extender.log", port, *command) as running_one:
+        yield running_one
 
-        async def ready() -> bool:
+
+@asynccontextmanager
+async def empty_extender(directory: Path, plane: Real) -> AsyncIterator[tuple[Program, str]]:
+    """Run one that decides nothing; its process, and its URL."""
+    port = free_port()
+    kubeconfig = write_kubeconfig(directory / "empty.kubeconfig", plane, plane.admin_token)
+    command = (sys.executable, EMPTY_EXTENDER, kubeconfig, str(port))
+    async with ready(directory / "empty.log", port, *command) as running_one:
+        yield running_one
+
+
+@asynccontextmanager
+async def ready(log: Path, port: int, *command: str | Path) -> AsyncIterator[tuple[Program, str]]:
+    """Run a program until the block ends; its process and URL, once `/readyz` is well."""
+    async with running(log, *command) as program, httpx2.AsyncClient() as http:
+
+        async def is_ready() -> bool:
             try:
                 return (await http.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
             except httpx2.HTTPError:
                 return False
 
-        await program.until(ready)
+        await program.until(is_ready)
         yield program, f"http://127.0.0.1:{port}"
 
 
@@ -167,21 +186,25 @@ async def measure(
 
 async def measured(directory: Path, nodes: int) -> dict[str, Rate]:
     """The best of the rounds, each way."""
-    rates: dict[str, list[Rate]] = {WITHOUT: [], WITH: []}
+    rates: dict[str, list[Rate]] = {WITHOUT: [], EMPTY: [], WITH: []}
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(real(directory))
         http = await stack.enter_async_context(plane.client())
         await make_nodes(plane, http, nodes)
         own, url = await stack.enter_async_context(extender(directory, plane))
+        empty, empty_url = await stack.enter_async_context(empty_extender(directory, plane))
         control_plane = Programs(directory)
         programs = {"kube-apiserver": control_plane.api_server, "etcd": control_plane.etcd}
         alone = {key: value for key, value in registration().items() if key != "extenders"}
+        ways = {
+            WITHOUT: (alone, programs),
+            EMPTY: (registration(empty_url), {**programs, "extender": empty.process.pid}),
+            WITH: (registration(url), {**programs, "extender": own.process.pid}),
+        }
         for number in range(ROUNDS):
-            await make_pods(http, f"alone-{number}", with_interface=False)
-            rates[WITHOUT].append(await measure(plane, http, alone, programs))
-            await make_pods(http, f"rdma-{number}", with_interface=True)
-            with_extender = {**programs, "extender": own.process.pid}
-            rates[WITH].append(await measure(plane, http, registration(url), with_extender))
+            for at, (way, (configuration, counted)) in enumerate(ways.items()):
+                await make_pods(http, f"pods-{number}-{at}", with_interface=way == WITH)
+                rates[way].append(await measure(plane, http, configuration, counted))
     return {way: max(each, key=lambda rate: rate.pods_a_second) for way, each in rates.items()}
 
 
@@ -191,9 +214,10 @@ def test_scheduling_rate(record: Record, tmp_path: Path, nodes: int) -> None:
     if why := obstacle():
         pytest.skip(why)
     rates = asyncio.run(measured(tmp_path, nodes))
+    what = f"pods bound by a real kube-scheduler, {nodes:,} nodes"
     for way, rate in rates.items():
-        name = f"pods bound by a real kube-scheduler, {nodes:,} nodes, {way}"
-        record(name, budget=None, measured=rate.pods_a_second, unit="1/s", note=str(rate))
-    ratio = rates[WITH].pods_a_second / rates[WITHOUT].pods_a_second
-    name = f"pods bound by a real kube-scheduler, {nodes:,} nodes, with the extender beside without"
-    record(name, budget=None, measured=ratio, unit="times", at_least=True)
+        record(f"{what}, {way}", budget=None, measured=rate.pods_a_second, unit="1/s", note=str(rate))
+    for other, name in ((WITHOUT, "without"), (EMPTY, "an empty one")):
+        ratio = rates[WITH].pods_a_second / rates[other].pods_a_second
+        beside = f"{what}, with the extender beside {name}"
+        record(beside, budget=None, measured=ratio, unit="times", at_least=True)
