@@ -8,6 +8,7 @@ import logging
 import socket
 import struct
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -352,6 +353,21 @@ def test_connection_is_closed_when_nothing_is_asked_on_it(before: bytes) -> None
                 assert (await client.answer())[0] == 200
             assert await client.ended()
             await s.until(lambda: not s.connections)
+
+    run(scenario())
+
+
+def test_server_sleeps_until_the_deadline_of_a_client_that_asks_nothing() -> None:
+    async def scenario() -> None:
+        async with served(limits=Limits(send_timeout_s=0.2)) as s:
+            assert s.server.state.connections.due_s == inf
+            client = await s.connect()
+            client.send(REQUEST)
+            assert (await client.answer())[0] == 200
+            [connection] = s.connections
+            assert connection.deadline > asyncio.get_running_loop().time() + 60
+            await s.until(lambda: s.server.state.connections.due_s == connection.deadline)
+            client.close()
 
     run(scenario())
 

@@ -20,7 +20,7 @@ from k8s_rdma.wire.json import HUGE_PAGE_BYTES, Buffer, large_buffer
 if TYPE_CHECKING:
     import mmap
     import socket
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from k8s_rdma.http_server.asgi import Receive, Scope
 
@@ -175,13 +175,16 @@ _PEAK_TO_TRIM, _TRIM_EVERY_S = 64, 2.0
 peak of that many has halved: they leave holes in the heap, and hostile clients that keep reconnecting would
 make it grow without end. Ordinary clients do not reach these numbers."""
 
+_SHORTEST_PAUSE_S = 0.1
+"""Pause between two checks for the same deadline: while the application does not read, no client is late."""
+
 _M_MMAP_THRESHOLD = -3
 _THRESHOLD_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one server; times are kept to a tenth of a second.
+    """Limits of one server; times are kept to a tenth of a second, that to send to a fifth of it.
 
     connections: at a time, with those that negotiate TLS; see `Connections.admit`.
     head_bytes: request line and header fields. fields: number of header fields.
@@ -237,10 +240,15 @@ class Connections:
     """The open connections.
 
     One check of all, in place of a timer for each request, holds them to the limits.
+
+    due_s: time of the next check by the loop's clock; `inf` while there is nothing to check.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, sooner: Callable[[], None]) -> None:
+        """sooner: called when `due_s` becomes earlier."""
         self.limits = limits
+        self.due_s = inf
+        self._sooner = sooner
         self._connections: set[Connection] = set()
         self._ended = self._peak = 0
         self._trimmed_at = -inf
@@ -261,14 +269,26 @@ class Connections:
             self._ended += 1
         self._connections.add(newcomer)
         self._peak = max(self._peak, len(self._connections))
+        self.check_by(newcomer.deadline)
         return True
 
     def discard(self, connection: Connection) -> None:
         """Remove a connection that has ended, or is about to."""
         self._connections.discard(connection)
 
+    def check_by(self, due_s: float) -> None:
+        """Have the next check no later than that."""
+        if due_s < self.due_s:
+            self.due_s = due_s
+            self._sooner()
+
+    def expect_reading(self, now_s: float) -> None:
+        """Have the clients checked that are being answered: whether they read is only seen when checked."""
+        self.check_by(now_s + self.limits.send_timeout_s / 10)
+
     def check(self, now_s: float) -> None:
         """Close or time out the connections that are too slow."""
+        self.due_s = inf
         for connection in self:
             if connection.deadline <= now_s:
                 connection.time_out()
@@ -276,6 +296,11 @@ class Connections:
             elif self._is_send_overdue(connection, now_s):
                 connection.abort()
                 self._ended += 1
+            if connection.deadline == inf or connection.unsent_since is not None:
+                self.expect_reading(now_s)
+            self.check_by(max(connection.deadline, now_s + _SHORTEST_PAUSE_S))
+        if self._peak >= _PEAK_TO_TRIM or self._ended >= _PEAK_TO_TRIM:
+            self.check_by(now_s + _TRIM_EVERY_S)
         has_shrunk = self._peak >= _PEAK_TO_TRIM and 2 * len(self._connections) <= self._peak
         if (has_shrunk or self._ended >= _PEAK_TO_TRIM) and now_s - self._trimmed_at >= _TRIM_EVERY_S:
             self._ended, self._peak, self._trimmed_at = 0, len(self._connections), now_s

@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from dataclasses import dataclass, field
+from email.utils import formatdate
 from enum import Enum, auto, unique
+from functools import lru_cache
 from http import HTTPStatus
 from math import inf
 from typing import Any
@@ -100,6 +103,12 @@ _OTHER_PROTOCOL = _refusal(
 )
 
 
+@lru_cache(maxsize=1)
+def _date_field(now_s: int) -> Fields:
+    """Return the field that comes before the application's own, made once a second; seconds since 1970."""
+    return [(b"date", formatdate(now_s, usegmt=True).encode())]
+
+
 def _subject(certificate: dict[str, Any]) -> str:
     """Return the subject of a certificate in the form of ASGI's TLS extension."""
     return ",".join(f"{name}={value}" for part in certificate["subject"] for name, value in part)
@@ -109,7 +118,7 @@ def _subject(certificate: dict[str, Any]) -> str:
 class ServerState:
     """The state that a server shares with its connections.
 
-    tasks: of the requests under way. default_headers: of each answer, before the application's own.
+    tasks: of the requests under way.
     receive_buffer: of all connections; what is read is parsed before the next read.
     """
 
@@ -117,7 +126,6 @@ class ServerState:
     connections: Connections
     tls: ServerTls | None = None
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    default_headers: Fields = field(default_factory=list)
     receive_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_BYTES)))
 
 
@@ -372,6 +380,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _set_deadline(self, seconds: float) -> None:
         self.deadline = self._loop.time() + seconds
+        self._connections.check_by(self.deadline)
 
     def _expect_next_request(self) -> None:
         """Set the deadline for the next request, once this one is answered."""
@@ -379,6 +388,7 @@ class HttpProtocol(asyncio.Protocol):
             self._set_deadline(self._limits.keep_alive_s)
         else:
             self.deadline = inf
+        self._connections.expect_reading(self._loop.time())
 
     def _is_idle(self) -> bool:
         """Report whether all requests so far are answered."""
@@ -410,7 +420,7 @@ class HttpProtocol(asyncio.Protocol):
             logger=_log,
             access_logger=_log,
             access_log=False,
-            default_headers=self._state.default_headers,
+            default_headers=_date_field(int(time.time())),
             message_event=asyncio.Event(),
             expect_100_continue=expected,
             keep_alive=self._keeps_alive(),
@@ -487,7 +497,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._disconnect_application()
         answer = error_answer(refusal.status, refusal.error, headers={"connection": "close"})
-        self.transport.write(answer.rendered(self._state.default_headers, body=has_body))
+        self.transport.write(answer.rendered(_date_field(int(time.time())), body=has_body))
         if self.transport.can_write_eof():
             self.transport.write_eof()  # closed with unread input, the client would see but a reset
         else:

@@ -10,8 +10,8 @@ import asyncio
 import os
 import socket
 from contextlib import suppress
-from email.utils import formatdate
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
@@ -36,11 +36,8 @@ _log = structlog.get_logger()
 BACKLOG = 2048
 """Connections that the kernel completes before they are accepted."""
 
-TICK_S = 0.1
-"""Interval of the check of all connections, in place of a timer for each."""
-
-IDLE_TICK_S = 1.0
-"""Interval of the check while there are none: a server without clients sleeps."""
+DRAIN_POLL_S = 0.1
+"""Interval of the check at the end whether all requests are answered."""
 
 ACCEPT_RETRY_S = 0.1
 """Delay after a connection could not be accepted, usually for lack of descriptors."""
@@ -62,13 +59,16 @@ class HttpServer:
     ) -> None:
         """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
         self.started = False
-        self.state = ServerState(app=app, connections=Connections(limits or Limits()), tls=tls)
+        self._wake = asyncio.Event()
+        connections = Connections(limits or Limits(), sooner=self._wake.set)
+        self.state = ServerState(app=app, connections=connections, tls=tls)
         self._shutdown_s = shutdown_s
-        self._stopping = asyncio.Event()
+        self._stopping = False
 
     def stop(self) -> None:
         """Have `serve` finish the requests under way, and return."""
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until `stop`, then finish the requests under way.
@@ -77,12 +77,11 @@ class HttpServer:
         of uvloop's that is closed over open connections can wait for them for ever (seen when a test fails
         with its client in the same loop).
         """
-        self._tick()
         accepting = await self._accept(listener)
         self.started = True
         try:
-            while not await self._stopped_within(TICK_S if self.state.connections else IDLE_TICK_S):
-                self._tick()
+            while not self._stopping:
+                await self._check_connections()
         finally:
             accepting.close()
             try:
@@ -90,11 +89,15 @@ class HttpServer:
             finally:
                 self.state.connections.abort()
 
-    async def _stopped_within(self, seconds: float) -> bool:
+    async def _check_connections(self) -> None:
+        """Check the connections if that is due, and wait until it may be due: a server at rest sleeps."""
+        connections, loop = self.state.connections, asyncio.get_running_loop()
+        if connections.due_s <= loop.time():
+            connections.check(loop.time())
+        self._wake.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        return self._stopping.is_set()
+            async with asyncio.timeout_at(None if connections.due_s == inf else connections.due_s):
+                await self._wake.wait()
 
     async def _accept(self, listener: socket.socket) -> asyncio.Server | TlsListener:
         if self.state.tls is not None:
@@ -105,17 +108,13 @@ class HttpServer:
             partial(PlainHttpProtocol, self.state), sock=listener, backlog=BACKLOG
         )
 
-    def _tick(self) -> None:
-        self.state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
-        self.state.connections.check(asyncio.get_running_loop().time())
-
     async def _drain(self, accepting: asyncio.Server | TlsListener) -> None:
         """Wait for the requests under way, and cancel those that outlast `shutdown_s`."""
         self.state.connections.shutdown()
         try:
             async with asyncio.timeout(self._shutdown_s):
                 while self.state.connections or self.state.tasks:  # noqa: ASYNC110  the process ends
-                    await asyncio.sleep(TICK_S)
+                    await asyncio.sleep(DRAIN_POLL_S)
                 await accepting.wait_closed()
         except TimeoutError:
             _log.error("requests_cancelled", requests=len(self.state.tasks), shutdown_s=self._shutdown_s)
