@@ -17,6 +17,7 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, NoReturn, Self
 
 import structlog
@@ -39,7 +40,7 @@ from k8s_rdma.kube.api import (
     handle_item,
 )
 from k8s_rdma.wire.node_facts import NodeFacts
-from k8s_rdma.wire.rdma_node import covers, decode_status, is_count, silence
+from k8s_rdma.wire.rdma_node import covers, decode_status, is_count, silence, silent_after_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable
@@ -91,6 +92,7 @@ class WatchedNode:
     heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
     requested_at: after that time the report that is known was the node's.
     unreadable_reason: why the node cannot be read, as the state was last informed; empty when it can.
+    holds_until: after that time age alone may change it; kept by `RdmaNodeInformer`.
     deferred: the last report, where the node publishes too often for it to be taken yet. Until it is, what is
         known is of the one before, which renewals that name the later one do not confirm.
     """
@@ -101,6 +103,7 @@ class WatchedNode:
     heard_at: float = NEVER
     requested_at: float = NEVER
     unreadable_reason: str = ""
+    holds_until: float = NEVER
     deferred: RdmaNodeView | None = None
     _why: str = UNPUBLISHED
     _generation: str = ""
@@ -164,6 +167,10 @@ class WatchedNode:
         if self.facts is None:
             return self._why
         return silence(now - self.heard_at, stale_s, self._lease_s)
+
+    def why_holds_until(self, stale_s: float) -> float:
+        """The time until which `why` answers the same if nothing comes of the node; passed while it ages."""
+        return inf if self.facts is None else self.heard_at + silent_after_s(stale_s, self._lease_s)
 
     def _conclude(self, view: RdmaNodeView) -> None:
         try:
@@ -398,6 +405,7 @@ class RdmaNodeInformer:
         """Tell the state what is known of the node, where that is something new."""
         if not entry.exists():
             return
+        entry.holds_until = entry.why_holds_until(self._stale_s)
         why = entry.why(self._clock(), self._stale_s)
         if entry.facts is not None and not why:
             if changed or entry.unreadable_reason or self._state.facts(node) is not entry.facts:
@@ -416,7 +424,9 @@ class RdmaNodeInformer:
         """Refuse who is silent, and tell for how long; take reports that were deferred."""
         while True:
             await asyncio.sleep(self._look_s)
-            for node, entry in self._nodes.items():
+            now = self._clock()
+            nodes = self._nodes.items()
+            for node, entry in [(n, e) for n, e in nodes if e.holds_until < now or e.deferred is not None]:
                 if entry.deferred is not None:
                     handle_item("rdmanodes", self._published, entry.deferred)
                 self._store(node, entry)

@@ -294,6 +294,11 @@ def is_count(text: str) -> bool:
     return len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
 
 
+def silent_after_s(stale_s: float, lease_s: float) -> float:
+    """Return the age in seconds up to which a node takes pods; arguments as of `silence`."""
+    return max(stale_s, min(lease_s, MAX_LEASE_S))
+
+
 def silence(age_s: float, stale_s: float, lease_s: float) -> str:
     """Describe why a node takes no pods whose agent was heard from so long ago; empty where it does.
 
@@ -302,7 +307,7 @@ def silence(age_s: float, stale_s: float, lease_s: float) -> str:
     """
     if age_s == inf:
         return UNRENEWED
-    if age_s <= max(stale_s, min(lease_s, MAX_LEASE_S)):
+    if age_s <= silent_after_s(stale_s, lease_s):
         return ""
     return f"its agent was not heard from for {int(age_s // _AGE_STEP_S * _AGE_STEP_S)} s"
 
