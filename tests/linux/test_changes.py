@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shutil
 import struct
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -262,3 +265,59 @@ def test_change_of_a_file_is_told_when_it_is_named_anew_before_the_next_look(rtn
         changes.watch_files([one])
         watcher.wait()
     assert not watcher.called()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make device nodes")
+def test_watcher_is_told_when_a_node_comes_changes_and_goes_and_its_directory_too(rtnl, tmp_path):
+    watcher, directory, other = Watcher(), tmp_path / "infiniband", tmp_path / "other"
+    node = directory / "uverbs0"
+    os.mknod(other, 0o20666, os.makedev(231, 193))
+    with watching(watcher, (), with_nodes=True) as changes:
+        changes.watch_files((), nodes=[directory, node])
+        for change in (
+            directory.mkdir,
+            lambda: os.mknod(node, 0o20666, os.makedev(231, 192)),
+            lambda: other.rename(node),
+            node.unlink,
+            directory.rmdir,
+        ):
+            assert changes.dirty() == NOTHING
+            change()
+            watcher.wait()
+            assert changes.dirty() == EVERYTHING
+
+
+def test_file_is_read_again_beside_a_node(rtnl, tmp_path):
+    watcher, state = Watcher(), tmp_path / "sys" / "state"
+    state.parent.mkdir()
+    with watching(watcher, (), with_nodes=True) as changes:
+        changes.watch_files([state], nodes=[tmp_path / "dev" / "uverbs0"])
+        state.write_text("4: ACTIVE\n")
+        watcher.wait()
+        state.write_text("1: DOWN\n")
+        watcher.wait()
+
+
+POLLED = """
+echo 0 > /proc/sys/user/max_inotify_"$2" || exit 77
+exec "$0" -c '
+import pathlib, sys, threading
+from k8s_rdma.linux.changes import Changes
+node, told = pathlib.Path(sys.argv[1], "uverbs0"), threading.Event()
+with Changes(told.set, (), with_nodes=True) as changes:
+    changes.watch_files((), nodes=[node])
+    node.touch()
+    sys.exit(not told.wait(10))
+' "$1"
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
+@pytest.mark.parametrize("limit", ["instances", "watches"])
+def test_node_is_polled_where_the_kernel_watches_no_directory(tmp_path, limit):
+    inner = ("sh", "-c", POLLED, sys.executable, str(tmp_path), limit)
+    command = ["unshare", "--user", "--map-root-user", *inner]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"needs a user namespace with limits of its own: {done.stderr}")
+    assert (done.returncode, done.stderr) == (0, "")

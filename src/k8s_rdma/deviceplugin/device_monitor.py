@@ -300,7 +300,8 @@ class HostScanner:
             observer = RdmaObserver(sysfs, queries, self._nodes)
             cached_scan = CachedScan(
                 lambda changed: observer.scan(self._expected, changed=changed),
-                files=self._files,
+                files=self._port_states,
+                nodes=self._device_nodes,
                 incomplete=lambda snapshot: bool(snapshot.unreadable),
                 subscriptions=RDMA_DEVICES,
                 changed=self._changed,
@@ -309,13 +310,13 @@ class HostScanner:
             self._opened = opened.pop_all()
         return cached_scan
 
-    def _files(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
-        """List files that change without an event: InfiniBand ports' states, nodes made by hand."""
+    def _port_states(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
+        return frozenset(self._host.sysfs / path for path in port_state_files(snapshot))
+
+    def _device_nodes(self, snapshot: RdmaSnapshot) -> frozenset[Path]:
+        """List the nodes of all devices, which may be made by hand, without a message of the kernel."""
         nodes = {node.path for device in snapshot.present.values() for node in device.characters}
-        return frozenset(
-            {self._host.sysfs / path for path in port_state_files(snapshot)}
-            | {self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes)}
-        )
+        return frozenset(self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes))
 
     def _count(self, *, failed: bool) -> None:
         self.counts = ScanCounts(self.counts.total + 1, self.counts.failed + failed)

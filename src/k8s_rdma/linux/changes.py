@@ -2,7 +2,7 @@
 
 `Changes` collects, for one process, what the kernel has reported since the last call; `CachedScan` runs a
 scan when something has changed and otherwise returns the previous result. Files of sysfs for which the kernel
-sends no event are read again and compared.
+sends no event are read again and compared; device nodes when entries of their directories change.
 
 A subscription to the kernel's messages knows the state that each makes stale. Sources: inotify(7),
 rtnetlink(7) RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
@@ -204,7 +204,7 @@ REST_MS = 50
 that makes them more than the changes themselves."""
 
 POLL_S = 1.0
-"""Interval between two scans of the watched files."""
+"""Interval between two scans of the watched files; of device nodes alone the shortest."""
 
 QUEUE_BYTES = 4 << 20
 """Receive buffer of a socket: some 1,900 messages of links during the pause, where the default holds 48."""
@@ -218,7 +218,8 @@ class Changes:
     """Calls back from a thread of its own after one or more changes, until closed.
 
     By default it subscribes to the kernel's messages about links, addresses, devices (PCI, network, RDMA) and
-    RDMA ports. Files cover what no message reports: their contents are compared once a second.
+    RDMA ports. Files cover what no message reports: their contents are compared once a second, device nodes
+    when inotify(7) reports a change.
     """
 
     def __init__(
@@ -226,9 +227,13 @@ class Changes:
         changed: Callable[[], None],
         subscriptions: Sequence[Subscription] = EVERYTHING,
         *,
+        with_nodes: bool = False,
         queue_bytes: int = QUEUE_BYTES,
     ) -> None:
-        """Subscribe in the calling thread's network namespace; earlier changes are not reported."""
+        """Subscribe in the calling thread's network namespace; earlier changes are not reported.
+
+        with_nodes: whether device nodes are to be watched.
+        """
         self._changed = changed
         self._lock = threading.Lock()
         self._gathering = Gathering()
@@ -236,12 +241,18 @@ class Changes:
         self.failure: Exception | None = None
         """Error of the last callback or of reading the sockets; both are retried once a second."""
         self._files: dict[Path, bytes | None] = {}
+        self._nodes: frozenset[Path] = frozenset()
+        self._polls = False
+        self._directories: DirectoryChanges | None = None
         self._subscribed: list[tuple[Subscription, socket.socket]] = []
         with ExitStack() as undo:
             for subscription in subscriptions:
                 opened = subscription.open(queue_bytes)
                 if opened is not None:
                     self._subscribed.append((subscription, undo.enter_context(opened)))
+            if with_nodes:
+                with suppress(OSError):  # at the limit of instances: the nodes are polled
+                    self._directories = undo.enter_context(DirectoryChanges())
             self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             undo.callback(os.close, self._wake)
             self._stop, stopping = os.pipe2(os.O_CLOEXEC)
@@ -277,13 +288,32 @@ class Changes:
                 os.eventfd_write(self._wake, 1)
             return self._gathering.drain()
 
-    def watch_files(self, paths: Iterable[Path]) -> None:
-        """Watch these files, and no others, from now on. Call it first, then read them."""
-        requested = set(paths)
+    def watch_files(self, paths: Iterable[Path], nodes: Collection[Path] = ()) -> None:
+        """Watch these files, and no others, from now on. Call it first, then read them.
+
+        nodes: device nodes and directories; their presence and device numbers count, not their contents.
+        """
+        polled = set(paths)
+        requested = polled.union(nodes)
+        self._nodes = frozenset(nodes)
+        self._polls = not self._watch_directories() or bool(polled)
         new = {path: _contents(path) for path in requested - self._files.keys()}
         with self._lock:
             self._files = {path: file for path, file in self._files.items() if path in requested} | new
             os.eventfd_write(self._wake, 1)  # it may be waiting without end
+
+    def _watch_directories(self) -> bool:
+        """Watch the directories of the nodes, and their parents, which show when the directories come.
+
+        Returns whether the kernel reports all changes of the nodes.
+        """
+        if self._directories is None:
+            return not self._nodes
+        try:
+            self._directories.watch({parent for node in self._nodes for parent in node.parents[:2]})
+        except OSError:
+            return False
+        return True
 
     def look_at_files(self) -> None:
         """Scan the watched files now, so that a reader is notified of every change from here on.
@@ -314,9 +344,9 @@ class Changes:
         for _, opened in self._subscribed:
             poll.register(opened, select.POLLIN)
         scan_due = time.monotonic() + POLL_S
-        while not any(descriptor == self._stop for descriptor, _ in poll.poll(self._patience_ms(scan_due))):
+        while not any(descriptor == self._stop for descriptor, _ in self._wait(poll, scan_due)):
             dirty = self._gather()
-            if time.monotonic() >= scan_due:
+            if time.monotonic() >= scan_due and (self._entries_changed() or self._polls):
                 dirty |= self._scan()
                 scan_due = time.monotonic() + POLL_S
             if dirty:
@@ -325,8 +355,19 @@ class Changes:
                 if stopping.poll(REST_MS):
                     return
 
-    def _patience_ms(self, scan_at: float) -> float | None:
-        return max(0.0, scan_at - time.monotonic()) * 1000 if self._files else None
+    def _wait(self, poll: select.poll, scan_due: float) -> list[tuple[int, int]]:
+        """Wait for events; those of directories from `scan_due` on: busy ones cost no more than polling."""
+        left_ms = max(0.0, scan_due - time.monotonic()) * 1000
+        if self._directories is not None:
+            poll.register(self._directories, 0 if left_ms else select.POLLIN)
+        return poll.poll(left_ms if left_ms or self._polls else None)
+
+    def _entries_changed(self) -> bool:
+        """Report whether entries of the nodes' directories have changed, and watch those that are new."""
+        if self._directories is None or not self._directories.forget():
+            return False
+        self._polls |= not self._watch_directories()
+        return True
 
     def _gather(self) -> bool:
         """Read the sockets and report whether the callback is due."""
@@ -376,11 +417,12 @@ class CachedScan(Generic[T]):
     Used by one thread at a time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is of its own
         self,
         observe: Callable[[Collection[int] | None], T],
         *,
         files: Callable[[T], frozenset[Path]],
+        nodes: Callable[[T], frozenset[Path]] | None = None,
         incomplete: Callable[[T], bool],
         subscriptions: Sequence[Subscription] = EVERYTHING,
         changed: Callable[[], None] = lambda: None,
@@ -389,15 +431,17 @@ class CachedScan(Generic[T]):
 
         observe: scans; its argument is the links that changed, None when anything may have changed.
         files: the files to watch after a scan, because no event reports their changes.
+        nodes: the device nodes to watch after a scan.
         incomplete: whether part could not be read and is to be tried again.
         changed: called from another thread when a scan may return something else; calls are merged.
         """
         self._observe, self._unannounced, self._incomplete = observe, files, incomplete
+        self._nodes = nodes or (lambda _: frozenset())
         self._on_change = changed
         self._result: T | None = None
-        self._files: frozenset[Path] = frozenset()
+        self._watched: tuple[frozenset[Path], frozenset[Path]] = (frozenset(), frozenset())
         self._due = True
-        self._changes = Changes(self._something_changed, subscriptions)
+        self._changes = Changes(self._something_changed, subscriptions, with_nodes=nodes is not None)
 
     def __enter__(self) -> Self:
         return self
@@ -417,10 +461,10 @@ class CachedScan(Generic[T]):
         self._changes.look_at_files()
         dirty = self._changes.dirty()
         observed = self._observe(None if anew or previous is None or dirty.everything else dirty.links)
-        files = self._unannounced(observed)
-        if files != self._files:
-            self._changes.watch_files(files)
-            self._files, self._due = files, True
+        watched = self._unannounced(observed), self._nodes(observed)
+        if watched != self._watched:
+            self._changes.watch_files(*watched)
+            self._watched, self._due = watched, True
         self._due |= self._incomplete(observed)
         self._result = observed
         return observed
@@ -536,10 +580,12 @@ class DirectoryChanges(_Inotify):
             if self._add(directory, self._events) < 0 and ctypes.get_errno() == errno.ENOSPC:
                 raise OSError(errno.ENOSPC, "no inotify watch is left", str(directory))
 
-    def forget(self) -> None:
-        """Discard all pending events."""
+    def forget(self) -> bool:
+        """Discard all pending events; return whether there was any."""
+        found = False
         while self._read():
-            pass
+            found = True
+        return found
 
 
 class Deletions(_Inotify):
