@@ -6,8 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.main import KubeletWatch
-from k8s_rdma.deviceplugin.plugin_server import PluginServer
+from k8s_rdma.deviceplugin.plugin_server import DirectoryWatch, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Offering:
         self.before_choice: Callable[[], Awaitable[None]] | None = None
         self.inventory = seen
         self._keepers = [PluginServer(Resource(mode, self, self._complete), directory) for mode in modes]
-        self._watch = KubeletWatch(directory, self._wake)
+        self._watch = DirectoryWatch((directory,), self._wake)
 
     def see(self, seen: DeviceInventory) -> None:
         """The devices are so from now on."""

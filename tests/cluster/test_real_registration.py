@@ -20,9 +20,8 @@ from cluster.test_real_kubelet import (
     program,
 )
 from k8s_rdma.config.devices import ExclusiveResource
-from k8s_rdma.deviceplugin.main import KubeletWatch
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, PluginServer
+from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, DirectoryWatch, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
@@ -55,7 +54,7 @@ async def offered(directory: Path) -> AsyncIterator[PluginServer]:
     resource = Resource(mode_of(ExclusiveResource()), Seen(), as_it_is)
     resource.update()
     keeper = PluginServer(resource, directory)
-    async with in_background(KubeletWatch(directory, keeper.wake).run()), in_background(keeper.run()):
+    async with in_background(DirectoryWatch((directory,), keeper.wake).run()), in_background(keeper.run()):
         await followed(keeper, 1)
         yield keeper
 

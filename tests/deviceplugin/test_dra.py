@@ -302,7 +302,7 @@ async def test_garbage_of_the_agent_is_asked_again(world: World, garbage: bytes)
 
 
 async def test_nothing_is_published_before_kubelet_knows_the_driver(world: World) -> None:
-    await world.until(lambda: not world.driver._agent.away)
+    await world.until(lambda: world.driver.agent_up)
     assert not world.api.slices
     assert "kubelet has not registered the driver yet" in world.driver.problem
     await world.register()
@@ -367,7 +367,7 @@ async def test_api_server_without_the_gate_is_named_and_has_nothing(world: World
     await world.register()
     await world.until(lambda: "DRAConsumableCapacity" in world.driver.problem)
     world.agent.publish(Offers(node="w1", pfs=(offer(mtu=9000),)))
-    await world.until(lambda: not world.driver._agent.away)
+    await world.until(lambda: world.driver.agent_up)
     assert world.driver.slices.writes == 0
 
 
@@ -649,9 +649,8 @@ async def test_agent_that_is_silent_is_away(tmp_path: Path) -> None:
     following = asyncio.create_task(client.follow())
     async with asyncio.timeout(20):
         await client.offers.wait_for_change(None)
-        assert not client.away
-        while not client.away:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        assert client.away_since_s.value is None
+        await client.away_since_s.wait_for_change(None)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await agent.stop()

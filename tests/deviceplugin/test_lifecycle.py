@@ -243,8 +243,8 @@ async def test_plugin_ends_when_its_mounted_directory_is_no_more(world: World) -
     _remove(world.sockets)
     assert await plugin.ended() == 1
     assert plugin.log.read_text().splitlines()[-1] == (
-        "k8s-rdma: kubeletDir /var/lib/kubelet/device-plugins: removed from the host while it is mounted "
-        "here; start again"
+        "k8s-rdma: /var/lib/kubelet/device-plugins: removed from the host while it is mounted here; start "
+        "again"
     )
 
 

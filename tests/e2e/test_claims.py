@@ -207,7 +207,7 @@ def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_
 def test_agent_that_is_stopped_is_away_until_it_goes_on(node: Node) -> None:
     async def until(agent: ClaimsAgent, *, away: bool) -> None:
         async with asyncio.timeout(node.deadline_s):
-            while agent.away != away:  # noqa: ASYNC110 - nobody tells
+            while (agent.away_since_s.value is not None) != away:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.05)
 
     async def scenario() -> None:

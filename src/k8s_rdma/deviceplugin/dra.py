@@ -22,6 +22,7 @@ from prometheus_client import Histogram, disable_created_metrics
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
+from k8s_rdma.deviceplugin.plugin_server import DirectoryWatch
 from k8s_rdma.deviceplugin.prepared_claims import (
     PROMISE_TIMES,
     AbandonedPromises,
@@ -34,6 +35,7 @@ from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
+from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.claim_status import decode_state
 from k8s_rdma.wire.claims import (
     DRIVER,
@@ -85,7 +87,7 @@ AGENT_AWAY_S = 60.0
 HEALTH_EVERY_S, HEALTH_TIMEOUT_S = 10.0, 30
 """The interval of health reports, and the time after which kubelet forgets one."""
 
-SOCKETS_CHECK_S = 1.0
+SERVE_RETRY_S = 1.0
 
 DRAIN_S = 25.0
 """The time for calls under way when the process ends, which has 30 s by Kubernetes' default: kubelet tries a
@@ -109,7 +111,7 @@ MAX_ERROR_CHARACTERS = 500
 class ClaimsAgent:
     """The agent, at its `claims.sock`.
 
-    offers: the latest; None before the first. away: whether it is not there.
+    offers: the latest; None before the first. away_since_s: of the monotonic clock; None while it is there.
     """
 
     def __init__(self, socket: Path, *, silence_s: float = SILENCE_S) -> None:
@@ -117,7 +119,7 @@ class ClaimsAgent:
         self._socket = socket
         self._silence_s = silence_s
         self.offers = Observable[Offers | None](None)
-        self.away = True
+        self.away_since_s = Observable[float | None](time.monotonic())
 
     async def ask(self, question: Callable[[], Question], deadline_s: float) -> Answer:
         """Ask, and again while the agent cannot be reached before the deadline (of the monotonic clock).
@@ -144,16 +146,17 @@ class ClaimsAgent:
             writer.close()
 
     async def follow(self) -> NoReturn:
-        """Keep `offers` and `away` up to date until cancelled."""
+        """Keep `offers` and `away_since_s` up to date until cancelled."""
         problem = ""
         while True:
             try:
                 await self._follow()
             except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
-                if str(error) != problem or not self.away:
+                if str(error) != problem or self.away_since_s.value is None:
                     _log.warning("agent_lost", socket=str(self._socket), error=str(error))
                 problem = str(error)
-            self.away = True
+            if self.away_since_s.value is None:
+                self.away_since_s.publish(time.monotonic())
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> NoReturn:
@@ -164,7 +167,7 @@ class ClaimsAgent:
                 async with _within(self._silence_s):
                     line = _whole(await incoming.readline())
                 offers = decode_offers(line)
-                self.away = False
+                self.away_since_s.publish(None)
                 self.offers.publish(offers)
         finally:
             writer.close()
@@ -244,7 +247,7 @@ class DraDriver:
     @property
     def agent_up(self) -> bool:
         """Report whether the agent tells what it offers."""
-        return not self._agent.away
+        return self._agent.away_since_s.value is None
 
     async def run(self) -> NoReturn:
         """Serve until cancelled, then remove the sockets; the slices stay."""
@@ -269,13 +272,19 @@ class DraDriver:
                 if str(error) != self.registration:
                     _log.warning("driver_not_served", error=str(error))
                 self.registration = str(error)
-                await asyncio.sleep(SOCKETS_CHECK_S)
+                await asyncio.sleep(SERVE_RETRY_S)
 
     async def _watch_sockets(self, endpoints: list[Endpoint]) -> None:
         """Return when a socket is lost; if cancelled, end when the calls under way have been answered."""
+        socket_lost = asyncio.Event()
+
+        def check() -> None:
+            if not all(endpoint.exists() for endpoint in endpoints):
+                socket_lost.set()
+
+        directories = [endpoint.path.parent for endpoint in endpoints]
         try:
-            while all(endpoint.exists() for endpoint in endpoints):  # noqa: ASYNC110 - a mount says nothing
-                await asyncio.sleep(SOCKETS_CHECK_S)
+            await wait_for_first(DirectoryWatch(directories, check).run(), socket_lost.wait())
         except asyncio.CancelledError:
             with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
@@ -413,22 +422,21 @@ class DraDriver:
         Not before kubelet has registered the driver: it would fail the pods that come, and try again late.
         """
         await self._known_to_kubelet.wait()
-        away_since_s: float | None = None
-        offers = self._agent.offers.value
+        agent = self._agent
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SOCKETS_CHECK_S):
-                    offers = await self._agent.offers.wait_for_change(offers)
-            if not self._agent.away:
-                away_since_s = None
-            elif away_since_s is None:
-                away_since_s = time.monotonic()
-            away = away_since_s is not None and time.monotonic() - away_since_s >= self._agent_away_s
+            offers, away_since_s = agent.offers.value, agent.away_since_s.value
+            left_s = None if away_since_s is None else away_since_s + self._agent_away_s - time.monotonic()
+            away = left_s is not None and left_s <= 0
             if offers is not None:
                 self.slices.offer(offers, agent_away=away)
                 self._health.publish(health_of(offers, agent_away=away))
             elif away:
                 self.slices.offer(Offers(node=self._node))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if away else left_s):
+                    await wait_for_first(
+                        agent.offers.wait_for_change(offers), agent.away_since_s.wait_for_change(away_since_s)
+                    )
 
     async def _watch_health(self, _request: None) -> AsyncGenerator[tuple[DeviceHealth, ...], None]:
         """Report all devices at once, after each change, and before kubelet forgets them."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
@@ -23,7 +23,7 @@ from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.health import node_events
 from k8s_rdma.deviceplugin.modes import Mode, modes_of, to_publish
-from k8s_rdma.deviceplugin.plugin_server import PluginServer
+from k8s_rdma.deviceplugin.plugin_server import DirectoryWatch, PluginServer
 from k8s_rdma.deviceplugin.resource import PREFIX, InventorySource, Resource
 from k8s_rdma.deviceplugin.topology import neighbours
 from k8s_rdma.errors import K8sRdmaError, MalformedError
@@ -43,7 +43,6 @@ from k8s_rdma.http_server.asgi import (
     gauge,
 )
 from k8s_rdma.http_server.connections import return_large_buffers
-from k8s_rdma.linux.changes import DirectoryChanges
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.cdi import MAX_LINE_BYTES, SOCKET, Declared, Written, decode_written, encode_line
 
@@ -402,10 +401,6 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
     )
 
 
-POLL_INTERVAL_S = 1.0
-"""Interval of checks without an event: a mount over a directory comes without one, and the kernel limits the
-watches of each user."""
-
 SHUTDOWN_S = 2
 """Time for HTTP requests under way; each takes milliseconds."""
 
@@ -542,7 +537,7 @@ class DevicePlugin:
 
     async def _watch_kubelet(self, stop: asyncio.Event) -> None:
         try:
-            await KubeletWatch(self._directory, self._wake).run()
+            await DirectoryWatch((self._directory,), self._wake).run()
         except K8sRdmaError as error:
             self._failure = error
             stop.set()
@@ -570,67 +565,3 @@ class DevicePlugin:
     def _http(self) -> HttpServer:
         app = PluginApp(self.plugin_servers, self._monitor, self._access, self._driver)
         return HttpServer(app, shutdown_s=SHUTDOWN_S, limits=LIMITS, tls=self._access.tls)
-
-
-class KubeletWatch:
-    """Watch of kubelet's directory; it wakes the servers on each change, and once a second."""
-
-    def __init__(self, directory: Path, wake: Callable[[], None]) -> None:
-        self._directory = directory
-        self._wake = wake
-        self._polling_logged = False
-
-    async def run(self) -> NoReturn:
-        """Watch until cancelled. K8sRdmaError when the directory is lost for good."""
-        with self._notified():
-            while True:
-                self._check()
-                self._wake()
-                await asyncio.sleep(POLL_INTERVAL_S)
-
-    @contextmanager
-    def _notified(self) -> Iterator[None]:
-        """Get notifications from the kernel within the block, if it has a watch left."""
-        try:
-            changes = DirectoryChanges()
-        except OSError as error:
-            self._log_polling(error)
-            yield
-            return
-        loop = asyncio.get_running_loop()
-
-        def directory_changed() -> None:
-            changes.forget()
-            self._watch(changes)
-            self._wake()
-
-        with changes:
-            self._watch(changes)
-            loop.add_reader(changes, directory_changed)
-            try:
-                yield
-            finally:
-                loop.remove_reader(changes)
-
-    def _watch(self, changes: DirectoryChanges) -> None:
-        """Watch the directory and its parent, which shows when the directory is created again."""
-        try:
-            changes.watch((self._directory, self._directory.parent))
-        except OSError as error:
-            self._log_polling(error)
-
-    def _log_polling(self, error: OSError) -> None:
-        if not self._polling_logged:
-            _log.warning("kubelet_dir_polled", directory=str(self._directory), error=error.strerror)
-        self._polling_logged = True
-
-    def _check(self) -> None:
-        """Check that the directory still is the host's: a mounted one stays when the host's is replaced."""
-        try:
-            links = self._directory.stat().st_nlink
-        except OSError:
-            return
-        if not links:
-            raise K8sRdmaError(
-                f"kubeletDir {self._directory}: removed from the host while it is mounted here; start again"
-            )
