@@ -42,7 +42,7 @@ CHUNK_BYTES = 256 << 10
 LINE_CHUNK_BYTES = 64 << 10
 ACCEPT_PAUSE_S = 0.1
 
-LOST_CHECK_S = 2.0
+LOST_CHECK_S = 5.0
 """The interval of checks of a socket's path."""
 
 MAX_PATH_BYTES = 107
