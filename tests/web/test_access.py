@@ -207,6 +207,37 @@ async def test_request_asks_about_a_bounded_number_of_namespaces(tmp_path: Path)
     assert 1 < reviews.most_in_flight <= MAX_IN_FLIGHT
 
 
+async def test_namespaces_beyond_the_bound_are_found_by_later_requests_and_stay(tmp_path: Path):
+    now = [0.0]
+    others = [f"team-{index}" for index in range(250)]
+    pods = (*(waiting(f"{name}/pod") for name in others), waiting("research/pod"))
+    async with reviewed(tmp_path, cluster(pending=pods), clock=lambda: now[0]) as (site, reviews):
+
+        async def load(path: str) -> str:
+            reviews.reviews.clear()
+            page = (await site.http.get(path, headers=TENANT)).text
+            assert len(reviews.reviews) <= 2 + MAX_NAMESPACES
+            return page
+
+        first, second, third = [await load("/pending") for _ in range(3)]
+        assert "151 more namespaces may be yours" in first
+        assert "51 more namespaces may be yours" in second
+        assert "/pods/research/pod" not in first + second
+        assert "may be yours" not in third
+        assert "/pods/research/pod" in third
+        now[0] = REVIEW_S
+        later = await load("/pending")
+        assert "/pods/research/pod" in later
+        assert "250 more pods wait" in later
+        assert "may be yours" not in later
+
+
+async def test_namespaces_of_a_filter_are_asked_about_first(tmp_path: Path):
+    pods = (*(waiting(f"team-{index}/pod") for index in range(250)), waiting("research/pod"))
+    async with reviewed(tmp_path, cluster(pending=pods)) as (site, _):
+        assert "/pods/research/pod" in (await site.http.get("/pending?q=research", headers=TENANT)).text
+
+
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
@@ -249,12 +280,11 @@ def test_recent_answers_are_bounded_in_number_and_time():
     recent: Recent[int, bool] = Recent(lambda: now[0], MAX_REFUSED)
     for key in range(MAX_REFUSED + 10):
         recent[key] = True
-    assert 9 not in recent
-    assert recent.get(9) is None
+    assert recent.last(9) is recent.get(9) is None
     assert recent.get(10)
     now[0] = REVIEW_S
     assert recent.get(10) is None
-    assert 10 in recent
+    assert recent.last(10) == (0.0, True)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 REVIEW_S = 60.0
 """Seconds for which an answer of the API server counts; a right that is withdrawn lasts no longer."""
 
-MAX_REVIEWS = 4096
-"""Answers that are kept, of tokens and of namespaces each."""
+MAX_USERS = 4096
+"""Tokens of users that are kept."""
+
+MAX_PERMISSIONS = 16_384
+"""Answers that are kept about a user and a namespace, in 4.4 MiB."""
 
 MAX_REFUSED = 256
 """Tokens that are kept because the API server does not accept them."""
@@ -39,7 +42,7 @@ MAX_LOGINS_IN_FLIGHT = 2
 """Reviews in flight of tokens that were not accepted before."""
 
 MAX_NAMESPACES = 100
-"""Namespaces that one request may ask about; pods of others count as hidden."""
+"""Namespaces that one request may ask about; the next request goes on with others."""
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SCHEME = "bearer "
@@ -48,11 +51,22 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """The namespaces whose pods a viewer may list. undecided: how many were not asked about yet."""
+
+    namespaces: frozenset[str]
+    undecided: int = 0
+
+
 class Viewer(Protocol):
     """Someone whose request is admitted."""
 
-    async def visible(self, namespaces: Collection[str]) -> frozenset[str]:
-        """Return the namespaces of these whose pods they may list. Raises `kube.api.API_ERRORS`."""
+    async def visibility(self, namespaces: Collection[str]) -> Visibility:
+        """Find those of the namespaces whose pods they may list. Raises `kube.api.API_ERRORS`.
+
+        namespaces: those to ask about first come first.
+        """
         ...
 
 
@@ -76,9 +90,9 @@ class Access(Protocol):
 class Everyone:
     """A viewer who sees everything."""
 
-    async def visible(self, namespaces: Collection[str]) -> frozenset[str]:
+    async def visibility(self, namespaces: Collection[str]) -> Visibility:
         """Return all of them."""
-        return frozenset(namespaces)
+        return Visibility(frozenset(namespaces))
 
 
 class LoopbackAccess:
@@ -112,11 +126,11 @@ class ReviewedAccess:
     def __init__(self, api: ReviewsApi, clock: Callable[[], float]) -> None:
         self._api = api
         self._clock = clock
-        self._users: Recent[bytes, User] = Recent(clock, MAX_REVIEWS)
+        self._users: Recent[bytes, User] = Recent(clock, MAX_USERS)
         self._refused: Recent[bytes, Denial] = Recent(clock, MAX_REFUSED)
         self._refused_of: Counter[str] = Counter()
         self._refused_since = clock()
-        self._permissions: Recent[tuple[User, str], bool] = Recent(clock, MAX_REVIEWS)
+        self._permissions: Recent[tuple[User, str], bool] = Recent(clock, MAX_PERMISSIONS)
         self._calls = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._logins = asyncio.Semaphore(MAX_LOGINS_IN_FLIGHT)
 
@@ -133,7 +147,7 @@ class ReviewedAccess:
         digest = sha256(token.encode("latin-1")).digest()
         if found := self._recent(digest):
             return found
-        is_new = digest not in self._users
+        is_new = self._users.last(digest) is None
         async with self._logins if is_new else self._calls:
             if found := self._recent(digest):  # another request has asked meanwhile
                 return found
@@ -159,6 +173,23 @@ class ReviewedAccess:
             self._refused_since = self._clock()
         return self._refused_of[peer]
 
+    async def visibility(self, user: User, namespaces: Collection[str]) -> Visibility:
+        """Find the namespaces whose pods a user may list, by answers that still count, and by new ones.
+
+        Asks first about those that the user could see, then about new ones, then about those that were asked
+        about longest ago: what was visible stays so, and after enough requests all is.
+        """
+        current = {name: self._permissions.get((user, name)) for name in namespaces}
+        last = {
+            name: self._permissions.last((user, name)) for name, answer in current.items() if answer is None
+        }
+        queue = sorted(last, key=lambda name: _urgency(last[name]))
+        candidates = queue[:MAX_NAMESPACES]
+        answers = await asyncio.gather(*(self.may_list_pods(user, name) for name in candidates))
+        current.update(zip(candidates, answers, strict=True))
+        undecided = sum(_urgency(last[name])[0] < _REFUSED for name in queue[MAX_NAMESPACES:])
+        return Visibility(frozenset(name for name, answer in current.items() if answer), undecided)
+
     async def may_list_pods(self, user: User, namespace: str) -> bool:
         """Report whether a user may list pods of a namespace; of all for an empty one."""
         allowed = self._permissions.get((user, namespace))
@@ -174,15 +205,22 @@ class _ReviewedViewer:
     access: ReviewedAccess
     user: User
 
-    async def visible(self, namespaces: Collection[str]) -> frozenset[str]:
+    async def visibility(self, namespaces: Collection[str]) -> Visibility:
         """Ask about all namespaces at once, then about each."""
         if not namespaces or await self.access.may_list_pods(self.user, ""):
-            return frozenset(namespaces)
-        candidates = sorted(namespaces)[:MAX_NAMESPACES]
-        answers = await asyncio.gather(
-            *(self.access.may_list_pods(self.user, namespace) for namespace in candidates)
-        )
-        return frozenset(name for name, allowed in zip(candidates, answers, strict=True) if allowed)
+            return Visibility(frozenset(namespaces))
+        return await self.access.visibility(self.user, namespaces)
+
+
+_ALLOWED, _NEW, _REFUSED = range(3)
+
+
+def _urgency(last: tuple[float, bool] | None) -> tuple[int, float]:
+    """Order namespaces to ask about, by the time and the content of the last answer."""
+    if last is None:
+        return _NEW, 0.0
+    answered_at, allowed = last
+    return (_ALLOWED if allowed else _REFUSED), answered_at
 
 
 class Recent(Generic[Key, Value]):
@@ -198,9 +236,9 @@ class Recent(Generic[Key, Value]):
         entry = self._values.get(key)
         return entry[1] if entry is not None and self._clock() - entry[0] < REVIEW_S else None
 
-    def __contains__(self, key: Key) -> bool:
-        """Report whether there is a value, even one that does not count any more."""
-        return key in self._values
+    def last(self, key: Key) -> tuple[float, Value] | None:
+        """Return the last value with its time, even one that does not count any more."""
+        return self._values.get(key)
 
     def __setitem__(self, key: Key, value: Value) -> None:
         self._values[key] = self._clock(), value

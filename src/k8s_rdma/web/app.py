@@ -119,7 +119,7 @@ class WebApp:
 
     async def _overview(self, request: Request) -> Answer:
         cluster = self._cluster()
-        pending = await self._visible_pending(cluster, request.viewer)
+        pending = await self._visible_pending(cluster, request.viewer, text="")
         nodes = cluster.list_nodes(request.query)
         return self._page(
             "overview.html",
@@ -134,7 +134,7 @@ class WebApp:
 
     async def _pending(self, request: Request) -> Answer:
         cluster = self._cluster()
-        pending = await self._visible_pending(cluster, request.viewer)
+        pending = await self._visible_pending(cluster, request.viewer, request.query.text)
         rows = [row for row in pending.rows if request.query.text in row.pod]
         part = Part.cut(rows, number=request.query.page, size=pages.PODS_ON_A_PAGE)
         return self._page("pending.html", request.query, cluster=cluster, pending=pending, pods=part)
@@ -146,21 +146,22 @@ class WebApp:
             return self._error(404, f"the extender knows no node {request.names['node']}")
         view = await self._extender.holders(node.name)
         rows, notes = (view.holders, view.notes) if view else ((), _NO_HOLDERS)
-        namespaces = await request.viewer.visible({row.namespace for row in rows})
+        visibility = await request.viewer.visibility(dict.fromkeys(row.namespace for row in rows))
         return self._page(
             "node.html",
             request.query,
             cluster=cluster,
             node=node,
             sent_mbps=self._traffic.sent_mbps,
-            holdings=Holdings.select(rows, namespaces, request.query.page),
+            holdings=Holdings.select(rows, visibility, request.query.page),
             flows=await self._traffic.flows(node=node.name),
             notes=notes,
         )
 
     async def _namespace(self, request: Request) -> Answer:
         name = request.names["namespace"]
-        if not await request.viewer.visible([name]):
+        visibility = await request.viewer.visibility([name])
+        if not visibility.namespaces:
             return self._error(403, f"you may not list pods of namespace {name}")
         cluster, view = self._cluster(), await self._extender.namespace(name)
         if view is None:
@@ -171,13 +172,13 @@ class WebApp:
             request.query,
             namespace=view,
             pending=pending,
-            holdings=Holdings.select(view.holders, {name}, request.query.page),
+            holdings=Holdings.select(view.holders, visibility, request.query.page),
             flows=await self._traffic.flows(namespace=name),
         )
 
     async def _pod(self, request: Request) -> Answer:
         namespace, name = request.names["namespace"], request.names["pod"]
-        if not await request.viewer.visible([namespace]):
+        if not (await request.viewer.visibility([namespace])).namespaces:
             return self._error(403, f"you may not list pods of namespace {namespace}")
         explanation = await self._extender.explain(namespace, name)
         if explanation is None:
@@ -185,10 +186,12 @@ class WebApp:
         flows = await self._traffic.flows(namespace=namespace, pod=name)
         return self._page("pod.html", request.query, pod=explanation, flows=sorted(flows.items()))
 
-    async def _visible_pending(self, cluster: Cluster, viewer: Viewer) -> Pending:
+    async def _visible_pending(self, cluster: Cluster, viewer: Viewer, text: str) -> Pending:
+        """Select the pods that a viewer may see; asks first about those whose names contain the text."""
         view = cluster.snapshot.view
-        namespaces = await viewer.visible({namespace_of(row.pod) for row in view.pending})
-        return Pending.select(view.pending, namespaces, view.pending_total)
+        rows = sorted(view.pending, key=lambda row: text not in row.pod)
+        visibility = await viewer.visibility(dict.fromkeys(namespace_of(row.pod) for row in rows))
+        return Pending.select(view.pending, visibility, view.pending_total)
 
     def _cluster(self) -> Cluster:
         """Return the latest snapshot. NoAnswerError where there is none yet."""

@@ -28,6 +28,8 @@ from k8s_rdma.wire.views import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from k8s_rdma.web.access import Visibility
+
 NODES_ON_A_PAGE = 25
 PFS_OF_A_NODE = 8
 PODS_ON_A_PAGE = 50
@@ -173,16 +175,17 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """Pending pods that a viewer may see, and the number of all others."""
+    """Pending pods that a viewer may see, and the number of all others. undecided: as in `Visibility`."""
 
     rows: tuple[PendingRow, ...]
     hidden: int
+    undecided: int
 
     @classmethod
-    def select(cls, rows: Iterable[PendingRow], visible: Collection[str], total: int) -> Pending:
+    def select(cls, rows: Iterable[PendingRow], visibility: Visibility, total: int) -> Pending:
         """Select the pods of visible namespaces. total: how many wait in the cluster."""
-        own = tuple(row for row in rows if namespace_of(row.pod) in visible)
-        return cls(rows=own, hidden=total - len(own))
+        own = tuple(row for row in rows if namespace_of(row.pod) in visibility.namespaces)
+        return cls(rows=own, hidden=total - len(own), undecided=visibility.undecided)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,19 +198,23 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """A page of interfaces that pods hold, and the sum of those that a viewer may not see."""
+    """A page of interfaces that pods hold, and the sum of those that a viewer may not see.
+
+    undecided: as in `Visibility`.
+    """
 
     part: Part[Holding]
     hidden: int
     hidden_mbps: int
+    undecided: int
 
     @classmethod
-    def select(cls, rows: Iterable[HolderRow], visible: Collection[str], page: int) -> Holdings:
+    def select(cls, rows: Iterable[HolderRow], visibility: Visibility, page: int) -> Holdings:
         """Select the interfaces of visible namespaces."""
         counts: Counter[HolderRow] = Counter()
         hidden = hidden_mbps = 0
         for row in rows:
-            if row.namespace in visible:
+            if row.namespace in visibility.namespaces:
                 counts[row] += 1
             else:
                 hidden += 1
@@ -217,7 +224,7 @@ class Holdings:
             key=lambda holding: (holding.row.node, holding.row.pf, holding.row.namespace, holding.row.pod),
         )
         part = Part.cut(equal, number=page, size=HOLDINGS_ON_A_PAGE)
-        return cls(part=part, hidden=hidden, hidden_mbps=hidden_mbps)
+        return cls(part=part, hidden=hidden, hidden_mbps=hidden_mbps, undecided=visibility.undecided)
 
 
 def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, int]) -> int | None:
