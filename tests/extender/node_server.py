@@ -95,7 +95,7 @@ class NodeServer:
 
     hang_up: the next question on a connection that was used before is not answered but cut. late_s: how long
     it takes to answer. twice: each answer is followed by itself. restless: each answer is another
-    report.
+    report. etag: in place of the report's.
     """
 
     name: str
@@ -105,6 +105,7 @@ class NodeServer:
     hang_up: bool = False
     holds_polls: bool = False
     late_s: float = 0.0
+    etag: bytes = b""
     twice: bool = False
     restless: bool = False
     asked: int = 0
@@ -156,7 +157,7 @@ class NodeServer:
     def _answer(self, head: bytes) -> bytes:
         if self.raw is not None:
             return self.raw
-        etag = f'"{self.report.generation}"'.encode()
+        etag = self.etag or f'"{self.report.generation}"'.encode()
         lines = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:] if line)
         condition = lines.get(b"If-None-Match")
         if b"?watch=" in head and self.holds_polls:

@@ -101,6 +101,24 @@ async def test_silent_node_is_given_up_alone_and_left_alone_until_its_retry_time
         assert set(state.snapshots) == {W1, W2}
 
 
+async def test_node_that_takes_long_to_answer_is_left_alone_for_several_times_as_long():
+    """Every filter waits for the slowest node; one that answers late enough would keep all pods waiting."""
+    async with asking("w1") as (clock, state, states, nodes):
+        waits = []
+        for _ in range(50):
+            nodes["w1"].answering.clear()
+            began, asked = clock.now, nodes["w1"].asked
+            refreshing = asyncio.create_task(states.refresh([W1], newer_than=clock.now - 1.0))
+            await until(lambda asked=asked, task=refreshing: task.done() or nodes["w1"].asked > asked)
+            clock.now += 0.0 if refreshing.done() else 1.4
+            nodes["w1"].answering.set()
+            await refreshing
+            waits.append(clock.now - began)
+            clock.now += 0.2
+        assert W1 in state.snapshots
+        assert 0 < sum(waits) < 0.25 * clock.now
+
+
 async def test_node_that_refused_the_connection_is_asked_again_at_once():
     async with asking("w1", retry_s=1000.0) as (clock, state, states, nodes):
         states.learn(W1, ("127.0.9.9",))
@@ -250,6 +268,28 @@ async def test_node_is_left_alone_for_as_long_as_its_answers_are_more_than_it_ma
         clock.now += 20.0
         await states.refresh([W1], newer_than=clock.now)
         assert W1 in state.snapshots
+
+
+@pytest.mark.parametrize(
+    "end", [b"Content-Length: 2\r\n\r\n{}", b"no field\r\n\r\n"], ids=["whole", "broken"]
+)
+async def test_what_surrounds_an_answer_counts_as_well_as_its_content(end):
+    async with asking("w1") as (clock, _, states, nodes):
+        nodes["w1"].raw = b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * (http_poller.BYTES_AT_ONCE // 7) + end
+        for second in range(20):
+            clock.now = float(second)
+            await states.refresh([W1], newer_than=clock.now)
+        assert nodes["w1"].asked <= 3
+
+
+async def test_very_long_etag_is_not_sent_back():
+    async with asking("w1") as (clock, state, states, nodes):
+        node = nodes["w1"]
+        node.etag = b'"%b"' % (b"9" * 300)
+        for second in range(3):
+            clock.now = float(second)
+            await states.refresh([W1], newer_than=clock.now)
+        assert (node.asked, node.conditions, list(state.snapshots)) == (3, [], [W1])
 
 
 async def test_node_of_many_addresses_is_asked_at_the_first_ones_alone():

@@ -18,6 +18,9 @@ import httptools
 MAX_ANSWER = 8 * 1024 * 1024
 """Bytes of an answer with its head. A report of 8 PFs with 128 pods each is about 1 MiB."""
 
+_MAX_ETAG = 256
+"""Characters of an ETag that is kept: each of the next questions has it twice."""
+
 
 class HttpGetError(OSError):
     """The peer does not speak HTTP, answers too much, or closed the connection before its answer's end."""
@@ -54,19 +57,19 @@ class _Exchange(asyncio.Protocol):
     def __init__(self) -> None:
         self.reusable = True
         self.answered_nothing = True
+        self.received = 0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self._answer: asyncio.Future[Answer] | None = None
         self._etag: str | None = None
         self._body = bytearray()
-        self._received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
     async def get(self, request: bytes) -> Answer:
         self._answer = asyncio.get_running_loop().create_future()
-        self._etag, self._body, self._received, self.answered_nothing = None, bytearray(), 0, True
+        self._etag, self._body, self.received, self.answered_nothing = None, bytearray(), 0, True
         self._transport.write(request)
         return await self._answer
 
@@ -79,8 +82,8 @@ class _Exchange(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             self._fail("speaks without being asked")
             return
-        self._received += len(data)
-        if self._received > MAX_ANSWER:  # the parser would keep an endless field, as well as a body
+        self.received += len(data)
+        if self.received > MAX_ANSWER:  # the parser would keep an endless field, as well as a body
             self._fail(f"answers more than {MAX_ANSWER} bytes")
             return
         try:
@@ -98,7 +101,7 @@ class _Exchange(asyncio.Protocol):
             self.close()  # a second answer would be taken for that of the next question
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"etag":
+        if name.lower() == b"etag" and len(value) <= _MAX_ETAG:
             self._etag = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
@@ -117,9 +120,13 @@ class _Exchange(asyncio.Protocol):
 
 
 class HttpPeer:
-    """A server at one address; one question at a time, over a connection that is kept."""
+    """A server at one address; one question at a time, over a connection that is kept.
+
+    received: bytes of answers, heads and broken ones included.
+    """
 
     def __init__(self, host: str, port: int, security: Security = PLAIN) -> None:
+        self.received = 0
         self.host = host
         self.port = port
         self._security = security
@@ -174,6 +181,8 @@ class HttpPeer:
         except BaseException:  # cancellation too: the answer would be taken for the next question's
             exchange.close()
             raise
+        finally:
+            self.received += exchange.received
         if not exchange.reusable:
             exchange.close()
         return answer

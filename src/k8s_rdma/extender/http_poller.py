@@ -39,6 +39,11 @@ BYTES_PER_S = 512 * 1024
 """The limit for one node's answers. Reading 8 MiB takes up to 0.4 s of processor time, whether they are a
 report or not, and all nodes share one processor: so no node gets more than a fortieth of it for long."""
 
+_QUICK_S = 0.1
+_PATIENCE = 6
+"""Times as long as an answer took that a node is left alone from the question on, unless it was quick. A
+filter waits for every node, and with a late one no pod of the cluster would get further."""
+
 _MOST_ADDRESSES = 4
 """The limit for a node's addresses; the first ones are tried. Each may take the whole time-out, and kubelet
 decides how many there are."""
@@ -159,7 +164,9 @@ class HttpNode:
         async with self._context.slots:
             requested_at = self._context.clock()
             failures = await self._try_addresses(requested_at)
-        self.polled_at, self.stands = requested_at, self._rested(requested_at)
+        took_s = self._context.clock() - requested_at
+        rest_s = min(config.retry_s, _PATIENCE * took_s) if took_s > _QUICK_S else 0.0
+        self.polled_at, self.stands = requested_at, max(self._rested(requested_at), requested_at + rest_s)
         if failures is None or self._is_removed:
             return
         self._context.counts.unreadable += 1
@@ -194,7 +201,6 @@ class HttpNode:
                     answer = await peer.post(PLACEMENTS_PATH, placement.encode())
         except (OSError, UnicodeError):  # OSError: also TimeoutError
             return ""
-        self._spend(len(answer.body))
         if not 400 <= answer.status < 500:
             return ""
         message = message_of(answer.body)[:MAX_REFUSAL]
@@ -249,7 +255,6 @@ class HttpNode:
     def _store(self, answer: Answer, requested_at: float) -> None:
         if self._is_removed:
             return
-        self._spend(len(answer.body))
         counts, state = self._context.counts, self._context.state
         if answer.status == 304 and self._etag is not None:
             counts.unchanged += 1
@@ -279,6 +284,8 @@ class HttpNode:
         try:
             yield peer
         finally:
+            self._spend(peer.received)
+            peer.received = 0
             if self._is_removed or address not in self.addresses or address in self._idle:
                 peer.close()
             else:
