@@ -23,7 +23,7 @@ from k8s_rdma.core.ledger import Attachment, Pod
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
-from k8s_rdma.core.types import ContainerId, PfUse, PodUid
+from k8s_rdma.core.types import ContainerId, NodeName, PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.claims import (
     DRIVER,
@@ -35,6 +35,7 @@ from k8s_rdma.wire.claims import (
     decode_offers,
     encode_line,
 )
+from k8s_rdma.wire.resource_claim import decode_prepare
 from resource_claims import claim, interface, of_pod, prepare
 from resource_claims import pod as pod_of_claims
 
@@ -623,5 +624,35 @@ def test_hostile_claims_are_refused_and_hold_up_no_others(machine: Machine) -> N
             third = of_pod(claim(interface("a", bandwidth="1M"), uid="u7", name="e"), "r")
             assert "0 of 100000" in (await ask(path, Question(prepare=prepare(third)))).error
             assert {mark.name for mark in (machine.directory / "run/claims").iterdir()} == {"uid-p", "uid-q"}
+
+    scenario(machine, play)
+
+
+def test_claim_whose_requests_name_no_cdi_devices_is_promised_nothing_and_ends_no_agent(
+    machine: Machine,
+) -> None:
+    no_name = claim(interface("a-"), uid="u1")
+    one_name_twice = claim(interface("a"), interface("a"), interface("a/1"), uid="u2")
+    one_name_twice["spec"]["devices"]["requests"][-1] = {"name": "a", "firstAvailable": [{"name": "1"}]}
+
+    async def play(agent: Running) -> None:
+        for document in (no_name, one_name_twice):
+            refused = await refusal(agent.claims.prepare(prepare(document)))
+            assert (refused.reason, agent.node.ledger.promises) == (Reason.MALFORMED_REQUEST, {})
+            await machine.specifications.restore()
+
+    scenario(machine, play)
+
+
+def test_promise_in_the_ledger_that_no_specification_can_hold_ends_no_agent(machine: Machine) -> None:
+    """As an agent made it that did not refuse the claim."""
+
+    async def play(agent: Running) -> None:
+        allocated, _ = decode_prepare(prepare(claim(interface("a"))), NodeName("w1"))
+        [named] = allocated.interfaces
+        agent.node.promise(replace(allocated, interfaces=(replace(named, request="a-"),)))
+        await machine.specifications.restore()
+        assert "devices[0].name" in (await refusal(agent.add("c1"))).message
+        assert agent.node.ledger.receipts == {}
 
     scenario(machine, play)

@@ -251,7 +251,7 @@ def test_claim_larger_than_the_api_server_takes_is_refused(part: str, length: in
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("request", name) for name in ("", "x" * 254, "../a", "a/b/c", "a\0", "a\n")),
+        *(("request", name) for name in ("", "x" * 254, "../a", "a/b/c", "a\0", "a\n", "a-", "a-/b", "a/b-")),
         *(("device", name) for name in ("", "x" * 254)),
         ("shareID", "x" * 254),
     ],
@@ -280,6 +280,11 @@ def test_reservation_ends_at_a_cap_below_the_least_that_a_pf_grants(cap: str, ex
 def test_names_are_of_one_interface_even_of_one_request() -> None:
     document = claim(interface("a", "f0", name="x"), interface("a", "f1", name="x"))
     assert "request a.name: x is that of a, too" in refusal(prepare(document)).message
+
+
+def test_request_and_its_alternative_have_no_results_together() -> None:
+    why = "results[1].request: a/1 is an alternative of a, which has a result"
+    assert why in refusal(prepare(claim(interface("a"), interface("a/1")))).message
 
 
 def test_admin_access_is_refused() -> None:

@@ -350,16 +350,16 @@ class ClaimSpecs:
         self._memlock_hook = memlock_hook
 
     def write(self, promise: ClaimPromise, ledger: Ledger) -> None:
-        """Write a claim's specification; KernelError when that fails: then there is none."""
+        """Write a claim's specification; K8sRdmaError when that fails: then there is none."""
         path = self._path(promise.uid)
         try:
             self._files.update(path, self._specification(promise, ledger))
-        except KernelError:
+        except K8sRdmaError:
             self._files.remove([path])
             raise
 
     def write_of_pod(self, pod: PodUid, ledger: Ledger) -> None:
-        """Write the specifications of a pod's claims; KernelError as `write`."""
+        """Write the specifications of a pod's claims; K8sRdmaError as `write`."""
         for promise in ledger.promises.values():
             if promise.pod.uid == pod:
                 self.write(promise, ledger)
@@ -466,7 +466,7 @@ class AttachmentSpecs:
             self._slots.remove(new)
 
     def write(self, receipt: Receipt, ledger: Ledger) -> None:
-        """Write the files of an attachment's interfaces; KernelError names the file that cannot be written.
+        """Write the files of an attachment's interfaces; K8sRdmaError names the file that cannot be written.
 
         The device-information file describes one device: the first interface's. An existing file stays, since
         its writer knows the device (section 5.1.2).
@@ -495,7 +495,7 @@ class AttachmentSpecs:
         self._slots.update(_slots(receipt, ledger), ledger)
         try:
             self.claims.write_of_pod(receipt.pod.uid, ledger)
-        except KernelError as error:  # the next ADD of the pod writes it again
+        except K8sRdmaError as error:  # the next ADD of the pod writes it again
             _log.warning("claim_devices_not_written", pod=receipt.pod.uid, error=error.message)
 
     def wrong(self, receipt: Receipt, ledger: Ledger) -> tuple[str, ...]:
@@ -550,7 +550,7 @@ class AttachmentSpecs:
 def _noting(problems: list[str]) -> Iterator[None]:
     try:
         yield
-    except KernelError as error:
+    except K8sRdmaError as error:  # also what a ledger holds that no specification can
         problems.append(error.message)
 
 

@@ -30,7 +30,7 @@ from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import PodClaim, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from fractions import Fraction
 
 
@@ -57,7 +57,7 @@ MAX_CONSUMERS, MAX_CONFIGS = 256, 64
 """`ResourceClaimReservedForMaxSize`, and twice `DeviceConfigMaxSize`, of class and claim
 (k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
 
-_REQUEST = r"^[a-z0-9][-a-z0-9]*(/[a-z0-9][-a-z0-9]*)?\Z"
+_REQUEST = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?\Z"
 """A request and its alternative of `firstAvailable`, which name CDI devices."""
 
 
@@ -293,6 +293,7 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
     results = [result for result in devices.results or () if result.driver == DRIVER]
     if not results:
         _conflict(subject, f"has no allocation of {DRIVER}")
+    _require_apart(results, subject)
     requested, configs = dict(_requested(claim)), _configs(devices.config or (), subject)
     interfaces = []
     for index, result in enumerate(results):
@@ -316,6 +317,16 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
         )
     _require_unique(interfaces, subject)
     return tuple(interfaces)
+
+
+def _require_apart(results: Sequence[_Result], subject: str) -> None:
+    """Refuse results of a request and of its alternative: their CDI devices might have one name."""
+    requests = {result.request for result in results}
+    for index, result in enumerate(results):
+        request, slash, _ = result.request.partition("/")
+        if slash and request in requests:
+            why = f"{result.request} is an alternative of {request}, which has a result"
+            _refuse(f"{subject}: {_RESULTS}[{index}].request", why)
 
 
 def _requested(claim: _Claim) -> Iterable[tuple[str, Mapping[str, str | int]]]:
