@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUN, STATE, CDI = Path("run/k8s-rdma"), Path("var/lib/k8s-rdma"), Path("run/cdi")
-SPECIFICATIONS = ("k8s-rdma.io-vf_0000:01:10.0.json", "k8s-rdma.io-slot_a.json", "k8s-rdma.io-shared_b.json")
+NAMED = ("vf_0000:01:10.0", "slot_a", "shared_b", "claim_c")
+SPECIFICATIONS = tuple(f"k8s-rdma.io-{name}.json" for name in NAMED)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, left_for
 from k8s_rdma.linux.receipts import REBUILD, Receipts
-from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, VF_CLASS, device_of_file_name
+from k8s_rdma.wire.cdi import CLAIM_CLASS, SHARED_CLASS, SLOT_CLASS, VF_CLASS, device_of_file_name
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, decode_cached
 from k8s_rdma.wire.rest import decode_report
 from k8s_rdma.wire.sockets import HEADER, decode_header
@@ -76,7 +76,7 @@ def remove_specifications(cdi_dir: Path) -> tuple[Path, ...]:
 
 
 def _is_specification(name: str) -> bool:
-    classes = (VF_CLASS, SLOT_CLASS, SHARED_CLASS)
+    classes = (VF_CLASS, SLOT_CLASS, SHARED_CLASS, CLAIM_CLASS)
     return any(device_of_file_name(interface_class, name) is not None for interface_class in classes)
 
 
