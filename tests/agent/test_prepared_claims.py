@@ -103,6 +103,21 @@ def successor(*interfaces: dict[str, Any], pod: str = "q") -> Prepare:
     return prepare(of_pod(document, pod), wait_s=40.0)
 
 
+def test_claim_that_is_being_unprepared_passes_to_no_pod(machine: Machine) -> None:
+    """What it promised the new one would end with it."""
+
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        ending = asyncio.create_task(agent.unprepare())
+        await asyncio.sleep(0)
+        question = successor(interface("a", bandwidth="60G"))
+        error = await refusal(agent.claims.hand_over(question, PodUid("uid-p")))
+        assert (error.reason, "being unprepared" in error.message) == (Reason.CONFLICT, True)
+        await ending
+
+    scenario(machine, play)
+
+
 def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         hand_over = agent.claims.hand_over

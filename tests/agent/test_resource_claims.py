@@ -471,6 +471,25 @@ def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
     scenario(machine, play)
 
 
+@pytest.mark.parametrize("turns", range(1, 12, 2))
+def test_claim_prepared_while_it_is_unprepared_is_promised_anew(machine: Machine, turns: int) -> None:
+    """Whatever kubelet is answered holds: without a promise its pod would start without interfaces."""
+
+    async def play(agent: Running) -> None:
+        await agent.prepare(interface("a", bandwidth="60G"))
+        await agent.add()
+        ending = asyncio.create_task(agent.unprepare())
+        for _ in range(turns):
+            await machine.worker.run(lambda: None)
+        devices = await agent.prepare(interface("a", bandwidth="60G"), wait_s=5.0)
+        await ending
+        assert len(devices) == len(agent.node.ledger.promises) == len(agent.cdi_files()) == 1
+        await agent.add("c2")
+        assert agent.vfs("c2") == [(PF0, 0, "eth0", 60_000, 0)]
+
+    scenario(machine, play)
+
+
 def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="80G"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -108,6 +109,7 @@ class ClaimCommands:
         self._ended = 0
         self._change = asyncio.Condition()
         self._pending: dict[ClaimUid, list[PendingPrepare]] = {}
+        self._unpreparing: Counter[ClaimUid] = Counter()
         self._waiting = 0
 
     async def prepare(
@@ -165,8 +167,8 @@ class ClaimCommands:
     def _hand_over(self, claim: AllocatedClaim, former: PodUid) -> ClaimPromise:
         """Judge and promise on the worker's thread: at no time does the claim have no promise, or two."""
         promise = self._node.ledger.promises.get(claim.uid)
-        if promise is None:
-            msg = f"claim {claim.namespace}/{claim.name} is not prepared"
+        if promise is None or claim.uid in self._unpreparing:
+            msg = f"claim {claim.namespace}/{claim.name} is not prepared, or being unprepared"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         self._require_abandoned(promise, former)
         successor = self._node.promise(claim, instead=True)
@@ -188,17 +190,21 @@ class ClaimCommands:
     async def unprepare(self, claim: ClaimName) -> None:
         """End what a claim promises, and first what its pod still has of it.
 
-        K8sRdmaError when that fails: then the promise stays.
+        K8sRdmaError when that fails: then the promise stays. Who prepares the claim meanwhile waits.
         """
         uid = ClaimUid(claim.uid)
         for pending in self._pending.get(uid, ()):
             pending.cancelled = True
-        # On the worker, behind a preparation that it has begun.
-        promise = await self._worker.run(lambda: self._node.ledger.promises.get(uid))
-        if promise is not None:
-            await self._end_attachments(promise)
-            await self._worker.run(self._specs.remove, promise.uid)
-            await self._worker.run(self._node.ledger_store.forget_promise, promise.uid)
+        self._unpreparing[uid] += 1
+        try:
+            # On the worker, behind a preparation that it has begun.
+            promise = await self._worker.run(lambda: self._node.ledger.promises.get(uid))
+            if promise is not None:
+                await self._end_attachments(promise)
+                await self._worker.run(self._specs.remove, promise.uid)
+                await self._worker.run(self._node.ledger_store.forget_promise, promise.uid)
+        finally:
+            self._unpreparing -= Counter([uid])
         await self._announce_end()
 
     async def _announce_end(self) -> None:
@@ -307,6 +313,9 @@ class ClaimCommands:
         if pending.cancelled or not pending.still_waiting():
             msg = f"claim {claim.namespace}/{claim.name}: kubelet does not wait for it any more"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
+        if claim.uid in self._unpreparing:
+            why = f"claim {claim.namespace}/{claim.name} is being unprepared"
+            return Rejection(node=self._node.name, reason=Reason.INSUFFICIENT, message=why)
         promise = self._node.promise(claim, scan=scan)
         if not isinstance(promise, Rejection):
             self._specs.write(promise, self._node.ledger)
