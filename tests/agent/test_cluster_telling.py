@@ -179,6 +179,17 @@ async def test_change_of_rates_is_an_event_by_whether_it_is_refused(tmp_path):
         }
 
 
+async def test_event_is_told_again_once_the_time_of_day_was_put_back(tmp_path):
+    """As a node's is that began with a wrong clock; no event would be told until it is as late again."""
+    async with world(tmp_path) as w:
+        pod = await w.run_pod()
+        w.cluster.rates_changed(pod, "first", refused=True)
+        await w.until(lambda: len(w.events()) == 1)
+        w.clock.seconds -= 365 * 86_400
+        w.cluster.rates_changed(pod, "again", refused=True)
+        await w.until(lambda: [each["message"] for each in w.events()] == ["again"])
+
+
 async def test_event_that_expired_is_made_anew_with_its_count(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()

@@ -196,7 +196,8 @@ class EventRecorder:
                 previous.event, message=_shortened(message), count=previous.event.count + 1, last=now
             )
             self._recorded.move_to_end(key)
-            if (now - previous.written_at).total_seconds() < self._teller.repeat_s:
+            # The time of day may be put back.
+            if 0 <= (now - previous.written_at).total_seconds() < self._teller.repeat_s:
                 return None
             previous.written_at = now
         return previous
