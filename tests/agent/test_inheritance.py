@@ -47,6 +47,7 @@ def test_nobody_gets_what_a_pod_takes_over_from_its_sandbox_of_before(
                 each.vf.pf for each in before.interfaces
             ]
             assert {key.container for key in node.ledger.receipts} == {"new"}
+            assert node.addresses.keys() == node.ledger.receipts.keys()
             assert machine.markers() == {"new"}
             await verbs.delete(call("DEL", "old"), "net")
             assert {key.container for key in node.ledger.receipts} == {"new"}

@@ -282,6 +282,8 @@ class Node:
         receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
         receipt = replace(receipt, generation=promised.generation if promised else 0)
         self.ledger_store.prepare(receipt, ledger, inherited)
+        for attachment in inherited:
+            self.addresses.pop(attachment, None)
         return receipt
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
