@@ -226,7 +226,8 @@ def test_file_with_promises_is_of_a_version_that_older_programs_refuse(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "of_change", [{"generation": 1}, {"change": RateChange(generation=1, interfaces=())}]
+    "of_change",
+    [{"generation": 1}, {"change": RateChange(generation=1, interfaces=(interface(PF0, 1),))}],
 )
 def test_file_with_changed_rates_is_of_a_version_that_older_programs_refuse(
     tmp_path: Path, of_change: dict[str, Any]

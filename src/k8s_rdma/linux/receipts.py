@@ -112,7 +112,7 @@ class Receipts:
         ledger = Ledger()
         for network, container, ifname, document in rows:
             try:
-                ledger = ledger.with_receipt(decode_receipt(document))
+                ledger = ledger.with_receipt(_of_row(document, Attachment(network, container, ifname)))
             except (MalformedError, LedgerError) as error:
                 raise self._corrupt(f"row {network}/{container}/{ifname}: {error}") from error
         return self._load_promises(ledger)
@@ -122,7 +122,9 @@ class Receipts:
             rows = self._db.execute("SELECT claim, document FROM promises ORDER BY claim").fetchall()
         for claim, document in rows:
             try:
-                ledger = ledger.with_promise(decode(document, _promise_decoder, "promise"))
+                promise = decode(document, _promise_decoder, "promise")
+                _require(promise.uid == claim, f"its document is of claim {promise.uid}")
+                ledger = ledger.with_promise(promise)
             except (MalformedError, LedgerError) as error:
                 raise self._corrupt(f"promise of claim {claim}: {error}") from error
         return ledger
@@ -269,6 +271,20 @@ def encode_receipt(receipt: Receipt) -> bytes:
 def decode_receipt(data: bytes) -> Receipt:
     """Parse a row; MalformedError names the field that does not fit."""
     return decode(_upgraded(data), _decoder, "receipt")
+
+
+def _of_row(document: bytes, attachment: Attachment) -> Receipt:
+    """Parse the row of an attachment; MalformedError also for a document that does not fit its key."""
+    receipt = decode_receipt(document)
+    _require(receipt.attachment == attachment, f"its document is of {'/'.join(astuple(receipt.attachment))}")
+    vfs = [[interface.vf for interface in each.interfaces] for each in (receipt, receipt.completed())]
+    _require(vfs[0] == vfs[1], "its change is of other interfaces")
+    return receipt
+
+
+def _require(condition: bool, why: str) -> None:
+    if not condition:
+        raise MalformedError(why)
 
 
 def _upgraded(data: bytes) -> bytes:
