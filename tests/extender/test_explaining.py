@@ -84,17 +84,17 @@ async def test_pod_that_the_extender_bound_did_not_skip_it():
 def test_refusal_is_known_until_the_pod_fits_or_is_bound():
     now = 10.0
     attempts = LastRefusals(lambda: now)
-    attempts.heard(outcome("p"))
+    attempts.record(outcome("p"))
     now = 20.0
-    attempts.heard(outcome("p", verb="bind", error="gone", node="w1", reasons={}))
+    attempts.record(outcome("p", verb="bind", error="gone", node="w1", reasons={}))
     attempt = attempts.last_of(PodUid("uid-p"))
     assert (attempt.why, attempt.first_at, attempt.refused_at) == ("w1: gone", 10.0, 20.0)
-    attempts.heard(outcome("p", "fit", verb="prioritize"))
+    attempts.record(outcome("p", "fit", verb="prioritize"))
     assert attempts.pending() == [attempt], "prioritize says nothing of whether it fits"
     for good in (FIT, BOUND):
-        attempts.heard(outcome("p"))
+        attempts.record(outcome("p"))
         assert attempts.named("default/p") == "uid-p"
-        attempts.heard(outcome("p", good))
+        attempts.record(outcome("p", good))
         assert attempts.named("default/p") is None
 
 
@@ -103,19 +103,19 @@ def test_longest_wait_is_that_of_the_pod_refused_first():
     attempts = LastRefusals(lambda: now)
     [(_, _, read)] = attempts.readings().values()
     assert read() == 0
-    attempts.heard(outcome("p"))
+    attempts.record(outcome("p"))
     now = 30.0
-    attempts.heard(outcome("q"))
-    attempts.heard(outcome("p"))
+    attempts.record(outcome("q"))
+    attempts.record(outcome("p"))
     now = 40.0
     assert read() == 30
-    attempts.heard(outcome("p", FIT))
+    attempts.record(outcome("p", FIT))
     assert read() == 10
 
 
 def test_refusal_tells_how_many_nodes_there_are_of_each_cause():
     attempts = LastRefusals(lambda: 0.0)
-    attempts.heard(outcome("p"))
+    attempts.record(outcome("p"))
     assert attempts.last_of(PodUid("uid-p")).why == "0/3 nodes: 2 insufficient, 1 no_rdma"
 
 
@@ -123,7 +123,7 @@ def test_refusals_are_bounded_and_those_that_nobody_tries_again_are_forgotten():
     now = 0.0
     attempts = LastRefusals(lambda: now)
     for number in range(MAX_PODS + 1):
-        attempts.heard(outcome(str(number)))
+        attempts.record(outcome(str(number)))
     assert attempts.last_of(PodUid("uid-0")) is None
     assert len(attempts.pending()) == MAX_PODS
     attempts.retain({PodUid("uid-1")}, 0.0)

@@ -88,7 +88,7 @@ steps = st.lists(
 def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
     freed: list[str] = []
     limits = Limits([limit("a", 1), limit("*", 1)], on_freed=freed.append)
-    state = ClusterState(on_claims=limits.update)
+    state = ClusterState(on_use=limits.update)
     for now, (what, *which) in enumerate(steps, 1):
         before = {space: limits.used(space) for space in SPACES}
         freed.clear()
@@ -122,7 +122,7 @@ def test_namespace_without_a_limit_is_not_counted():
 
 def test_node_that_cannot_be_read_keeps_counting():
     limits = Limits([limit("*", 1)], on_freed=lambda _: None)
-    state = ClusterState(on_claims=limits.update)
+    state = ClusterState(on_use=limits.update)
     state.observe(NODES[0], facts(NODES[0], {PODS[0]: [1_000]}), 1.0)
     state.lose(NODES[0], "no answer")
     assert limits.used("a") == Share(1_000, 1)

@@ -184,7 +184,7 @@ def test_promise_is_the_one_that_was_written_when_the_bind_decided_here_was_anot
 
 def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
     there, changes = {W1}, {}
-    state = ClusterState(on_claims=lambda n, claims: changes.update({n: claims}), exists=there.__contains__)
+    state = ClusterState(on_use=lambda node, use: changes.update({node: use}), exists=there.__contains__)
     state.observe(W1, facts(), 1.0)
     for uid in (P, Q):
         state.reserve(W1, uid, reservation(bound=True))

@@ -31,8 +31,15 @@ from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.extender.decision_log import BOUND, REFUSED, STARTING_MESSAGE, DecisionLog, Outcome, Refusal
-from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
+from k8s_rdma.extender.decision_log import (
+    BOUND,
+    REFUSED,
+    STARTING,
+    STARTING_MESSAGE,
+    DecisionLog,
+    Outcome,
+    Refusal,
+)
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import NodeSource
@@ -257,9 +264,8 @@ class BindingWriter:
         while self._stands(bind, uncertain):
             await asyncio.sleep(min(_READ_AGAIN_S, self._api_request_timeout_s))
             async with self.lock(bind.uid):
-                if self._stands(
-                    bind, uncertain
-                ):  # else the pod was seen bound or gone, or a later bind took over
+                # Else the pod was seen bound or gone, or a later bind took over.
+                if self._stands(bind, uncertain):
                     await self._read_back(bind, late=self._clock() >= late)
 
     async def _read_back(self, bind: Bind, *, late: bool) -> None:
@@ -359,7 +365,7 @@ class PendingBindings:
             self.state.withdraw(node, uid)
 
 
-_STARTING = Refusal(STARTING_MESSAGE, IS_STARTING)
+_NOT_READY = Refusal(STARTING_MESSAGE, STARTING)
 
 NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
 
@@ -405,7 +411,7 @@ class Binder:
             node=NodeName(args.node),
         )
         began = self.clock()
-        self._expect(bind)
+        self._assume(bind)
         async with self.binding_writer.lock(bind.uid):
             try:
                 error = await self._bind(bind)
@@ -433,20 +439,20 @@ class Binder:
         )
         return str(error)
 
-    def _expect(self, bind: Bind) -> None:
+    def _assume(self, bind: Bind) -> None:
         """Assume the pod on the node that the scheduler chose, until its reservation counts there."""
-        remembered = self.cache.requests.get(bind.uid)
-        if remembered is None or not remembered.request:
+        filtered = self.cache.requests.get(bind.uid)
+        if filtered is None or not filtered.request:
             return
-        pod = self.cache.gangs.judge(remembered.pod)
+        pod = self.cache.gangs.judge(filtered.pod)
         if pod.gang is None:
             self.cache.assumed_pods.assume(pod, [bind.node])
         elif bind.node not in self.cache.assumed_pods.holds.nodes_of(bind.uid):
             self.cache.assumed_pods.assume_on_first(pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
-        remembered = self.cache.requests.get(bind.uid)
-        if remembered is not None and not remembered.request:
+        filtered = self.cache.requests.get(bind.uid)
+        if filtered is not None and not filtered.request:
             return await self.binding_writer.write_plain(bind)
         answer = self._settled_answer(bind)
         if answer is not None:
@@ -458,7 +464,7 @@ class Binder:
         for _ in range(_TRIES):
             if isinstance(pod, str):
                 return pod
-            pod = await self._try(bind, pod, remembered)
+            pod = await self._try(bind, pod, filtered)
         return pod if isinstance(pod, str) else f"pod {bind.pod} is written to all the time; try again"
 
     def _settled_answer(self, bind: Bind) -> str | None:
@@ -477,7 +483,7 @@ class Binder:
         if not request:
             return await self.binding_writer.write_plain(bind)
         if not self.ready():
-            return _STARTING
+            return _NOT_READY
         min_count = await self.cache.gangs.min_count(pod.gang) if pod.gang else 0
         async with asyncio.TaskGroup() as questions:
             questions.create_task(self.states.request_report(bind.node))
@@ -494,8 +500,8 @@ class Binder:
     def _obstacle(self, another: str) -> str:
         """The reason why this process must not bind; empty where it may. another: as `confirm` answers."""
         if another:
-            return Refusal(f"{NOT_THE_BINDER} ({another})", IS_STARTING)
-        return "" if self.ready() else _STARTING
+            return Refusal(f"{NOT_THE_BINDER} ({another})", STARTING)
+        return "" if self.ready() else _NOT_READY
 
     async def _gather(self, bind: Bind, decided: Reservation, gang: Gang, min_count: int) -> str:
         """Wait until enough of the gang have a place; why the pod must not be bound, empty where it may."""

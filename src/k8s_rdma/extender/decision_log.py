@@ -58,11 +58,11 @@ class Refusal(str):
 class DecisionLog:
     """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same.
 
-    heard: called with each.
+    on_outcome: called with each.
     """
 
-    def __init__(self, heard: Callable[[Outcome], None] | None = None) -> None:
-        self._heard = heard
+    def __init__(self, on_outcome: Callable[[Outcome], None] | None = None) -> None:
+        self._on_outcome = on_outcome
         self.decisions: Counter[tuple[str, ...]] = Counter()
         self.verdicts: Counter[tuple[str, ...]] = Counter()
 
@@ -100,8 +100,8 @@ class DecisionLog:
             error=outcome.error,
             duration_s=round(outcome.duration_s, 6),
         )
-        if self._heard is not None:
-            self._heard(outcome)
+        if self._on_outcome is not None:
+            self._on_outcome(outcome)
 
 
 def main_reason(reasons: Mapping[str, int]) -> str:
@@ -159,8 +159,8 @@ class LastRefusals:
         pending = self.pending()
         return round(self._clock() - pending[0].first_at, 3) if pending else 0.0
 
-    def heard(self, outcome: Outcome) -> None:
-        """A verb was answered; what filter and bind say counts."""
+    def record(self, outcome: Outcome) -> None:
+        """Keep a refusal of filter or bind, and forget those before a success."""
         if outcome.verb not in _VERBS:
             return
         uid = PodUid(outcome.uid)

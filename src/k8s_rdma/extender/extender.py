@@ -121,7 +121,7 @@ class Extender:
         self._states = source(self.cache.state) if source else self._source()
         self.nodes: NodeNames = NodeNames(state=self.cache.state, states=self._states)
         self._attempts = LastRefusals(clock)
-        self._decision_log = DecisionLog(self._attempts.heard)
+        self._decision_log = DecisionLog(self._attempts.record)
         self._budgets = Budgets(synced=not config.heeds_budgets)
         self.leadership = self._leadership()
         self.readiness = Readiness(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -121,7 +121,7 @@ class Leadership:
 
     pods: PodInformer
     fence: Fence | None
-    follow: Callable[[], Awaitable[None]]
+    follow: Callable[[], Coroutine[None, None, None]]
     clock: Callable[[], float]
     lease: LeaderElector | None = None
     api_request_timeout_s: float = 60.0
@@ -161,7 +161,7 @@ class Leadership:
             self.pods.list_anew()  # the next list must begin after the Lease was taken
             self.obstacle = "pods"
             async with asyncio.TaskGroup() as leading:
-                following = leading.create_task(self._follow())
+                following = leading.create_task(self.follow())
                 preparing = leading.create_task(self._prepare(given_back=given_back))
                 await self._run()
                 following.cancel()
@@ -178,13 +178,10 @@ class Leadership:
         if self.lease is None:
             return True
         async with asyncio.TaskGroup() as waiting:
-            following = waiting.create_task(self._follow())
+            following = waiting.create_task(self.follow())
             given_back = await self.lease.acquire()
             following.cancel()
         return given_back
-
-    async def _follow(self) -> None:
-        await self.follow()
 
     async def _run(self) -> None:
         if self.lease is None:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, NodeSnapshot | None, NodeSnapshot | None], None]"
-    Claim: TypeAlias = tuple[PodUid, str, Interfaces]
-    OnClaims: TypeAlias = Callable[[NodeName, list[Claim]], None]
+    PodUse: TypeAlias = tuple[PodUid, str, Interfaces]
+    OnUse: TypeAlias = Callable[[NodeName, list[PodUse]], None]
     OnFailure: TypeAlias = Callable[[Exception, NodeName], str]
 
 
@@ -215,7 +215,7 @@ class _Node:
             return facts.reported
         return {uid: interfaces for uid, interfaces in facts.reported.items() if uid not in changing}
 
-    def claims(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[Claim]:
+    def use(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[PodUse]:
         """List what counts for each pod's namespace, by the last report even where the node cannot be read.
 
         unpromised: as in `ClusterState`, of this node.
@@ -226,10 +226,10 @@ class _Node:
             (uid, reservation.pod.partition("/")[0], reservation.counted(self.programmed(uid)))
             for uid, reservation in self.reservations.items()
         )
-        reported = self._reported_claims(unpromised)
-        return [*(claim for claim in reported if claim[0] not in self.reservations), *promised]
+        reported = self._reported_use(unpromised)
+        return [*(use for use in reported if use[0] not in self.reservations), *promised]
 
-    def _reported_claims(self, unpromised: Mapping[PodUid, BoundPod] | None) -> Iterable[Claim]:
+    def _reported_use(self, unpromised: Mapping[PodUid, BoundPod] | None) -> Iterable[PodUse]:
         facts = self.facts
         if facts is None:
             return ()
@@ -249,7 +249,7 @@ class ClusterState:
     exists: whether there may be such a node. No report will name what an ended pod held on a deleted node.
 
     on_change: called for every node whose situation changed (None: unreadable or unknown).
-    on_claims: called for every node whose pods may take something else than before, with each pod, its
+    on_use: called for every node whose pods may take something else than before, with each pod, its
         namespace, and what counts for it.
     unpromised: the pods that the API server has bound to a node without a promise; None where none is asked.
     on_failure: called with the failure that a node's data caused; returns the reason for the node's
@@ -261,7 +261,7 @@ class ClusterState:
     def __init__(
         self,
         on_change: OnChange | None = None,
-        on_claims: OnClaims | None = None,
+        on_use: OnUse | None = None,
         exists: Callable[[NodeName], bool] = lambda _: True,
         on_failure: OnFailure = lambda error, _: str(error),
         unpromised: Callable[[NodeName], Mapping[PodUid, BoundPod]] | None = None,
@@ -278,7 +278,7 @@ class ClusterState:
         self._inventories = WeakValueDictionary()
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
-        self._on_claims = on_claims
+        self._on_use = on_use
         self._exists = exists
         self._on_failure = on_failure
         self._unpromised = unpromised
@@ -362,7 +362,7 @@ class ClusterState:
         if entry is None or entry.facts is None or uid not in entry.facts.reported:
             return
         if self._postponed is None:
-            self._tell_claims(node)
+            self._report_use(node)
         else:
             self._postponed.add(node)
 
@@ -603,14 +603,14 @@ class ClusterState:
         after = self._snapshot_of(node, facts) if facts else None
         if after is not None:
             self.snapshots[node] = after
-        self._tell_claims(node)
+        self._report_use(node)
         if after is not previous and self._on_change:
             self._on_change(node, previous, after)
 
-    def _tell_claims(self, node: NodeName) -> None:
-        if self._on_claims:
+    def _report_use(self, node: NodeName) -> None:
+        if self._on_use:
             unpromised, entry = self._unpromised and self._unpromised(node), self._nodes.get(node)
-            self._on_claims(node, entry.claims(unpromised) if entry else [])
+            self._on_use(node, entry.use(unpromised) if entry else [])
 
     def _snapshot_of(
         self,

@@ -34,7 +34,7 @@ class NodeSource(Protocol):
 
         It stems from a question asked at `newer_than` or later, or there is a watch (a long poll is one) that
         would have reported any other state by now and that was heard from within the configured time. Where
-        something waits for an answer to a question from after a pod's end (`ClusterState.ended`), the node
+        something waits for an answer to a question from after a pod's end (`ClusterState.ending`), the node
         is asked: neither a watch nor a young state tells that. A node that did not answer lately may be left
         alone for a while, and then stays unreadable.
         """

@@ -161,7 +161,7 @@ class NominatedPods(PodIndex):
         self._holds = Holds()
         self._state = state
         self._pods = pods
-        self._decisions = fit_cache
+        self._fit_cache = fit_cache
         self._clock = clock
         self._nomination_s = nomination_s
         self._on_release = on_release
@@ -363,9 +363,9 @@ class NominatedPods(PodIndex):
         )
         if snapshot is None:
             return None
-        if not self._decisions.fits(pod.request, snapshot, pod.namespace):
+        if not self._fit_cache.fits(pod.request, snapshot, pod.namespace):
             return None
-        found = self._decisions.place(pod.request, snapshot)
+        found = self._fit_cache.place(pod.request, snapshot)
         return found.interfaces if isinstance(found, Placement) else None
 
     def _notify(self, uid: PodUid, released: Iterable[NodeName]) -> None:

@@ -245,9 +245,8 @@ class PodInformer:
         self.cache.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
 
     def _on_delete(self, uid: PodUid) -> None:
-        self.cache.unplaced.on_delete(
-            uid
-        )  # first: a node that the state forgets places its unplaced pods anew
+        # First: a node that the state forgets places its unplaced pods anew.
+        self.cache.unplaced.on_delete(uid)
         self.cache.state.on_delete(uid, self.clock())
         for index in (
             self.cache.pods,

@@ -21,7 +21,7 @@ NOTHING = Share()
 
 
 class Limits:
-    """The accounts of the namespaces that are limited; kept up with every change of a node's claims.
+    """The accounts of the namespaces that are limited; kept up with every change of a node's use.
 
     on_freed: called with a namespace that holds less now.
     """
@@ -38,15 +38,13 @@ class Limits:
         """Report whether anything is limited."""
         return bool(self._limits)
 
-    def update(
-        self, node: NodeName, claims: Iterable[tuple[PodUid, str, tuple[PlacedInterface, ...]]]
-    ) -> None:
+    def update(self, node: NodeName, use: Iterable[tuple[PodUid, str, tuple[PlacedInterface, ...]]]) -> None:
         """The pods that hold something on the node are these, in these namespaces, with these interfaces."""
         previous = self._nodes.get(node, {})
-        after = {uid: _claim(space, interfaces) for uid, space, interfaces in claims if self.limit(space)}
+        after = {uid: _pod_use(space, interfaces) for uid, space, interfaces in use if self.limit(space)}
         changed = [uid for uid in previous.keys() | after.keys() if previous.get(uid) != after.get(uid)]
         spaces = {(after.get(uid) or previous[uid])[0] for uid in changed}
-        interfaces = {space: self.used(space) for space in spaces}
+        used_before = {space: self.used(space) for space in spaces}
         for uid in changed:
             self._count(uid, -1)
         self._nodes[node] = after
@@ -61,7 +59,7 @@ class Limits:
             now = self.used(space)
             if now == NOTHING:
                 del self._mbps[space], self._vfs[space]
-            if now.mbps < interfaces[space].mbps or now.vfs < interfaces[space].vfs:
+            if now.mbps < used_before[space].mbps or now.vfs < used_before[space].vfs:
                 self._on_freed(space)
 
     def limit(self, namespace: str) -> NamespaceLimit | None:
@@ -97,14 +95,11 @@ class Limits:
         limit = self.limit(namespace)
         if limit is None:
             return None
-        own, used, needs = (
-            self._share_of_pods(namespace, {uid, *excluded}),
-            self.used(namespace),
-            Share.of_request(request),
-        )
-        more_to_come = [_claim(namespace, interfaces)[1] for interfaces in added]
+        own, used = self._share_of_pods(namespace, {uid, *excluded}), self.used(namespace)
+        more_to_come = [Share.of_interfaces(interfaces) for interfaces in added]
         mbps = used.mbps - own.mbps + sum(share.mbps for share in more_to_come)
         vfs = used.vfs - own.vfs + sum(share.vfs for share in more_to_come)
+        needs = Share.of_request(request)
         return Share(mbps, vfs).refusal(namespace, needs, limit.reserved_mbps, limit.vfs) or None
 
     def may_pass(self, namespace: str, request: Request) -> bool:
@@ -150,8 +145,8 @@ class Limits:
         return next((self._nodes[node][uid][0] for node in self._places.get(uid, ())), None)
 
     def _share_of(self, uid: PodUid) -> Share:
-        claims = [self._nodes[node][uid][1] for node in self._places.get(uid, ())]
-        return Share(*map(max, zip(*claims, strict=True))) if claims else NOTHING
+        shares = [self._nodes[node][uid][1] for node in self._places.get(uid, ())]
+        return Share(*map(max, zip(*shares, strict=True))) if shares else NOTHING
 
     def _count(self, uid: PodUid, sign: int) -> None:
         if uid in self._places:
@@ -162,6 +157,6 @@ class Limits:
 
 
 @lru_cache(maxsize=4096)
-def _claim(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
+def _pod_use(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
     """Share one object among all pods of a namespace that hold the same."""
     return namespace, Share.of_interfaces(interfaces)

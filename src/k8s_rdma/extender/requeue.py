@@ -329,7 +329,7 @@ class Requeuer:
         self.touches = 0
         self._queue = queue or SearchQueue()
         self._waiting = waiting
-        self._decisions = fit_cache
+        self._fit_cache = fit_cache
         self._api = api
         self._clock = clock
         self._pace = pace or Pace()
@@ -531,7 +531,7 @@ class Requeuer:
         await asyncio.sleep(turn.used_s * _PAUSE_FACTOR if turn.used_s > _FREE_S else 0)
 
     def _fits(self, request: Request, snapshot: NodeSnapshot, namespace: str) -> bool:
-        return self._decisions.fits(request, snapshot, namespace)
+        return self._fit_cache.fits(request, snapshot, namespace)
 
     async def _wait_for_something(self) -> None:
         next_due = min(self._due.values(), default=None)

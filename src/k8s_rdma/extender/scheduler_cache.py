@@ -206,7 +206,7 @@ class SchedulerCache:
         limited = bool(self.limits)
         self.state = ClusterState(
             on_change=self._on_node_change,
-            on_claims=self.limits.update if limited else None,
+            on_use=self.limits.update if limited else None,
             exists=exists,
             on_failure=fit_cache.quarantine.failed,
             unpromised=self._unpromised if limited and config.api else None,

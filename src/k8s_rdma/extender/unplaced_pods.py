@@ -51,7 +51,7 @@ class _Unplaced:
 
 
 @dataclass(slots=True)
-class _OfNode:
+class _NodePods:
     """A node's pods.
 
     left_s: of its budget at `since_s`, by the clock; below 0 where the last guess took more than there was.
@@ -71,7 +71,7 @@ class _OfNode:
 
 @dataclass(slots=True, kw_only=True)
 class UnplacedPods(PodIndex):
-    """Holds the claims of unplaced pods. Call `changed` at every change of a node's situation.
+    """Holds places for unplaced pods. Call `changed` at every change of a node's situation.
 
     processor: processor time of this thread, s.
     """
@@ -81,7 +81,7 @@ class UnplacedPods(PodIndex):
     clock: Callable[[], float]
     quarantine: Quarantine = field(default_factory=Quarantine)
     processor: Callable[[], float] = thread_time
-    _nodes: dict[NodeName, _OfNode] = field(default_factory=dict)
+    _nodes: dict[NodeName, _NodePods] = field(default_factory=dict)
     _places: dict[PodUid, NodeName] = field(default_factory=dict)
     _placing: set[NodeName] = field(default_factory=set)
 
@@ -97,7 +97,7 @@ class UnplacedPods(PodIndex):
             self._add(node, pod.uid, _Unplaced(f"{pod.namespace}/{pod.name}", request))
 
     def _add(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> None:
-        on_node = self._nodes.setdefault(node, _OfNode())
+        on_node = self._nodes.setdefault(node, _NodePods())
         on_node.interfaces += len(unplaced.request.interfaces)
         on_node.pods[uid] = unplaced
         self._places[uid] = node
@@ -115,9 +115,8 @@ class UnplacedPods(PodIndex):
         if node is not None:
             on_node = self._nodes[node]
             on_node.interfaces -= len(on_node.pods.pop(uid).request.interfaces)
-            if (
-                not on_node.pods and on_node.left_s == _BUDGET_S
-            ):  # who spent something does not get it back so
+            # Who spent something does not get it back so.
+            if not on_node.pods and on_node.left_s == _BUDGET_S:
                 del self._nodes[node]
 
     def uids(self) -> Iterable[PodUid]:
@@ -126,9 +125,8 @@ class UnplacedPods(PodIndex):
 
     def changed(self, node: NodeName) -> None:
         """The node's situation is another one, or it was asked for the first time."""
-        if (
-            node in self._nodes and node not in self._placing
-        ):  # else by what is held here, one after the other
+        # While they are placed one after the other, each that is held changes the situation.
+        if node in self._nodes and node not in self._placing:
             self._place(node, dict(self._nodes[node].pods))
 
     def _place(self, node: NodeName, pods: Mapping[PodUid, _Unplaced]) -> None:
