@@ -38,7 +38,7 @@ def run(machine, interfaces, statements=None):
             looks = machine.kernel.observations
             machine.kernel.applied.clear()
             if statements is not None:
-                node._ledger_store._receipts._db.set_trace_callback(statements.append)
+                node.ledger_store._receipts._db.set_trace_callback(statements.append)
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks(*interfaces)))
             return machine.kernel.observations - looks
