@@ -14,7 +14,7 @@ from syntax import syntax_tree
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 MODULES = [path for path in SOURCES.rglob("*.py") if "pb" not in path.relative_to(SOURCES).parts]
 
-MOST_MODULES = {"k8s_rdma": 297, "k8s_rdma_demo": 46}
+MOST_MODULES = {"k8s_rdma": 296, "k8s_rdma_demo": 46}
 MOST_OWN_IMPORTS = {"k8s_rdma": 23.2, "k8s_rdma_demo": 15.5}
 """A thousand lines: how many statements import modules of either package."""
 

@@ -16,7 +16,6 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
-from k8s_rdma.cli.planning_commands import snapshot, whatif_app
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -31,7 +30,7 @@ from k8s_rdma.cli.process_commands import (
     webhook,
 )
 from k8s_rdma.cli.simulate import simulate
-from k8s_rdma.cli.verify_commands import verify_app
+from k8s_rdma.cli.trial_commands import snapshot, verify_app, whatif_app
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 
 app = typer.Typer(
