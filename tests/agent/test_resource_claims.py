@@ -471,9 +471,13 @@ def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
     scenario(machine, play)
 
 
+@pytest.mark.parametrize("lasting", [(), ("p",)])
 @pytest.mark.parametrize("turns", range(1, 12, 2))
-def test_claim_prepared_while_it_is_unprepared_is_promised_anew(machine: Machine, turns: int) -> None:
+def test_claim_prepared_while_it_is_unprepared_is_promised_anew(
+    machine: Machine, turns: int, lasting: tuple[str, ...]
+) -> None:
     """Whatever kubelet is answered holds: without a promise its pod would start without interfaces."""
+    machine.cluster = Pods(*lasting)
 
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))

@@ -274,7 +274,7 @@ class ClaimCommands:
     async def _promised(self, claim: AllocatedClaim, wait_s: float, pending: PendingPrepare) -> ClaimPromise:
         deadline_s, scan = time.monotonic() + wait_s, True
         while True:
-            ended = self._ended
+            ended, may_end = self._ended, self._may_end(claim.pod)
             try:
                 promise = await self._worker.run(partial(self._promise, claim, pending, scan=scan))
                 if not isinstance(promise, Rejection):
@@ -283,7 +283,11 @@ class ClaimCommands:
             except K8sRdmaError as error:
                 failure = error
             left_s, scan = deadline_s - time.monotonic(), False
-            if left_s <= 0 or self._waiting >= MOST_WAITING or not self._may_pass(failure, claim.pod):
+            passes = failure.reason is Reason.UNREADABLE_NODE or (
+                # What ended meanwhile may have made room after the refusal.
+                failure.reason is Reason.INSUFFICIENT and (may_end or self._may_end(claim.pod))
+            )
+            if left_s <= 0 or self._waiting >= MOST_WAITING or not passes:
                 raise failure
             self._waiting += 1
             try:
@@ -293,18 +297,16 @@ class ClaimCommands:
             finally:
                 self._waiting -= 1
 
-    def _may_pass(self, failure: K8sRdmaError, pod: Pod) -> bool:
-        """Report whether a refusal of a pod's claim may end by itself: a pod with VFs ends, or is not known.
+    def _may_end(self, pod: Pod) -> bool:
+        """Report whether any claim or pod with VFs, or the pod itself, ends or is not known to stay.
 
         The scheduler binds this pod after the end of those whose claims made room for it; so once the watch
         has this pod, it also has their ends.
         """
-        if failure.reason is not Reason.INSUFFICIENT:
-            return failure.reason is Reason.UNREADABLE_NODE
         ledger = self._node.ledger
         pods = {pod.uid, *(promise.pod.uid for promise in ledger.promises.values())}
         pods.update(receipt.pod.uid for receipt in ledger.receipts.values())
-        return not pods <= self._pods.cluster.lasting_pods()
+        return bool(self._unpreparing) or not pods <= self._pods.cluster.lasting_pods()
 
     def _promise(
         self, claim: AllocatedClaim, pending: PendingPrepare, *, scan: bool
