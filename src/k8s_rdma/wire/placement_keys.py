@@ -32,7 +32,9 @@ SPKI_PREFIX = bytes.fromhex("302a300506032b6570032100")
 bytes."""
 
 _SIGNATURE_BYTES = 64
-_RECENT = 256
+_RECENT, _RECENT_BYTES = 256, 16_384
+"""Signatures that are kept, and the length of the messages that they are kept of: others write them, too."""
+
 _ID_DIGITS = 16
 
 
@@ -168,10 +170,16 @@ class PrivateKey:
             return False
         return hmac.compare_digest(self._sign(message), raw) or self.verifier.verifies(message, raw)
 
-    @cached_property
-    def _sign(self) -> Callable[[bytes], bytes]:
+    def _sign(self, message: bytes) -> bytes:
         """Sign, once for a bind and the watch that shows it a moment later."""
-        return lru_cache(_RECENT)(lambda message: self._signing_key.sign(message).signature)
+        return (self._recent if len(message) <= _RECENT_BYTES else self._sign_anew)(message)
+
+    def _sign_anew(self, message: bytes) -> bytes:
+        return self._signing_key.sign(message).signature
+
+    @cached_property
+    def _recent(self) -> Callable[[bytes], bytes]:
+        return lru_cache(_RECENT)(self._sign_anew)
 
     @cached_property
     def _signing_key(self) -> SigningKey:
