@@ -85,7 +85,8 @@ async def test_overview_shows_health_pending_pods_and_nodes():
     assert reply.status_code == 200
     assert "Nodes ready3 of 5 · 4 with problems PFs up7 of 7 Reserved255 Gb/s of 600 Gb/s · 42 %" in text
     assert "claims: 25 Gb/s of 100 Gb/s VFs free120 of 192" in text
-    assert "Pods pending3 Oldest report5 min 1 node never reported" in text
+    assert "Pods pending3 by annotation Oldest report5 min 1 node never reported" in text
+    assert "Pods that wait by ResourceClaim are not listed" in text
     assert "team-b/bandwidth-test2 interfaces, 80 Gb/s · waits 5 min5 nodes: no PF has 4 free VFs" in text
     assert "waits 5 min4 nodes: pod needs more than any PF has; 1 node: not known to the extender now" in text
     assert "unknown of 100 Gb/s · 20/32 VFs free" in text, "unknown is not zero"
