@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 VFS = 120
 RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")
-SETTLED_S, REST_S = 5.0, 60.0
+SETTLED_S, REST_S = 15.0, 60.0
+"""Bridges tell of their uplinks once more some 10 s after they were made."""
+
 BUDGET_PERCENT, BUDGET_MIB = 0.2, 150
 PART = {"vfs": VFS // 2, "mbps": 500}
 
