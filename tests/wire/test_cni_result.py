@@ -17,6 +17,7 @@ from k8s_rdma.wire.cni_result import (
     SUPPORTED_VERSIONS,
     ResultInterface,
     check_version,
+    convert,
     decode_error,
     encode_error,
     encode_result,
@@ -252,6 +253,15 @@ def test_previous_result_is_refused_when_ours_does_not_fit_beside_it() -> None:
     with pytest.raises(MalformedError, match="prevResult") as caught:
         encode_result([interface], "1.0.0", exceeds)
     assert caught.value.reason is Reason.INVALID_NETCONF
+
+
+def test_result_of_a_delegate_is_refused_when_it_fits_no_more_once_it_is_converted() -> None:
+    """An older version has the IP version of each address; what no frame can carry would end the agent."""
+    ip = '{"address":"10.0.0.1/32","x":"%s"}' % ("x" * 80)
+    ips = ",".join([ip] * ((MAX_STDOUT_BYTES - 100) // (len(ip) + 1)))
+    result = convert(f'{{"cniVersion":"1.0.0","ips":[{ips}]}}'.encode(), "0.3.1", "result of plugin bridge")
+    with pytest.raises(MalformedError, match=f"{MAX_STDOUT_BYTES} at most"):
+        encode_result([], "0.3.1", result)
 
 
 def test_error_document_is_written_when_the_text_is_no_unicode() -> None:

@@ -225,7 +225,7 @@ def encode_result(
     check_version(version)
     fields = _previous(prev_result, version)
     if not interfaces:
-        return bytes(prev_result) or _encoder.encode({"cniVersion": version})
+        return _fitting(bytes(prev_result) or _encoder.encode({"cniVersion": version}))
     document: dict[str, object] = {"cniVersion": version, **fields}
     if version in WITHOUT_INTERFACES:
         document |= {key: ip for key, ip in _old_ips(interfaces).items() if _is_empty(fields, key)}
@@ -239,7 +239,10 @@ def encode_result(
         document |= {key: [*_items(fields, key), *items] for key, items in added.items()}
     if _is_empty(fields, "dns"):
         document |= _dns(interfaces)
-    result = _encoder.encode(document)
+    return _fitting(_encoder.encode(document))
+
+
+def _fitting(result: bytes) -> bytes:
     if (size := len(result)) > MAX_STDOUT_BYTES:
         msg = f"network configuration: prevResult: {size} bytes with ours, {MAX_STDOUT_BYTES} at most"
         raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
