@@ -12,6 +12,7 @@ from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vfio import objection_to_vfio, others_in_group, vfio_group
 from linux.small_machine import SmallMachine, vf_pci
@@ -52,6 +53,17 @@ def takes_vfio(machine: SmallMachine) -> bool:
 
 def objection(machine: SmallMachine) -> str:
     return objection_to_vfio(Sysfs(machine.root), VF)
+
+
+def test_group_that_cannot_be_read_is_a_failure_that_its_caller_knows(machine: SmallMachine) -> None:
+    """As without a free descriptor; whoever restores the files of all pods goes on with the next one."""
+    group(machine, 7, VF)
+    load_vfio(machine)
+    machine.at(f"{machine.device(VF)}/driver").unlink()
+    machine.at(f"{machine.device(VF)}/driver").symlink_to("/bus/pci/drivers/vfio-pci")
+    machine.at("kernel/iommu_groups/7/name").symlink_to("name")
+    with pytest.raises(KernelError, match=f"VF {VF}: .*symbolic links"):
+        PodNodes(Sysfs(machine.root)).vfio_group(VF)
 
 
 def test_vf_in_an_iommu_group_of_its_own_can_be_handed_over_once_the_driver_is_there(

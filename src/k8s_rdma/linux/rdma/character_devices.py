@@ -132,7 +132,8 @@ class PodNodes:
 
     def vfio_group(self, pci: PciAddress) -> str:
         """Return the device node of a function's VFIO group; see `linux.vfio.vfio_group`."""
-        return vfio_group(pci, self._sysfs)
+        with _as_kernel_error(f"VF {pci}"):
+            return vfio_group(pci, self._sysfs)
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
         """Return the character devices of a VF: those of its function, or of a soft device by name.
