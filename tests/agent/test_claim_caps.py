@@ -101,13 +101,31 @@ def test_cap_changes_and_comes_back_with_the_end_of_its_annotation(machine: Mach
         await it.want(text)
         assert it.programmed() == [(60_000, 80_000), (10_000, 20_000)]
         assert it.told() == [RatesStatus(state="programmed", request=digest(text))]
+        it.now = FIRST_RETRY_S
         await it.want('{"sync": 0}')
         assert it.programmed() == BASE
+        it.now = 2 * FIRST_RETRY_S
         await it.want("", it.cluster.decided[-1][1])
         assert it.programmed() == BASE
         assert it.told()[-1] == RatesStatus(state="programmed", request=digest(""))
         assert [refused for _, refused in it.cluster.rates] == [False, False]
         assert it.cluster.rates[0][0].endswith("rdma0: max 80000 Mb/s; sync: max 20000 Mb/s")
+
+    run(machine, scene)
+
+
+def test_owner_who_edits_without_end_takes_a_turn_of_the_worker_a_second(machine: Machine) -> None:
+    """The worker serves all pods of the node, and each change is synced to the disk."""
+
+    async def scene(it: Capped) -> None:
+        applied = len(machine.kernel.applied)
+        for cap in range(80_000, 80_050):
+            await it.caps.change_all({P: CapsRequest(f'{{"rdma0": {cap}}}')})
+            it.now += FIRST_RETRY_S / 10
+        assert len(machine.kernel.applied) - applied == 5
+        it.now += FIRST_RETRY_S
+        await it.caps.change_all({P: CapsRequest('{"rdma0": 90000}')})
+        assert it.programmed() == [(60_000, 90_000), (10_000, 0)]
 
     run(machine, scene)
 
@@ -152,6 +170,7 @@ def test_what_no_pod_gets_is_refused_with_the_reason_and_changes_nothing(
         [problem] = it.caps.problems()
         assert problem.startswith("pod default/uid-p: the caps of its annotation are not programmed: ")
         assert [refused for _, refused in it.cluster.rates] == [True]
+        it.now = FIRST_RETRY_S
         await it.want('{"rdma0": 80000}')
         assert it.caps.problems() == ()
 
@@ -227,6 +246,7 @@ def test_nothing_is_written_for_a_pod_whose_caps_are_its_claims(machine: Machine
         assert await it.want("") is None
         text = '{"rdma0": 70000}'
         status = encode_rates_status(RatesStatus(state="programmed", request=digest(text)))
+        it.now = FIRST_RETRY_S
         assert await it.want(text, status) is None
         assert (it.told(), it.cluster.rates) == ([], [])
 

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 FIRST_RETRY_S = 1.0
-"""Also the least time between two attempts for one generation or annotation, and until a pod is tried whose
-ADD, CHECK or DEL is under way."""
+"""Also the least time between two attempts for one generation or for the caps of one pod, however often its
+annotation is edited, and until a pod is tried whose ADD, CHECK or DEL is under way."""
 
 LAST_RETRY_S = 60.0
 """Also the time after which caps that were refused are tried again, and a lost status of them is written."""
@@ -316,10 +316,10 @@ class ClaimCaps(_RateChanges):
     def _delay_s(self, pod: Pod, request: CapsRequest) -> float:
         """The time until an attempt may be made; 0 or less for at once."""
         attempt = self._attempts.get(pod.uid)
-        if attempt is None or attempt.text != request.text:
+        if attempt is None:
             return 0
-        delay_s = LAST_RETRY_S if self._state() == attempt.state else FIRST_RETRY_S
-        return attempt.tried_at + delay_s - self.now()
+        unchanged = attempt.text == request.text and self._state() == attempt.state
+        return attempt.tried_at + (LAST_RETRY_S if unchanged else FIRST_RETRY_S) - self.now()
 
     def _state(self) -> object:
         return self.access.node.ledger, self.access.node.hardware, self.policies()
