@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
 from contract.linux_lab import needs_namespaces
@@ -71,3 +73,31 @@ def test_vfs_in_a_namespace_that_cannot_be_looked_into_are_left_out_and_no_other
     holders = {VfRef(PF, 1): NetnsRef(str(tmp_path / "unmounted"), 7)}
     (found,) = traffic.sample(hardware(vf(0, "v0"), vf(1, None)), holders)
     assert found.vf == VfRef(PF, 0)
+
+
+class Slow(Namespaces):
+    """Namespaces in each of which a look takes so long, in seconds."""
+
+    def __init__(self, takes_s):
+        super().__init__()
+        self.takes_s, self.now, self.looks = takes_s, 1000.0, []
+
+    @contextmanager
+    def opened(self, netns):
+        self.looks.append(netns.inode)
+        self.now += self.takes_s[netns.inode]
+        yield None
+
+
+def test_namespace_that_takes_long_rests_for_ten_times_as_long_and_no_other(namespace, tmp_path):
+    """One pod may have 10,000 links, and the worker that looks through them serves all pods."""
+    slow = Slow({1: 2.0, 2: 0.1})
+    with NetlinkQueries() as queries:
+        sysfs = Sysfs(tmp_path)
+        rdma = VfRdma(queries=queries, sysfs=sysfs, host=namespace)
+        traffic = VfTraffic(queries=queries, sysfs=sysfs, namespaces=slow, rdma=rdma, now=lambda: slow.now)
+        holders = {VfRef(PF, number): NetnsRef("/run/netns/x", number) for number in (1, 2)}
+        for pause_s in (15, 15, 15):
+            traffic.sample(hardware(vf(1, None), vf(2, None)), holders)
+            slow.now += pause_s
+    assert slow.looks == [1, 2, 2, 1, 2]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -63,6 +64,10 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Selection
     from k8s_rdma.linux.netlink.queries import VfInfo
 
+
+SLOW_S, REST_FACTOR = 0.5, 10
+"""A namespace whose links took longer to look through rests for so many times as long: the pod decides how
+many links it has (10,000 take more than a second), and others wait meanwhile."""
 
 _LIFESPAN = "lifespan"
 """File beside the counters in sysfs with the time in ms for which their values are cached."""
@@ -382,24 +387,43 @@ def _sysfs_failures() -> Iterator[None]:
 
 
 class VfTraffic:
-    """Samples counters without any state in between."""
+    """Samples counters; it remembers only which namespaces took long."""
 
     def __init__(
-        self, *, queries: NetlinkQueries, sysfs: Sysfs, namespaces: Namespaces, rdma: VfRdma
+        self,
+        *,
+        queries: NetlinkQueries,
+        sysfs: Sysfs,
+        namespaces: Namespaces,
+        rdma: VfRdma,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Work with these, all of the host's namespace."""
+        """Work with these, all of the host's namespace. now: in seconds."""
         self._queries = queries
         self._sysfs = sysfs
         self._namespaces = namespaces
         self._rdma = rdma
+        self._now = now
+        self._rests_until: dict[NetnsRef, float] = {}
 
     def sample(self, hardware: Hardware, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
         """Return the counters of the VFs of this hardware, ordered; see `core.kernel.Kernel.sample`."""
         counted = dict(self._at_home(hardware))
-        for netns in dict.fromkeys(holders.values()):
+        began_s = self._now()
+        rests_until = {
+            netns: self._rests_until[netns]
+            for netns in holders.values()
+            if self._rests_until.get(netns, began_s) > began_s
+        }
+        for netns in dict.fromkeys(netns for netns in holders.values() if netns not in rests_until):
             vfs = {vf: pci for vf, pci in _functions(hardware) if holders.get(vf) == netns}
+            began_s = self._now()
             with suppress(KernelError):  # VFs in a namespace that cannot be looked into are left out
                 counted.update(self._in(netns, vfs))
+            ended_s = self._now()
+            if ended_s - began_s > SLOW_S:
+                rests_until[netns] = ended_s + REST_FACTOR * (ended_s - began_s)
+        self._rests_until = rests_until
         for pf in hardware.pfs:
             for vf, link in self._by_pf(pf):
                 counted[vf] = _Counted(link, counted[vf].rdma if vf in counted else {})
