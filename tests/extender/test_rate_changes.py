@@ -277,6 +277,23 @@ async def test_placement_is_delivered_to_an_agent_without_credentials_until_it_i
     await status(c, "gold", "programmed")
 
 
+async def test_change_on_a_node_that_does_not_answer_keeps_no_change_on_another_waiting():
+    async with world("w1", "w2", key=KEY, node_timeout_s=20.0) as c:
+        await start(c)
+        await c.create_pod("other", annotation=asked((100, 0)))
+        assert await c.bind("other", "w2") == ""
+        c.nodes["w1"].answering.clear()
+        c.nodes["w1"].heard.clear()
+        await ask(c, "gold", (400, 0))
+        await c.nodes["w1"].heard.wait()
+        await ask(c, "other", (200, 0))
+        async with asyncio.timeout(10):
+            await status(c, "other", "admitted")
+        assert RATES_STATUS_ANNOTATION not in await annotations_of(c, "gold")
+        c.nodes["w1"].answering.set()
+        await status(c, "gold", "admitted")
+
+
 @pytest.mark.parametrize(
     ("verdict", "why"),
     [

@@ -71,6 +71,9 @@ _LAST_RETRY_S = 300.0
 _MAX_PODS = 10_000
 """The limit for remembered changes; pods' owners decide how many there are, and the oldest goes."""
 
+_MAX_NODES = 32
+"""Nodes with a decision under way: each asks the API server, and only nodes that are late take long."""
+
 _SHORT_TEXT = 2048
 _log = structlog.get_logger()
 
@@ -147,6 +150,7 @@ class RateChanges(PodIndex):
         self._api_request_timeout_s = api_request_timeout_s
         self._pending: dict[PodUid, _Pending] = {}
         self._long_texts: dict[PodUid, int] = {}
+        self._busy: set[NodeName] = set()
         self._changed = asyncio.Event()
 
     def uids(self) -> Iterable[PodUid]:
@@ -242,16 +246,33 @@ class RateChanges(PodIndex):
         )
 
     async def run(self) -> NoReturn:
-        """Decide changes as they come, and again when their nodes or their time come."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S if self._pending else None):
-                    await self._changed.wait()
-            self._changed.clear()
-            for uid in [uid for uid, pending in self._pending.items() if self._is_due(pending)]:
-                pending = self._pending.get(uid)
-                if pending is not None:
-                    await self._handle(pending)
+        """Decide changes as they come, and again when their nodes or their time come.
+
+        A decision waits for its pod's node, so that each node's are made apart from others'.
+        """
+        async with asyncio.TaskGroup() as deciding:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_S if self._pending else None):
+                        await self._changed.wait()
+                self._changed.clear()
+                for node, due in self._due_by_node().items():
+                    if len(self._busy) < _MAX_NODES and node not in self._busy:
+                        self._busy.add(node)
+                        deciding.create_task(self._handle_all(node, due))
+
+    def _due_by_node(self) -> dict[NodeName, list[_Pending]]:
+        found: dict[NodeName, list[_Pending]] = {}
+        for pending in self._pending.values():
+            if self._is_due(pending):
+                found.setdefault(pending.node, []).append(pending)
+        return found
+
+    async def _handle_all(self, node: NodeName, due: Iterable[_Pending]) -> None:
+        for pending in due:
+            if self._pending.get(pending.pod.uid) is pending:
+                await self._handle(pending)
+        self._busy.discard(node)
 
     def _is_due(self, pending: _Pending) -> bool:
         now = self._clock()
