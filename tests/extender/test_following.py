@@ -269,6 +269,21 @@ async def test_pods_are_listed_anew_when_the_keys_change():
     assert w.state.pods() == {"p"}
 
 
+def test_nothing_is_decided_by_a_list_of_which_a_part_was_judged_by_earlier_keys():
+    """As when keys are rotated while another extender takes over: nothing must be promised twice."""
+    w = Watched()
+    w.keys = PlacementKeys.from_keys(OLD)
+    seen = signed("p", PlacementKeys.from_keys(NEW))
+    w.pods.stream(Lists())
+    w.pods.on_event(Page((seen,)))
+    w.keys = PlacementKeys.from_keys(OLD, [NEW])
+    w.pods.on_event(Listed(()))
+    assert not w.pods.listed
+    w.listing(seen)
+    assert w.pods.listed
+    assert w.state.pods() == {"p"}
+
+
 def test_pods_are_counted_by_the_key_that_signed_them_until_they_end():
     w = Watched()
     w.keys = PlacementKeys.from_keys(OLD)

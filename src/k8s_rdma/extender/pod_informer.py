@@ -146,7 +146,8 @@ class PodInformer:
             if self.cache.state.assumed_since(uid) < self._listing_since:
                 self._on_delete(uid)
         self.cache.state.apply_updates()
-        self._listed.set()
+        if self.keys() is self._judged_by:  # else some were judged by the keys before, and a new list follows
+            self._listed.set()
         _log.info("pods_listed", pods=len(listed), reservations=len(self.cache.state.pods()))
 
     async def _look_for_missing(self, api: ClusterApi) -> None:
