@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -111,6 +112,23 @@ def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
         assert after == {space: recounted(state, space) for space in SPACES}
         fell = {s for s in SPACES if after[s].mbps < before[s].mbps or after[s].vfs < before[s].vfs}
         assert fell <= set(freed)
+
+
+def test_nodes_of_many_namespaces_take_no_longer_to_find_than_those_of_one():
+    """They are looked for every second while pods of these namespaces wait for their limits."""
+    limits = Limits([limit("*", 1)], on_freed=lambda _: None)
+    for number in range(100):
+        claims = [(PodUid(f"{number}-{pod}"), f"n{pod}", placed(5)) for pod in range(100)]
+        limits.update(NodeName(f"w{number}"), claims)
+
+    def took_s(*namespaces: str) -> float:
+        began = time.process_time()
+        for _ in range(10):
+            assert len(limits.nodes(namespaces)) == 100
+        return time.process_time() - began
+
+    assert took_s(*(f"n{number}" for number in range(99, -1, -1))) < 10 * took_s("n99")
+    assert limits.nodes(["elsewhere"]) == limits.nodes([]) == []
 
 
 def test_namespace_without_a_limit_is_not_counted():

@@ -129,12 +129,13 @@ class Limits:
             ),
         }
 
-    def nodes(self, namespace: str) -> list[NodeName]:
-        """The nodes on which the namespace's pods hold something."""
+    def nodes(self, namespaces: Collection[str]) -> list[NodeName]:
+        """The nodes on which pods of these namespaces hold something."""
+        spaces = frozenset(namespaces)
         return [
             node
             for node, pods in self._nodes.items()
-            if any(space == namespace for space, _ in pods.values())
+            if spaces and any(space in spaces for space, _ in pods.values())
         ]
 
     def _share_of_pods(self, namespace: str, uids: Iterable[PodUid]) -> Share:

@@ -416,8 +416,8 @@ class Requeuer:
         while True:
             await self._somebody_waits.wait()
             self._waiting.expire(self._clock())
-            limited = (limits.nodes(namespace) for namespace in self._waiting.namespaces())
-            nodes = list(dict.fromkeys(chain(self._waiting.nodes(), *limited)))
+            limited = limits.nodes(self._waiting.namespaces())
+            nodes = list(dict.fromkeys(chain(self._waiting.nodes(), limited)))
             for start in range(0, len(nodes), _POLLED_AT_ONCE):
                 await asyncio.sleep(self._pace.poll_s)
                 batch = nodes[start : start + _POLLED_AT_ONCE]
