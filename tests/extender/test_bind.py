@@ -9,7 +9,7 @@ import pytest
 
 from extender.faulty_api import Fault
 from extender.node_server import PF0, PF1, pf, report
-from extender.world import World, cluster, extending, until, world
+from extender.world import World, cluster, extending, interfaces, until, world
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
@@ -317,6 +317,30 @@ async def test_bind_that_the_api_server_refused_for_another_uid_holds_nothing():
         assert "does not exist any more" in await w.bind("p", "w1")
         assert w.api.started == []
         assert w.metric("pods_promised") == 0
+
+
+async def test_bind_of_a_pod_under_the_name_of_another_ends_nothing_that_is_held_for_it():
+    async with world("w1", api_request_timeout_s=3600.0) as w:
+        own, other = await w.create_pod("own", 1_000), await w.create_pod("other", 1_000)
+        await until(lambda: w.extender.cache.pods.unbound_count == 2)
+        w.api.faults.append(Fault.DROPPED)
+        w.api.touchable = False
+        assert "no answer" in await w.bind("other", "w1")
+        w.api.touchable = True
+        own["metadata"]["uid"] = other["metadata"]["uid"]
+        assert "is not default/own" in await w.bind("own", "w1")
+        assert await w.bind("other", "w1") == ""
+
+
+async def test_bind_places_a_pod_that_the_scheduler_filtered_before_it_asked_for_interfaces():
+    async with world("w1") as w:
+        pod = await w.create_pod("p")
+        await w.patch_pod("p", {"metadata": {"annotations": {"rdma_interfaces_required": interfaces(1_000)}}})
+        await until(lambda: w.extender.cache.pods.unbound_count == 1)
+        w.pods["p"] = pod
+        await w.filter("p")
+        assert await w.bind("p", "w1") == ""
+        assert [each.min_tx_rate_mbps for each in (await placement(w, "p")).interfaces] == [1_000]
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.UNREACHABLE])

@@ -204,10 +204,14 @@ class PodStore(PodIndex):
         """The unbound pods that ask for interfaces; annotations may be missing."""
         return [record.unbound for record in self._unbound.values() if record.unbound is not None]
 
+    def unbound(self, uid: PodUid) -> PodView | None:
+        """The unbound pod, if it is one that asks for interfaces; annotations may be missing."""
+        record = self._unbound.get(uid)
+        return record.unbound if record else None
+
     def latest(self, uid: PodUid) -> PodView | None:
         """The latest version of an unbound pod that asks; None when that is not known."""
-        record = self._unbound.get(uid)
-        pod = record.unbound if record else None
+        pod = self.unbound(uid)
         return pod if pod is not None and pod.annotations is not _NO_ANNOTATIONS else None
 
     def taken_at(self, pod: PodView) -> float:
