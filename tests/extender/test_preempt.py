@@ -77,6 +77,16 @@ async def test_node_is_dropped_when_only_pods_of_no_lower_priority_could_make_ro
         assert await preempt(w, "high", w1=["idle-w1"], w2=["idle-w2"]) == {}
 
 
+async def test_victims_that_come_whole_and_by_uid_are_those_by_uid():
+    async with world("w1") as w:
+        await place(w, "low", "w1", 6_000)
+        await create(w, "high", 5_000, priority=9)
+        meta = {"w1": {"Pods": [{"UID": w.pods["low"]["metadata"]["uid"]}]}}
+        args = {"Pod": w.pods["high"], "NodeNameToVictims": {"w2": {}}, "NodeNameToMetaVictims": meta}
+        found = json.loads(await w.extender.preempt(json.dumps(args).encode()))
+        assert found["NodeNameToMetaVictims"]["w1"]["Pods"] == meta["w1"]["Pods"]
+
+
 async def test_nodes_that_cannot_be_read_or_are_not_known_are_dropped():
     async with world("w1", "w2") as w:
         for node in ("w1", "w2"):

@@ -287,10 +287,9 @@ class Preempting:
 
     def _proposal(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Proposal:
         uids = tuple(map(PodUid, victims.uids))
-        whole = args.node_name_to_victims or {}
-        known_occupants = (
-            {PodUid(pod.metadata.uid): _occupant(pod) for pod in whole[node].pods or ()} if whole else {}
-        )
+        whole = (args.node_name_to_victims or {}).get(node)
+        pods = whole.pods or () if whole else ()
+        known_occupants = {PodUid(pod.metadata.uid): _occupant(pod) for pod in pods}
         occupants = self.cache.pods.occupants(node)
         return Proposal(
             uids=uids,
