@@ -106,7 +106,7 @@ class LiveRates(_RateChanges):
     def problems(self) -> tuple[str, ...]:
         """The changes that are not made, one sentence each."""
         return tuple(
-            f"pod {refusal.pod.namespace}/{refusal.pod.name}: the rates of its placement's generation "
+            f"pod {refusal.pod.full_name}: the rates of its placement's generation "
             f"{refusal.generation} are not programmed: {refusal.why}"
             for refusal in self._refusals.values()
         )
@@ -210,7 +210,7 @@ class LiveRates(_RateChanges):
         if why_before != error.message:
             _log.warning(
                 "rates_refused",
-                pod=f"{pod.namespace}/{pod.name}",
+                pod=pod.full_name,
                 generation=generation,
                 reason=error.reason,
                 error=error.message,
@@ -231,7 +231,7 @@ class LiveRates(_RateChanges):
         generation = max(receipt.generation for receipt in receipts)
         _log.info(
             "rates_changed",
-            pod=f"{pod.namespace}/{pod.name}",
+            pod=pod.full_name,
             generation=generation,
             rates=rates,
             duration_ms=round((self.now() - begun) * 1e3, 3),
@@ -261,8 +261,7 @@ class ClaimCaps(_RateChanges):
     def problems(self) -> tuple[str, ...]:
         """The changes that are not made, one sentence each."""
         return tuple(
-            f"pod {attempt.pod.namespace}/{attempt.pod.name}: the caps of its annotation are not programmed: "
-            f"{attempt.why}"
+            f"pod {attempt.pod.full_name}: the caps of its annotation are not programmed: {attempt.why}"
             for attempt in self._attempts.values()
             if attempt.why
         )
@@ -331,7 +330,7 @@ class ClaimCaps(_RateChanges):
             for interface in receipt.interfaces
             if interface.pool == CLAIMS_POOL
         ]
-        _log.info("claim_caps_changed", pod=f"{pod.namespace}/{pod.name}", caps=shown)
+        _log.info("claim_caps_changed", pod=pod.full_name, caps=shown)
         self.cluster.rates_changed(pod, f"the caps are programmed: {'; '.join(shown)}", refused=False)
 
     def _end(self, pod: Pod, request: CapsRequest, why: str) -> float | None:
@@ -341,7 +340,7 @@ class ClaimCaps(_RateChanges):
             pod=pod, text=request.text, why=why, state=self._state(), tried_at=self.now()
         )
         if why and (last is None or last.why != why):
-            _log.warning("claim_caps_refused", pod=f"{pod.namespace}/{pod.name}", error=why)
+            _log.warning("claim_caps_refused", pod=pod.full_name, error=why)
             self.cluster.rates_changed(pod, f"the caps are not programmed: {why}", refused=True)
         status = RatesStatus(
             state="refused" if why else "programmed",

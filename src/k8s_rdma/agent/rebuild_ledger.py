@@ -456,11 +456,11 @@ def _promised(promise: ClaimPromise) -> str:
         f"request {interface.request}: VF {interface.vf.index} of {interface.vf.pf}"
         for interface in promise.interfaces
     )
-    return f"promised to pod {promise.pod.namespace}/{promise.pod.name}: {', '.join(vfs)}"
+    return f"promised to pod {promise.pod.full_name}: {', '.join(vfs)}"
 
 
 def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
-    pod = f"pod {receipt.pod.namespace}/{receipt.pod.name}"
+    pod = f"pod {receipt.pod.full_name}"
     vfs = ", ".join(
         f"{interface.ifname}: VF {interface.vf.index} of {interface.vf.pf}"
         for interface in receipt.interfaces

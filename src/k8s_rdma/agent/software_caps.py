@@ -80,7 +80,7 @@ class SoftwareCaps:
             failed_before = self._failing.pop(key, "")
             if finding is None:
                 if key in self._logged_lost:
-                    _log.info("cap_holds", pod=_named(receipt), interface=interface.ifname)
+                    _log.info("cap_holds", pod=receipt.pod.full_name, interface=interface.ifname)
                     self._logged_lost.remove(key)
             elif finding.failure:
                 self._failing[key] = finding.failure
@@ -145,14 +145,10 @@ class _Times(dict[_Key, int]):
 
 def _cap_fields(receipt: Receipt, finding: CapFinding) -> dict[str, object]:
     return {
-        "pod": _named(receipt),
+        "pod": receipt.pod.full_name,
         "interface": finding.ifname,
         "pf": finding.vf.pf,
         "vf": finding.vf.index,
         "cap_mbps": finding.mbps,
         "found": finding.found,
     }
-
-
-def _named(receipt: Receipt) -> str:
-    return f"{receipt.pod.namespace}/{receipt.pod.name}"

@@ -137,7 +137,7 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
 def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
     """Make the failure of an ADD whose pod holds its interfaces in another sandbox."""
     msg = (
-        f"pod {receipt.pod.namespace}/{receipt.pod.name} still holds its interfaces, in sandbox "
+        f"pod {receipt.pod.full_name} still holds its interfaces, in sandbox "
         f"{receipt.attachment.container} as {receipt.attachment.ifname} of network {receipt.network}; "
         "try again when that sandbox is gone"
     )
@@ -147,7 +147,7 @@ def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
 def attached_already(receipt: Receipt, interface: AllocatedInterface) -> K8sRdmaError:
     """Make the failure of an ADD for an interface that its pod already has."""
     msg = (
-        f"pod {receipt.pod.namespace}/{receipt.pod.name} has interface {interface.entry} of its request "
+        f"pod {receipt.pod.full_name} has interface {interface.entry} of its request "
         f"already, as {interface.ifname} by network {receipt.network}"
     )
     return K8sRdmaError(msg, reason=Reason.ALREADY_ATTACHED)

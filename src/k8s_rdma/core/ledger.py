@@ -58,6 +58,11 @@ class Pod:
     name: str
     uid: PodUid
 
+    @property
+    def full_name(self) -> str:
+        """The name with its namespace, `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedInterface:

@@ -79,7 +79,7 @@ class Fence:
             full = refused.status == TOO_LARGE
             pod_now = await self.api.get_pod(pod.namespace, pod.name)
             if pod_now is not None and pod_now.uid == pod.uid:
-                _log.warning("pod_not_touched", pod=f"{pod.namespace}/{pod.name}", error=refused.message)
+                _log.warning("pod_not_touched", pod=pod.full_name, error=refused.message)
         return FencedPod(pod_now if pod_now is not None and pod_now.uid == pod.uid else None, full=full)
 
     async def _touch(self, pod: Pod) -> PodView:
@@ -102,10 +102,6 @@ class _Fencing(NamedTuple):
     pod: Pod
     version: str
     bound: bool
-
-    @property
-    def named(self) -> str:
-        return f"{self.pod.namespace}/{self.pod.name}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,7 +223,7 @@ class Leadership:
         async with asyncio.TaskGroup() as touching:
             tasks = [touching.create_task(fenced(pod)) for pod in pods]
         results = zip(pods, tasks, strict=True)
-        return [pod.named for pod, task in results if not task.result()]
+        return [pod.pod.full_name for pod, task in results if not task.result()]
 
     async def _touch(self, fence: Fence, pod: _Fencing, deadline: float) -> bool:
         """Touch one, until the API server answers or it is too late to matter; whether it is fenced."""
@@ -235,7 +231,7 @@ class Leadership:
             try:
                 pod_now, full = await fence.read(pod.pod)
             except API_ERRORS as error:
-                _log.warning("pod_not_fenced", pod=pod.named, error=error.message)
+                _log.warning("pod_not_fenced", pod=pod.pod.full_name, error=error.message)
                 if self.clock() >= deadline:
                     return False
                 await self.sleep(_AGAIN_S)

@@ -170,7 +170,7 @@ class RateChanges(PodIndex):
     def undecided(self) -> list[str]:
         """The pods, `namespace/name`, with a write of this process that may yet take effect."""
         waiting = (pending.pod for pending in self._pending.values() if pending.write is not None)
-        return sorted(f"{pod.namespace}/{pod.name}" for pod in waiting)
+        return sorted(pod.full_name for pod in waiting)
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""
@@ -301,9 +301,9 @@ class RateChanges(PodIndex):
                 else:
                     await self._decide(pending)
             except API_ERRORS as error:
-                _log.warning("rate_change_delayed", pod=_named(pending.pod), error=error.message)
+                _log.warning("rate_change_delayed", pod=pending.pod.full_name, error=error.message)
             except Exception:  # a defect, which one pod's data must not make that of all
-                _log.exception("rate_change_fault", pod=_named(pending.pod))
+                _log.exception("rate_change_fault", pod=pending.pod.full_name)
             pending.tried_at = self._clock()
             pending.due_at = pending.tried_at + pending.backoff.fail()
 
@@ -438,7 +438,7 @@ class RateChanges(PodIndex):
         try:
             await self._api.annotate_version(pending.pod, pod.version, annotations)
         except ApiUncertainError:
-            _log.warning("rate_change_in_doubt", pod=_named(pending.pod), generation=change.generation)
+            _log.warning("rate_change_in_doubt", pod=pending.pod.full_name, generation=change.generation)
             await self._settle(pending, pending.write)
             return
         except API_ERRORS as error:
@@ -586,7 +586,3 @@ def _rates_of(placement: Placement) -> Iterator[str]:
 
 def _reserved(placement: Placement) -> list[int]:
     return [interface.min_tx_rate_mbps for interface in by_entry(placement.interfaces).values()]
-
-
-def _named(pod: Pod) -> str:
-    return f"{pod.namespace}/{pod.name}"

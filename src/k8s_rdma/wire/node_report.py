@@ -184,7 +184,7 @@ def _with_problems(
     """List each PF with the promises on it that do not hold now."""
     inventory = hardware.inventory(NodeName(""))
     attached = [
-        (f"{receipt.pod.namespace}/{receipt.pod.name}", interface)
+        (receipt.pod.full_name, interface)
         for receipt in ledger.receipts.values()
         if receipt.phase is Phase.ATTACHED
         for interface in receipt.interfaces

@@ -354,11 +354,13 @@ class ApiCluster:
             async with asyncio.timeout(ANNOTATIONS_S):
                 found = await self._api.get_whole_pod(pod.namespace, pod.name)
         except TimeoutError as error:
-            msg = f"{_named(pod)}: its annotations: no answer from the API server in {ANNOTATIONS_S:g} s"
+            msg = (
+                f"pod {pod.full_name}: its annotations: no answer from the API server in {ANNOTATIONS_S:g} s"
+            )
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE) from error
         mismatch = self._why_other(pod, found)
         if found is None or mismatch:
-            msg = f"{_named(pod)}: {mismatch}; its annotations are not those of this sandbox; try again"
+            msg = f"pod {pod.full_name}: {mismatch}; its annotations are not those of this sandbox; try again"
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
         return found.annotations
 
@@ -465,9 +467,9 @@ class ApiCluster:
         try:
             await self._api.evict_pod(pod)
         except ApiRefusedError as refused:
-            _log.warning("eviction_refused", pod=_named(pod), why=refused.message)
+            _log.warning("eviction_refused", pod=pod.full_name, why=refused.message)
             return
-        _log.warning("pod_evicted", pod=_named(pod), after_s=round(streak.lasts_s))
+        _log.warning("pod_evicted", pod=pod.full_name, after_s=round(streak.lasts_s))
 
     def _replayed(self, view: PodView, why: str) -> None:
         _log.warning("placement_replayed", pod=f"{view.namespace}/{view.name}", why=why)
@@ -557,10 +559,6 @@ class _WrittenStatus:
 
     container: ContainerId
     entries: dict[Attachment, tuple[NetworkStatus, ...]] = field(default_factory=dict)
-
-
-def _named(pod: Pod) -> str:
-    return f"pod {pod.namespace}/{pod.name}"
 
 
 def _in_kubernetes(pod: Pod) -> bool:

@@ -89,7 +89,7 @@ class NoCluster:
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         """Refuse: there is no API server."""
         msg = (
-            f"pod {pod.namespace}/{pod.name}: the runtime delivered no annotations, and the agent has no "
+            f"pod {pod.full_name}: the runtime delivered no annotations, and the agent has no "
             'credentials to ask the API server for them; set "capabilities": '
             '{"io.kubernetes.cri.pod-annotations": true} in the network configuration, or kubeconfig or '
             "inCluster in the agent's"

@@ -151,9 +151,7 @@ class AddCommand:
         pod_request = pod_request.latest(self._cluster.placements().get(call.pod.uid), receipts)
         pod_request = pod_request.permitted(policies, call.pod.namespace)
         if pod_request.ignored:
-            _log.warning(
-                "placement_ignored", pod=f"{call.pod.namespace}/{call.pod.name}", why=pod_request.ignored
-            )
+            _log.warning("placement_ignored", pod=call.pod.full_name, why=pod_request.ignored)
         devices = await self._devices_of(call, pod_request)
         pod_request = pod_request.with_gpus(devices)
         pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)

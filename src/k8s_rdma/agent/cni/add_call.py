@@ -112,7 +112,7 @@ class AddCall:
         if not alone or self.env.pod_name is None or self.conf.empty_result:
             return
         msg = (
-            f"network {self.conf.name}: pod {self.pod.namespace}/{self.pod.name} requests no RDMA interface, "
+            f"network {self.conf.name}: pod {self.pod.full_name} requests no RDMA interface, "
             f"and no plugin gives it {POD_IFNAME}, without which it does not start: set `delegate` to the "
             "configuration of a plugin that does, or `emptyResult` to true if the runtime needs none"
         )

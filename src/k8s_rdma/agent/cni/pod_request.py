@@ -427,7 +427,7 @@ class PodRequest:
             return replace(self, request=_expanded(self.request, self.promised.request()))
         if devices is None or not devices.gpu_devices:
             msg = (
-                f"{self.annotation}: an interface for each GPU of pod {pod.namespace}/{pod.name}: neither "
+                f"{self.annotation}: an interface for each GPU of pod {pod.full_name}: neither "
                 "a placement nor kubelet says how many; what is programmed counts as requested; make the pod "
                 "anew"
             )
