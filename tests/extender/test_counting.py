@@ -19,9 +19,10 @@ from k8s_rdma.extender.fit_cache import COUNTED, Feasible, FitCache, Infeasible
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from packing_oracle import NODE, inventory, pci, request
-from placement_oracle import MLX5, REQUESTS, needy, nodes
+from placement_oracle import COARSE, MLX5, REQUESTS, needy, nodes
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.types import RateAbility
     from placement_oracle import Situation
 
 
@@ -49,26 +50,36 @@ def test_verdicts_are_those_of_place(detail: Detail) -> None:
     assert refused > 50
 
 
-WEIGHED = Pf(
-    name="p", pci=pci(0), capacity_vfs=6, link_mbps=100, rates=replace(MLX5, weights=4)
-)  # beside 50 Mb/s, which weigh 4 of 8, there is no place for five VFs that weigh 1 at least
+def one_pf(ability: RateAbility, used: Used) -> Situation:
+    pf = Pf(name="p", pci=pci(0), capacity_vfs=6, link_mbps=100, rates=ability)
+    return Inventory(node=NODE, pfs=(pf,)), {pf.pci: used}
+
+
+BESIDE_A_HALF = one_pf(replace(MLX5, weights=4), Used(1, 50, (50,)))
+"""All VFs may weigh 8 together, this one weighs 4, and each one that joins at least 1."""
+ROUNDED_UP = one_pf(COARSE, Used(1, 10))
+LINK_DOWN = inventory((100, 6), (None, 6)), {pci(0): Used(1, 50)}
 
 
 @given(st.tuples(REQUESTS, nodes()) | needy(), st.sampled_from(PfPolicy))
-@example(
-    (request(*[1] * 5), (Inventory(node=NODE, pfs=(WEIGHED,)), {WEIGHED.pci: Used(1, 50, (50,))})),
-    PfPolicy.ANY,
-)
+@example((request(*[1] * 5), BESIDE_A_HALF), PfPolicy.ANY)
+@example((request(95), ROUNDED_UP), PfPolicy.ANY)
+@example((request(90), LINK_DOWN), PfPolicy.ANY)
 @example((request(1, 1, 1), (inventory((100, 2)), {})), PfPolicy.ANY)
 @example((request(1, 1), (inventory((100, 2)), {})), PfPolicy.SPREAD_PFS)
-def test_what_counting_takes_has_a_place_whatever_pfs_take(
+def test_what_counting_says_is_what_place_says_whatever_pfs_take(
     asked: tuple[Request, Situation], policy: PfPolicy
 ) -> None:
     wanted, situation = replace(asked[0], policy=policy), asked[1]
     fit_cache, snapshot = FitCache(), NodeSnapshot(*situation)
     fit_cache.count(wanted, [snapshot])
-    if fit_cache.verdicts(wanted).get(snapshot) is COUNTED:
-        assert isinstance(place(wanted, *situation), Placement)
+    found = place(wanted, *situation)
+    match fit_cache.verdicts(wanted).get(snapshot):
+        case Feasible():
+            assert isinstance(found, Placement)
+        case Infeasible(reason, text):
+            assert isinstance(found, Rejection)
+            assert (reason, text) == (found.reason, f"{NOT_ENOUGH_FREE} ({found.numbers})")
 
 
 def test_nodes_of_one_hardware_share_the_verdict_that_not_even_the_empty_one_takes_it() -> None:

@@ -357,17 +357,13 @@ _MOST_TRIES = 4_096
 """Interfaces times PFs: `place` spends half of its budget at most on placing so many one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
+class Headroom(NamedTuple):
     """The free capacity of a node's PFs, in their order.
 
-    vfs: the free ones of all PFs. each_mbps: the most that all of these can have at once.
     weighings: what more VFs do to the others, of each PF whose minimum rates are weights; empty without any.
     """
 
     rooms: tuple[Room, ...]
-    vfs: int
-    each_mbps: int
     weighings: tuple[Weighing | None, ...] = ()
 
     @classmethod
@@ -375,15 +371,22 @@ class Headroom:
         """The headroom beside what is used; None where `used` lacks the `mins` of a PF with weights."""
         usages = [(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
         rooms = tuple([room_of(pf, usage) for pf, usage in usages])
-        vfs = sum([room.vfs for room in rooms])
-        each_mbps = min([room.mbps // room.vfs for room in rooms if room.vfs], default=0)
         if all(pf.rates.weights is None for pf in inventory.pfs):
-            return cls(rooms, vfs, each_mbps)
+            return cls(rooms)
         try:
-            weighings = tuple([Weighing.for_pf(pf, usage) for pf, usage in usages])
+            return cls(rooms, tuple([Weighing.for_pf(pf, usage) for pf, usage in usages]))
         except ValueError:
             return None
-        return cls(rooms, vfs, each_mbps, weighings)
+
+    @property
+    def vfs(self) -> int:
+        """The number of free VFs."""
+        return sum([room.vfs for room in self.rooms])
+
+    @property
+    def each_mbps(self) -> int:
+        """The bandwidth that each free VF can have when all have it, Mb/s."""
+        return min([room.mbps // room.vfs for room in self.rooms if room.vfs], default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +399,7 @@ class Bounds:
         request has no policy; empty elsewhere.
     groups: indexes of PFs; one group has to take all interfaces. apart: whether each needs a PF of its own.
     weighed: whether minimum rates of a PF are weights.
-    each_mbps: the largest cost, where any VF that can have it does for any interface; None elsewhere.
+    each_mbps: the largest cost, where any VF that can have so much does for any interface; None elsewhere.
     """
 
     number: int

@@ -230,16 +230,11 @@ class FitCache:
         cached, number = self._counts[_key(request)], len(request.interfaces)
         count: _Count | None = None
         for snapshot in snapshots:
-            inventory, headroom = snapshot.inventory, snapshot.headroom
+            inventory = snapshot.inventory
             if count is None or inventory is not count.inventory:
                 count = cached.get(id(inventory)) or self._count_for(request, inventory)
             each_mbps = count.each_mbps
-            if (
-                each_mbps is not None  # and no look at any PF
-                and headroom is not None
-                and number <= headroom.vfs
-                and each_mbps <= headroom.each_mbps
-            ):
+            if each_mbps is not None and number <= snapshot.vfs and each_mbps <= snapshot.each_mbps:
                 verdicts[snapshot] = COUNTED
             elif (verdict := self._count(request, snapshot, count)) is None:
                 undecided.append(snapshot)

@@ -95,14 +95,16 @@ class NodeSnapshot:
     of equal hardware one inventory, hence `inventory.node` is the name of any of them.
 
     headroom: what is free of the PFs, to count with; None where `used` is not whole, and decisions fail.
+    vfs, each_mbps: of it, 0 without one; kept here as every new request looks at them on every node.
     """
 
-    __slots__ = ("__weakref__", "headroom", "inventory", "used")
+    __slots__ = ("__weakref__", "each_mbps", "headroom", "inventory", "used", "vfs")
 
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
         self.inventory = inventory
         self.used = used
-        self.headroom = Headroom.of_node(inventory, used)
+        self.headroom = headroom = Headroom.of_node(inventory, used)
+        self.vfs, self.each_mbps = (headroom.vfs, headroom.each_mbps) if headroom else (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
