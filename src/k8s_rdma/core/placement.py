@@ -18,9 +18,9 @@ from k8s_rdma.core.devices.placement import (
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Worth, worth_to
 from k8s_rdma.core.packing import Verdict, Work
-from k8s_rdma.core.placement_problem import PlacementProblem, choose, rooms
+from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import keeps_minimums, may_fall_short, objection, reserved
-from k8s_rdma.core.refusal import Detail, Free, RefusalMessage, explain, explain_refusal
+from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
 from k8s_rdma.core.types import (
     NO_OPTIONS,
@@ -405,17 +405,6 @@ def place(  # noqa: PLR0913 - all that a placement depends on
         placed[index] = _placed(request.interfaces[index], inventory.pfs[pf])
     interfaces = tuple(interface for interface in placed if interface)
     return Placement(node=inventory.node, interfaces=interfaces, policy=request.policy)
-
-
-def reject_for_room(request: Request, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Rejection:
-    """The rejection by `place` where too little is free of the PFs, and they differ in nothing else.
-
-    request: needs nothing of a PF, and fits the empty node.
-    """
-    kinds = request.shape.kinds
-    free = list(map(Free, inventory.pfs, rooms(inventory, used)))
-    classes = [kinds[kind] for kind in request.shape.kind_at]
-    return _rejection(inventory, Reason.INSUFFICIENT, explain(classes, free, Reason.INSUFFICIENT))
 
 
 def _place_near_gpus(  # noqa: PLR0913, PLR0917 - as `place`

@@ -58,6 +58,10 @@ class RefusalMessage(NamedTuple):
         """Join clauses to one message."""
         return messages[0] if len(messages) == 1 else cls(*map("; ".join, zip(*messages, strict=True)))
 
+    def text(self, detail: Detail) -> str:
+        """The text with as much of the node as is wanted; never with names."""
+        return self.numbers if detail is Detail.NUMBERS else self.cause
+
 
 class Free(NamedTuple):
     """A PF and what is free of it."""
@@ -80,7 +84,7 @@ def explain(
     objections: what PFs and drivers have against it, in clauses.
     claims_pfs: the PFs that are for ResourceClaims alone.
     """
-    scene = Scene(classes, free, empty=is_empty(reason))
+    scene = Scene.from_free(classes, free, empty=is_empty(reason))
     if not free:
         no_pf = _ONLY_CLAIMS_PFS if claims_pfs else _NO_PF
         return RefusalMessage.joined([scene.only_needs(), *(objections or [no_pf])])
@@ -95,6 +99,12 @@ def explain(
     return RefusalMessage.joined([*sentences, *objections])
 
 
+def explain_room(need: Need, pfs: Sequence[Pf], rooms: Sequence[Room]) -> RefusalMessage:
+    """The sentence where too little is free of the PFs, and nothing else keeps the request from them."""
+    scene = Scene(need, pfs, rooms)
+    return RefusalMessage.joined([scene.impossible(), *scene.unknown_links()])
+
+
 def is_empty(reason: Reason) -> bool:
     """Report whether a refusal for the reason tells of the empty node."""
     return reason in _EMPTY
@@ -102,7 +112,7 @@ def is_empty(reason: Reason) -> bool:
 
 def needed(requests: Sequence[InterfaceRequest | InterfaceClass]) -> str:
     """`2 interfaces of 100000 Mb/s`, or what else is needed."""
-    return _needed(len(requests), Demand.from_rates([interface.min_tx_rate_mbps for interface in requests]))
+    return Need.of_interfaces(requests).text
 
 
 def count(number: int, noun: str) -> str:
@@ -118,6 +128,26 @@ _ONLY_CLAIMS_PFS = RefusalMessage.nameless(*["its PFs are for claims"] * 2)
 _NO_ROOM = Room(0, 0)
 
 
+class Need(NamedTuple):
+    """The need of a request: how many interfaces, their reservations, and both in words."""
+
+    number: int
+    demand: Demand
+    text: str
+
+    @classmethod
+    def of_interfaces(cls, interfaces: Iterable[InterfaceRequest | InterfaceClass]) -> Need:
+        """The need of these interfaces."""
+        return _need(tuple([interface.min_tx_rate_mbps for interface in interfaces]))
+
+
+@lru_cache(maxsize=64)
+def _need(rates: tuple[int, ...]) -> Need:
+    """One request is refused by thousands of nodes."""
+    demand = Demand.from_rates(rates)
+    return Need(len(rates), demand, _needed(len(rates), demand))
+
+
 def _needed(number: int, demand: Demand) -> str:
     interfaces = count(number, "interface")
     if not demand.sizes:
@@ -131,29 +161,29 @@ def _needed(number: int, demand: Demand) -> str:
     )
 
 
-@lru_cache(maxsize=64)
-def _demand(rates: tuple[int, ...]) -> Demand:
-    """One request is refused by thousands of nodes."""
-    return Demand.from_rates(rates)
-
-
 class Scene:
-    """A request and the PFs that refuse it. empty: the PFs are described as if no pod used them."""
+    """A request and the PFs that refuse it. rooms: what is free of each, or where `empty`, all of it."""
 
-    def __init__(self, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> None:
-        self.number = len(classes)
-        self.demand = _demand(tuple([interface.min_tx_rate_mbps for interface in classes]))
-        self.free = free
+    def __init__(self, need: Need, pfs: Sequence[Pf], rooms: Sequence[Room], *, empty: bool = False) -> None:
+        self.number, self.demand, text = need
+        self.needs = f"needs {text}"
+        self.pfs = pfs
+        self.rooms = rooms
         self.empty = empty
-        self.rooms = [room for _, room in free]
-        self.mbps = sum([room.mbps for room in self.rooms])
-        self.vfs = sum([room.vfs for room in self.rooms])
-        self.needs = f"needs {_needed(self.number, self.demand)}"
+        self.mbps = sum([room.mbps for room in rooms])
+        self.vfs = sum([room.vfs for room in rooms])
+
+    @classmethod
+    def from_free(cls, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> Scene:
+        """The scene of interfaces before these PFs."""
+        return cls(
+            Need.of_interfaces(classes), [pf for pf, _ in free], [room for _, room in free], empty=empty
+        )
 
     @property
-    def pfs(self) -> str:
+    def pfs_have(self) -> str:
         """The PFs that the amounts are of."""
-        return f"{count(len(self.free), 'PF')} {'has' if len(self.free) == 1 else 'have'}"
+        return f"{count(len(self.pfs), 'PF')} {'has' if len(self.pfs) == 1 else 'have'}"
 
     @property
     def condition(self) -> str:
@@ -168,7 +198,7 @@ class Scene:
         """The simplest of the causes that apply."""
         even = "even when empty" if self.empty else "free"
         if self.number > self.vfs or not self.demand.sizes:
-            return self._message(f"{self.needs}; {self.pfs} {self._free_vfs()}", f"too few VFs {even}")
+            return self._message(f"{self.needs}; {self.pfs_have} {self._free_vfs()}", f"too few VFs {even}")
         best = max([room for room in self.rooms if room.vfs], default=_NO_ROOM)
         if self.demand.sizes[0] > best.mbps:
             return self._message(
@@ -177,7 +207,7 @@ class Scene:
         if self.demand.total > self.mbps:
             numbers = (
                 f"needs {self.demand.total} Mb/s for {count(self.number, 'interface')}; "
-                f"{self.pfs} {self._free_mbps()} and {self._free_vfs()}"
+                f"{self.pfs_have} {self._free_mbps()} and {self._free_vfs()}"
             )
             return self._message(numbers, f"too little bandwidth {even}")
         return self._message(
@@ -198,7 +228,8 @@ class Scene:
         """A clause on PFs whose link speed is unknown; none without any, or when VFs are what is missing."""
         if not self.demand.sizes or self.number > self.vfs:
             return []
-        names = [pf.name for pf, room in self.free if pf.link_mbps is None and room.vfs]
+        pairs = zip(self.pfs, self.rooms, strict=True)
+        names = [pf.name for pf, room in pairs if pf.link_mbps is None and room.vfs]
         if not names:
             return []
         only = "is unknown (link down?), only interfaces without a reservation fit there"
@@ -230,7 +261,7 @@ class Scene:
                 least = " or more" if size < self.demand.sizes[0] else ""
                 return (
                     f"needs {count(needed, 'interface')} of {size} Mb/s{least}; "
-                    f"{self.pfs} {self._free_mbps()} and {self._free_vfs()}, "
+                    f"{self.pfs_have} {self._free_mbps()} and {self._free_vfs()}, "
                     f"room for {room_for} such {'interface' if room_for == 1 else 'interfaces'}"
                 )
         return ""
@@ -238,18 +269,18 @@ class Scene:
     def _together(self) -> str:
         return (
             f"{self.needs} ({self.demand.total} Mb/s together); "
-            f"{self.pfs} {self._free_mbps()} and {self._free_vfs()}"
+            f"{self.pfs_have} {self._free_mbps()} and {self._free_vfs()}"
         )
 
     def _free_mbps(self) -> str:
         if self.empty:
             return f"{self.mbps} Mb/s"
-        return f"{self.mbps} of {sum(pf.link_mbps or 0 for pf, _ in self.free)} Mb/s unreserved"
+        return f"{self.mbps} of {sum(pf.link_mbps or 0 for pf in self.pfs)} Mb/s unreserved"
 
     def _free_vfs(self) -> str:
         if self.empty:
             return f"{count(self.vfs, 'VF')} {self.condition}"
-        return f"{self.vfs} of {count(sum(pf.capacity_vfs for pf, _ in self.free), 'VF')} free"
+        return f"{self.vfs} of {count(sum(pf.capacity_vfs for pf in self.pfs), 'VF')} free"
 
 
 _EXAMINED = 512
@@ -438,7 +469,7 @@ def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> R
     by_pci = {candidate.pf.pci: candidate for candidate in free}
     groups = [[by_pci[pf.pci] for pf in group if pf.pci in by_pci] for group in found]
     number, mbps = len(task.class_indexes), sum(task.rates)
-    best = Scene(
+    best = Scene.from_free(
         task.requested_classes,
         max(groups, key=lambda candidates: _roominess(candidates, number, mbps)),
         empty=empty,

@@ -38,11 +38,10 @@ from k8s_rdma.core.placement import (
     fits,
     place,
     place_counted,
-    reject_for_room,
     score,
     score_after,
 )
-from k8s_rdma.core.refusal import Detail
+from k8s_rdma.core.refusal import Detail, Need, explain_room
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
 from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting, Strategy
 from k8s_rdma.errors import Reason
@@ -120,19 +119,18 @@ class _Count:
 
     each_mbps: as of `bounds`.
     fits_empty: whether the empty node takes it; None where that is not known, or no more of account.
-    refusal: the verdict on all of them where it does not.
+    rooms_alone: whether a node refuses it for nothing but what is free of its PFs.
+    need: the request's, for the words of such refusals, once there is one.
+    refusal: the verdict on all of them where not even the empty node takes it.
     """
 
     inventory: Inventory
     bounds: Bounds | None
     each_mbps: int | None
     fits_empty: bool | None
+    rooms_alone: bool
+    need: Need | None = None
     refusal: Infeasible | None = None
-
-    def rooms_alone(self, request: Request) -> bool:
-        """Report whether PFs differ for the request in nothing but what is free of them."""
-        needs_nothing = all(kind.needs is NO_NEEDS for kind in request.shape.kinds)
-        return self.inventory.takes_every_rate and needs_nothing
 
 
 class FitCache:
@@ -272,7 +270,9 @@ class FitCache:
             bounds, empty = _bounds(request, inventory), Headroom.of_node(inventory, {})
             fits_empty = bounds.fits(empty) if bounds and empty else None
             each_mbps = bounds.each_mbps if bounds else None
-            found = cached[id(inventory)] = _Count(inventory, bounds, each_mbps, fits_empty)
+            needs_nothing = all(kind.needs is NO_NEEDS for kind in request.shape.kinds)
+            rooms_alone = bool(fits_empty) and inventory.takes_every_rate and needs_nothing
+            found = cached[id(inventory)] = _Count(inventory, bounds, each_mbps, fits_empty, rooms_alone)
         return found
 
     def _count(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
@@ -281,19 +281,22 @@ class FitCache:
         fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
         if fits is None:
             return None
-        return COUNTED if fits else self._refusal(request, snapshot, count)
+        if fits:
+            return COUNTED
+        if headroom is None or not count.rooms_alone:
+            return self._refusal(request, snapshot, count)
+        count.need = count.need or Need.of_interfaces(request.interfaces)
+        message = explain_room(count.need, snapshot.inventory.pfs, headroom.rooms)
+        return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({message.text(self._detail)})")
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
-        """The verdict where the request surely does not fit; None where its words take a search."""
+        """The verdict where not even the empty node takes it; None where its words take a search."""
         if count.refusal is None and count.fits_empty is False:
             count.fits_empty = None  # searched for once
             verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)
             if isinstance(verdict, Infeasible) and verdict.reason in UNRESOLVABLE:
                 count.refusal = verdict
-        if count.refusal is not None or not (count.fits_empty and count.rooms_alone(request)):
-            return count.refusal
-        found = reject_for_room(request, snapshot.inventory, snapshot.used)
-        return self._infeasible(request, snapshot, found)
+        return count.refusal
 
     def _keep(self, request: Request, verdicts: dict[NodeSnapshot, Verdict], namespace: str) -> None:
         table = self.verdicts(request, namespace)
