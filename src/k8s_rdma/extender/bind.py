@@ -451,10 +451,10 @@ class Binder:
             self.cache.assumed_pods.assume_on_first(pod, [bind.node])
 
     async def _bind(self, bind: Bind) -> str:
-        filtered, known = self.cache.requests.get(bind.uid), self.cache.pods.unbound(bind.uid)
-        if known is not None and (known.namespace, known.name) != (bind.namespace, bind.name):
+        filtered, unbound = self.cache.requests.get(bind.uid), self.cache.pods.unbound(bind.uid)
+        if unbound is not None and (unbound.namespace, unbound.name) != (bind.namespace, bind.name):
             return f"the pod with UID {bind.uid} is not {bind.pod}"
-        if filtered is not None and not filtered.request and known is None:
+        if filtered is not None and not filtered.request and unbound is None:
             return await self.binding_writer.write_plain(bind)
         answer = self._settled_answer(bind)
         if answer is not None:

@@ -277,8 +277,8 @@ def _of_row(document: bytes, attachment: Attachment) -> Receipt:
     """Parse the row of an attachment; MalformedError also for a document that does not fit its key."""
     receipt = decode_receipt(document)
     _require(receipt.attachment == attachment, f"its document is of {'/'.join(astuple(receipt.attachment))}")
-    vfs = [[interface.vf for interface in each.interfaces] for each in (receipt, receipt.completed())]
-    _require(vfs[0] == vfs[1], "its change is of other interfaces")
+    old_vfs, new_vfs = ([i.vf for i in r.interfaces] for r in (receipt, receipt.completed()))
+    _require(old_vfs == new_vfs, "its change is of other interfaces")
     return receipt
 
 

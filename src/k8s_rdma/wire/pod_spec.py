@@ -75,7 +75,7 @@ _HARMLESS_VOLUMES = frozenset(
 _MAX_PARTS = 256
 """Containers and amounts of a pod that are added up, at 10 us each; its owner may write 50,000."""
 _SHARED_PARTS = 64
-"""Of what caches keep after the pods' end."""
+"""The limit for amounts that caches keep after their pods' end."""
 
 _Amounts: TypeAlias = tuple[tuple[str, str], ...]
 
