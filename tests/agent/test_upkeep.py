@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.machine import Machine, Verbs, asks, call
 from agent.patience import Patience
+from agent.scripted_plugin import MODERN, ScriptedPlugin, addresses
 from factories import PF0, PF1
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler
@@ -48,6 +49,13 @@ class Kept:
 
     async def report(self) -> NodeReport:
         return decode_report(await self.reporter.publisher.wait_for_change(None))
+
+    async def ended(self) -> None:
+        """Until no pod has anything any more."""
+        known = None
+        async with asyncio.timeout(10):
+            while known is None or decode_report(known).allocations:
+                known = await self.reporter.publisher.wait_for_change(known)
 
 
 @asynccontextmanager
@@ -221,8 +229,32 @@ def test_vfs_come_home_when_their_sandbox_vanished(machine: Machine) -> None:
         assert (await it.report()).pfs[0].vfs[0].allocated
         machine.hardware.destroy_namespace(netns)
         await it.settle()
-        assert (await it.report()).allocations == ()
+        await it.ended()
         assert machine.is_pristine()
+
+    run(machine, scenario)
+
+
+def test_hardware_is_looked_at_while_another_plugin_keeps_the_end_of_an_attachment_waiting(
+    machine: Machine,
+) -> None:
+    plugin = ScriptedPlugin(machine.directory)
+    plugin.speak(MODERN, ADD=addresses("10.0.0.5/24"), DEL="exec sleep 60")
+
+    async def scenario(it: Kept) -> None:
+        netns = machine.hardware.create_namespace()
+        env = replace(call("ADD"), path=str(machine.directory))
+        await it.verbs.add(env, netns, machine.stdin(asks({"min_tx_rate": 5}), ipam={"type": plugin.name}))
+        await it.settle()
+        machine.hardware.destroy_namespace(netns)
+        await it.settle()
+        async with asyncio.timeout(10):
+            while not plugin.calls("DEL"):  # noqa: ASYNC110 - of a file
+                await asyncio.sleep(0.01)
+        machine.hardware.set_link(PF0, 3)
+        await it.settle()
+        told = await it.report()
+        assert (told.pfs[0].link_mbps, len(told.allocations)) == (3, 1)
 
     run(machine, scenario)
 

@@ -86,6 +86,7 @@ class Reconciler:
         self._retry_s = FIRST_RETRY_S
         self.hardware_changed = asyncio.Event()
         self.sandbox_vanished = asyncio.Event()
+        self._retry = asyncio.Event()
 
     async def recover(self) -> None:
         """Undo or complete calls that a crash or a reboot interrupted, before any socket is served."""
@@ -95,16 +96,21 @@ class Reconciler:
         await self._specifications.restore()
 
     async def run(self) -> None:
-        """Reconcile until cancelled."""
+        """Reconcile until cancelled.
+
+        Attachments of vanished sandboxes are ended at once, also during the pause before a scan; and no scan
+        waits for an attachment to end, as other plugins may take their time.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scan_forever())
-            tasks.create_task(self._end_what_vanished())
+            for cause in (self.sandbox_vanished, self._retry):
+                tasks.create_task(self._end_after(cause))
 
-    async def _end_what_vanished(self) -> None:
-        """End attachments of vanished sandboxes at once, also during the pause before a scan."""
+    async def _end_after(self, cause: asyncio.Event) -> None:
+        """End what no call will end, whenever there is a cause."""
         while True:
-            await self.sandbox_vanished.wait()
-            self.sandbox_vanished.clear()
+            await cause.wait()
+            cause.clear()
             if await self._commands.delete.reconcile():
                 await self._reporter.publish()
 
@@ -116,10 +122,10 @@ class Reconciler:
             due = changed or self._node.scanner.incomplete
             if due:
                 await self._scan()
-            if await self._commands.delete.reconcile() or due:
                 await self._reporter.publish()
             else:
                 await self._reporter.publish_problems()
+            self._retry.set()
 
     def _patience_s(self) -> float:
         return self._retry_s if self._node.scanner.incomplete else self._reconcile_s
