@@ -69,6 +69,22 @@ def agent(directory: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
+def test_agent_serves_where_other_programs_have_all_inotify_instances(directory: Path) -> None:
+    """By default there are 128 for all programs of root together."""
+    script = 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"'
+    in_namespace = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
+    starting = [*in_namespace, *command(config(directory))]
+    with subprocess.Popen(starting, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        if "unshare" in first or "max_inotify_instances" in first:
+            pytest.skip(f"needs a user namespace with limits of its own: {first}")
+        events = [json.loads(line)["event"] for line in (first, process.stderr.readline())]
+        process.kill()
+    assert events == ["sandboxes_polled", "agent_ready"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -159,25 +159,32 @@ class SandboxWatch:
         self._node = node
         self._on_host = on_host
         self._vanished = vanished
-        self._deletions = Deletions()
+        self._deletions: Deletions | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to watch."""
-        loop.add_reader(self._deletions, self._notified)
+        """Begin to watch; where other programs of root have all inotify instances, only the check remains."""
+        try:
+            self._deletions = Deletions()
+        except OSError as error:
+            _log.warning("sandboxes_polled", error=error.strerror)
+            return
+        loop.add_reader(self._deletions, self._notified, self._deletions)
         self.follow()
 
     def stop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop watching."""
-        loop.remove_reader(self._deletions)
-        self._deletions.close()
+        if self._deletions is not None:
+            loop.remove_reader(self._deletions)
+            self._deletions.close()
 
     def follow(self) -> None:
         """Watch the directories of all current receipts; to be called when there is a new one."""
-        if self._deletions.watch({path.parent for path in self._paths()}):
+        directories = {path.parent for path in self._paths()}
+        if self._deletions is not None and self._deletions.watch(directories):
             self._vanished()  # perhaps before it was watched
 
-    def _notified(self) -> None:
-        deleted = self._deletions.drain()
+    def _notified(self, deletions: Deletions) -> None:
+        deleted = deletions.drain()
         if deleted is None or not deleted.isdisjoint(self._paths()):
             self._vanished()
 
