@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.machine import Machine, asks, call
+from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin, addresses
 from factories import PF0, hardware, interface, receipt
 from k8s_rdma.agent.vf_operations import release, spare_name
 from k8s_rdma.core.kernel import Hardware, NameTakenError, NoSuchVfError, OtherMacError, Unreadable
@@ -23,6 +25,30 @@ if TYPE_CHECKING:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
+
+
+def test_end_that_fails_each_time_is_logged_once_until_its_failure_differs(machine: Machine) -> None:
+    """It is tried every 10 s, for each attachment, as long as another plugin fails."""
+    plugin = ScriptedPlugin(machine.directory)
+    plugin.speak(MODERN, ADD=addresses("10.0.0.5/24"))
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs), capture_logs() as logs:
+            netns = machine.hardware.create_namespace()
+            env = replace(call("ADD"), path=str(machine.directory))
+            await verbs.add(env, netns, machine.stdin(asks({}), ipam={"type": plugin.name}))
+            machine.hardware.destroy_namespace(netns)
+            for fault in (ERROR, ERROR, "exit 3", "exit 3", ERROR):
+                plugin.speak(MODERN, DEL=fault)
+                assert not await verbs.reconcile()
+            failures = [log["error"] for log in logs if log["event"] == "reconcile_failed"]
+            assert len(failures) == 3
+            assert "exit status 3" in failures[1]
+            plugin.speak(MODERN, DEL="exit 0")
+            assert await verbs.reconcile()
+            assert node.ledger.receipts == {}
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("destroyed", [False, True])

@@ -44,6 +44,7 @@ class DeleteCommand:
         self._pending_adds = access.pending_adds
         self._device_specs = access.device_specs
         self._plugins = plugins
+        self._failures: dict[Attachment, tuple[str, str]] = {}
 
     async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
         """Handle DEL: release the attachment's VFs and addresses; one that has none is a success as well.
@@ -99,9 +100,11 @@ class DeleteCommand:
     async def reconcile(self) -> bool:
         """End interrupted and orphaned attachments and deferred DELs. Returns whether any was ended.
 
-        A container whose lock is taken is left alone; a failure is logged, and tried again the next time.
+        A container whose lock is taken is left alone; a failure is logged once, and tried again each time.
         """
         unfinished = await self._worker.run(self._node.unfinished)
+        for attachment in self._failures.keys() - self._node.ledger.receipts.keys():
+            del self._failures[attachment]
         waiting = iter(
             [candidate for candidate in unfinished if not self._locks.busy(candidate.attachment.container)]
         )
@@ -122,8 +125,11 @@ class DeleteCommand:
         try:
             ended = await self.end_if(attachment, self._node.is_unfinished, now)
         except K8sRdmaError as error:
-            container = attachment.container
-            _log.warning("reconcile_failed", container=container, error=str(error), details=error.details)
+            failure = str(error), error.details
+            if self._failures.get(attachment) != failure:
+                container = attachment.container
+                _log.warning("reconcile_failed", container=container, error=failure[0], details=failure[1])
+            self._failures[attachment] = failure
             return False
         if ended and deferred:
             _log.info("left_deletion_done", container=attachment.container, ifname=attachment.ifname)
