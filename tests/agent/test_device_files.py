@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, device_info_file
+from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, CdiDirectory, device_info_file
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.ledger import Attachment, Ledger
@@ -53,7 +54,7 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(host: Path) -> AttachmentSpecs:
-    return AttachmentSpecs(HostFiles(host), CDI, Nodes())
+    return AttachmentSpecs(CdiDirectory(HostFiles(host), PurePosixPath(CDI), Nodes()))
 
 
 def given(*interfaces, info: str = INFO):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 
+from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, draft_of
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
@@ -58,9 +59,7 @@ from k8s_rdma.wire.conflist import PLUGIN
 from k8s_rdma.wire.json import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from k8s_rdma.agent.host_files import HostFiles
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
 
 _log = structlog.get_logger()
@@ -116,14 +115,86 @@ class CdiSpecs:
             _log.warning("device_files_not_restored", error=error.message)
 
 
-class SharedResourceSpecs:
-    """Manages CDI specifications in a directory of the node."""
+class DeviceNodes(Protocol):
+    """Looks up current device nodes. KernelError when they cannot be looked up."""
 
-    def __init__(self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes) -> None:
+    def vfio_group(self, pci: PciAddress) -> str:
+        """Return the node of the VFIO group of a PCI function that vfio-pci drives."""
+        ...
+
+    def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
+        """Return the nodes of a VF's RDMA device, in any network namespace; none where it has no such device.
+
+        rdma_device: by name, for a soft one, which has no PCI function.
+        """
+        ...
+
+    def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
+        """Return the nodes of RDMA devices by name, in any network namespace."""
+        ...
+
+    def rdma_cm(self) -> tuple[int, int] | None:
+        """Return the major and minor number of the connection manager's node; None where there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CdiDirectory:
+    """The node's directory of CDI specifications, and what these are made of.
+
+    path: as container runtimes read it.
+    memlock_hook: the executable that raises the limit of locked memory of a container, as a `createRuntime`
+        hook; empty for none, so that containers keep the runtime's limit.
+    """
+
+    files: HostFiles
+    path: PurePosixPath
+    nodes: DeviceNodes
+    memlock_hook: str = ""
+
+    def path_of(self, device_class: str, device: str) -> PurePosixPath:
+        """Return the path of our specification of a device."""
+        return self.path / file_name(device_class, device)
+
+    def stale_paths(self, device_class: str, current: Container[str]) -> list[PurePosixPath]:
+        """Find our specifications of other devices of a class. KernelError as `HostFiles.names`."""
+        devices = {name: device_of_file_name(device_class, name) for name in self.files.names(self.path)}
+        return [self.path / name for name, device in devices.items() if device and device not in current]
+
+    def vfio_nodes(self, pci: str) -> tuple[DeviceNode, ...]:
+        """Look up the nodes of a PCI function that vfio-pci drives; errors as of `DeviceNodes`."""
+        return vfio_nodes(self.nodes.vfio_group(pci_address(pci)))
+
+    def rdma_nodes(self, pci: str, rdma_device: str) -> tuple[DeviceNode, ...]:
+        """Look up the nodes of a VF's RDMA device; arguments and errors as of `DeviceNodes.of_vf`."""
+        found = self.nodes.of_vf(pci_address(pci), rdma_device)
+        return tuple(character_node(character.path, character.major, character.minor) for character in found)
+
+    def rdma_cm(self) -> tuple[DeviceNode, ...]:
+        """Look up the connection manager's node; none where there is none."""
+        numbers = self.nodes.rdma_cm()
+        return (character_node(RDMA_CM, *numbers),) if numbers else ()
+
+    def memlock_hooks(self, memlock: int, *, required: bool) -> tuple[Hook, ...]:
+        """Return the hook by which a container may lock memory. KernelError where it has to, and cannot."""
+        if not memlock:
+            return ()
+        if not self.memlock_hook:
+            if required:
+                msg = f"{MEMLOCK_ANNOTATION}: there is no {PLUGIN} in cniPath of the agent's file"
+                raise KernelError(msg)
+            return ()
+        args = (PLUGIN, "memlock", format_memlock(memlock), *(("required",) if required else ()))
+        hook = Hook(hook_name="createRuntime", path=self.memlock_hook, args=args, timeout=HOOK_TIMEOUT_S)
+        return (hook,)
+
+
+class SharedResourceSpecs:
+    """Manages the CDI specifications of shared resources."""
+
+    def __init__(self, directory: CdiDirectory) -> None:
         """Start without declarations; files of an earlier agent stay until `remove_undeclared`."""
-        self._files = files
-        self._cdi_dir = cdi_dir
-        self._nodes = nodes
+        self._directory = directory
         # By resource: its devices by who declares them, a device plugin's connection; the last one counts.
         self._declared: dict[str, dict[object, tuple[str, ...]]] = {}
 
@@ -154,10 +225,7 @@ class SharedResourceSpecs:
     def remove_undeclared(self) -> None:
         """Remove our specifications that no plugin declares; KernelError names those that stay."""
         declared = set(map(shared_device, self._declared))
-        devices = {name: device_of_file_name(SHARED_CLASS, name) for name in self._files.names(self._cdi_dir)}
-        self._files.remove(
-            self._cdi_dir / name for name, device in devices.items() if device and device not in declared
-        )
+        self._directory.files.remove(self._directory.stale_paths(SHARED_CLASS, declared))
 
     def _resources_of(self, owner: object) -> set[str]:
         return {name for name, declared in self._declared.items() if owner in declared}
@@ -179,7 +247,7 @@ class SharedResourceSpecs:
         failed = {}
         for name in resources:
             try:
-                self._files.update(self._path(name), self._specification(name))
+                self._directory.files.update(self._path(name), self._specification(name))
             except K8sRdmaError as error:
                 failed[name] = error.message
                 failed |= self._remove(name)
@@ -187,65 +255,30 @@ class SharedResourceSpecs:
 
     def _remove(self, resource: str) -> dict[str, str]:
         try:
-            self._files.remove([self._path(resource)])
+            self._directory.files.remove([self._path(resource)])
         except KernelError as error:
             return {resource: error.message}
         return {}
 
     def _specification(self, resource: str) -> bytes:
         *_, devices = self._declared[resource].values()
-        found = self._nodes.of_devices(devices)
+        found = self._directory.nodes.of_devices(devices)
         nodes = [character_node(character.path, character.major, character.minor) for character in found]
         if not nodes:
             msg = f"{resource}: none of its devices has a character device"
             raise KernelError(msg)
-        if numbers := self._nodes.rdma_cm():
-            nodes.append(character_node(RDMA_CM, *numbers))
-        edits = ContainerEdits(device_nodes=tuple(nodes))
+        edits = ContainerEdits(device_nodes=(*nodes, *self._directory.rdma_cm()))
         return encode_own(SHARED_CLASS, shared_device(resource), edits)
 
     def _path(self, resource: str) -> PurePosixPath:
-        return self._cdi_dir / file_name(SHARED_CLASS, shared_device(resource))
+        return self._directory.path_of(SHARED_CLASS, shared_device(resource))
 
 
-class DeviceNodes(Protocol):
-    """Looks up current device nodes. KernelError when they cannot be looked up."""
-
-    def vfio_group(self, pci: PciAddress) -> str:
-        """Return the node of the VFIO group of a PCI function that vfio-pci drives."""
-        ...
-
-    def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Return the nodes of a VF's RDMA device, in any network namespace; none where it has no such device.
-
-        rdma_device: by name, for a soft one, which has no PCI function.
-        """
-        ...
-
-    def of_devices(self, rdma_devices: Collection[str]) -> tuple[CharacterDevice, ...]:
-        """Return the nodes of RDMA devices by name, in any network namespace."""
-        ...
-
-    def rdma_cm(self) -> tuple[int, int] | None:
-        """Return the major and minor number of the connection manager's node; None where there is none."""
-        ...
-
-
+@dataclass(frozen=True, slots=True)
 class SlotSpecs:
-    """Manages CDI specifications in a directory of the node.
+    """Manages the CDI specifications of slots."""
 
-    memlock_hook: the executable that raises the limit of locked memory of a container that has a slot, as a
-        `createRuntime` hook; empty for none, so that containers keep the runtime's limit.
-    """
-
-    def __init__(
-        self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes, memlock_hook: str = ""
-    ) -> None:
-        """Write nothing yet."""
-        self._files = files
-        self._cdi_dir = cdi_dir
-        self._nodes = nodes
-        self._memlock_hook = memlock_hook
+    directory: CdiDirectory
 
     def update(self, devices: Collection[str], ledger: Ledger) -> tuple[str, ...]:
         """Write the specifications of some slots by the ledger; remove those of slots without interfaces.
@@ -257,7 +290,9 @@ class SlotSpecs:
         for slot, interfaces in ledger.slots().items():
             if slot.device in devices and interfaces:
                 try:
-                    self._files.update(self._path(slot.device), self._specification(slot, interfaces))
+                    self.directory.files.update(
+                        self._path(slot.device), self._specification(slot, interfaces)
+                    )
                     to_go.discard(slot.device)
                 except KernelError as error:
                     problems.append(error.message)
@@ -267,63 +302,37 @@ class SlotSpecs:
 
     def remove(self, devices: Collection[str]) -> None:
         """Remove the specifications of some slots; KernelError names those that stay."""
-        self._files.remove(map(self._path, sorted(devices)))
+        self.directory.files.remove(map(self._path, sorted(devices)))
 
     def wrong(self, devices: Collection[str], ledger: Ledger) -> Iterator[str]:
         """Find specifications of some slots that differ from the ledger, and describe each in a clause."""
         for slot, interfaces in ledger.slots().items():
             if slot.device in devices and interfaces:
                 path = self._path(slot.device)
-                if not self._files.holds(path, self._specification(slot, interfaces)):
+                if not self.directory.files.holds(path, self._specification(slot, interfaces)):
                     yield f"{path} does not tell the devices of slot {slot.device}"
 
-    def stale_paths(self, ledger: Ledger) -> Iterable[PurePosixPath]:
+    def stale_paths(self, ledger: Ledger) -> list[PurePosixPath]:
         """Find our specifications of slots that are not in the ledger."""
-        slot_devices = {slot.device for slot in ledger.slots()}
-        for name in self._files.names(self._cdi_dir):
-            device = device_of_file_name(SLOT_CLASS, name)
-            if device is not None and device not in slot_devices:
-                yield self._cdi_dir / name
+        return self.directory.stale_paths(SLOT_CLASS, {slot.device for slot in ledger.slots()})
 
     def _path(self, device: str) -> PurePosixPath:
-        return self._cdi_dir / file_name(SLOT_CLASS, device)
+        return self.directory.path_of(SLOT_CLASS, device)
 
     def _specification(self, slot: SlotInUse, interfaces: Sequence[AllocatedInterface]) -> bytes:
         nodes = {node.path: node for interface in interfaces for node in self._nodes_of(interface)}
-        if numbers := self._nodes.rdma_cm():
-            nodes[RDMA_CM] = character_node(RDMA_CM, *numbers)
+        nodes |= {node.path: node for node in self.directory.rdma_cm()}
         env = _variables(slot, interfaces)
         if not nodes and not env:
             env = (f"{MARK}={slot.device}",)
-        edits = ContainerEdits(env=env, device_nodes=tuple(nodes.values()), hooks=self._hooks(slot))
+        hooks = self.directory.memlock_hooks(slot.memlock, required=slot.memlock_required)
+        edits = ContainerEdits(env=env, device_nodes=tuple(nodes.values()), hooks=hooks)
         return encode_own(SLOT_CLASS, slot.device, edits)
-
-    def _hooks(self, slot: SlotInUse) -> tuple[Hook, ...]:
-        return memlock_hooks(self._memlock_hook, slot.memlock, required=slot.memlock_required)
 
     def _nodes_of(self, interface: AllocatedInterface) -> tuple[DeviceNode, ...]:
         if not interface.is_netdev:
-            return vfio_nodes(self._nodes.vfio_group(pci_address(interface.pci)))
-        return rdma_nodes(self._nodes, interface.pci, interface.rdma_device)
-
-
-def rdma_nodes(nodes: DeviceNodes, pci: str, rdma_device: str) -> tuple[DeviceNode, ...]:
-    """Look up the nodes of a VF's RDMA device; arguments and errors as of `DeviceNodes.of_vf`."""
-    found = nodes.of_vf(pci_address(pci), rdma_device)
-    return tuple(character_node(character.path, character.major, character.minor) for character in found)
-
-
-def memlock_hooks(executable: str, memlock: int, *, required: bool) -> tuple[Hook, ...]:
-    """Return the hook by which a container may lock memory. KernelError where it has to, and cannot."""
-    if not memlock:
-        return ()
-    if not executable:
-        if required:
-            msg = f"{MEMLOCK_ANNOTATION}: there is no {PLUGIN} in cniPath of the agent's file"
-            raise KernelError(msg)
-        return ()
-    args = (PLUGIN, "memlock", format_memlock(memlock), *(("required",) if required else ()))
-    return (Hook(hook_name="createRuntime", path=executable, args=args, timeout=HOOK_TIMEOUT_S),)
+            return self.directory.vfio_nodes(interface.pci)
+        return self.directory.rdma_nodes(interface.pci, interface.rdma_device)
 
 
 def _variable(*names: str) -> str:
@@ -332,6 +341,7 @@ def _variable(*names: str) -> str:
     return "_".join((CLAIM_VARIABLE, *parts))
 
 
+@dataclass(frozen=True, slots=True)
 class ClaimSpecs:
     """Manages the CDI specification of each claim, with a device for each of its interfaces.
 
@@ -340,22 +350,15 @@ class ClaimSpecs:
     interfaces go to the pod and come back.
     """
 
-    def __init__(
-        self, files: HostFiles, cdi_dir: PurePosixPath, nodes: DeviceNodes, memlock_hook: str = ""
-    ) -> None:
-        """Write nothing yet; memlock_hook: as in `SlotSpecs`."""
-        self._files = files
-        self._cdi_dir = cdi_dir
-        self._nodes = nodes
-        self._memlock_hook = memlock_hook
+    directory: CdiDirectory
 
     def write(self, promise: ClaimPromise, ledger: Ledger) -> None:
         """Write a claim's specification; K8sRdmaError when that fails: then there is none."""
         path = self._path(promise.uid)
         try:
-            self._files.update(path, self._specification(promise, ledger))
+            self.directory.files.update(path, self._specification(promise, ledger))
         except K8sRdmaError:
-            self._files.remove([path])
+            self.directory.files.remove([path])
             raise
 
     def write_of_pod(self, pod: PodUid, ledger: Ledger) -> None:
@@ -366,17 +369,14 @@ class ClaimSpecs:
 
     def remove(self, claim: ClaimUid) -> None:
         """Remove a claim's specification; KernelError when it stays."""
-        self._files.remove([self._path(claim)])
+        self.directory.files.remove([self._path(claim)])
 
-    def stale_paths(self, ledger: Ledger) -> Iterator[PurePosixPath]:
+    def stale_paths(self, ledger: Ledger) -> list[PurePosixPath]:
         """Find specifications of claims without a promise."""
-        for name in self._files.names(self._cdi_dir):
-            claim = device_of_file_name(CLAIM_CLASS, name)
-            if claim is not None and claim not in ledger.promises:
-                yield self._cdi_dir / name
+        return self.directory.stale_paths(CLAIM_CLASS, set(ledger.promises))
 
     def _path(self, claim: ClaimUid) -> PurePosixPath:
-        return self._cdi_dir / file_name(CLAIM_CLASS, claim)
+        return self.directory.path_of(CLAIM_CLASS, claim)
 
     def _specification(self, promise: ClaimPromise, ledger: Ledger) -> bytes:
         attached = {
@@ -385,12 +385,12 @@ class ClaimSpecs:
             if receipt.phase is Phase.ATTACHED
             for interface in receipt.interfaces
         }
-        hooks = memlock_hooks(self._memlock_hook, promise.memlock, required=promise.memlock_required)
+        hooks = self.directory.memlock_hooks(promise.memlock, required=promise.memlock_required)
         devices = []
         for name, promised in zip(promise.device_names(), promise.interfaces, strict=True):
             nodes = {node.path: node for node in self._nodes_of(promised, attached.get(promised.vf))}
-            if nodes and (numbers := self._nodes.rdma_cm()):
-                nodes[RDMA_CM] = character_node(RDMA_CM, *numbers)
+            if nodes:
+                nodes |= {node.path: node for node in self.directory.rdma_cm()}
             variable = _variable(promise.pod_claim, name.removeprefix(f"{promise.uid}."))
             edits = ContainerEdits(
                 env=(f"{variable}={promised.pci}",),
@@ -404,10 +404,10 @@ class ClaimSpecs:
         self, promised: PromisedInterface, attached: AllocatedInterface | None
     ) -> tuple[DeviceNode, ...]:
         if attached is not None and not attached.is_netdev:
-            return vfio_nodes(self._nodes.vfio_group(pci_address(attached.pci)))
+            return self.directory.vfio_nodes(attached.pci)
         if promised.placed.options.driver is VfDriver.VFIO_PCI:
             return ()
-        return rdma_nodes(self._nodes, promised.pci, promised.rdma_device)
+        return self.directory.rdma_nodes(promised.pci, promised.rdma_device)
 
 
 def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
@@ -443,18 +443,13 @@ def device_info_file(path: str) -> str:
 
 
 class AttachmentSpecs:
-    """Manages the files of attachments on the node.
+    """Manages the files of attachments on the node. ledger, in every method: the current one."""
 
-    cdi_dir: the node's directory that container runtimes read. ledger, in every method: the current one.
-    """
-
-    def __init__(self, files: HostFiles, cdi_dir: str, nodes: DeviceNodes, memlock_hook: str = "") -> None:
-        """Write nothing yet; memlock_hook: as in `SlotSpecs`."""
-        self._files = files
-        self._cdi_dir = PurePosixPath(cdi_dir)
-        self._nodes = nodes
-        self._slots = SlotSpecs(files, self._cdi_dir, nodes, memlock_hook)
-        self.claims = ClaimSpecs(files, self._cdi_dir, nodes, memlock_hook)
+    def __init__(self, directory: CdiDirectory) -> None:
+        """Write nothing yet."""
+        self._directory = directory
+        self._slots = SlotSpecs(directory)
+        self.claims = ClaimSpecs(directory)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
         """Remove the specifications of slots that a sandbox is about to claim and another may have had.
@@ -475,8 +470,8 @@ class AttachmentSpecs:
             self._write_function(interface)
         if receipt.device_info_file and receipt.interfaces:
             path = PurePosixPath(receipt.device_info_file)
-            if not self._files.exists(path):
-                self._files.write(path, _information(receipt))
+            if not self._directory.files.exists(path):
+                self._directory.files.write(path, _information(receipt))
         self.claims.write_of_pod(receipt.pod.uid, ledger)
         if problems := self._slots.update(_slots(receipt, ledger), ledger):
             raise KernelError("; ".join(problems))
@@ -489,9 +484,9 @@ class AttachmentSpecs:
         files = [self._cdi_file(interface) for interface in _functions(receipt)]
         if receipt.device_info_file and receipt.interfaces:
             path = PurePosixPath(receipt.device_info_file)
-            files.append(path if self._files.holds(path, _information(receipt)) else draft_of(path))
+            files.append(path if self._directory.files.holds(path, _information(receipt)) else draft_of(path))
         if files:
-            self._files.remove(files)
+            self._directory.files.remove(files)
         self._slots.update(_slots(receipt, ledger), ledger)
         try:
             self.claims.write_of_pod(receipt.pod.uid, ledger)
@@ -522,7 +517,7 @@ class AttachmentSpecs:
             problems += self._slots.update({slot.device for slot in ledger.slots()}, ledger)
         with _noting(problems):
             stale = (*self._slots.stale_paths(ledger), *self.claims.stale_paths(ledger))
-            self._files.remove([*self._functions_of_others(ledger), *stale])
+            self._directory.files.remove([*self._functions_of_others(ledger), *stale])
         for promise in ledger.promises.values():
             with _noting(problems):
                 self.claims.write(promise, ledger)
@@ -530,20 +525,17 @@ class AttachmentSpecs:
             raise KernelError("; ".join(problems))
 
     def _write_function(self, interface: AllocatedInterface) -> None:
-        nodes = vfio_nodes(self._nodes.vfio_group(pci_address(interface.pci)))
-        data = encode_own(VF_CLASS, interface.pci, ContainerEdits(device_nodes=nodes))
-        self._files.update(self._cdi_file(interface), data)
+        edits = ContainerEdits(device_nodes=self._directory.vfio_nodes(interface.pci))
+        data = encode_own(VF_CLASS, interface.pci, edits)
+        self._directory.files.update(self._cdi_file(interface), data)
 
-    def _functions_of_others(self, ledger: Ledger) -> Iterator[PurePosixPath]:
+    def _functions_of_others(self, ledger: Ledger) -> list[PurePosixPath]:
         """Find specifications of VFs without a receipt, as a lost or restored ledger leaves them."""
         functions = {function.pci for receipt in ledger.receipts.values() for function in _functions(receipt)}
-        for name in self._files.names(self._cdi_dir):
-            pci = device_of_file_name(VF_CLASS, name)
-            if pci is not None and pci not in functions:
-                yield self._cdi_dir / name
+        return self._directory.stale_paths(VF_CLASS, functions)
 
     def _cdi_file(self, interface: AllocatedInterface) -> PurePosixPath:
-        return self._cdi_dir / file_name(VF_CLASS, interface.pci)
+        return self._directory.path_of(VF_CLASS, interface.pci)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import process
-from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiSpecs, DeviceNodes, SharedResourceSpecs
+from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiDirectory, CdiSpecs, DeviceNodes, SharedResourceSpecs
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
@@ -134,7 +134,7 @@ class Host:
     """The node as its agent finds it: the kernel, files that outlive the agent, other plugins.
 
     worker: the only thread that uses the kernel and the files.
-    memlock_hook: the path of our executable on the node, see `SlotSpecs`; empty where there is none.
+    memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty where there is none.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
     pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
     """
@@ -185,13 +185,16 @@ def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitabl
         pools=host.pools,
         rules=host.rules,
     )
-    device_specs = AttachmentSpecs(host.files, host.cdi_dir, host.device_nodes, host.memlock_hook)
+    directory = CdiDirectory(
+        host.files, PurePosixPath(host.cdi_dir), host.device_nodes, memlock_hook=host.memlock_hook
+    )
+    device_specs = AttachmentSpecs(directory)
     access = NodeAccess(node=node, worker=host.worker, device_specs=device_specs)
     specifications = CdiSpecs(
         node=node,
         worker=host.worker,
         devices=device_specs,
-        shared=SharedResourceSpecs(host.files, PurePosixPath(host.cdi_dir), host.device_nodes),
+        shared=SharedResourceSpecs(directory),
         alone=host.sole_cdi_writer,
     )
     delete = DeleteCommand(access, host.plugins)
