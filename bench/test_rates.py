@@ -19,7 +19,7 @@ from bench.test_cni_many import synced_write_ms
 from contract.lab import LINK_MBPS, give
 from contract.virtual_lab import VirtualLab
 from factories import interface, pod, receipt
-from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
@@ -63,10 +63,12 @@ class Changed:
         self.node = Node(
             name=NodeName("w1"),
             kernel=lab.kernel,
-            receipts=receipts,
-            markers=Markers(directory / "attachments"),
-            deferred_deletes=DeferredDeletes(directory / "deletions"),
-            claim_markers=ClaimMarkers(directory / "claims"),
+            ledger_store=LedgerStore(
+                receipts,
+                Markers(directory / "attachments"),
+                DeferredDeletes(directory / "deletions"),
+                ClaimMarkers(directory / "claims"),
+            ),
             boot_id="boot-1",
         )
         self._kernel = lab.kernel

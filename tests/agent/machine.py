@@ -19,7 +19,7 @@ from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands
 from k8s_rdma.agent.host_files import HostFiles
-from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.node import Worker
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
@@ -132,10 +132,12 @@ class Machine:
             boot_id=boot_id,
             kernel=self.kernel,
             worker=worker,
-            receipts=receipts,
-            markers=Markers(self.directory / "run" / "attachments"),
-            deferred_deletes=DeferredDeletes(self.directory / "run" / "deletions"),
-            claim_markers=ClaimMarkers(self.directory / "run" / "claims"),
+            ledger_store=LedgerStore(
+                receipts,
+                Markers(self.directory / "run" / "attachments"),
+                DeferredDeletes(self.directory / "run" / "deletions"),
+                ClaimMarkers(self.directory / "run" / "claims"),
+            ),
             files=HostFiles(self.directory / "host"),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",

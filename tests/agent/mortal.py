@@ -25,7 +25,7 @@ from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.host_files import HostFiles
-from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import draft_of
@@ -376,10 +376,12 @@ class World:
             boot_id=f"boot-{self.boots}",
             kernel=MortalKernel(self.kernel, life),
             worker=Turn(),
-            receipts=MortalReceipts(self._receipts, life, self._keep),
-            markers=MortalMarkers(Markers, self.directory / "run" / "attachments", life),
-            deferred_deletes=MortalDeletions(self.deferred_deletes, life),
-            claim_markers=MortalMarkers(ClaimMarkers, self.directory / "run" / "claims", life),
+            ledger_store=LedgerStore(
+                MortalReceipts(self._receipts, life, self._keep),
+                MortalMarkers(Markers, self.directory / "run" / "attachments", life),
+                MortalDeletions(self.deferred_deletes, life),
+                MortalMarkers(ClaimMarkers, self.directory / "run" / "claims", life),
+            ),
             files=MortalFiles(self.directory / "host", life),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",

@@ -302,7 +302,7 @@ def test_deletions_that_were_left_wait_where_no_more_are_taken_for_now(machine: 
             await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
         leave(machine)
         for _ in range(2):
-            node.deferred_deletes.refuse()
+            node.ledger_store.deferred_deletes.refuse()
             assert not directory.exists()
         with machine.running() as (node, verbs):
             assert left(machine) == ["c1:eth0:net"]

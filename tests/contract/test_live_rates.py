@@ -9,7 +9,7 @@ import pytest
 
 from contract.lab import home_of, state_of
 from factories import interface, pod, receipt
-from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, Markers
+from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.node import Node
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
@@ -37,10 +37,12 @@ def running(lab, receipts, directory, enforce=Enforce.AUTO):
     return Node(
         name=NodeName("w1"),
         kernel=lab.kernel,
-        receipts=receipts,
-        markers=Markers(directory / "attachments"),
-        deferred_deletes=DeferredDeletes(directory / "deletions"),
-        claim_markers=ClaimMarkers(directory / "claims"),
+        ledger_store=LedgerStore(
+            receipts,
+            Markers(directory / "attachments"),
+            DeferredDeletes(directory / "deletions"),
+            ClaimMarkers(directory / "claims"),
+        ),
         boot_id="boot-1",
     )
 

@@ -134,6 +134,7 @@ class LedgerStore:
 
     A container's marker is there before its first receipt, or an ADD that may make one, and goes after the
     last. A deferred DEL of an attachment is dropped after its receipt, and before the next one.
+    deferred_deletes: DELs that found no agent.
 
     All but `set_consumers` is for one thread: the ledger changes nowhere else.
     """
@@ -149,7 +150,7 @@ class LedgerStore:
         self._receipts = receipts
         self._markers = markers
         self._claim_markers = claim_markers
-        self._deferred_deletes = deferred_deletes
+        self.deferred_deletes = deferred_deletes
         self._marked_in_vain = False
         self._pending: Counter[ContainerId] = Counter()
         self._consumers: Mapping[PodUid, Set[str]] = {}
@@ -170,7 +171,7 @@ class LedgerStore:
 
     def mend(self) -> None:
         """Repair lost markers, and drop deferred DELs of unknown attachments, as far as possible now."""
-        self._deferred_deletes.keep_only(self.ledger.receipts)
+        self.deferred_deletes.keep_only(self.ledger.receipts)
         if self.ledger.promises and self._claim_markers.is_directory_lost:
             with suppress(LedgerError):
                 self.mark_all()
@@ -199,7 +200,7 @@ class LedgerStore:
         ledger = other_receipts.with_receipt(receipt)
         for loser in losing:
             ledger = ledger.with_receipt(loser)
-        self._deferred_deletes.drop(receipt.attachment)
+        self.deferred_deletes.drop(receipt.attachment)
         self._markers.add(container)
         try:
             self._receipts.put(receipt, *losing, instead_of=inherited)
@@ -242,7 +243,7 @@ class LedgerStore:
         self._receipts.remove(attachment)
         self.ledger = self.ledger.without_attachments(attachment)
         with suppress(LedgerError):  # `mend` will
-            self._deferred_deletes.drop(attachment)
+            self.deferred_deletes.drop(attachment)
         self._unmark(attachment.container)
 
     def promise(self, promise: ClaimPromise, consumers: Set[PodUid] = frozenset()) -> None:

@@ -31,6 +31,7 @@ from k8s_rdma.agent.ledger_store import (
     DIRECTORY,
     ClaimMarkers,
     DeferredDeletes,
+    LedgerStore,
     Markers,
     mark_exclusive_devices,
 )
@@ -143,10 +144,7 @@ class Host:
     boot_id: str
     kernel: Kernel
     worker: Worker
-    receipts: Receipts
-    markers: Markers
-    deferred_deletes: DeferredDeletes
-    claim_markers: ClaimMarkers
+    ledger_store: LedgerStore
     files: HostFiles
     device_nodes: DeviceNodes
     plugins: CniPlugins
@@ -170,17 +168,14 @@ class Agent:
 
 
 def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitable[None]]) -> Agent:
-    """Load the ledger and observe the hardware; nothing is changed yet.
+    """Observe the hardware; nothing is changed yet.
 
     on_prepared: awaited after a receipt is on disk, before anything moves to the pod.
     """
     node = Node(
         name=host.name,
         kernel=host.kernel,
-        receipts=host.receipts,
-        markers=host.markers,
-        deferred_deletes=host.deferred_deletes,
-        claim_markers=host.claim_markers,
+        ledger_store=host.ledger_store,
         boot_id=host.boot_id,
         pools=host.pools,
         rules=host.rules,
@@ -401,22 +396,25 @@ def _open_blocks(config: AgentConfig, client: Client | None) -> AddressBlocks | 
     )
 
 
-def _load_receipts(config: AgentConfig, deferred_deletes: DeferredDeletes) -> tuple[Receipts, Ledger]:
+def _open_ledger_store(config: AgentConfig) -> LedgerStore:
     """Load the ledger; a corrupt one also stops deferred DELs: a rebuild needs the interfaces of pods."""
+    deferred_deletes = open_deferred_deletes(config)
+    markers = Markers(Path(config.run_dir) / "attachments")
+    claim_markers = ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)
     try:
-        receipts = _open_receipts(config)
-        return receipts, receipts.load()
+        receipts = _open_receipts(config, markers, claim_markers)
+        return LedgerStore(receipts, markers, deferred_deletes, claim_markers)
     except CorruptLedgerError:
         deferred_deletes.refuse()
         raise
 
 
-def _open_receipts(config: AgentConfig) -> Receipts:
+def _open_receipts(config: AgentConfig, markers: Markers, claim_markers: ClaimMarkers) -> Receipts:
     """Open the ledger; CorruptLedgerError also where it is lost although pods of this boot have VFs."""
     path = Path(config.state_dir) / "ledger.db"
     if path.exists() and path.stat().st_size:
         return Receipts(path)
-    containers, pods = _markers(config).count(), len(_claim_markers(config).pods())
+    containers, pods = markers.count(), len(claim_markers.pods())
     if containers or pods:
         msg = (
             f"ledger {path}: not there, or empty, though {containers} containers and {pods} pods with "
@@ -425,14 +423,6 @@ def _open_receipts(config: AgentConfig) -> Receipts:
         )
         raise CorruptLedgerError(msg)
     return Receipts(path)
-
-
-def _markers(config: AgentConfig) -> Markers:
-    return Markers(Path(config.run_dir) / "attachments")
-
-
-def _claim_markers(config: AgentConfig) -> ClaimMarkers:
-    return ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)
 
 
 def open_deferred_deletes(config: AgentConfig) -> DeferredDeletes:
@@ -463,9 +453,8 @@ def _open_host(
     client: Client | None,
 ) -> Host:
     """Open the host of the configuration; the caller closes its kernel."""
-    deferred_deletes = open_deferred_deletes(config)
-    receipts, ledger = _load_receipts(config, deferred_deletes)
-    kernel = open_kernel(config, namespaces, ledger)
+    ledger_store = _open_ledger_store(config)
+    kernel = open_kernel(config, namespaces, ledger_store.ledger)
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
     files = HostFiles(Path(config.host_root))
@@ -474,10 +463,7 @@ def _open_host(
         boot_id=BOOT_ID.read_text().strip(),
         kernel=kernel,
         worker=worker,
-        receipts=receipts,
-        markers=_markers(config),
-        deferred_deletes=deferred_deletes,
-        claim_markers=_claim_markers(config),
+        ledger_store=ledger_store,
         files=files,
         device_nodes=PodNodes(),
         cdi_dir=config.cdi_dir,

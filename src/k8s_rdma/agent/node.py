@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.vf_operations import (
     CapFinding,
     ObservedCaps,
@@ -65,10 +64,10 @@ from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.sockets import Outcome
 
 if TYPE_CHECKING:
+    from k8s_rdma.agent.ledger_store import LedgerStore
     from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-    from k8s_rdma.linux.receipts import Receipts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +181,7 @@ class Node:
         are known.
     caps: the state of caps that software enforces; see `restore_caps`.
     addresses: of attachments by interface, with prefix lengths; none of those made before this process.
-    deferred_deletes: DELs that found no agent. ledger_store: the ledger, on disk and in memory.
+    ledger_store: the ledger, on disk and in memory.
     """
 
     def __init__(  # noqa: PLR0913 - all that a node is made of
@@ -190,15 +189,12 @@ class Node:
         *,
         name: NodeName,
         kernel: Kernel,
-        receipts: Receipts,
-        markers: Markers,
-        deferred_deletes: DeferredDeletes,
-        claim_markers: ClaimMarkers,
+        ledger_store: LedgerStore,
         boot_id: str,
         pools: Sequence[Pool] = (),
         rules: Sequence[PfRule] = (),
     ) -> None:
-        """Load the ledger and scan the hardware; change nothing yet (see `unfinished`).
+        """Scan the hardware; change nothing yet (see `unfinished`).
 
         pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
         """
@@ -208,14 +204,13 @@ class Node:
         self._pools = pools
         self.rules = rules
         self.scanner = Scanner(kernel, self._classified)
-        self.deferred_deletes = deferred_deletes
-        self.ledger_store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
+        self.ledger_store = ledger_store
         self.placements: Mapping[PodUid, Placement] = {}
         self.caps = ObservedCaps()
         self.addresses: dict[Attachment, Mapping[str, tuple[str, ...]]] = {}
         self.hardware: Hardware = self.scanner.scan()
-        self.ledger_store.mark_all()
-        deferred_deletes.load()
+        ledger_store.mark_all()
+        ledger_store.deferred_deletes.load()
 
     @property
     def ledger(self) -> Ledger:
@@ -557,9 +552,8 @@ class Node:
 
     def is_unfinished(self, receipt: Receipt) -> bool:
         """Report whether a receipt is incomplete, of another boot, without sandbox, or has a deferred DEL."""
-        if receipt.phase is not Phase.ATTACHED or self.deferred_deletes.contains(receipt.attachment):
-            return True
-        return self.orphaned(receipt)
+        deferred = self.ledger_store.deferred_deletes.contains(receipt.attachment)
+        return deferred or receipt.phase is not Phase.ATTACHED or self.orphaned(receipt)
 
     def orphaned(self, receipt: Receipt) -> bool:
         """Report whether the sandbox of a receipt no longer exists."""

@@ -120,7 +120,7 @@ class DeleteCommand:
 
     async def _reconcile(self, receipt: Receipt) -> bool:
         attachment = receipt.attachment
-        deferred = await self._worker.run(self._node.deferred_deletes.read, attachment)
+        deferred = await self._worker.run(self._node.ledger_store.deferred_deletes.read, attachment)
         now = plugins_of_now(deferred.stdin, deferred.call) if deferred else None
         try:
             ended = await self.end_if(attachment, self._node.is_unfinished, now)
