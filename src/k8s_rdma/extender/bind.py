@@ -66,10 +66,17 @@ if TYPE_CHECKING:
 
     from k8s_rdma.extender.leadership import Fence
 
-_log = structlog.get_logger()
+NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
+_NOT_READY = Refusal(STARTING_MESSAGE, STARTING)
+
 _CONFLICT = 409
 _READ_AGAIN_S = 5.0
 _POLL_S = 0.05
+_SHOWN_PODS = 3
+_TRIES = 5
+"""Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
+
+_log = structlog.get_logger()
 
 
 class BindingWriter:
@@ -363,15 +370,6 @@ class PendingBindings:
         """No bind of the pod can take effect any more."""
         for node, _ in self.unbound(uid):
             self.state.withdraw(node, uid)
-
-
-_NOT_READY = Refusal(STARTING_MESSAGE, STARTING)
-
-NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
-
-_SHOWN_PODS = 3
-_TRIES = 5
-"""Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,18 @@ STARTING = "starting"
 REFUSED = "refused"
 """Reasons beside those of `errors.Reason`."""
 
+STARTING_MESSAGE = (
+    "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
+    "pods since; try again"
+)
+
+MAX_PODS = 10_000
+MAX_AGE_S = 900.0
+"""The limits of remembered refusals: a pod not tried for that long has ended without an event."""
+
+_GOOD = frozenset({FIT, BOUND, NOTHING_ASKED})
+_VERBS = frozenset({"filter", "bind"})
+
 _log = structlog.get_logger()
 
 
@@ -111,14 +123,6 @@ def main_reason(reasons: Mapping[str, int]) -> str:
     return max(reasons, key=lambda reason: reasons[reason], default=NOTHING_ASKED)
 
 
-MAX_PODS = 10_000
-MAX_AGE_S = 900.0
-"""The limits of `waiting`: a pod that has not been tried for that long has ended without an event."""
-
-_GOOD = frozenset({FIT, BOUND, NOTHING_ASKED})
-_VERBS = frozenset({"filter", "bind"})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """A refusal; refused_at, first_at: of this one, and of the first since the pod last fitted somewhere."""
@@ -200,9 +204,3 @@ class LastRefusals:
         for uid in [uid for uid, attempt in self._pods.items() if attempt.refused_at < limit]:
             self.on_delete(uid)
         return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)
-
-
-STARTING_MESSAGE = (
-    "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
-    "pods since; try again"
-)

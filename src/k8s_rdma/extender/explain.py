@@ -365,7 +365,7 @@ _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 
 class JudgedNode(NamedTuple):
-    """A node's situation for the pod, and the verdict; why: of a node that has none."""
+    """A node's snapshot for the pod, and the verdict; why: of a node that has none."""
 
     node: NodeName
     snapshot: NodeSnapshot | None

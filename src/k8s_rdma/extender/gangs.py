@@ -1,10 +1,9 @@
-"""Gangs: which pods belong to one, how many of them have a place, and how many it takes.
+"""Gangs: how many of their pods have a place, and how many it takes; until then their binds wait.
 
-Have the binds of a gang wait for one another, until as many have a place as its PodGroup says.
-
-A bind comes here with its place reserved, and is written when enough places of the gang are reserved: no pod
-of a gang is bound while fewer pods are promised a place. This holds whatever filter was asked, also in a
-process that has just become the one that binds and knows of no pod that another process filtered.
+A bind waits with its place reserved, and is written when as many places of the gang are reserved as its
+PodGroup says: no pod of a gang is bound while fewer pods are promised a place. This holds whatever filter was
+asked, also in a process that has just become the one that binds and knows of no pod that another process
+filtered.
 """
 
 from __future__ import annotations

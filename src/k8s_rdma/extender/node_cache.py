@@ -91,7 +91,7 @@ NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 class NodeSnapshot:
     """PFs, what is used of them, and GPUs: all that a placement depends on.
 
-    Nodes in an equal situation share one object (compared by identity, so that it is a quick key), and nodes
+    Equal nodes share one object (compared by identity, so that it is a quick key), and nodes
     of equal hardware one inventory, hence `inventory.node` is the name of any of them.
 
     headroom: what is free of the PFs, to count with; None where `used` is not whole, and decisions fail.
@@ -250,7 +250,7 @@ class ClusterState:
     ending: where what an ended pod held counts until a report that was asked for later does not hold it.
     exists: whether there may be such a node. No report will name what an ended pod held on a deleted node.
 
-    on_change: called for every node whose situation changed (None: unreadable or unknown).
+    on_change: called for every node whose snapshot changed (None: unreadable or unknown).
     on_use: called for every node whose pods may take something else than before, with each pod, its
         namespace, and what counts for it.
     unpromised: the pods that the API server has bound to a node without a promise; None where none is asked.
@@ -544,7 +544,7 @@ class ClusterState:
         excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
-        """The node's situation if some pods held nothing there and others held this.
+        """The node's snapshot if some pods held nothing there and others held this.
 
         None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
         """

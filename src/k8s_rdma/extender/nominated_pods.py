@@ -226,10 +226,10 @@ class NominatedPods(PodIndex):
             self._refused[uid] = frozenset(node for node in nodes if node in refused)
 
     def changed(self, node: NodeName) -> None:
-        """The node's situation is another one.
+        """The node's snapshot has changed.
 
         What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
-        refused for that fits when they go, though by the situation alone it fitted before.
+        refused for that fits when they go, though by the snapshot alone it fitted before.
         """
         self._due.update(uid for uid in self._unreserved if self._named[uid].node == node)
         if node in self._holds.nodes():

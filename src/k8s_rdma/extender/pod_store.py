@@ -61,11 +61,16 @@ only the version is kept, and `latest` does not know the pod."""
 _ENTRY_CHARACTERS = 64
 """An annotation or a resource takes at least as much memory as that many characters, however short it is."""
 
+_MAX_PODS = 10_000
+"""The limit for cached requests. One takes ten times the memory of its text at worst, and pods' owners decide
+its length; bind reads forgotten ones from the API server."""
+
 _NO_KEY = ""
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 _MAX_ENDED = 10_000
 _OCCUPANTS_HAVE = frozenset({ANNOTATION, ANNOTATION_ALIAS, PLACEMENT_ANNOTATION})
 _Key = TypeVar("_Key")
+_log = structlog.get_logger()
 
 
 class PodIndex(ABC):
@@ -420,12 +425,6 @@ class PendingPod:
             request=request,
             gang=pod.gang,
         )
-
-
-_log = structlog.get_logger()
-_MAX_PODS = 10_000
-"""The limit for remembered annotations. A request takes ten times the memory of its text at worst, and pods'
-owners decide its length; bind reads forgotten ones from the API server."""
 
 
 class _Named(Protocol):

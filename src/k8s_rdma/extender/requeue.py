@@ -312,9 +312,8 @@ def touch_time(time: datetime) -> str:
 class Requeuer:
     """Notices what helps waiting pods, and touches those nodes.
 
-    Call `on_node_change` at every change of a node's situation, and `freed` for every namespace that holds
-    less;
-    `poll` and `touch` run for as long as the process does.
+    Call `on_node_change` at every change of a node's snapshot, and `freed` for every namespace that holds
+    less; `poll` and `touch` run for as long as the process does.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what it knows, and whom it tells
@@ -385,7 +384,7 @@ class Requeuer:
     def on_node_change(
         self, node: NodeName, previous: NodeSnapshot | None, _current: NodeSnapshot | None
     ) -> None:
-        """The node's situation is another one."""
+        """The node's snapshot has changed."""
         if self._waiting.interesting(node):
             self._backlog.put(node, previous, self._waiting.requests())
             self._nodes_changed.set()
@@ -509,7 +508,7 @@ class Requeuer:
         return None
 
     async def _helps(self, comparison: Comparison, state: ClusterState) -> bool:
-        """Report whether a pod that waits may fit a node that went from one situation to another.
+        """Report whether a pod that waits may fit a node whose snapshot has changed.
 
         None is a node that could not be read, which refuses everyone.
         """

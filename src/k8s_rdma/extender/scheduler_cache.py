@@ -5,12 +5,6 @@ while the bind of the one before is still to come, and counts that one as assign
 not name. So pods that arrive together would all be shown the same room. What one of them may take is held
 where it is expected to go, softly and for a short time: it steers others elsewhere where there is an
 elsewhere, and only a bind promises anything.
-
-Addresses that pods ask for: no two functions of the cluster may have the same MAC or GUID.
-
-Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised
-(bound, being bound, or to be bound where room is held for it), for as long as its reservation stands, and
-every MAC that a node reports of its PFs and VFs, also of a node that cannot be read now.
 """
 
 from __future__ import annotations
@@ -48,6 +42,27 @@ if TYPE_CHECKING:
 _MAX_REMEMBERED = 16
 """Sets of MACs for which the cache remembers the nodes whose reports contain none of them."""
 
+ASSUME_S = {"extender": 2.0, "scheduler": 30.0}
+"""The time for which a pod is assumed, by binder: a bind comes at once, a node reports what its runtime
+did."""
+
+MOST_NODES = 4
+"""The limit of nodes on which a pod is held: with more candidates, its node counts as unknown."""
+_MOST_PODS = 1000
+
+_TURN = 5
+"""Times `lasts_s` that a whole gang keeps others out without a break, and then does not for as long: a gang
+that is filtered again and again and never bound, as when one of its pods lacks something else, must not keep
+others out for ever."""
+
+_SEARCH_S = 0.02
+"""Processor time for the places of assumed pods while another pod waits; places beyond it are not held."""
+
+_LOWEST_PRIORITY = -(2**31)
+"""The lowest priority of a pod, an int32: an assumed pod's place is not available to others of any
+priority."""
+_NOTHING: Mapping[PodUid, tuple[PlacedInterface, ...]] = MappingProxyType({})
+
 
 class AddressConflict(NamedTuple):
     """An address that another pod or node has: why the pod cannot have it, and on which node it is."""
@@ -57,7 +72,12 @@ class AddressConflict(NamedTuple):
 
 
 class AddressCheck:
-    """Tells whether a pod may have the addresses that it asks for."""
+    """Tells whether a pod may have the addresses that it asks for.
+
+    Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised
+    (bound, being bound, or to be bound where room is held for it), for as long as its reservation stands, and
+    every MAC that a node reports of its PFs and VFs, also of a node that cannot be read now.
+    """
 
     def __init__(self, state: ClusterState, nominations: NominatedPods) -> None:
         self._state = state
@@ -67,8 +87,8 @@ class AddressCheck:
     async def search(self, pod: PendingPod, queue: SearchQueue) -> None:
         """Look through the nodes' reports beforehand, in turns of the pod's namespace.
 
-        A thousand MACs take 0.1 s of the processor with a thousand nodes; `taken` then looks only at reports
-        that are new.
+        A thousand MACs take 0.1 s of the processor with a thousand nodes; `conflict` then looks only at
+        reports that are new.
         """
         macs = sorted(address_number(address) for address in _requested(pod) if _kind(address) == "mac")
         if not macs:
@@ -153,28 +173,6 @@ def _first_in(
     if found is None:
         free[node] = ranges
     return found
-
-
-ASSUME_S = {"extender": 2.0, "scheduler": 30.0}
-"""The time for which a pod is assumed, by binder: a bind comes at once, a node reports what its runtime
-did."""
-
-MOST_NODES = 4
-"""The limit of nodes on which a pod is held: with more candidates, its node counts as unknown."""
-_MOST_PODS = 1000
-
-_TURN = 5
-"""Times `lasts_s` that a whole gang keeps others out without a break, and then does not for as long: a gang
-that is filtered again and again and never bound, as when one of its pods lacks something else, must not keep
-others out for ever."""
-
-_SEARCH_S = 0.02
-"""Processor time for the places of assumed pods while another pod waits; places beyond it are not held."""
-
-_LOWEST_PRIORITY = -(2**31)
-"""The lowest priority of a pod, an int32: an assumed pod's place is not available to others of any
-priority."""
-_NOTHING: Mapping[PodUid, tuple[PlacedInterface, ...]] = MappingProxyType({})
 
 
 class SchedulerCache:

@@ -71,7 +71,7 @@ class _NodePods:
 
 @dataclass(slots=True, kw_only=True)
 class UnplacedPods(PodIndex):
-    """Holds places for unplaced pods. Call `changed` at every change of a node's situation.
+    """Holds places for unplaced pods. Call `changed` at every change of a node's snapshot.
 
     processor: processor time of this thread, s.
     """
@@ -124,8 +124,8 @@ class UnplacedPods(PodIndex):
         return self._places
 
     def changed(self, node: NodeName) -> None:
-        """The node's situation is another one, or it was asked for the first time."""
-        # While they are placed one after the other, each that is held changes the situation.
+        """The node's snapshot has changed, or there is one for the first time."""
+        # While they are placed one after the other, each that is held changes the snapshot.
         if node in self._nodes and node not in self._placing:
             self._place(node, dict(self._nodes[node].pods))
 
