@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -15,10 +16,13 @@ from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.doctor import page
 from k8s_rdma.doctor.finding import Kind, Severity
 from k8s_rdma.errors import visible
+from k8s_rdma.planning.snapshot import VERSION
 from k8s_rdma.wire.views import CLUSTER_PATH, Totals
 
 ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]"
 """Clear the screen, set the title, forge a line, write from right to left, the 8-bit CSI; end a style."""
+
+SNAPSHOT = Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.json"
 
 
 @pytest.fixture
@@ -55,6 +59,15 @@ async def test_node_sends_no_orders_to_the_terminal(arguments: tuple[str, ...]) 
     assert not any(line.startswith("forged") for line in ran.out.splitlines())
     if "--json" in arguments:
         assert json.loads(ran.out)
+
+
+@pytest.mark.anyio
+async def test_name_of_a_pf_is_no_style_of_an_answer(tmp_path: Path) -> None:
+    taken = tmp_path / "snapshot.json"
+    taken.write_text(SNAPSHOT.read_text().replace('"enp3s0f1"', '"[/tmp/x]"'))
+    ran = await k8s_rdma("whatif", "headroom", "--from", str(taken))
+    assert (ran.status, ran.err) == (0, "")
+    assert "[/tmp/x]" in ran.out
 
 
 async def asked(*arguments: str) -> Ran:

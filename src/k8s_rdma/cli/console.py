@@ -33,9 +33,10 @@ _WHOLE = 10_000
 DISTRIBUTION = "k8s-rdma"
 
 
-def console() -> Console:
-    """Make the console for standard output."""
-    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WHOLE)
+def console(*, markup: bool = True) -> Console:
+    """Make the console for standard output. markup: whether `[red]` in a text is a style."""
+    width = None if sys.stdout.isatty() else _WHOLE
+    return Console(highlight=False, markup=markup, width=width)
 
 
 def for_terminal(document: T) -> T:

@@ -41,6 +41,8 @@ from k8s_rdma.planning.whatif import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from rich.console import Console
+
 __all__ = [
     "Changes",
     "Losses",
@@ -144,8 +146,8 @@ def _answer(
         answer = for_terminal(answer)
         show(answer)
         for sentence in answer.unreadable[:_MOST_ROWS]:
-            console().print(line(f"warning: {sentence}"))
-        console().print(line(answer.not_modelled), style="dim")
+            _page().print(line(f"warning: {sentence}"))
+        _page().print(line(answer.not_modelled), style="dim")
     return DOES_NOT_FIT if not getattr(answer, "fits", True) else 0
 
 
@@ -185,7 +187,7 @@ def _pending(planned: PlannedCluster) -> Iterable[Workload]:
 
 def _show_fit(answer: FitAnswer) -> None:
     if not answer.workloads:
-        console().print("No pod waits for interfaces.")
+        _page().print("No pod waits for interfaces.")
         return
     number = sum(found.count for found in answer.workloads)
     homeless = number - sum(found.placed for found in answer.workloads)
@@ -196,12 +198,12 @@ def _show_fit(answer: FitAnswer) -> None:
         obstacles = _listed([f"{count(nodes, 'node')}: {why}" for why, nodes in found.obstacles.items()])
         style = "" if found.fits else "red"
         rows.add_row(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
-    console().print(verdict, rows, sep="\n")
+    _page().print(verdict, rows, sep="\n")
     _say_rest(len(answer.workloads))
     for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
-        console().print(line(f"No pod is evicted for those that do not fit: {why}."))
+        _page().print(line(f"No pod is evicted for those that do not fit: {why}."))
     if answer.evictions:
-        console().print()
+        _page().print()
         _show_moves(answer.evictions, "be evicted")
 
 
@@ -216,7 +218,7 @@ def _show_moves(moves: Sequence[Move], verb: str) -> None:
     for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
         reason = (str(move.priority), move.workload) if isinstance(move, Eviction) else ()
         rows.add_row(move.pod, move.node, move.to or Text("-", "red"), *reason, move.why)
-    console().print(verdict, rows, sep="\n")
+    _page().print(verdict, rows, sep="\n")
     _say_rest(len(moves))
 
 
@@ -224,15 +226,15 @@ def _show_headroom(answer: HeadroomAnswer) -> None:
     rows = table("shape", "pods", "nodes", "most on a node", right=("pods", "nodes", "most on a node"))
     for room in answer.shapes:
         rows.add_row(room.shape, str(room.pods), str(room.nodes), str(room.most_on_a_node))
-    console().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
+    _page().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
     if answer.stranded:
         mbps, vfs = (sum(getattr(pf, key) for pf in answer.stranded) for key in ("mbps", "vfs"))
-        console().print(f"\nStranded: {mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
+        _page().print(f"\nStranded: {mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
         largest = sorted(answer.stranded, key=lambda pf: (-pf.mbps, -pf.vfs, pf.node, pf.pf))
         rows = table("node", "PF", "Mb/s without VFs", "VFs without Mb/s")
         for pf in largest[:_MOST_ROWS]:
             rows.add_row(pf.node, pf.pf, str(pf.mbps or ""), str(pf.vfs or ""))
-        console().print(rows)
+        _page().print(rows)
         _say_rest(len(answer.stranded))
 
 
@@ -240,17 +242,22 @@ def _show_without(answer: WithoutAnswer) -> None:
     if answer.moves:
         _show_moves(answer.moves, "have to move")
     else:
-        console().print("No pod would have to move.")
+        _page().print("No pod would have to move.")
 
 
 def _show_with(answer: WithAnswer) -> None:
     rows = table("shape", "now", "then", "difference", right=("now", "then", "difference"))
     for found in answer.shapes:
         rows.add_row(found.shape, str(found.now), str(found.then), f"{found.then - found.now:+d}")
-    console().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
+    _page().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
     for sentence in answer.overcommitted[:_MOST_ROWS]:
-        console().print(line(f"beyond what there would be: {sentence}"), style="red")
+        _page().print(line(f"beyond what there would be: {sentence}"), style="red")
     _say_rest(len(answer.overcommitted))
+
+
+def _page() -> Console:
+    """Make the console: what nodes and users named is shown as it is."""
+    return console(markup=False)
 
 
 def _listed(texts: list[str]) -> str:
@@ -260,4 +267,4 @@ def _listed(texts: list[str]) -> str:
 
 def _say_rest(number: int) -> None:
     if number > _MOST_ROWS:
-        console().print(f"and {number - _MOST_ROWS} more; --json has them all")
+        _page().print(f"and {number - _MOST_ROWS} more; --json has them all")
