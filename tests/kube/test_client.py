@@ -271,6 +271,24 @@ async def test_list_of_large_objects_comes_in_pages_of_fewer(answering):
     assert longest <= 16
 
 
+async def test_bookmark_is_a_version_and_no_node(answering):
+    """Nobody asks for bookmarks; a proxy may hand them on all the same."""
+    versions = []
+
+    async def handle(request):
+        if "watch" not in request.query:
+            return Response(status=200, body=b'{"metadata":{"resourceVersion":"7"},"items":[]}')
+        versions.append(request.query["resourceVersion"])
+        kind, name = ("BOOKMARK", "") if len(versions) == 1 else ("ADDED", "w1")
+        event = {"type": kind, "object": {"metadata": {"name": name, "resourceVersion": "9"}}}
+        return Response(status=200, body=json.dumps(event).encode() + b"\n")
+
+    async with answering(handle) as client, aclosing(client.follow_nodes()) as events:
+        assert await anext(events) == Listed(())
+        assert await anext(events) == Changed(NodeView(NodeName("w1"), ()))
+    assert versions == ["7", "9"]
+
+
 UNREADABLE = [
     (pod_document("bad", annotations={"a": 1}), "d/bad"),
     ({"metadata": {"name": "bad"}, "spec": []}, "bad"),

@@ -502,6 +502,13 @@ async def _changes(
                         yield event
 
 
+_CHANGES: Mapping[str, type[Changed[Any]] | type[Deleted[Any]]] = {
+    "ADDED": Changed,
+    "MODIFIED": Changed,
+    "DELETED": Deleted,
+}
+
+
 class _Reader:
     """Reads lists and events of one kind of objects. subject: what is read, for the log."""
 
@@ -524,11 +531,11 @@ class _Reader:
         if event.type == "ERROR":
             status = _status.decode(event.object)
             raise _api_error(f"watch {self._subject}", status.code, status.message)
-        item = self._read_item(event.object)
-        if item is None:
+        kind = _CHANGES.get(event.type)
+        item = self._read_item(event.object) if kind else None
+        if item is None or kind is None:  # a bookmark is a version, and no object
             return None, self._identity(event.object).resourceVersion
         version = item.metadata.resourceVersion or ""
-        kind = Deleted if event.type == "DELETED" else Changed
         return next((kind(view) for view in self.views([item])), None), version
 
     def views(self, items: Iterable[Any]) -> Iterator[Any]:
