@@ -17,7 +17,7 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer
-from k8s_rdma.kube.api import LeaseView, Listed, Page
+from k8s_rdma.kube.api import Changed, Deleted, LeaseView, Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.rdma_node import covers
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
@@ -130,6 +130,23 @@ async def test_lease_of_a_block_of_addresses_is_of_no_node():
         await w.w1.renew()
         await until(lambda: w.states.counts.renewals > renewals)
         assert w.states.counts.renewals == renewals + 1
+
+
+def test_nothing_is_kept_of_a_lease_that_outlived_its_node():
+    """Clusters that grow and shrink name each node anew; agents may renew while their node is deleted."""
+    states = RdmaNodeInformer(ClusterState(), None, Clock(), stale_s=60, namespace=NAMESPACE)
+
+    def lease(version: str) -> LeaseView:
+        return LeaseView(namespace=NAMESPACE, name="w1", holder="epoch.1", duration_s=180, version=version)
+
+    states.take_lease(Listed((lease("5"),)))
+    states.take_lease(Changed(lease("6")))
+    states.take_lease(Deleted(lease("7")))
+    assert not states._nodes
+    states.learn(W1, ())
+    states.take_lease(Changed(lease("8")))
+    states.take_lease(Deleted(lease("9")))
+    assert list(states._nodes) == [W1]
 
 
 async def test_node_that_publishes_too_often_is_taken_at_its_pace_and_others_are_not_kept_waiting():

@@ -364,6 +364,8 @@ class RdmaNodeInformer:
                 _log.info("node_leases_listed", leases=len(leases))
             case Changed(lease):
                 self._renewed(lease)
+            case Deleted(lease):
+                self._drop_if_nothing(NodeName(lease.name), self._nodes.get(NodeName(lease.name)))
 
     def _on_page(self, views: Iterable[RdmaNodeView]) -> None:
         for view in views:
@@ -415,8 +417,8 @@ class RdmaNodeInformer:
             entry.unreadable_reason = why
             self._state.lose(node, why)
 
-    def _drop_if_nothing(self, node: NodeName, entry: WatchedNode) -> None:
-        if not entry.exists():
+    def _drop_if_nothing(self, node: NodeName, entry: WatchedNode | None) -> None:
+        if entry is not None and not entry.exists():
             del self._nodes[node]
             self._state.forget(node)
 
