@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from extender.caches import scheduler_cache
 from extender.node_server import PF0, pf, report
 from extender.test_near_gpus import GPU, near, with_gpus
 from extender.world import World, until, world
-from k8s_rdma.core.types import Gang, GangApi
+from k8s_rdma.core.request import Request
+from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.pod_store import PendingPod, PodStore
 from k8s_rdma.wire.pod_spec import LABEL
 
 if TYPE_CHECKING:
@@ -276,3 +281,33 @@ async def test_gang_that_is_filtered_again_and_again_and_never_bound_lets_others
             assert await filtered(w, *GANG) == [["w1"]] * 4
             fitting = await w.fitting("other")
         assert fitting == ["w1"]
+
+
+class CountingApi:
+    """PodGroups of three pods, whatever their names."""
+
+    async def get_min_count(self, _gang: Gang) -> int:
+        return 3
+
+
+async def test_very_many_gangs_of_a_namespace_do_not_have_those_of_others_forgotten():
+    gangs = Gangs(api=CountingApi(), state=ClusterState(), pods=PodStore(), clock=lambda: 0.0)
+    await gangs.min_count(GANG_A)
+    for number in range(1_500):
+        await gangs.min_count(Gang(api=GangApi.COSCHEDULING, namespace="other", name=f"g{number}"))
+    assert gangs.member_count(GANG_A) == 3
+    assert len(gangs._min_counts) <= 1_000
+
+
+def test_very_many_pods_of_a_namespace_do_not_have_those_of_others_forgotten_on_their_way():
+    assumed = scheduler_cache(lambda: 0.0).assumed_pods
+
+    def pod(namespace: str, number: int) -> PendingPod:
+        uid = PodUid(f"{namespace}-{number}")
+        return PendingPod(uid=uid, namespace=namespace, name=uid, priority=0, request=Request(()))
+
+    assumed.assume(pod("default", 0), [NodeName("w1")])
+    for number in range(1_500):
+        assumed.assume(pod("other", number), [NodeName("w1")])
+    assert PodUid("default-0") in assumed._assumed
+    assert len(assumed._assumed) <= 1_000

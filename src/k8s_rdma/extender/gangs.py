@@ -9,10 +9,10 @@ filtered.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from k8s_rdma.core.types import Gang, PodUid
@@ -23,6 +23,7 @@ from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, Ap
 if TYPE_CHECKING:
     _Waiting = dict[PodUid, asyncio.Future[None]]
 
+T = TypeVar("T")
 ApiError = ApiRefusedError | ApiUnreachableError | ApiUncertainError
 
 _YOUNG_S = 10.0
@@ -82,8 +83,15 @@ class Gangs:
         self._min_counts[gang] = count, self.clock()
         self._min_counts.move_to_end(gang)
         if len(self._min_counts) > _MAX_KNOWN:
-            self._min_counts.popitem(last=False)
+            del self._min_counts[first_of_greediest(self._min_counts, lambda cached: cached.namespace)]
         return count
+
+
+def first_of_greediest(items: Iterable[T], namespace: Callable[[T], str]) -> T:
+    """The first item of the namespace that has most: what one has too much of costs no other."""
+    counts = Counter(map(namespace, items))
+    greediest = max(counts, key=counts.__getitem__)
+    return next(item for item in items if namespace(item) == greediest)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
-from k8s_rdma.extender.gangs import Gangs
+from k8s_rdma.extender.gangs import Gangs, first_of_greediest
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, addresses
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodRequestCache, PodStore
@@ -440,7 +440,7 @@ class AssumedPods:
 
     def _trim(self) -> None:
         if len(self._assumed) > _MOST_PODS:
-            self.forget(next(iter(self._assumed)))
+            self.forget(first_of_greediest(self._assumed, lambda uid: self._assumed[uid].pod.namespace))
 
     def _drop_over(self, now: float) -> None:
         self._drop(
