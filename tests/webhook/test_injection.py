@@ -67,6 +67,11 @@ def test_annotation_that_names_nothing_is_refused(annotations: dict[str, str], m
     assert injected(pod) == pod, "a pod without interfaces"
 
 
+def test_pod_without_containers_is_left_for_the_api_server_to_refuse():
+    pod = {**CASES[0].pod(), "spec": {"schedulerName": "mine", "containers": []}}
+    assert injected(pod) == pod
+
+
 def test_nothing_is_added_that_the_installation_has_not():
     alone = Injection(scheduler_name="", slot="", device_resources=())
     pod = CASES[0].pod()

@@ -171,7 +171,7 @@ class Injection:
             return set()
         with_devices = {container.name for _, container in _containers(pod) if self._has_devices(container)}
         if named is None:
-            return set() if with_devices else {pod.spec.containers[0].name}
+            return set() if with_devices else {container.name for container in pod.spec.containers[:1]}
         return named - with_devices
 
     def _has_devices(self, container: Container) -> bool:
