@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from k8s_rdma.core.types import PodUid
-from k8s_rdma.extender.pod_store import PodStore
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.pod_store import PodRequestCache, PodStore
 from k8s_rdma.kube.calls import decode_object
 from k8s_rdma.kube.objects import PodObject
+from k8s_rdma.wire.extender import Pod
 
 PODS = 4
 
@@ -66,7 +68,15 @@ def test_view_of_a_pod_with_very_many_amounts_takes_little_longer_than_to_decode
     view = decoded.view()
     assert time.process_time() - decoded_at < 10 * (decoded_at - began)
     assert view.demand is None
-    assert len(view.devices) == 10_000
+    assert view.devices == ()
+
+
+def test_pod_of_more_extended_resources_than_nodes_have_is_refused_and_not_remembered():
+    requests = PodRequestCache()
+    decoded = msgspec.json.decode(document(0, "", amounts(0)), type=Pod)
+    with pytest.raises(MalformedError, match="10000 extended resources are more than 64"):
+        requests.put(decoded, 0.0)
+    assert requests.get(PodUid("p0")) is None
 
 
 def test_bound_pod_keeps_the_labels_that_pods_have():

@@ -144,7 +144,7 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     try:
         return devices_of(spec)
-    except ValueError:  # no API server has such a pod
+    except ValueError:  # no API server has such a pod, or no node
         return ()
 
 

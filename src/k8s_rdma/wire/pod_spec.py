@@ -74,6 +74,8 @@ _HARMLESS_VOLUMES = frozenset(
 
 _MAX_PARTS = 256
 """Containers and amounts of a pod that are added up, at 10 us each; its owner may write 50,000."""
+_MAX_DEVICES = 64
+"""Extended resources of a pod, which are kept with each request for as long as it waits."""
 _SHARED_PARTS = 64
 """The limit for amounts that caches keep after their pods' end."""
 
@@ -157,9 +159,9 @@ def requested(spec: PodSpecDemand, resource: str) -> Fraction:
 def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     """The devices of extended resources that its containers have while it runs, by name.
 
-    ValueError for a malformed quantity. kubelet gives a container the devices in its limits, and passes an
-    init container's devices on to the containers after it. Its PodResources API lists only those containers
-    and restartable init containers.
+    ValueError for a malformed quantity, and for more resources than any node has. kubelet gives a container
+    the devices in its limits, and passes an init container's devices on to the containers after it. Its
+    PodResources API lists only those containers and restartable init containers.
     Source: `pkg/kubelet/cm/devicemanager/manager.go`, `pkg/kubelet/apis/podresources/server_v1.go`.
     """
     running = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
@@ -183,7 +185,11 @@ def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
         if "/" in name:  # devices are whole numbers, which cost a tenth
             amount = int(text) if text.isascii() and text.isdigit() else quantity(text)
             together[name] = together.get(name, 0) + amount
-    return tuple((name, int(amount)) for name, amount in sorted(together.items()) if amount >= 1)
+    found = tuple((name, int(amount)) for name, amount in sorted(together.items()) if amount >= 1)
+    if len(found) > _MAX_DEVICES:
+        msg = f"{len(found)} extended resources are more than {_MAX_DEVICES}"
+        raise ValueError(msg)
+    return found
 
 
 def _requested(spec: PodSpecDemand) -> ResourceDemand:
