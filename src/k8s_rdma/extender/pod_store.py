@@ -359,7 +359,7 @@ def _drop(index: dict[_Key, dict[PodUid, _PodRecord]], key: _Key, uid: PodUid) -
         index.pop(key, None)
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4096)
 def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """Share one object among all pods of an owner."""
     return dict(labels)

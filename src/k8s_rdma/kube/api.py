@@ -47,7 +47,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     annotations: those under this system's own keys only, unless all were asked for.
     version: `resourceVersion`, another one with every write. priority: 0 where admission set none.
     terminating: its deletion was requested. labels: what disruption budgets select it by; none of a pod that
-        is not bound, or has too many.
+        is not bound, has no annotation of this system, or too many labels.
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
         written, empty before. demand: what its resource requests add up to; None when it may take other
         things of its node as well, or has no annotation of this system. devices: the number of devices of

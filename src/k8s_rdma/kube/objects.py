@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _POD = ResourceDef("", "v1", "Pod")
 _OWN_PREFIX = "k8s-rdma.io/"
 _FINISHED = ("Succeeded", "Failed")
-_MAX_LABELS, _MAX_LABEL_CHARACTERS = 64, 4096
+_MAX_LABELS = 64
 _MAX_TERMS = 128
 """Terms of a budget: its owner may write 100,000. One with more selects no pod, see `_labels`."""
 
@@ -121,7 +121,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             version=meta.resourceVersion or "",
             priority=self.spec.priority or 0,
             terminating=meta.deletionTimestamp is not None,
-            labels=_labels(meta.labels) if bound and meta.labels else {},
+            labels=_labels(meta.labels) if bound and annotations and meta.labels else {},
             nominated=NodeName(status.nominatedNodeName) if status.nominatedNodeName else None,
             started=status.startTime or "",
             demand=demand_of(self.spec) if annotations else None,
@@ -137,8 +137,7 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
 
     No budget selects such a pod then, which costs its owner alone: if all did, others' pods would be evicted.
     """
-    characters = sum(map(len, labels)) + sum(map(len, labels.values()))
-    return labels if len(labels) <= _MAX_LABELS and characters <= _MAX_LABEL_CHARACTERS else {}
+    return labels if len(labels) <= _MAX_LABELS else {}
 
 
 def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
