@@ -65,6 +65,9 @@ _MAX_PODS = 10_000
 """The limit for cached requests. One takes ten times the memory of its text at worst, and pods' owners decide
 its length; bind reads forgotten ones from the API server."""
 
+_SHARED_LABELS = 16
+"""Pods with more have labels of their own: what is shared may outlive the pods, and labels may be long."""
+
 _NO_KEY = ""
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 _MAX_ENDED = 10_000
@@ -316,7 +319,7 @@ class PodStore(PodIndex):
             priority=pod.priority,
             started=pod.started,
             demand=pod.demand,
-            labels=_shared_labels(tuple(pod.labels.items())),
+            labels=_kept_labels(pod.labels),
         )
         self._set_node(pod.uid, node, record)
         if pod.terminating:
@@ -359,7 +362,11 @@ def _drop(index: dict[_Key, dict[PodUid, _PodRecord]], key: _Key, uid: PodUid) -
         index.pop(key, None)
 
 
-@lru_cache(maxsize=4096)
+def _kept_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    return labels if len(labels) > _SHARED_LABELS else _shared_labels(tuple(labels.items()))
+
+
+@lru_cache(maxsize=16_384)
 def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """Share one object among all pods of an owner."""
     return dict(labels)

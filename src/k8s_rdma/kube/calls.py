@@ -471,15 +471,16 @@ class _Page(NamedTuple):
 async def _page(http: httpx2.AsyncClient, path: str, query: Mapping[str, str], limit: int) -> _Page:
     """Read a page; one that gets too long is asked for again, with half as many objects."""
     while True:
-        content = bytearray()
+        chunks, length = [], 0
         async with http.stream("GET", path, params={**query, "limit": str(limit)}) as response:
             response.raise_for_status()
             async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > _PAGE_BYTES and limit > 1:
+                chunks.append(chunk)
+                length += len(chunk)
+                if length > _PAGE_BYTES and limit > 1:
                     break
             else:
-                return _Page(bytes(content), limit)
+                return _Page(b"".join(chunks), limit)
         limit //= 2
 
 

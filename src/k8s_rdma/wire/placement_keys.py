@@ -12,12 +12,12 @@ import binascii
 import hmac
 from base64 import b64encode
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from nacl.signing import SigningKey
 
@@ -32,9 +32,7 @@ SPKI_PREFIX = bytes.fromhex("302a300506032b6570032100")
 bytes."""
 
 _SIGNATURE_BYTES = 64
-_RECENT, _RECENT_BYTES = 256, 16_384
-"""Signatures that are kept, and the length of the messages that they are kept of: others write them, too."""
-
+_RECENT = 256
 _ID_DIGITS = 16
 
 
@@ -144,6 +142,7 @@ class PrivateKey:
     seed: bytes = field(repr=False)
     document_field: ClassVar[str] = PublicKey.document_field
     algorithm: ClassVar[str] = PublicKey.algorithm
+    _recent: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def verifier(self) -> PublicKey:
@@ -156,8 +155,11 @@ class PrivateKey:
         return self.verifier.id
 
     def sign(self, message: bytes) -> str:
-        """The signature, with the name of its key."""
-        return self.verifier.prefix + b64encode(self._sign(message)).decode()
+        """The signature, with the name of its key. It is kept: the watch shows it a moment after a bind."""
+        signature = self._recent[message] = self._sign(message)
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        return self.verifier.prefix + b64encode(signature).decode()
 
     def verify(self, message: bytes, signature: str) -> bool:
         """Report whether this pair signed it, as `PublicKey.verify` in a third of the time.
@@ -168,18 +170,11 @@ class PrivateKey:
         raw = self.verifier.signature_in(signature)
         if raw is None:
             return False
-        return hmac.compare_digest(self._sign(message), raw) or self.verifier.verifies(message, raw)
+        own = self._recent.get(message) or self._sign(message)
+        return hmac.compare_digest(own, raw) or self.verifier.verifies(message, raw)
 
     def _sign(self, message: bytes) -> bytes:
-        """Sign, once for a bind and the watch that shows it a moment later."""
-        return (self._recent if len(message) <= _RECENT_BYTES else self._sign_anew)(message)
-
-    def _sign_anew(self, message: bytes) -> bytes:
         return self._signing_key.sign(message).signature
-
-    @cached_property
-    def _recent(self) -> Callable[[bytes], bytes]:
-        return lru_cache(_RECENT)(self._sign_anew)
 
     @cached_property
     def _signing_key(self) -> SigningKey:
