@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cluster.real import Real
     from conftest import Record
 
-PODS, ROUNDS, PARALLEL = 1_000, 2, 16
+PODS, ROUNDS, PARALLEL = 1_000, 3, 16
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
 UNLIMITED = {"clientConnection": {"qps": 10_000, "burst": 10_000}}
 MB_S = 1_000
@@ -185,7 +185,7 @@ async def measure(
 
 
 async def measured(directory: Path, nodes: int) -> dict[str, Rate]:
-    """The best of the rounds, each way."""
+    """The median of the rounds, each way: of one whose watch begins late, only the last binds are timed."""
     rates: dict[str, list[Rate]] = {WITHOUT: [], EMPTY: [], WITH: []}
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(real(directory))
@@ -205,7 +205,9 @@ async def measured(directory: Path, nodes: int) -> dict[str, Rate]:
             for at, (way, (configuration, counted)) in enumerate(ways.items()):
                 await make_pods(http, f"pods-{number}-{at}", with_interface=way == WITH)
                 rates[way].append(await measure(plane, http, configuration, counted))
-    return {way: max(each, key=lambda rate: rate.pods_a_second) for way, each in rates.items()}
+    return {
+        way: sorted(found, key=lambda rate: rate.pods_a_second)[ROUNDS // 2] for way, found in rates.items()
+    }
 
 
 @pytest.mark.timeout(1_200)
