@@ -201,7 +201,7 @@ def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
 @pytest.mark.skipif(not KUBECTL, reason="needs kubectl on PATH, or in the folder K8S_RDMA_KUBE_BIN")
 def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert run.typed, run.shown
-    pods, refused, explained, mine, held, interfaces, sent, freed, typo, late, broken, mended, *_ = run.typed
+    pods, refused, explained, mine, interfaces, sent, held, freed, typo, late, broken, mended, *_ = run.typed
     assert re.search(r"^pod/fits-nowhere +0/1 +Pending ", pods, re.MULTILINE)
     assert re.search(r"^rdmanode.k8s-rdma.io/w2 +w2 +2 +126/128 +0.8/2Gb/s +\w+ +True ", pods, re.MULTILINE)
     assert "FailedScheduling" in refused
@@ -210,10 +210,10 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert "no eviction would help" in explained
     assert "pod/one-interface condition met" in mine
     assert re.search(r"^one-interface +1/1 +Running .* w2 ", mine, re.MULTILINE)
-    assert re.search(r"^w2 .* \d+ +default/one-interface +rdma0 +100 +200 +software ", held, re.MULTILINE)
     assert re.search(r"^rdma0@\S+ +UP +10\.56\.", interfaces, re.MULTILINE)
     [rate] = re.findall(r"([\d.]+) Mbits/sec +receiver", sent)
     assert 140 < float(rate) < 200
+    assert re.search(r"^w2 .* \d+ +default/one-interface +rdma0 +100 +200 +software ", held, re.MULTILINE)
     assert re.search(r"^w2 +w2 +2 +126/128 +0.8/2Gb/s ", freed, re.MULTILINE)
     assert "(rdma_interfaces_required[0].min_rate: unknown key; did you mean min_tx_rate?)" in typo
     assert re.search(r"^1 node: no: .*best PF has 400 Mb/s", late, re.MULTILINE)
