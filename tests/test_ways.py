@@ -1,4 +1,6 @@
-"""The five ways through the code, traced: how many files and functions one request passes, and how deep.
+"""The ways through the code, traced: how many files and functions one request passes, and how deep.
+
+Information, no ceiling.
 
 `scripts/run python -m pytest -q -s tests/test_ways.py` prints them. Three nodes, two interfaces; code of this
 package alone, without the stand-ins.
@@ -24,10 +26,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PACKAGE = str(Path(__file__).resolve().parent.parent / "src" / "k8s_rdma") + "/"
-
-MOST_FILES = {"filter": 24, "prioritize": 21, "bind": 33, "add": 33, "del": 16, "report": 10}
-MOST_FRAMES = {"filter": 13, "prioritize": 13, "bind": 18, "add": 11, "del": 10, "report": 10}
-"""What is there now; a ceiling, and no goal: filter and bind below 20 files, ADD below 28 and 12 frames."""
 
 
 @dataclass(slots=True)
@@ -73,15 +71,10 @@ def show(ways: dict[str, Way]) -> None:
     rows = [f"\n{'way':12}{'files':>7}{'functions':>11}{'depth':>7}"]
     rows += [f"{name:12}{len(way.files):7}{len(way.functions):11}{way.depth:7}" for name, way in ways.items()]
     sys.stdout.write("\n".join(rows) + "\n")
+    assert all(way.files for way in ways.values()), "a request was not traced: see Way.note"
 
 
-def check(ways: dict[str, Way]) -> None:
-    show(ways)
-    assert {name: sorted(way.files) for name, way in ways.items() if len(way.files) > MOST_FILES[name]} == {}
-    assert {name: way.depth for name, way in ways.items() if way.depth > MOST_FRAMES[name]} == {}
-
-
-def test_ways_of_the_scheduler_pass_few_files():
+def test_ways_of_the_scheduler_are_traced():
     ways = {name: Way() for name in ("filter", "prioritize", "bind")}
 
     async def scenario() -> None:
@@ -97,10 +90,10 @@ def test_ways_of_the_scheduler_pass_few_files():
                 assert not await cluster.bind("p", "w1")
 
     asyncio.run(scenario())
-    check(ways)
+    show(ways)
 
 
-def test_ways_of_the_runtime_pass_few_files(tmp_path: Path):
+def test_ways_of_the_runtime_are_traced(tmp_path: Path):
     ways = {name: Way() for name in ("add", "del", "report")}
     machine = Machine(tmp_path)
     reports = NodeReports(NodeName("w1"), epoch="e")
@@ -121,4 +114,4 @@ def test_ways_of_the_runtime_pass_few_files(tmp_path: Path):
             await machine.worker.run(lambda: reports.build(machine.kernel.observe(), node.ledger))
 
     asyncio.run(scenario())
-    check(ways)
+    show(ways)
