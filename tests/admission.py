@@ -101,6 +101,17 @@ def read_policy(found: Json, replaced: Mapping[str, str] | None = None) -> Polic
     )
 
 
+def evaluated(spec: Json, new: Json) -> Json:
+    """The variables of a policy's specification for an object that is created; none if it does not match."""
+    given = {"object": new, "oldObject": None, "request": {}, "params": None}
+    if not all(_value(_compiled(each["expression"]), given, {}) for each in spec.get("matchConditions", ())):
+        return {}
+    variables: Json = {}
+    for each in spec["variables"]:
+        variables[each["name"]] = _value(_compiled(each["expression"]), given, variables)
+    return variables
+
+
 def _message(validation: Json) -> str:
     return (
         validation["messageExpression"] if "messageExpression" in validation else repr(validation["message"])

@@ -11,6 +11,7 @@ Json = dict[str, Any]
 SCHEDULER = "rdma-scheduler"
 SLOT = "k8s-rdma.io/slot"
 MOUNT = "rdma-sriov/dev-infiniband-mount"
+PROGRAM = "kubectl.kubernetes.io/default-container"
 ASKS = {"rdma_interfaces_required": '[{"min_tx_rate": 300}]'}
 
 
@@ -116,6 +117,39 @@ CASES = (
         annotations={**ASKS, "k8s-rdma.io/containers": " logger , trainer"},
         spec=TWO,
         slots=("trainer", "logger"),
+    ),
+    Case(
+        name="the program that kubectl goes to, as Argo Workflows names it",
+        annotations={**ASKS, "k8s-rdma.io/nccl": "required", PROGRAM: "main"},
+        spec={"containers": [container("wait"), container("main")]},
+        slots=("main",),
+        nccl=("main",),
+    ),
+    Case(
+        name="the program, and another container by name",
+        annotations={**ASKS, PROGRAM: "logger", "k8s-rdma.io/containers": "trainer"},
+        spec=TWO,
+        slots=("trainer",),
+    ),
+    Case(
+        name="a program beside one with a slot of its own",
+        annotations={**ASKS, PROGRAM: "b"},
+        spec={"containers": [container("a", **limits(SLOT)), container("b")]},
+    ),
+    Case(
+        name="a program that is a sidecar",
+        annotations={**ASKS, PROGRAM: "proxy"},
+        spec=SIDECAR,
+        slots=("proxy",),
+    ),
+    Case(
+        name="a program that ends before the others start",
+        annotations={**ASKS, PROGRAM: "setup"},
+        spec=SIDECAR,
+        slots=("main",),
+    ),
+    Case(
+        name="a program that there is not", annotations={**ASKS, PROGRAM: "x"}, spec=TWO, slots=("trainer",)
     ),
     Case(name="no container", annotations={**ASKS, "k8s-rdma.io/containers": " "}, spec=TWO),
     Case(

@@ -76,3 +76,35 @@ def test_nothing_is_added_that_the_installation_has_not():
     alone = Injection(scheduler_name="", slot="", device_resources=())
     pod = CASES[0].pod()
     assert injected(pod, alone) == pod
+
+
+NAMED = [f"c{number}" for number in range(257)]
+
+
+def many(count: int) -> dict[str, Any]:
+    names = NAMED[:count]
+    annotations = {
+        "rdma_interfaces_required": "[{}]",
+        "k8s-rdma.io/containers": ",".join(names),
+        "k8s-rdma.io/nccl": "required",
+    }
+    return {
+        "metadata": {"annotations": annotations},
+        "spec": {"containers": [{"name": name} for name in names]},
+    }
+
+
+def test_answer_is_bounded_by_the_number_of_containers():
+    request = decode_review(review(many(256)))
+    assert len(encode_patch(request.uid, INJECTION.patch(request.object))) < 128 << 10
+    with pytest.raises(MalformedError) as refused:
+        INJECTION.patch(decode_review(review(many(257))).object)
+    assert refused.value.message == (
+        "spec.containers: 257 with the initContainers; a pod with interfaces has at most 256"
+    )
+
+
+def test_pod_without_interfaces_may_have_any_number_of_containers():
+    pod = many(257)
+    del pod["metadata"]["annotations"]["rdma_interfaces_required"]
+    assert injected(pod) == pod

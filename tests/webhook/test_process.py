@@ -114,7 +114,7 @@ async def test_what_is_no_review_changes_nothing(tmp_path: Path, issuer: Issuer)
         assert (await client.get("/inject")).status_code == 405
         assert (await client.post("/metrics")).status_code == 405
         assert (await client.post("/mutate", content=b"{}")).status_code == 404
-        assert (await client.post("/inject", content=b" " * (5 << 20))).status_code == 413
+        assert (await client.post("/inject", content=b" " * ((1 << 20) + 1))).status_code == 413
         assert "allowed" in await posted(client, CASES[0].pod())
         assert program.process.returncode is None
 

@@ -360,6 +360,14 @@ def test_pod_asks_by_claim_and_its_first_container_has_the_devices():
     assert "claims" not in other["resources"]
 
 
+def test_program_that_kubectl_goes_to_has_the_devices():
+    before = pod()
+    before["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "other"
+    main, other = changed(before)["spec"]["containers"]
+    assert "claims" not in main["resources"]
+    assert other["resources"] == {"claims": [{"name": "rdma"}]}
+
+
 def test_containers_that_the_annotation_names_have_the_devices():
     after = changed(pod(containers="other, first", memlock="1Gi", policy="same-pf"))
     assert after["metadata"]["annotations"] == {"k8s-rdma.io/memlock": "1Gi"}

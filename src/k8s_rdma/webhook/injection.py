@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.annotation import ANNOTATION, ANNOTATION_ALIAS, CONTAINERS_ANNOTATION, NCCL_ANNOTATION
+from k8s_rdma.wire.annotation import (
+    ANNOTATION,
+    ANNOTATION_ALIAS,
+    CONTAINERS_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
+    NCCL_ANNOTATION,
+)
 from k8s_rdma.wire.json import Buffer, decode, shown
 
 if TYPE_CHECKING:
@@ -131,6 +137,8 @@ def pointer(*parts: str | int) -> str:
 _NO_INTERFACES = re.compile(r"[ \t\n\r]*(?:\[[ \t\n\r]*\][ \t\n\r]*)?")
 _NCCL_VALUES = ("", "required")
 _NCCL_NET = {"name": "NCCL_NET", "value": "IB"}
+_MAX_CONTAINERS = 256
+"""Containers of a pod with interfaces. Each may have three operations in the patch, at ten times its size."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 """The name that the API server writes where a pod names none."""
 
@@ -152,6 +160,7 @@ class Injection:
         annotations = pod.metadata.annotations or {}
         if not _requests_interfaces(annotations) or pod.spec.node_name:
             return []
+        _require_few(pod.spec)
         patch = []
         if self.scheduler_name and (pod.spec.scheduler_name or _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
             patch.append(Operation("/spec/schedulerName", self.scheduler_name))
@@ -171,7 +180,7 @@ class Injection:
             return set()
         with_devices = {container.name for _, container in _containers(pod) if self._has_devices(container)}
         if named is None:
-            return set() if with_devices else {container.name for container in pod.spec.containers[:1]}
+            return set() if with_devices else _program(pod)
         return named - with_devices
 
     def _has_devices(self, container: Container) -> bool:
@@ -181,6 +190,14 @@ class Injection:
             return False
         requested = (resources.limits or {}).keys() | (resources.requests or {}).keys()
         return not requested.isdisjoint({self.slot, *self.device_resources})
+
+
+def _require_few(spec: PodSpec) -> None:
+    number = len(spec.containers) + len(spec.init_containers or ())
+    if number > _MAX_CONTAINERS:
+        _refuse(
+            f"spec.containers: {number} with the initContainers; a pod with interfaces has at most {_MAX_CONTAINERS}"
+        )
 
 
 def _requests_interfaces(annotations: Mapping[str, str]) -> bool:
@@ -194,17 +211,29 @@ def _named(pod: Pod) -> set[str] | None:
     if text is None:
         return None
     named = {name.strip() for name in text.split(",")} if text.strip() else set()
-    existing = [
-        container.name
-        for path, container in _containers(pod)
-        if not _is_init(path) or container.restart_policy == "Always"
-    ]
+    existing = _running(pod)
     for name in sorted(named.difference(existing)):
         _refuse(
             f"{CONTAINERS_ANNOTATION}: {shown(name)} is no container or sidecar of this pod; it has "
             f"{', '.join(existing)}"
         )
     return named
+
+
+def _program(pod: Pod) -> set[str]:
+    """Return the container that the pod names for kubectl, without such a name the first."""
+    running = _running(pod)
+    name = (pod.metadata.annotations or {}).get(DEFAULT_CONTAINER_ANNOTATION)
+    return {name} if name in running else set(running[:1])
+
+
+def _running(pod: Pod) -> list[str]:
+    """Return the names of regular containers, then those of sidecars."""
+    return [
+        container.name
+        for path, container in _containers(pod)
+        if not _is_init(path) or container.restart_policy == "Always"
+    ]
 
 
 def _requires_nccl(annotations: Mapping[str, str]) -> bool:

@@ -51,8 +51,12 @@ DEFAULT_PORT = 54007
 """The default port, next to those of the server and the device plugin."""
 
 SHUTDOWN_S = 5
-MAX_BODY_BYTES = 4 << 20
-"""The API server takes objects of 3 MiB (k8s.io/apiserver, `MaxRequestBodyBytes`)."""
+MAX_BODY_BYTES = 1 << 20
+"""Longer reviews are answered unread, as a review holds up all others for as long as it is read.
+
+A review is its pod and 2 KiB. Annotations have at most 256 KiB in all (k8s.io/apimachinery,
+`TotalAnnotationSizeLimitB`), and pods of 100 KiB are rare.
+"""
 
 INJECT_PATH = "/inject"
 INDEX = """\
@@ -137,7 +141,7 @@ class WebhookApp:
     def __init__(self, injection: Injection) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._injection = injection
-        self._bodies = Bodies(MAX_BODY_BYTES, bound="4 MiB")
+        self._bodies = Bodies(MAX_BODY_BYTES, bound="1 MiB")
         self._requests = Counter(
             "k8s_rdma_webhook_requests_total", "Reviews by outcome.", ("outcome",), registry=None
         )

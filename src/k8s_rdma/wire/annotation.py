@@ -322,6 +322,7 @@ __all__ = [
     "ANNOTATION",
     "ANNOTATION_ALIAS",
     "CONTAINERS_ANNOTATION",
+    "DEFAULT_CONTAINER_ANNOTATION",
     "KEYS",
     "MEMLOCK_ANNOTATION",
     "NCCL_ANNOTATION",
@@ -339,7 +340,10 @@ __all__ = [
 ]
 
 CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
-"""Names the containers that get device nodes, with commas between them; by default the first regular one."""
+"""Names the containers that get device nodes, with commas between them; by default the pod's program."""
+
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+"""Names the pod's program among its containers: for `kubectl logs` and `exec`, and here for device nodes."""
 
 NCCL_ANNOTATION = "k8s-rdma.io/nccl"
 """`required`: NCCL uses the pod's devices, and fails where it would use TCP."""

@@ -20,6 +20,7 @@ from k8s_rdma.wire.annotation import (
     ANNOTATION,
     ANNOTATION_ALIAS,
     CONTAINERS_ANNOTATION,
+    DEFAULT_CONTAINER_ANNOTATION,
     POLICY_ANNOTATION,
     TOPOLOGY_ANNOTATION,
     format_options,
@@ -291,7 +292,8 @@ def _warnings(request: Request, order: Sequence[int]) -> Iterator[str]:
 def with_claims(pod: Mapping[str, Any], templates: Sequence[ClaimTemplate], slot: str) -> dict[str, Any]:
     """Have a pod, or the pod in a template, ask by claims instead of by annotation.
 
-    The containers that `k8s-rdma.io/containers` names get the devices, by default the first. They lose their
+    The containers that `k8s-rdma.io/containers` names get the devices, by default the pod's
+    program (`kubectl.kubernetes.io/default-container`) or the first. They lose their
     request for the resource `slot`, by which containers of pods with the annotation get devices.
     MalformedError names what such a pod cannot have.
     """
@@ -321,11 +323,12 @@ def with_claims(pod: Mapping[str, Any], templates: Sequence[ClaimTemplate], slot
 
 def _device_containers(spec: Mapping[str, Any], annotations: Mapping[str, str]) -> list[dict[str, Any]]:
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    existing = {container.get("name"): container for container in containers}
     text = annotations.get(CONTAINERS_ANNOTATION)
     if text is None:
-        return containers[:1]
+        program = existing.get(annotations.get(DEFAULT_CONTAINER_ANNOTATION))
+        return containers[:1] if program is None else [program]
     names = [name.strip() for name in text.split(",") if name.strip()]
-    existing = {container.get("name"): container for container in containers}
     for name in names:
         if name not in existing:
             refuse(CONTAINERS_ANNOTATION, f"{name} is no container of this pod")
