@@ -114,6 +114,26 @@ def test_cap_changes_and_comes_back_with_the_end_of_its_annotation(machine: Mach
     run(machine, scene)
 
 
+def test_cap_of_the_class_holds_while_the_pod_runs_and_after_a_restart(machine: Machine) -> None:
+    async def scene(it: Capped) -> None:
+        store = it.node.ledger_store
+        [promise] = it.node.ledger.promises.values()
+        limited = tuple(replace(entry, class_cap_mbps=75_000) for entry in promise.interfaces)
+        store.promise(replace(promise, interfaces=limited))
+        for cap in (0, 80_000):
+            await it.want(f'{{"rdma0": {cap}}}')
+            assert it.programmed() == BASE
+            assert "is beyond the cap of the DeviceClass, 75000 Mb/s" in it.told()[-1].message
+            it.now += FIRST_RETRY_S
+        await it.want('{"rdma0": 75000}')
+        assert it.programmed() == [(60_000, 75_000), (10_000, 0)]
+
+    run(machine, scene)
+    with machine.running() as (node, _):
+        [promise] = node.ledger.promises.values()
+        assert [entry.class_cap_mbps for entry in promise.interfaces] == [75_000, 75_000]
+
+
 def test_owner_who_edits_without_end_takes_a_turn_of_the_worker_a_second(machine: Machine) -> None:
     """The worker serves all pods of the node, and each change is synced to the disk."""
 

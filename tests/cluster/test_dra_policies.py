@@ -78,11 +78,12 @@ async def test_claims_are_taken_and_refused_as_without_an_api_server(tmp_path: P
             said = await told(c, TEMPLATES, template(found))
             assert expected in said, (found, said)
             assert "k8s-rdma-claims" in said, (found, said)
-        old = template(devices(request(bandwidth="-10G")))
-        for version in ("v1beta1", "v1beta2"):
+        exact = request(bandwidth="-10G")
+        flat = {"name": exact["name"], **exact["exactly"]}
+        for version, asked in (("v1beta1", flat), ("v1beta2", exact)):
             path = f"/apis/resource.k8s.io/{version}"
             if (await c.http.get(path)).status_code == 200:
-                older = {**old, "apiVersion": f"resource.k8s.io/{version}"}
+                older = {**template(devices(asked)), "apiVersion": f"resource.k8s.io/{version}"}
                 assert "bandwidth -10G" in await told(c, TEMPLATES.replace(API, path), older)
 
 

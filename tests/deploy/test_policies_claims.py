@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission import policy
+from admission import document, policy
 from asked_annotations import VALUES
 from claim_cases import BAD, GOOD, HEAD, Json, claim, devices, request, template
 from k8s_rdma.errors import MalformedError
@@ -85,6 +85,18 @@ def test_other_classes_of_this_driver_are_checked_where_they_are_named():
     assert policy("claims").refusals(wrong) == []
     named = policy("claims", (("deviceClasses", "['rdma', 'rdma-fast']"),))
     assert named.refusals(wrong)
+
+
+@pytest.mark.parametrize("name", ["claims", "claims-order"])
+def test_claims_of_other_versions_are_judged_in_the_shape_that_the_expressions_read(name: str):
+    """A request of v1beta1 has no `exactly`: with all versions matched as they are, none of its requests is seen.
+
+    The API server converts what it matches as equivalent (ValidatingAdmissionPolicy v1, `matchPolicy`).
+    """
+    constraints = document(name)["spec"]["matchConstraints"]
+    assert constraints["matchPolicy"] == "Equivalent"
+    [rule] = constraints["resourceRules"]
+    assert rule["apiVersions"] == ["v1"]
 
 
 # Order

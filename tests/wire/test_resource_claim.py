@@ -82,6 +82,29 @@ def test_parameters_of_the_class_are_defaults() -> None:
     assert (entry.interface.options.vlan, entry.interface.options.mtu) == (7, 9000)
 
 
+def capped_by_class(cap: str, **of_claim: object) -> dict[str, Any]:
+    document = claim(interface("a", **of_claim))
+    head = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "maxTxRate": cap}
+    of_class = {"source": "FromClass", "opaque": {"driver": "rdma.k8s-rdma.io", "parameters": head}}
+    document["status"]["allocation"]["devices"]["config"][:0] = [of_class]
+    return document
+
+
+@pytest.mark.parametrize(("cap", "why"), [("0", "0 (no cap)"), (0, "0 (no cap)"), ("40G", "40000 Mb/s")])
+def test_cap_of_the_class_is_neither_removed_nor_raised_by_a_claim(cap: object, why: str) -> None:
+    with pytest.raises(MalformedError) as raised:
+        decode_prepare(prepare(capped_by_class("10G", maxTxRate=cap)), W1)
+    assert raised.value.message == (
+        f"claim default/c: request a.maxTxRate: {why} is beyond the cap of the DeviceClass, 10000 Mb/s"
+    )
+
+
+@pytest.mark.parametrize(("of_claim", "expected"), [({}, 10_000), ({"maxTxRate": "5G"}, 5_000)])
+def test_cap_of_the_class_is_the_default_and_may_be_lowered(of_claim: dict[str, Any], expected: int) -> None:
+    [entry] = decode_prepare(prepare(capped_by_class("10G", **of_claim)), W1).claim.interfaces
+    assert (entry.interface.max_tx_rate_mbps, entry.class_cap_mbps) == (expected, 10_000)
+
+
 def test_results_of_other_drivers_are_left_to_these() -> None:
     document = claim(interface("a"))
     document["status"]["allocation"]["devices"]["results"].append(

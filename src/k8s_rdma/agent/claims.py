@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 import structlog
 
-from k8s_rdma.agent.cni.pod_request import memlock_of_pod
+from k8s_rdma.agent.claim_policy import ClaimPolicy, RequestedClaim
 from k8s_rdma.agent.cni.service import elapsed_ms
 from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
@@ -39,7 +39,6 @@ from k8s_rdma.core.ledger import (
     PromisedInterface,
 )
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, PodUid, enforcer_of
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
@@ -62,7 +61,7 @@ from k8s_rdma.wire.claims import (
     encode_line,
 )
 from k8s_rdma.wire.node_report import enforced_rates
-from k8s_rdma.wire.resource_claim import decode_prepare, read_allocation, reservation_mbps
+from k8s_rdma.wire.resource_claim import read_allocation, reservation_mbps
 
 if TYPE_CHECKING:
     import socket
@@ -106,6 +105,7 @@ class ClaimCommands:
         self._specs = specs
         self._delete = delete
         self._pods = pods
+        self._policy = ClaimPolicy(node, pods)
         self._ended = 0
         self._change = asyncio.Condition()
         self._pending: dict[ClaimUid, list[PendingPrepare]] = {}
@@ -120,15 +120,16 @@ class ClaimCommands:
         still_waiting: reports whether the caller still waits; nothing is promised to one that has given up,
             nor once the claim was unprepared.
         """
-        claim = self._promised_before(question) or self._permitted(question)
+        claim = self._promised_before(question) or self._policy.read(question)
         pending = PendingPrepare(still_waiting)
-        self._pending.setdefault(claim.uid, []).append(pending)
+        uid = ClaimUid(question.claim.uid)
+        self._pending.setdefault(uid, []).append(pending)
         try:
             promise = await self._promised(claim, question.wait_s, pending)
         finally:
-            self._pending[claim.uid].remove(pending)
-            if not self._pending[claim.uid]:
-                del self._pending[claim.uid]
+            self._pending[uid].remove(pending)
+            if not self._pending[uid]:
+                del self._pending[uid]
         return prepared_devices(promise, self._node.name)
 
     async def end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
@@ -159,13 +160,14 @@ class ClaimCommands:
         (Kubernetes 1.36, pkg/kubelet/cm/dra/manager.go). K8sRdmaError (`CONFLICT`) while the former pod has
         interfaces, and when nothing is promised to it; after any error the former promise stands.
         """
-        claim = self._permitted(question)
-        promise = await self._worker.run(self._hand_over, claim, former)
+        requested = self._policy.read(question)
+        promise = await self._worker.run(self._hand_over, requested, former)
         await self._announce_end()
         return prepared_devices(promise, self._node.name)
 
-    def _hand_over(self, claim: AllocatedClaim, former: PodUid) -> ClaimPromise:
+    def _hand_over(self, requested: RequestedClaim, former: PodUid) -> ClaimPromise:
         """Judge and promise on the worker's thread: at no time does the claim have no promise, or two."""
+        claim = self._policy.permit(requested)
         promise = self._node.ledger.promises.get(claim.uid)
         if promise is None or claim.uid in self._unpreparing:
             msg = f"claim {claim.namespace}/{claim.name} is not prepared, or being unprepared"
@@ -251,32 +253,16 @@ class ClaimCommands:
         )
         return replace(claim, consumers=allocation.consumers) if same else None
 
-    def _permitted(self, question: Prepare) -> AllocatedClaim:
-        """Read the claim, as far as its namespace's policy permits it beside what its pod has already."""
-        claim, annotations = decode_prepare(question, self._node.name)
-        policies = self._pods.policy.policies()
-        other_interfaces = self._node.ledger.without_promise(claim.uid).promised_to(claim.pod.uid)
-        requested = Request(
-            (
-                *(entry.interface for entry in claim.interfaces),
-                *(interface.placed.as_request() for interface in other_interfaces),
-            )
-        )
-        permitted = policies.permit(claim.namespace, requested).interfaces[: len(claim.interfaces)]
-        policy = policies.policy_for(claim.namespace)
-        memlock, required = memlock_of_pod(annotations, policy, self._pods.policy.memlock)
-        interfaces = tuple(
-            replace(entry, interface=interface)
-            for entry, interface in zip(claim.interfaces, permitted, strict=True)
-        )
-        return replace(claim, interfaces=interfaces, memlock=memlock, memlock_required=required)
-
-    async def _promised(self, claim: AllocatedClaim, wait_s: float, pending: PendingPrepare) -> ClaimPromise:
+    async def _promised(
+        self, requested: AllocatedClaim | RequestedClaim, wait_s: float, pending: PendingPrepare
+    ) -> ClaimPromise:
+        """Promise a claim, or wait. requested: permitted already where it was promised before."""
+        claim = requested.claim if isinstance(requested, RequestedClaim) else requested
         deadline_s, scan = time.monotonic() + wait_s, True
         while True:
             ended, may_end = self._ended, self._may_end(claim.pod)
             try:
-                promise = await self._worker.run(partial(self._promise, claim, pending, scan=scan))
+                promise = await self._worker.run(partial(self._promise, requested, pending, scan=scan))
                 if not isinstance(promise, Rejection):
                     return promise
                 failure = rejected(promise, claim.pod)
@@ -309,9 +295,10 @@ class ClaimCommands:
         return bool(self._unpreparing) or not pods <= self._pods.cluster.lasting_pods()
 
     def _promise(
-        self, claim: AllocatedClaim, pending: PendingPrepare, *, scan: bool
+        self, requested: AllocatedClaim | RequestedClaim, pending: PendingPrepare, *, scan: bool
     ) -> ClaimPromise | Rejection:
-        """Promise and describe, on the worker's thread, unless that is of no use any more."""
+        """Judge, promise and describe, on the worker's thread, unless that is of no use any more."""
+        claim = self._policy.permit(requested) if isinstance(requested, RequestedClaim) else requested
         if pending.cancelled or not pending.still_waiting():
             msg = f"claim {claim.namespace}/{claim.name}: kubelet does not wait for it any more"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)

@@ -134,12 +134,16 @@ def claim_pfs(hardware: Hardware) -> dict[str, PfState]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedInterface:
-    """A result of a claim's allocation: an interface on a PF. request, device, share_id: as promised."""
+    """A result of a claim's allocation: an interface on a PF.
+
+    request, device, share_id, class_cap_mbps: as promised.
+    """
 
     request: str
     device: str
     share_id: str
     interface: InterfaceRequest
+    class_cap_mbps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +164,14 @@ class AllocatedClaim:
     consumers: frozenset[PodUid] = frozenset()
 
 
+def beyond_class_cap(cap_mbps: int, class_cap_mbps: int) -> str:
+    """Describe how a cap goes beyond the DeviceClass's; empty if it does not. Both in Mb/s, 0 for none."""
+    if not class_cap_mbps or 0 < cap_mbps <= class_cap_mbps:
+        return ""
+    found = f"{cap_mbps} Mb/s" if cap_mbps else "0 (no cap)"
+    return f"{found} is beyond the cap of the DeviceClass, {class_cap_mbps} Mb/s"
+
+
 def claim_of(promise: ClaimPromise) -> AllocatedClaim:
     """The claim that a promise was made for."""
     return AllocatedClaim(
@@ -174,6 +186,7 @@ def claim_of(promise: ClaimPromise) -> AllocatedClaim:
                 device=interface.device,
                 share_id=interface.share_id,
                 interface=interface.placed.as_request(),
+                class_cap_mbps=interface.class_cap_mbps,
             )
             for interface in promise.interfaces
         ),
@@ -353,6 +366,7 @@ def _promised(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> Promis
         pci=vf.pci,
         placed=place,
         rdma_device=vf.rdma_device or "",
+        class_cap_mbps=entry.class_cap_mbps,
     )
 
 

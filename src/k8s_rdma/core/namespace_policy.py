@@ -173,10 +173,8 @@ class NamespacePolicies:
         """
         if not request:
             return request
+        self.permit_number(namespace, len(request.interfaces))
         policy = self.policy_for(namespace)
-        limit, number = policy.max_interfaces, len(request.interfaces)
-        if limit is not None and number > limit:
-            _refuse(namespace, policy, f"{number} interfaces", f"at most {limit} for a pod")
         limit, amount = policy.max_memlock, request.memlock or 0
         if limit is not None and amount > limit:
             _refuse(namespace, policy, f"memlock {format_memlock(amount)}", f"at most {limit} bytes")
@@ -195,6 +193,12 @@ class NamespacePolicies:
             request,
             interfaces=tuple(narrowed[id(interface)] for interface in request.interfaces),
         )
+
+    def permit_number(self, namespace: str, number: int) -> None:
+        """Refuse a number of interfaces that a pod may not have, counted over all its ways; as `permit`."""
+        policy = self.policy_for(namespace)
+        if policy.max_interfaces is not None and number > policy.max_interfaces:
+            _refuse(namespace, policy, f"{number} interfaces", f"at most {policy.max_interfaces} for a pod")
 
     def permit_caps(self, namespace: str, caps: Mapping[str, int]) -> None:
         """Refuse other caps of a running pod, by interface, that its namespace may not have; as `permit`."""

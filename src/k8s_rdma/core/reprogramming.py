@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import used_for, used_locally
+from k8s_rdma.core.claims import beyond_class_cap
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PromisedInterface, RateChange, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
@@ -111,9 +112,11 @@ def caps_by_vf(
     """Map a pod's interfaces by ResourceClaim to the caps that they should have, Mb/s.
 
     promised: by the pod's claims, with the caps for those that `caps` does not name.
-    MalformedError names an interface that the pod does not have by claim.
+    MalformedError names an interface that the pod does not have by claim, or (`NOT_ALLOWED`) whose cap would
+    go beyond that of its DeviceClass.
     """
-    base = {interface.vf: interface.placed.max_tx_rate_mbps for interface in promised}
+    by_vf = {interface.vf: interface for interface in promised}
+    base = {vf: interface.placed.max_tx_rate_mbps for vf, interface in by_vf.items()}
     claimed = {
         interface.ifname: interface.vf
         for receipt in receipts
@@ -124,6 +127,8 @@ def caps_by_vf(
         if name not in claimed:
             names = ", ".join(claimed) or "none"
             raise MalformedError(f"{name}: the pod has no such interface by ResourceClaim; it has {names}")
+        if why := beyond_class_cap(caps[name], by_vf[claimed[name]].class_cap_mbps):
+            raise MalformedError(f"interface {name}: {why}", reason=Reason.NOT_ALLOWED)
     return {vf: caps.get(name, base[vf]) for name, vf in claimed.items()}
 
 

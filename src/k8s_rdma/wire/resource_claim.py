@@ -8,7 +8,8 @@ The opaque parameters of a request are an `InterfaceConfig`:
     {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "maxTxRate": "40G", "name": "rdma0"}
 
 `maxTxRate` is a quantity in bits per second, `enforce` as in the annotation, and so are the options, in
-camelCase. Parameters of a DeviceClass are defaults.
+camelCase. Parameters of a DeviceClass are defaults; but its `maxTxRate` is the operator's limit, which a
+claim may lower, and neither raise nor remove.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface
+from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, beyond_class_cap
 from k8s_rdma.core.ledger import ClaimUid, Pod
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriver
@@ -50,6 +51,9 @@ CONFIG_KEYS = {
 claim say what the others do."""
 _HEAD, _CAP, _ENFORCE = ("apiVersion", "kind"), "maxTxRate", "enforce"
 _UNIQUE = ("name", "mac", "guid")
+_FROM_CLASS = "FromClass"
+"""The source of a DeviceClass's parameters in an allocation (`AllocationConfigSourceClass`)."""
+
 UID = re.compile(r"[a-z0-9]([-a-z0-9]{0,62}[a-z0-9])?")
 """UIDs name files."""
 
@@ -109,6 +113,7 @@ class _Opaque(msgspec.Struct, frozen=True):
 
 
 class _Config(msgspec.Struct, frozen=True):
+    source: str = ""
     requests: tuple[str, ...] | None = None
     opaque: _Opaque | None = None
 
@@ -304,15 +309,22 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
             _refuse(path, "adminAccess reserves nothing, and an interface needs a VF")
         bandwidth = _consumed(result, requested, path)
         values: dict[str, object] = {}
+        class_values: dict[str, object] = {}
         for parameters in configs:
             if parameters.applies_to(result.request):
                 values |= parameters.values
+                class_values |= parameters.values if parameters.of_class else {}
+        path = f"{subject}: request {result.request}"
+        interface, class_cap = _interface(values, bandwidth, path), _cap_of(class_values, path)
+        if why := beyond_class_cap(interface.max_tx_rate_mbps, class_cap):
+            _refuse(f"{path}.{_CAP}", why)
         interfaces.append(
             ClaimedInterface(
                 request=result.request,
                 device=result.device,
                 share_id=result.share_id or "",
-                interface=_interface(values, bandwidth, f"{subject}: request {result.request}"),
+                interface=interface,
+                class_cap_mbps=class_cap,
             )
         )
     _require_unique(interfaces, subject)
@@ -385,10 +397,11 @@ def _amount(value: str | int, path: str) -> Fraction:
 
 
 class _Parameters(NamedTuple):
-    """Parameters for these requests; without any, for all."""
+    """Parameters for these requests; without any, for all. of_class: whether a DeviceClass has them."""
 
     requests: tuple[str, ...]
     values: Mapping[str, object]
+    of_class: bool
 
     def applies_to(self, request: str) -> bool:
         """Report whether they are for a request, or for one with this alternative."""
@@ -401,6 +414,7 @@ def _configs(configs: Iterable[_Config], subject: str) -> list[_Parameters]:
         _Parameters(
             config.requests or (),
             _parameters(bytes(config.opaque.parameters), f"{subject}: config[{index}].opaque.parameters"),
+            config.source == _FROM_CLASS,
         )
         for index, config in enumerate(configs)
         if config.opaque is not None and config.opaque.driver == DRIVER
@@ -438,7 +452,7 @@ def _interface(values: Mapping[str, object], bandwidth: _Bandwidth, path: str) -
     except MalformedError as error:  # it names the annotation's keys
         message = re.sub("|".join(_SPELLED), lambda key: _SPELLED[key[0]], error.message)
         raise MalformedError(message, reason=error.reason) from error
-    cap = _cap(values[_CAP], f"{path}.{_CAP}") if _CAP in values else 0
+    cap = _cap_of(values, path)
     if 0 < cap < bandwidth.requested_mbps:
         why = f"{cap} Mb/s is below the bandwidth of its request, {bandwidth.requested_mbps} Mb/s"
         refuse(f"{path}.{_CAP}", why)
@@ -454,6 +468,10 @@ def _interface(values: Mapping[str, object], bandwidth: _Bandwidth, path: str) -
 
 def _no_selector(_document: Object, path: str, _keys: tuple[str, ...]) -> Mapping[str, Any]:
     refuse(path, "is an object")
+
+
+def _cap_of(values: Mapping[str, object], path: str) -> int:
+    return _cap(values[_CAP], f"{path}.{_CAP}") if _CAP in values else 0
 
 
 def _cap(value: object, path: str) -> int:

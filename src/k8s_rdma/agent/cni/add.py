@@ -36,6 +36,7 @@ from k8s_rdma.agent.node import Node, Sandbox, Worker, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface, Receipt
+from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
@@ -150,6 +151,7 @@ class AddCommand:
         receipts = self._node.ledger.of_pod(call.pod.uid)
         pod_request = pod_request.latest(self._cluster.placements().get(call.pod.uid), receipts)
         pod_request = pod_request.permitted(policies, call.pod.namespace)
+        has_request = bool(pod_request.request)
         if pod_request.ignored:
             _log.warning("placement_ignored", pod=call.pod.full_name, why=pod_request.ignored)
         devices = await self._devices_of(call, pod_request)
@@ -175,7 +177,10 @@ class AddCommand:
                 call.allow_nothing()
                 return None
             self._require(sandbox, part)
-            receipt = await self._prepare(call, sandbox, part)
+            limited = LimitedPod(
+                pod=call.pod, annotated=pod_request.annotated, policies=policies, by_annotation=has_request
+            )
+            receipt = await self._prepare(call, sandbox, part, limited)
             return await self._attach(call, receipt, part)
 
     async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
@@ -255,7 +260,9 @@ class AddCommand:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
-    async def _prepare(self, call: AddCall, sandbox: Sandbox, part: PodRequest) -> Receipt:
+    async def _prepare(
+        self, call: AddCall, sandbox: Sandbox, part: PodRequest, limited: LimitedPod
+    ) -> Receipt:
         """Choose VFs and record them on disk, in place of the pod's VFs in sandboxes that no longer exist."""
         if part.annotated and part.promised is None:
             await self._cluster.wait_listed()
@@ -263,15 +270,16 @@ class AddCommand:
             inherited = await self._stale_sandboxes.end(sandbox, locks, call.plugins)
             _require_waiting(call)
             self._node.placements = self._cluster.placements()
-            receipt = await self._worker.run(self._prepare_node, sandbox, part, inherited)
+            receipt = await self._worker.run(self._prepare_node, sandbox, part, inherited, limited)
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
         return receipt
 
     def _prepare_node(
-        self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment]
+        self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment], limited: LimitedPod
     ) -> Receipt | Rejection:
         """Choose and record; first remove CDI files by which the pod's slots name another pod's devices."""
+        limited.require(len(self._node.ledger.promised_to(sandbox.pod.uid)))
         self._device_specs.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
@@ -315,6 +323,28 @@ class AddCommand:
             if promised != pfs:
                 why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(pfs)}"
                 self._cluster.placed_anew(receipt.pod, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedPod:
+    """A pod whose interfaces by annotation and by claims count together.
+
+    annotated: the number of those by annotation or exclusive devices. by_annotation: whether any are by
+        annotation; claims alone were counted when they were prepared, and their promise stands.
+    """
+
+    pod: Pod
+    annotated: int
+    by_annotation: bool
+    policies: NamespacePolicies
+
+    def require(self, promised: int) -> None:
+        """Raise MalformedError (`NOT_ALLOWED`) for more interfaces than the namespace's pods may have.
+
+        promised: the number of interfaces that the pod has by claims now.
+        """
+        if self.by_annotation or (self.annotated and promised):
+            self.policies.permit_number(self.pod.namespace, self.annotated + promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -532,6 +532,13 @@ def read_pod_request(
     return found
 
 
+def requested_interfaces(
+    annotations: Mapping[str, str], *, uid: PodUid, node: NodeName, policy: Policy
+) -> tuple[InterfaceRequest, ...]:
+    """Read the interfaces that a pod's annotations ask for, placed or not; MalformedError as above."""
+    return _read(annotations, uid, node, policy).request.interfaces
+
+
 def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: Policy) -> PodRequest:
     promised, ignored, name = None, "", request_name(annotations)
     if text := annotations.get(PLACEMENT_ANNOTATION):
