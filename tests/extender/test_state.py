@@ -159,6 +159,55 @@ def test_larger_of_two_reservations_counts_until_the_node_has_programmed_the_lat
     assert used(state) == Used(1, mbps)
 
 
+def cut_and_programmed() -> ClusterState:
+    """A pod whose node programmed a cut, so that another was promised the room that it made."""
+    state = ClusterState()
+    state.bound(W1, P, reservation(90_000))
+    state.observe(W1, programmed(0, 90_000), 1.0)
+    state.bound(W1, P, changed(1, 10_000, 90_000))
+    state.observe(W1, programmed(1, 10_000), 2.0)
+    state.bound(W1, Q, reservation(80_000))
+    assert used(state) == Used(2, 90_000)
+    return state
+
+
+def test_programmed_cut_stays_when_the_report_no_longer_holds_the_pod():
+    state = cut_and_programmed()
+    state.observe(W1, facts(), 3.0)  # its sandbox ended, and another may be made
+    state.on_delete(P, ended_at=4.0)
+    assert used(state) == Used(2, 90_000)
+    state.observe(W1, facts(), 3.5)
+    assert used(state) == Used(2, 90_000)
+    assert state.programmed(W1, P) == 1
+    state.observe(W1, facts(), 5.0)
+    assert used(state) == Used(1, 80_000)
+
+
+def test_programmed_cut_stays_when_the_node_is_made_anew():
+    state = cut_and_programmed()
+    state.forget(W1)
+    state.observe(W1, facts(), 3.0)
+    assert used(state) == Used(2, 90_000)
+
+
+def test_programmed_cut_stays_when_it_was_reported_before_the_pod_was_seen_with_it():
+    state = ClusterState()
+    state.bound(W1, P, reservation(90_000))
+    state.observe(W1, programmed(1, 10_000), 1.0)
+    state.observe(W1, facts(), 2.0)
+    state.bound(W1, P, changed(1, 10_000, 90_000))
+    assert used(state) == Used(1, 10_000)
+
+
+def test_larger_reservation_counts_again_when_the_node_reports_an_earlier_generation_again():
+    state = cut_and_programmed()
+    state.observe(W1, facts(), 3.0)
+    state.observe(W1, programmed(0, 90_000), 4.0)
+    assert used(state) == Used(2, 170_000)
+    state.observe(W1, facts(), 5.0)
+    assert used(state) == Used(2, 170_000)
+
+
 def test_pod_that_its_agent_placed_on_another_pf_counts_on_both_while_its_rates_change():
     state = ClusterState()
     state.bound(W1, P, changed(1, 3_000, 5_000))

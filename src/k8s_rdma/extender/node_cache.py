@@ -7,7 +7,7 @@ What is used on a node is the one rule of `core.allocation`; this module only ke
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
@@ -19,8 +19,9 @@ from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.offers import Headroom
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
 from k8s_rdma.core.request import PfPolicy
-from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PodUid
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
+from k8s_rdma.extender.promised_addresses import PromisedAddresses
 from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 
 if TYPE_CHECKING:
@@ -36,48 +37,6 @@ if TYPE_CHECKING:
     PodUse: TypeAlias = tuple[PodUid, str, Interfaces]
     OnUse: TypeAlias = Callable[[NodeName, list[PodUse]], None]
     OnFailure: TypeAlias = Callable[[Exception, NodeName], str]
-
-
-class PromisedAddresses:
-    """The addresses of reservations: who has been promised which, by node and pod."""
-
-    def __init__(self) -> None:
-        self._by_pod: dict[tuple[NodeName, PodUid], tuple[str, ...]] = {}
-        self._holders: dict[str, dict[tuple[NodeName, PodUid], None]] = {}
-
-    def hold(self, node: NodeName, uid: PodUid, interfaces: Interfaces) -> None:
-        """Hold the addresses that the pod's promise on the node asks for, and no others."""
-        self.release(node, uid)
-        options = [interface.options for interface in interfaces if interface.options is not NO_OPTIONS]
-        found = tuple(address for option in options for address in addresses(option)) if options else ()
-        if found:
-            self._by_pod[node, uid] = found
-        for address in found:
-            self._holders.setdefault(address, {})[node, uid] = None
-
-    def release(self, node: NodeName, uid: PodUid) -> bool:
-        """The pod was promised nothing there any more; whether it had any address."""
-        found = self._by_pod.pop((node, uid), ())
-        for address in found:
-            holders = self._holders[address]
-            holders.pop((node, uid), None)
-            if not holders:
-                del self._holders[address]
-        return bool(found)
-
-    def addresses_of(self, node: NodeName, uid: PodUid) -> tuple[str, ...]:
-        """Return the addresses that the pod was promised on the node."""
-        return self._by_pod.get((node, uid), ())
-
-    def holders(self, address: str) -> Iterable[tuple[NodeName, PodUid]]:
-        """The pods that were promised the address, with their nodes."""
-        return self._holders.get(address, ())
-
-
-def addresses(options: InterfaceOptions) -> Iterator[str]:
-    """The addresses that an interface asks for."""
-    if options is not NO_OPTIONS:
-        yield from filter(None, (options.mac, options.guid))
 
 
 _NOTHING_HELD: Mapping[PodUid, Interfaces] = MappingProxyType({})
@@ -168,15 +127,34 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return (self.interfaces, self.generation, self.pod) == counted
 
 
-@dataclass(slots=True)
 class _Node:
     """spoiled: facts that nothing may be decided by, for the reason `why`."""
 
-    facts: NodeFacts | None = None
-    spoiled: NodeFacts | None = None
-    why: str = ""
-    requested_at: float = float("-inf")
-    reservations: dict[PodUid, Reservation] = field(default_factory=dict)
+    __slots__ = ("_facts", "_programmed", "requested_at", "reservations", "spoiled", "why")
+
+    def __init__(
+        self, facts: NodeFacts | None = None, reservations: dict[PodUid, Reservation] | None = None
+    ) -> None:
+        self._facts = facts
+        self._programmed: dict[PodUid, int] = {}
+        self.reservations = {} if reservations is None else reservations
+        self.requested_at = float("-inf")
+        self.spoiled: NodeFacts | None = None
+        self.why = ""
+
+    @property
+    def facts(self) -> NodeFacts | None:
+        """The last report."""
+        return self._facts
+
+    @facts.setter
+    def facts(self, facts: NodeFacts | None) -> None:
+        """Replace the last report; what it said of rates stays true of pods that the next one does not hold.
+
+        Others may have been promised the room that a programmed cut made.
+        """
+        self._programmed = {uid: found for uid in self.reservations if (found := self.programmed(uid))}
+        self._facts = facts
 
     def used(
         self, excluded: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
@@ -203,17 +181,19 @@ class _Node:
         )
 
     def programmed(self, uid: PodUid) -> int:
-        """The generation of a pod's rates that the last report says to be programmed."""
-        return self.facts.generations.get(uid, 0) if self.facts else 0
+        """The generation of a pod's rates that the last report on it says to be programmed."""
+        if self._facts and uid in self._facts.reported:
+            return self._facts.generations.get(uid, 0)
+        return self._programmed.get(uid, 0)
 
     def _reported(self, facts: NodeFacts) -> Mapping[PodUid, Interfaces]:
         """The report on pods, but for those whose last change of rates it does not show yet."""
         changing = {
             uid
             for uid, reservation in self.reservations.items()
-            if reservation.generation > facts.generations.get(uid, 0)
+            if uid in facts.reported and reservation.generation > self.programmed(uid)
         }
-        if changing.isdisjoint(facts.reported):
+        if not changing:
             return facts.reported
         return {uid: interfaces for uid, interfaces in facts.reported.items() if uid not in changing}
 
@@ -514,7 +494,7 @@ class ClusterState:
         return entry.reservations if entry else {}
 
     def programmed(self, node: NodeName, uid: PodUid) -> int:
-        """Return the generation of the pod's rates that the node's last report says to be programmed."""
+        """Return the generation of the pod's rates that the node last reported to be programmed."""
         entry = self._nodes.get(node)
         return entry.programmed(uid) if entry else 0
 

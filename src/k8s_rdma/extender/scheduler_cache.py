@@ -23,9 +23,10 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Gangs, first_of_greediest
-from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, addresses
+from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodRequestCache, PodStore
+from k8s_rdma.extender.promised_addresses import addresses
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
