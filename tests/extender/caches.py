@@ -14,6 +14,8 @@ from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from k8s_rdma.extender.settled_pods import SettledPods
+
 
 def scheduler_cache(
     clock: Callable[[], float],
@@ -22,6 +24,7 @@ def scheduler_cache(
     requests: PodRequestCache | None = None,
     requeuer: Requeuer | None = None,
     keys: KeySource = UNSIGNED,
+    settled: SettledPods | None = None,
     **settings: Any,
 ) -> SchedulerCache:
     """Without an API server."""
@@ -34,4 +37,5 @@ def scheduler_cache(
         api=None,
         clock=clock,
         keys=keys,
+        settled=settled,
     )

@@ -56,7 +56,8 @@ class FaultyApi:
     pod fail. touchable: whether pods may be touched (else 403); labelled: whether pods may be labelled.
     untouched: that many touches fail. writing: binds wait for it before they are handed on. answering,
     reading: binds wait before they are answered, reads of a pod before they are. started, begun: binds that
-    began, and an event for the first. watching: cleared to hold back the lists of pods. budgets_refused: so
+    began, and an event for the first. watching: cleared to hold back the lists of pods; streaming: their
+    events, too. budgets_refused: so
     are disruption budgets (403), each watch of them after its next event. pod_groups_refused: they may not
     be read (403).
     """
@@ -77,6 +78,7 @@ class FaultyApi:
     answering: asyncio.Event = field(default_factory=open_gate)
     reading: asyncio.Event = field(default_factory=open_gate)
     watching: asyncio.Event = field(default_factory=open_gate)
+    streaming: asyncio.Event = field(default_factory=open_gate)
     budgets_refused: bool = False
     pod_groups_refused: bool = False
     pod_group_reads: int = 0
@@ -169,6 +171,7 @@ class FaultyApi:
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         await self.watching.wait()
         async for event in self.real.follow_pods():
+            await self.streaming.wait()
             yield event
 
     async def follow_budgets(self) -> AsyncIterator[Event[BudgetView]]:

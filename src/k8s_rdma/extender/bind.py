@@ -34,6 +34,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.extender.decision_log import (
     BOUND,
     REFUSED,
+    SETTLED,
     STARTING,
     STARTING_MESSAGE,
     DecisionLog,
@@ -70,6 +71,7 @@ NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
 _NOT_READY = Refusal(STARTING_MESSAGE, STARTING)
 
 _CONFLICT = 409
+_NOT_FOUND = 404
 _READ_AGAIN_S = 5.0
 _POLL_S = 0.05
 _SHOWN_PODS = 3
@@ -82,9 +84,10 @@ _log = structlog.get_logger()
 class BindingWriter:
     """The writes; an async context manager that owns the settling of those in doubt.
 
-    keys: sign placements. policies: limit what an unsigned placement takes. api_request_timeout_s: how long a
-    write without an answer may still take effect where pods may not be touched. doubts: what settles, one for
-    each write without an answer.
+    on_end: called with each pod that the API server does not have any more. keys: sign placements. policies:
+    limit what an unsigned placement takes. api_request_timeout_s: how long a write without an answer may
+    still take effect where pods may not be touched. doubts: what settles, one for each write without an
+    answer.
 
     The state is in memory only: the next leader counts what is written, and must not
     promise anything while there is something `undecided` that is not fenced.
@@ -97,6 +100,7 @@ class BindingWriter:
         fence: Fence,
         clock: Callable[[], float],
         *,
+        on_end: Callable[[PodUid], None],
         keys: KeySource = UNSIGNED,
         policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
         api_request_timeout_s: float = 60.0,
@@ -106,7 +110,7 @@ class BindingWriter:
         self._fence = fence
         self._clock = clock
         self._keys = keys
-        self._pending = PendingBindings(state=state, clock=clock, keys=keys, policies=policies)
+        self._pending = PendingBindings(state=state, on_end=on_end, keys=keys, policies=policies)
         self._api_request_timeout_s = api_request_timeout_s
         self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
         self._tasks = asyncio.TaskGroup()
@@ -164,8 +168,9 @@ class BindingWriter:
             if isinstance(error, ApiUnreachableError):
                 return Refusal(error.message, error.reason)
             pod = await self._api.get_pod(bind.namespace, bind.name)
-            bound = pod is not None and pod.uid == bind.uid and pod.node == bind.node
-            return "" if bound else Refusal(error.message, error.reason)
+            if pod is None or pod.uid != bind.uid:
+                return self._pending.end(bind)
+            return "" if pod.node == bind.node else Refusal(error.message, error.reason)
         return ""
 
     async def write(self, bind: Bind, reservation: Reservation) -> PodView | str:
@@ -191,6 +196,8 @@ class BindingWriter:
         except ApiRefusedError as error:
             if error.status == _CONFLICT:
                 return await self._conflict(bind, reservation, error)
+            if error.status == _NOT_FOUND:
+                return self._pending.end(bind)
             return self._not_written(bind, reservation, error)
         except ApiUncertainError as error:
             return await self._uncertain(bind, error)
@@ -310,10 +317,10 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBindings:
-    """The reservations of binds. clock: seconds, monotonic. keys, policies: as in `BindingWriter`."""
+    """The reservations of binds. on_end, keys, policies: as in `BindingWriter`."""
 
     state: ClusterState
-    clock: Callable[[], float]
+    on_end: Callable[[PodUid], None]
     keys: KeySource = UNSIGNED
     policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
 
@@ -328,8 +335,7 @@ class PendingBindings:
         The pod while it is unbound; else the answer of the bind, empty when it is bound as it shall be.
         """
         if pod is None or pod.uid != bind.uid:
-            self._end(bind.uid)
-            return f"pod {bind.pod} with UID {bind.uid} does not exist any more"
+            return self.end(bind)
         if pod.node is not None:
             return self._found_bound(bind, pod, pod.node)
         for node, reservation in self.unbound(bind.uid):
@@ -348,14 +354,15 @@ class PendingBindings:
             return ""
         self.drop(bind.uid)
         suffix = ", without a placement of this extender" if on_this_node else ""
-        return f"pod {bind.pod} is already bound to node {node}{suffix}"
+        return Refusal(f"pod {bind.pod} is already bound to node {node}{suffix}", SETTLED)
 
-    def _end(self, uid: PodUid) -> None:
+    def end(self, bind: Bind) -> Refusal:
         """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
-        for node, reservation in self.unbound(uid):
+        for node, reservation in self.unbound(bind.uid):
             if not reservation.in_doubt:
-                self.state.withdraw(node, uid)
-        self.state.on_delete(uid, self.clock())
+                self.state.withdraw(node, bind.uid)
+        self.on_end(bind.uid)
+        return Refusal(f"pod {bind.pod} with UID {bind.uid} does not exist any more", SETTLED)
 
     def unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
         """The pod's reservations of binds that are not known to have taken effect, by node."""
@@ -472,9 +479,10 @@ class Binder:
         for node in self.cache.state.nodes_of(bind.uid):
             reservation = self.cache.state.reservation(node, bind.uid)
             if reservation is not None and reservation.ended_at is not None:
-                return f"pod {bind.pod} with UID {bind.uid} is finished or gone"
+                return Refusal(f"pod {bind.pod} with UID {bind.uid} is finished or gone", SETTLED)
             if reservation is not None and reservation.bound:
-                return "" if node == bind.node else f"pod {bind.pod} is already bound to node {node}"
+                bound = Refusal(f"pod {bind.pod} is already bound to node {node}", SETTLED)
+                return "" if node == bind.node else bound
         return None
 
     async def _try(self, bind: Bind, pod: PodView, filtered: CachedRequest | None) -> PodView | str:

@@ -12,12 +12,14 @@ import structlog
 
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.extender.metrics import Reading, samples
+from k8s_rdma.extender.settled_pods import SettledPods
 
 FIT = "fit"
 BOUND = "bound"
 NOTHING_ASKED = "nothing_asked"
 STARTING = "starting"
 REFUSED = "refused"
+SETTLED = "settled"
 """Reasons beside those of `errors.Reason`."""
 
 STARTING_MESSAGE = (
@@ -29,7 +31,7 @@ MAX_PODS = 10_000
 MAX_AGE_S = 900.0
 """The limits of remembered refusals: a pod not tried for that long has ended without an event."""
 
-_GOOD = frozenset({FIT, BOUND, NOTHING_ASKED})
+_DONE = frozenset({FIT, BOUND, NOTHING_ASKED, SETTLED})
 _VERBS = frozenset({"filter", "bind"})
 
 _log = structlog.get_logger()
@@ -148,10 +150,14 @@ class Attempt:
 
 
 class LastRefusals:
-    """The refusals by pod; bounded, those tried longest ago are forgotten."""
+    """The refusals by pod; bounded, those tried longest ago are forgotten.
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    settled: pods without refusals to keep: a later refusal was decided before, and comes late.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic, settled: SettledPods | None = None) -> None:
         self._clock = clock
+        self._settled = SettledPods() if settled is None else settled
         self._pods: dict[PodUid, Attempt] = {}
 
     def readings(self) -> dict[str, Reading]:
@@ -169,7 +175,7 @@ class LastRefusals:
             return
         uid = PodUid(outcome.uid)
         previous = self._pods.pop(uid, None)
-        if outcome.reason in _GOOD:
+        if outcome.reason in _DONE or uid in self._settled:
             return
         now = self._clock()
         self._pods[uid] = Attempt(
@@ -179,7 +185,12 @@ class LastRefusals:
             del self._pods[next(iter(self._pods))]
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is bound, or gone."""
+        """The pod is finished or gone."""
+        self._settled.add(uid)
+        self.forget(uid)
+
+    def forget(self, uid: PodUid) -> None:
+        """Forget the pod's refusals."""
         self._pods.pop(uid, None)
 
     def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
@@ -202,5 +213,5 @@ class LastRefusals:
         """The pods that wait, the longest first."""
         limit = self._clock() - MAX_AGE_S
         for uid in [uid for uid, attempt in self._pods.items() if attempt.refused_at < limit]:
-            self.on_delete(uid)
+            self.forget(uid)
         return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)

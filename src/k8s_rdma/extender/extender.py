@@ -29,6 +29,7 @@ from k8s_rdma.extender.rate_changes import RateChanges
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.extender.views import Overview, Views
 from k8s_rdma.kube.api import REAL_TIME, ClusterApi, EventsApi, PublishedApi, follow
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
@@ -100,7 +101,8 @@ class Extender:
         self._policies = policies_of(config.policy_file)
         fit_cache = FitCache(config.strategy, config.refusal_detail)
         pace = Pace(poll_s=config.poll_s, requeue_s=config.requeue_s, by_label=config.requeue_by == "label")
-        self._requeuer = Requeuer(UnschedulablePods(), fit_cache, self._api, clock, pace, self._queue)
+        settled = SettledPods()
+        self._requeuer = Requeuer(UnschedulablePods(settled), fit_cache, self._api, clock, pace, self._queue)
         requests = PodRequestCache(
             strict=config.strict,
             vf_resource=config.vf_resource,
@@ -117,10 +119,11 @@ class Extender:
             clock=clock,
             keys=identity.keys,
             exists=self._may_exist,
+            settled=settled,
         )
         self._states = source(self.cache.state) if source else self._source()
         self.nodes: NodeNames = NodeNames(state=self.cache.state, states=self._states)
-        self._attempts = LastRefusals(clock)
+        self._attempts = LastRefusals(clock, settled)
         self._decision_log = DecisionLog(self._attempts.record)
         self._budgets = Budgets(synced=not config.heeds_budgets)
         self.leadership = self._leadership()
@@ -241,6 +244,7 @@ class Extender:
             self._api,
             self._fence,
             self._clock,
+            on_end=self.leadership.pods.on_not_found,
             keys=self._identity.keys,
             policies=self._policies,
             api_request_timeout_s=self._config.api_request_timeout_s,

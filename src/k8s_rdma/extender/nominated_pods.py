@@ -145,7 +145,8 @@ class NominatedPods(PodIndex):
     """Holds room for the pods that preemption made it for.
 
     clock: seconds, monotonic. nomination_s: how long something is held. on_release: called for every node
-    that more pods may fit on, because less is held there.
+    that more pods may fit on, because less is held there. settled: the pods that nothing is held
+    for any more.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it brings together
@@ -157,6 +158,7 @@ class NominatedPods(PodIndex):
         *,
         nomination_s: float,
         on_release: Callable[[NodeName], None],
+        settled: Container[PodUid] = (),
     ) -> None:
         self._holds = Holds()
         self._state = state
@@ -165,6 +167,7 @@ class NominatedPods(PodIndex):
         self._clock = clock
         self._nomination_s = nomination_s
         self._on_release = on_release
+        self._settled = settled
         self._named: dict[PodUid, _Nomination] = {}
         self._unnamed: dict[PodUid, float] = {}
         self._unreserved: dict[PodUid, PendingPod] = {}
@@ -237,6 +240,9 @@ class NominatedPods(PodIndex):
 
     def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
         """Hold the rooms that the scheduler got as an answer for the pod, instead of what was held for it."""
+        if pod.uid in self._settled:
+            self.on_delete(pod.uid)
+            return
         released = self._holds.release(pod.uid)
         self._unreserved.pop(pod.uid, None)
         self._refused.pop(pod.uid, None)
@@ -251,7 +257,7 @@ class NominatedPods(PodIndex):
 
     def nominated(self, pod: PendingPod, node: NodeName) -> None:
         """The pod's status names this node; its time runs from when that was first seen."""
-        if not pod.request:
+        if not pod.request or pod.uid in self._settled:
             return
         now, named, nodes = self._clock(), self._named.get(pod.uid), self._holds.nodes_of(pod.uid)
         if self._unnamed.get(pod.uid, now) > now and (node not in nodes or (named and named.node == node)):

@@ -113,12 +113,20 @@ class PodInformer:
             case Changed(pod):
                 self._on_update(pod)
             case Deleted(pod):
-                self._on_delete(pod.uid)
+                self.on_delete(pod.uid)
 
     def on_update(self, pod: PodView) -> None:
         """Take a pod that was read outside the stream, unless the stream has reported its end since."""
         if pod.uid not in self._ended:
             self._on_update(pod)
+
+    def on_not_found(self, uid: PodUid) -> None:
+        """The API server has no pod of the name that a bind gave, or one of another UID.
+
+        A pod that is known to be bound stays: the one who asked may have given another pod's UID.
+        """
+        if not self.cache.pods.is_bound(uid):
+            self.on_delete(uid)
 
     def _page(self, pods: tuple[PodView, ...]) -> None:
         self._paged.update(pod.uid for pod in pods)
@@ -130,6 +138,9 @@ class PodInformer:
         self._page(pods)
         listed = frozenset(self._paged)
         self._paged.clear()
+        for waiting in self.cache.pods.unbound_pods():
+            if waiting.uid not in listed:
+                self.cache.settled.add(waiting.uid)
         self.requeuer.retain(listed, self._listing_since)
         self.attempts.retain(listed, self._listing_since)
         for index in (
@@ -144,7 +155,7 @@ class PodInformer:
         for uid in self._missing:
             # A pod made, filtered and being bound while the list was under way need not be on it.
             if self.cache.state.assumed_since(uid) < self._listing_since:
-                self._on_delete(uid)
+                self.on_delete(uid)
         self.cache.state.apply_updates()
         if self.keys() is self._judged_by:  # else some were judged by the keys before, and a new list follows
             self._listed.set()
@@ -164,13 +175,16 @@ class PodInformer:
             namespace, _, name = reservation.pod.partition("/")
             pod = await api.get_pod(namespace, name)
             if pod is None or pod.uid != uid or pod.finished:
-                self._on_delete(uid)
+                self.on_delete(uid)
 
     def _on_update(self, pod: PodView) -> None:
         if pod.finished:
-            self._on_delete(pod.uid)
+            self.on_delete(pod.uid)
             return
+        waited = self.cache.pods.unbound(pod.uid) is not None
         self.cache.pods.on_update(pod, self.clock())
+        if waited and pod.node is not None:
+            self.cache.settled.add(pod.uid)
         if pod.node is None:
             self.cache.requests.invalidate_if_changed(pod.uid, pod.annotations)
             self._nominated(pod)
@@ -183,7 +197,7 @@ class PodInformer:
     def _bound(self, pod: PodView, node: NodeName) -> Reservation | None:
         """The pod is bound there; return its reservation, if it has one."""
         self.requeuer.on_delete(pod.uid)
-        self.attempts.on_delete(pod.uid)
+        self.attempts.forget(pod.uid)
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
         counted = reservation is not None and reservation.bound
         later = counted and keys is not None and self._is_later(pod, reservation)
@@ -245,7 +259,9 @@ class PodInformer:
             return
         self.cache.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
 
-    def _on_delete(self, uid: PodUid) -> None:
+    def on_delete(self, uid: PodUid) -> None:
+        """The pod is finished or gone, as an event or an answer of the API server says."""
+        self.cache.settled.add(uid)
         # First: a node that the state forgets places its unplaced pods anew.
         self.cache.unplaced.on_delete(uid)
         self.cache.state.on_delete(uid, self.clock())
@@ -257,6 +273,7 @@ class PodInformer:
             self.cache.requests,
         ):
             index.on_delete(uid)
+        self.cache.assumed_pods.forget(uid)
         for further in self.further_indexes:
             further.on_delete(uid)
         self._unpromised.discard(uid)

@@ -227,6 +227,11 @@ class PodStore(PodIndex):
         record = self._unbound.get(pod.uid)
         return record.taken_at if record and record.unbound is pod else inf
 
+    def is_bound(self, uid: PodUid) -> bool:
+        """Report whether the pod is one on a node that may hold interfaces."""
+        record = self._pods.get(uid)
+        return record is not None and record.node is not None
+
     def occupants(self, node: NodeName) -> Mapping[PodUid, Occupant]:
         """The bound pods on the node that may hold interfaces."""
         records = self._nodes.get(node, {}).items()

@@ -23,6 +23,7 @@ from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Turn
+from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
@@ -74,9 +75,12 @@ class UnschedulablePods:
 
     Nodes are not kept per pod (a thousand pods may wait for five thousand nodes): a node is of interest
     when it refused anyone who may still be waiting.
+
+    settled: the pods that wait no more; what refuses one of them was decided before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settled: SettledPods | None = None) -> None:
+        self._settled = SettledPods() if settled is None else settled
         self._pods: dict[PodUid, _Pod] = {}
         self._limited: dict[str, dict[PodUid, Limited]] = {}
         self._requests: dict[str, dict[Request, int]] = {}
@@ -93,6 +97,9 @@ class UnschedulablePods:
         self, uid: PodUid, request: Request, nodes: Iterable[NodeName], now: float, namespace: str
     ) -> None:
         """No node fits the pod; these refused it for a reason that may pass."""
+        if uid in self._settled:
+            self.on_delete(uid)
+            return
         self._add(uid, _Pod(namespace, request, now))
         requests = self._requests.setdefault(namespace, {})
         requests[request] = requests.pop(request, 0) + 1  # the last one refused comes last
@@ -108,6 +115,9 @@ class UnschedulablePods:
 
     def limit(self, pod: Limited, now: float) -> None:
         """The namespace's limit refused the pod; no node was asked."""
+        if pod.uid in self._settled:
+            self.on_delete(pod.uid)
+            return
         self._add(pod.uid, _Pod(pod.namespace, pod.request, now, limited=True))
         self._limited.setdefault(pod.namespace, {})[pod.uid] = pod
         self._trim()

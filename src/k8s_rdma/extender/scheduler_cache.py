@@ -28,6 +28,7 @@ from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodRequestCache, PodStore
 from k8s_rdma.extender.promised_addresses import addresses
 from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
@@ -183,6 +184,7 @@ class SchedulerCache:
     for. fit_cache: which requests fit which snapshots. limits: of namespaces. nominations: pods that
     preemption made room for. assumed_pods: filtered pods, on their way to a bind. gangs: pods that are bound
     together. unplaced: pods that were bound without a placement. addresses: MACs and GUIDs that are taken.
+    settled: the pods for which nothing is held or kept any more, whatever was being decided of them.
     """
 
     def __init__(  # noqa: PLR0913 - what it is filled from, and whom it tells
@@ -196,10 +198,12 @@ class SchedulerCache:
         clock: Callable[[], float],
         keys: KeySource = UNSIGNED,
         exists: Callable[[NodeName], bool] = lambda _: True,
+        settled: SettledPods | None = None,
     ) -> None:
         """Begin empty. clock: seconds, monotonic. keys, exists: as of `PodStore` and `ClusterState`."""
         self.requests = requests
         self.fit_cache = fit_cache
+        self.settled = SettledPods() if settled is None else settled
         self._requeuer = requeuer
         self.limits = Limits(config.limits, on_freed=requeuer.freed)
         limited = bool(self.limits)
@@ -220,6 +224,7 @@ class SchedulerCache:
             fit_cache,
             clock,
             nomination_s=config.nomination_s,
+            settled=self.settled,
             on_release=requeuer.released,
         )
         self.assumed_pods = AssumedPods(
@@ -231,6 +236,7 @@ class SchedulerCache:
             lasts_s=config.assume_s or ASSUME_S[config.binder],
             pods=self.pods if config.api else None,
             on_release=requeuer.released,
+            settled=self.settled,
         )
         self.unplaced = UnplacedPods(
             state=self.state, requests=requests, clock=clock, quarantine=fit_cache.quarantine
@@ -284,6 +290,7 @@ class AssumedPods:
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
     pod is waited for. pods: those that the API server has bound; None where there is none to say it.
     on_release: called for every node where a place of a whole gang is no longer held and was not taken.
+    settled: the pods that are not assumed any more.
     processor: processor time of this thread, s.
     """
 
@@ -296,6 +303,7 @@ class AssumedPods:
     pods: PodStore | None = None
     on_release: Callable[[NodeName], None] = lambda _node: None
     processor: Callable[[], float] = thread_time
+    settled: SettledPods = field(default_factory=SettledPods)
     holds: Holds = field(default_factory=Holds)
     _assumed: dict[PodUid, _AssumedPod] = field(default_factory=dict)
     _new: set[PodUid] = field(default_factory=set)
@@ -307,6 +315,8 @@ class AssumedPods:
     def assume(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
         """Assume the pod on one of these nodes, or on an unknown node, instead of what was assumed before."""
         self._forget(pod.uid)
+        if pod.uid in self.settled:
+            return
         self._assumed[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
         self._new.add(pod.uid)
         self._trim()
