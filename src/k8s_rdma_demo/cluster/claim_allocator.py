@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma_demo.cluster.objects import JsonObject, name_of, spec_of
-from k8s_rdma_demo.cluster.resource_slices import canonical
+from k8s_rdma_demo.cluster.quantities import canonical_quantity
 
 DeviceId: TypeAlias = tuple[str, str, str]
 """Driver, pool and name of a device."""
@@ -325,7 +325,7 @@ def _amount(requested: str | None, capacity: JsonObject) -> str:
             steps = -(-(-(-amount // 1) - least) // quantity(step))
             return _rounded(int(least + steps * quantity(step)))
     greater = [value for value in policy.get("validValues") or () if amount <= quantity(value)]
-    return str(greater[0]) if greater else canonical(requested)
+    return str(greater[0]) if greater else canonical_quantity(requested)
 
 
 def _is_allowed(amount: Fraction, capacity: JsonObject) -> bool:
@@ -343,7 +343,7 @@ def _rounded(amount: int) -> str:
     power = 0
     while amount and amount % 1024 == 0 and power < len(_BINARY_UNITS) - 1:
         amount, power = amount // 1024, power + 1
-    return f"{amount}{_BINARY_UNITS[power]}" if power else canonical(str(amount))
+    return f"{amount}{_BINARY_UNITS[power]}" if power else canonical_quantity(str(amount))
 
 
 def _result(slot: _Slot, device: _Device, new_share: Callable[[], str]) -> JsonObject:

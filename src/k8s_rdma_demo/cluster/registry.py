@@ -5,7 +5,7 @@ A request either changes the store once or raises StatusError. No disruption con
 are not mounted.
 
 Source: `pkg/registry`, `pkg/registry/core/pod/strategy.go`, `pkg/registry/core/pod/storage/eviction.go`,
-`pkg/apis/core/v1/defaults.go`; the admission plugins DefaultTolerationSeconds and Priority;
+the admission plugin Priority;
 `pkg/registry/customresource/strategy.go` and `status_strategy.go` of apiextensions-apiserver.
 """
 
@@ -17,18 +17,18 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 
 from k8s_rdma_demo.cluster.custom_resources import checked_definition, resource_of
-from k8s_rdma_demo.cluster.fields import in_field_order
+from k8s_rdma_demo.cluster.fields import as_stored
 from k8s_rdma_demo.cluster.objects import (
     CUSTOM_RESOURCE_DEFINITIONS,
     NAMESPACES,
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Clock,
@@ -41,7 +41,6 @@ from k8s_rdma_demo.cluster.objects import (
     metadata,
     name_of,
     namespace_of,
-    node_name_of,
     parse_timestamp,
     spec_of,
     status_of,
@@ -49,6 +48,8 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
+from k8s_rdma_demo.cluster.pod_strategy import check_spec_update, complete_spec, grace_period_s, new_pod
+from k8s_rdma_demo.cluster.resource_claims import complete_claim_spec
 from k8s_rdma_demo.cluster.resource_slices import stored_slice
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
@@ -67,137 +68,7 @@ from k8s_rdma_demo.cluster.status import (
 )
 from k8s_rdma_demo.cluster.store import DeleteOptions, Preconditions, Store, parse_delete_options, selects
 
-_TOLERATED_SECONDS = 300
-_DEFAULT_GRACE_S = 30
-_SPEC_DEFAULTS: JsonObject = {
-    "restartPolicy": "Always",
-    "terminationGracePeriodSeconds": _DEFAULT_GRACE_S,
-    "dnsPolicy": "ClusterFirst",
-    "serviceAccountName": "default",
-    "serviceAccount": "default",
-    "securityContext": {},
-    "schedulerName": "default-scheduler",
-    "priority": 0,
-    "enableServiceLinks": True,
-    "preemptionPolicy": "PreemptLowerPriority",
-}
-_CONTAINER_DEFAULTS: JsonObject = {
-    "terminationMessagePath": "/dev/termination-log",
-    "terminationMessagePolicy": "File",
-}
 _PRIORITY_FIELDS = ("priority", "preemptionPolicy")
-_MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
-
-
-def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
-    """Return the pod as created: defaults filled in, status pending; StatusError 422 when it is wrong.
-
-    priority: what a PriorityClass sets in its spec.
-    """
-    spec = _complete_spec(pod, priority)
-    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
-
-
-def _complete_spec(pod: JsonObject, priority: JsonObject) -> JsonObject:
-    _validate(pod)
-    requested = spec_of(pod)
-    spec = {**_SPEC_DEFAULTS, **requested, **priority}
-    spec["containers"] = [_with_defaults(container) for container in requested["containers"]]
-    if requested.get("initContainers"):
-        spec["initContainers"] = [_with_defaults(container) for container in requested["initContainers"]]
-    spec["tolerations"] = _tolerations(requested.get("tolerations") or [])
-    return spec
-
-
-def check_spec_update(old: JsonObject, new: JsonObject) -> None:
-    """Refuse (StatusError 422) an update of a pod's spec beyond what may change while it exists."""
-    if not _gates(new) <= _gates(old):
-        added = ", ".join(sorted(_gates(new) - _gates(old)))
-        why = f"Forbidden: only deletion is allowed, but found new scheduling gates '{added}'"
-        raise invalid(PODS, name_of(old), "spec.schedulingGates", "FieldValueForbidden", why)
-    if _immutable(spec_of(old)) != _immutable(spec_of(new)):
-        why = (
-            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
-            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions "
-            "to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it "
-            "was previously negative)"
-        )
-        raise invalid(PODS, name_of(old), "spec", "FieldValueForbidden", why)
-
-
-def grace_period_s(pod: JsonObject, requested_s: int | None) -> int:
-    """Return the grace period of a pod in seconds; 0: its object is removed at once.
-
-    A pod that runs nowhere has nothing to be graceful about (source: `podStrategy.CheckGracefulDelete`).
-    """
-    if not node_name_of(pod) or is_finished(pod):
-        return 0
-    if requested_s is None:
-        requested_s = int(spec_of(pod).get("terminationGracePeriodSeconds", _DEFAULT_GRACE_S))
-    return requested_s if requested_s >= 0 else 1
-
-
-def _validate(pod: JsonObject) -> None:
-    containers = spec_of(pod).get("containers")
-    if not containers:
-        raise invalid(PODS, name_of(pod), "spec.containers", "FieldValueRequired", "Required value")
-    for index, container in enumerate(containers):
-        for key in ("name", "image"):
-            if not container.get(key):
-                path = f"spec.containers[{index}].{key}"
-                raise invalid(PODS, name_of(pod), path, "FieldValueRequired", "Required value")
-
-
-def _with_defaults(container: JsonObject) -> JsonObject:
-    resources = container.get("resources") or {}
-    if limits := resources.get("limits"):
-        resources = {**resources, "requests": {**limits, **(resources.get("requests") or {})}}
-    tag = container["image"].rpartition("/")[2].partition(":")[2]
-    pull = "Always" if tag in {"", "latest"} else "IfNotPresent"
-    return {**_CONTAINER_DEFAULTS, "imagePullPolicy": pull, **container, "resources": resources}
-
-
-def _tolerations(tolerations: list[JsonObject]) -> list[JsonObject]:
-    added = []
-    for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
-        if not any(_tolerates_no_execute(toleration, taint) for toleration in tolerations):
-            toleration: dict[str, Any] = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
-            added.append({**toleration, "tolerationSeconds": _TOLERATED_SECONDS})
-    return [*tolerations, *added]
-
-
-def _tolerates_no_execute(toleration: JsonObject, taint: str) -> bool:
-    about = toleration.get("key", "") in {"", taint}
-    return about and toleration.get("effect", "") in {"", "NoExecute"}
-
-
-def _qos_class(spec: JsonObject) -> str:
-    """Return the pod's QoS class. Source: `pkg/apis/core/v1/helper/qos/qos.go`."""
-    containers = [*spec["containers"], *spec.get("initContainers", [])]
-    resources = [container["resources"] for container in containers]
-    counted = [
-        {name: amount for name, amount in part.get(kind, {}).items() if name in {"cpu", "memory"}}
-        for part in resources
-        for kind in ("limits", "requests")
-    ]
-    if not any(counted):
-        return "BestEffort"
-    complete = all(set(amounts) == {"cpu", "memory"} for amounts in counted)
-    if complete and all(part["limits"] == part["requests"] for part in resources):
-        return "Guaranteed"
-    return "Burstable"
-
-
-def _gates(pod: JsonObject) -> set[str]:
-    return {gate["name"] for gate in spec_of(pod).get("schedulingGates") or ()}
-
-
-def _immutable(spec: JsonObject) -> JsonObject:
-    fields = {name: value for name, value in spec.items() if name not in _MUTABLE_SPEC}
-    for key in ("containers", "initContainers"):
-        if key in fields:
-            fields[key] = [{**container, "image": ""} for container in fields[key]]
-    return fields
 
 
 def check_eviction(target: Target, eviction: JsonObject) -> None:
@@ -333,7 +204,7 @@ class Registry:
     def create(self, target: Target, document: JsonObject) -> JsonObject:
         """Create an object, which the server gives uid, resourceVersion and creationTimestamp."""
         resource = target.resource
-        check_shape(resource.kind, document)
+        document = _decoded(resource, document)
         meta = {k: v for k, v in metadata(document).items() if k not in _OWNED_BY_SERVER}
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = f"{meta['generateName']}{self.new_suffix()}"
@@ -370,7 +241,7 @@ class Registry:
     def update(self, target: Target, document: JsonObject) -> JsonObject:
         """Replace an object, or of a subresource `status` its status."""
         old = self.get(target)
-        check_shape(target.resource.kind, document)
+        document = _decoded(target.resource, document)
         if name_of(document) != target.name:
             found = name_of(document)
             msg = f"the name of the object ({found}) does not match the name on the URL ({target.name})"
@@ -383,8 +254,7 @@ class Registry:
     def patch(self, target: Target, merge: Callable[[JsonObject], JsonObject]) -> JsonObject:
         """Replace an object by what `merge` makes of it."""
         old = self.get(target)
-        new = merge(old)
-        check_shape(target.resource.kind, new)
+        new = _decoded(target.resource, merge(old))
         if name_of(new) != target.name:
             raise bad_request("the name of the object may not be changed by a patch")
         return self._replace(target, old, new)
@@ -530,7 +400,7 @@ class Registry:
             new = checked_definition(new, timestamp(self.clock()))
         if resource == PODS and not target.subresource:
             priority = {name: spec_of(old)[name] for name in _PRIORITY_FIELDS if name in spec_of(old)}
-            new = {**new, "spec": _complete_spec(new, priority)}
+            new = {**new, "spec": complete_spec(new, priority)}
             check_spec_update(old, new)
         if resource == RESOURCE_CLAIMS and spec_of(new) != spec_of(old):
             raise invalid(resource, target.name, "spec", "FieldValueInvalid", "field is immutable")
@@ -553,7 +423,28 @@ class Registry:
         typed = {**obj, "kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
         if len(msgspec.json.encode(typed)) > MAX_OBJECT_BYTES:
             raise too_large_for_etcd()
-        return self.store.put(resource, in_field_order(typed))
+        return self.store.put(resource, as_stored(typed, _kind_of(resource)))
+
+
+def _decoded(resource: ResourceType, document: JsonObject) -> JsonObject:
+    """Return a request's object in the form that the server stores; StatusError 400 for a malformed one."""
+    check_shape(resource.kind, document)
+    try:
+        decoded = as_stored(document, _kind_of(resource))
+        if resource == RESOURCE_CLAIMS:
+            return {**decoded, "spec": complete_claim_spec(spec_of(decoded))}
+        if resource == RESOURCE_CLAIM_TEMPLATES:
+            template = spec_of(decoded)
+            return {**decoded, "spec": {**template, "spec": complete_claim_spec(spec_of(template))}}
+    except ValueError as error:  # of a quantity or a time
+        kind, version = resource.kind, resource.version
+        raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
+    return decoded
+
+
+def _kind_of(resource: ResourceType) -> str:
+    """Return the kind whose fields are known; empty for a custom resource, even if its kind is named so."""
+    return "" if resource.custom else resource.kind
 
 
 def _checked_name(resource: ResourceType, name: str) -> str:

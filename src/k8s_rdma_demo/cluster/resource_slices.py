@@ -8,11 +8,11 @@ Source (Kubernetes 1.36): `pkg/registry/resource/resourceslice/strategy.go`, `pk
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma_demo.cluster.objects import RESOURCE_SLICES, JsonObject, metadata, name_of, spec_of
+from k8s_rdma_demo.cluster.quantities import canonical_quantity, canonical_time
 from k8s_rdma_demo.cluster.status import invalid
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ CONSUMABLE_CAPACITY, TAINTS = "DRAConsumableCapacity", "DRADeviceTaints"
 
 _MAX_DEVICES, _MAX_DEVICES_WITH_TAINTS = 128, 64
 _MAX_TEXT_BYTES = 64
-_UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def stored_slice(
@@ -32,10 +31,10 @@ def stored_slice(
     """The slice as it is stored: without what belongs to gates that are off, and with defaults filled in.
 
     Fields that the old slice has already are kept whatever the gates. now: the time of taints that say none.
-    StatusError 422 when the slice is wrong, ValueError for what is no quantity.
+    StatusError 422 when the slice is wrong, ValueError for a malformed quantity or time.
     """
     generation = metadata(old).get("generation", 0) if old else 0
-    spec = {**spec_of(slice_), "devices": [dict(device) for device in spec_of(slice_).get("devices") or ()]}
+    spec = {**spec_of(slice_), "devices": [_canonical(d) for d in spec_of(slice_).get("devices") or ()]}
     if CONSUMABLE_CAPACITY in gates_off and not _shares(old):
         for device in spec["devices"]:
             _drop_shares(device)
@@ -48,18 +47,6 @@ def stored_slice(
     if old is None or spec != spec_of(old):
         generation += 1
     return {**slice_, "metadata": {**metadata(slice_), "generation": generation}, "spec": spec}
-
-
-def canonical(text: str) -> str:
-    """A quantity with the largest decimal unit that leaves no fraction. ValueError where it is none."""
-    amount = quantity(text)
-    if amount == 0:
-        return "0"
-    for power, unit in reversed(list(enumerate(_UNITS))):
-        count = amount / Fraction(1000) ** power
-        if count.denominator == 1:
-            return f"{count}{unit}"
-    return f"{-(-amount * 1000 // 1)}m"
 
 
 def _devices(slice_: JsonObject | None) -> list[JsonObject]:
@@ -87,24 +74,29 @@ def _drop_shares(device: JsonObject) -> None:
         }
 
 
+def _canonical(device: JsonObject) -> JsonObject:
+    return (
+        {**device, "capacity": _in_canonical_form(device["capacity"])}
+        if device.get("capacity")
+        else {**device}
+    )
+
+
 def _fill_in(device: JsonObject, now: str) -> None:
     if "taints" in device:
         device["taints"] = [
-            {**taint, "timeAdded": taint.get("timeAdded") or now} for taint in device["taints"]
+            {**taint, "timeAdded": canonical_time(taint.get("timeAdded") or now)}
+            for taint in device["taints"]
         ]
-    if "capacity" in device:
-        device["capacity"] = {
-            name: _in_canonical_form(capacity) for name, capacity in device["capacity"].items()
-        }
 
 
 def _in_canonical_form(value: Any) -> Any:
-    """Write each text of a capacity, which is a quantity, in its canonical form."""
+    """Write each value of a capacity, which is a quantity, in its canonical form."""
     if isinstance(value, dict):
         return {key: _in_canonical_form(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_in_canonical_form(item) for item in value]
-    return canonical(value) if isinstance(value, str) else value
+    return canonical_quantity(value)
 
 
 def _check(slice_: JsonObject, old: JsonObject | None, spec: JsonObject) -> None:
