@@ -89,6 +89,18 @@ class MachineLinks:
         """A PF."""
         self._machine.bring_up(self._pf(link.index).card.pci)
 
+    def set_mtu(self, link: Link, mtu: int) -> None:
+        """A PF's or a VF's netdev; EINVAL beyond what the card takes (Linux `dev_validate_mtu`)."""
+        with self._machine.lock:
+            for state in self._machine.cards.values():
+                vf = next((vf for vf in state.vfs.values() if vf.netdev_index == link.index), None)
+                if vf is None and state.index != link.index:
+                    continue
+                if mtu > state.card.max_mtu:
+                    operation = f"{link.name}: MTU {mtu}"
+                    raise NetlinkError(operation, errno.EINVAL)
+                (vf or state).mtu = mtu
+
     def rename(self, link: Link, name: str) -> None:
         """A VF's netdev; EEXIST when the name is taken."""
         with self._machine.lock:
@@ -157,11 +169,19 @@ class MachineLinks:
             device=self._device(state.card.pci),
             is_up=state.up_since is not None,
             carrier=state.has_link(self._machine.now_s),
+            mtu=state.mtu,
+            altnames=state.card.altnames,
         )
 
     def _vf_link(self, state: CardState, vf: VfState) -> Link:
         return _link(
-            state, vf.netdev_index, vf.netdev, vf.netdev_mac, device=self._device(vf.pci), master=vf.master
+            state,
+            vf.netdev_index,
+            vf.netdev,
+            vf.netdev_mac,
+            device=self._device(vf.pci),
+            master=vf.master,
+            mtu=vf.mtu,
         )
 
     def _pf(self, index: int) -> CardState:
@@ -190,12 +210,15 @@ def _link(
     is_up: bool = False,
     carrier: bool = False,
     master: int = 0,
+    mtu: int,
+    altnames: tuple[str, ...] = (),
 ) -> Link:
     return Link(
         index=index,
         name=name,
         mac=mac,
-        mtu=1500,
+        mtu=mtu,
+        altnames=altnames,
         is_up=is_up,
         carrier=carrier,
         kind="",

@@ -34,7 +34,7 @@ class Card:
     settings: kinds (of `linux.vf.creation`) that its driver takes for VFs.
     driver_after_s, rdma_after_s: since the machine started. link_after_s: since the PF is up.
     vf_netdev_after_s: since the VF got its driver. has_cable: whether the port ever has a link.
-    max_created_vfs: VFs, whatever is asked.
+    max_created_vfs: VFs, whatever is asked. max_mtu: of the PF and its VFs. altnames: of the PF's netdev.
     """
 
     name: str
@@ -54,6 +54,8 @@ class Card:
     link_after_s: float = 1.0
     vf_netdev_after_s: float = 0.0
     max_created_vfs: int | None = None
+    max_mtu: int = 9216
+    altnames: tuple[str, ...] = ()
 
     def vf_pci(self, index: int) -> PciAddress:
         """Where VF `index` is: from function 16 on (`sriov_offset`)."""
@@ -84,6 +86,7 @@ class VfState:
     netdev: str = ""
     netdev_mac: str = ""
     netdev_index: int = 0
+    mtu: int = 1500
     away: bool = False
     master: int = 0
     has_vlan: bool = False
@@ -104,6 +107,7 @@ class CardState:
     rdma_device: str = ""
     up_since: float | None = None
     carrier: bool | None = None
+    mtu: int = 1500
     vfs: dict[int, VfState] = field(default_factory=dict)
 
     def has_link(self, now: float) -> bool:

@@ -143,7 +143,7 @@ def test_name_or_address_of_nothing_there_is_a_problem(machine: SmallMachine) ->
     machine.add_pf()
     rule = PfRule(names=frozenset({"eth0", "eth7"}))
     address = PfRule(pcis=frozenset({PciAddress("0000:99:00.0")}))
-    name_of_nothing, address_of_nothing = select(machine, rule, address).problems
+    name_of_nothing, address_of_nothing = map(str, select(machine, rule, address).absent)
     assert "eth7" in name_of_nothing
     assert "0000:99:00.0" in address_of_nothing
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from k8s_rdma.core.inventory import ClaimsPart, PfRule, Selection
-from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, LinkType, PfUse, pci_address
+from k8s_rdma.core.types import MAX_MTU, MAX_RATE_MBPS, MIN_MTU, Enforce, LinkType, PfUse, pci_address
 
 PciText = Annotated[
     str,
@@ -65,6 +65,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     num_vfs: Count | Literal["all"] = "all"
     enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
+    mtu: Annotated[int, msgspec.Meta(ge=MIN_MTU, le=MAX_MTU)] | None = None
     use: PfUse = PfUse.ANNOTATION
     claims: ClaimsPartConfig | None = None
 
@@ -90,6 +91,7 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
             num_vfs=None if isinstance(self.num_vfs, str) else self.num_vfs,
             enforce=self.enforce,
             trust=self.trust,
+            mtu=self.mtu,
             use=self.use,
             claims=ClaimsPart(vfs=self.claims.vfs, mbps=self.claims.mbps) if self.claims else None,
         )

@@ -114,7 +114,7 @@ def _rule(pf: PfState, rules: Sequence[PfRule]) -> PfRule:
 def _matches(rule: PfRule, pf: PfState) -> bool:
     vendors = {pf.vendor, pf.vendor.partition(":")[0]}
     return (
-        (not rule.names or pf.name in rule.names)
+        (not rule.names or not rule.names.isdisjoint((pf.name, *pf.altnames)))
         and (not rule.pcis or pf.pci in rule.pcis)
         and (not rule.vendors or bool(rule.vendors & vendors))
         and (not rule.drivers or pf.driver in rule.drivers)

@@ -254,6 +254,7 @@ class PfRule:
     names: of network devices. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     num_vfs: how many VFs `init` creates; None for as many as the PF can have.
     trust: whether its VFs are trusted (may be promiscuous, set their own MAC); None leaves that as it is.
+    mtu: bytes, that `init` sets on PF and VFs; None leaves theirs as they are.
     claims: splits the PF: this part is for ResourceClaims, the rest as `use` says; None where it is whole.
     """
 
@@ -265,6 +266,7 @@ class PfRule:
     num_vfs: int | None = None
     enforce: Enforce = Enforce.AUTO
     trust: bool | None = None
+    mtu: int | None = None
     use: PfUse = PfUse.ANNOTATION
     claims: ClaimsPart | None = None
 

@@ -148,7 +148,7 @@ class Vf:
 class PfState:
     """A physical function and its VFs, ordered by index.
 
-    link_mbps: None when unknown, as while the link is down.
+    altnames: other names of its netdev. link_mbps: None when unknown, as while the link is down.
     mtu: bytes. vendor: PCI vendor and device, `15b3:1017`.
     numa_node: None where the machine does not say.
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
@@ -181,6 +181,7 @@ class PfState:
     problems: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
     claims_mbps: int | None = None
+    altnames: tuple[str, ...] = ()
 
     @property
     def requestable_settings(self) -> frozenset[Setting]:

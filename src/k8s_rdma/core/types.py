@@ -211,6 +211,8 @@ def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs
     return NO_NEEDS if needs == NO_NEEDS else needs
 
 
+MIN_MTU, MAX_MTU = 68, 65_535
+"""RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
 MAX_RATE_MBPS = 2**32 - 1
 """The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
 

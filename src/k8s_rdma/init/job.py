@@ -103,12 +103,16 @@ class InitConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A PF that was selected: the name of its netdev, its address, what it speaks, and the rule for it."""
+    """A PF that was selected: the name of its netdev, its PCI address, its link type, and the rule for it.
+
+    conflict: why no addresses of VFs can be made from its own; empty if they can.
+    """
 
     name: str
     pci: PciAddress
     link_type: LinkType
     rule: PfRule
+    conflict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +283,8 @@ class _Host:
 
     def user(self, vf: VfFunction) -> str | None:
         if vf.driver is None:
-            return None
+            reserved = vf.driver_override in USERSPACE_DRIVERS
+            return f"driver_override {vf.driver_override}" if reserved else None
         if vf.driver in USERSPACE_DRIVERS:
             return f"driver {vf.driver}"
         if vf.netdevs is None:

@@ -9,20 +9,21 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import structlog
-from msgspec.structs import replace
 from rich.console import Console
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import InitConfig, Machine, StoppableClock, Target, ledger_held, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, plan, summary
-from k8s_rdma.linux.discovery.functions import Discovery, FoundPf, Missing, Selected, SkippedPf
+from k8s_rdma.init.vf_settings import address_conflicts
+from k8s_rdma.linux.discovery.functions import AbsentPf, Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs, is_absent
@@ -71,10 +72,10 @@ def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = Fals
     """
     started, work = time.monotonic(), plan if dry_run else make_ready
     if dry_run:
-        config = replace(config, driver_timeout_s=0, rdma_timeout_s=0)
+        config = msgspec.structs.replace(config, driver_timeout_s=0, rdma_timeout_s=0)
     selecting = select_pfs(machine, config)
-    for problem in selecting.problems:
-        _log.warning("rule_matches_nothing", problem=problem)
+    for absent in selecting.absent:
+        _log.warning("rule_matches_nothing", problem=str(absent))
     with ExitStack() as undo:
         pods = undo.enter_context(ledger_held(Path(config.state_dir) / "ledger.db", machine.boot_id))
         if pods.unknown:
@@ -98,8 +99,11 @@ def _skipped(selecting: Selecting) -> Iterator[Outcome]:
     for pf in selecting.unmeant:
         message = f"no rule of hardware.pfs selects it; it can have {pf.total_vfs} VFs"
         yield Outcome(pf=pf.name, result=Result.SKIPPED, message=message)
-    for problem in selecting.problems:
-        yield Outcome(pf="", result=Result.NOT_THERE, message=problem)
+    for absent in selecting.absent:
+        # One configuration serves unlike nodes; the name of another naming scheme is a mistake.
+        result = Result.FAILED if absent.likely else Result.NOT_THERE
+        advice = f"write {absent.likely} in hardware.pfs[].names" if absent.likely else ""
+        yield Outcome(pf="", result=result, message=str(absent), advice=advice)
 
 
 def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -110,12 +114,12 @@ def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
 class Selecting:
     """targets: in order of their PCI address. skipped: those that could have been, and why not.
 
-    problems: a sentence on each rule that names what is not there. unmeant: PFs that no rule matches.
+    absent, unmeant: see `Discovery`.
     """
 
     targets: tuple[Target, ...]
     skipped: tuple[SkippedPf, ...]
-    problems: tuple[str, ...]
+    absent: tuple[AbsentPf, ...]
     unmeant: tuple[FoundPf, ...]
 
 
@@ -135,9 +139,9 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
                 _log.warning("pfs_incomplete", without=subject, waited_s=timeout_s)
     found = scan.found
     return Selecting(
-        targets=tuple(map(_target, found.selected)),
+        targets=tuple(_with_conflicts(machine, [_target(selected) for selected in found.selected])),
         skipped=found.skipped,
-        problems=found.problems,
+        absent=found.absent,
         unmeant=found.unmeant,
     )
 
@@ -165,6 +169,17 @@ def is_unfinished(skipped: SkippedPf) -> bool:
 def lacks_rdma(skipped: SkippedPf) -> bool:
     """Report whether the PF lacks only an RDMA device, whose driver may load after the netdev's."""
     return skipped.missing is Missing.RDMA
+
+
+def _with_conflicts(machine: Machine, targets: Sequence[Target]) -> Iterator[Target]:
+    """Yield the targets, each with why no addresses for its VFs can be made."""
+    with machine.links() as links:
+        found = {target.pci: links.link(target.name) for target in targets if target.rule.num_vfs != 0}
+        addresses = {pci: links.permanent_address(link) for pci, link in found.items() if link}
+    by_name = {target.name: addresses[target.pci] for target in targets if target.pci in addresses}
+    conflicts = address_conflicts(by_name)
+    for target in targets:
+        yield replace(target, conflict=conflicts.get(target.name, ""))
 
 
 class _Scan:

@@ -7,6 +7,7 @@ without link, takes a random MAC, or ten seconds until it has a link of its own.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import deque
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from k8s_rdma.init.job import (
     wait_until,
 )
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.binding import PciDriver
 from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf, VfFunction
 
@@ -142,6 +144,13 @@ class PfSetup:
     def decision(self) -> int | Refused:
         """Decide the number of VFs, and change nothing; OSError when the PF cannot be read."""
         sriov, rule = self._job.sriov, self._job.target.rule
+        if self._job.target.conflict:
+            return Refused(
+                why=f"its VFs would have addresses that others have: {self._job.target.conflict}",
+                advice="give the card a permanent address of its own by its maker's tool, or leave it out of "
+                "hardware.pfs",
+                in_use=bool(self._used),
+            )
         return decide(requested=rule.num_vfs, total=sriov.total(), current=sriov.count(), used=self._used)
 
     def attempt(self) -> Refused | None:
@@ -160,6 +169,9 @@ class PfSetup:
     def _ready(self) -> None:
         job = self._job
         self._bring_up()
+        mtu = job.target.rule.mtu
+        if mtu is not None:
+            self.progress.settings += set_mtu(job, mtu, [job.link()])
         vfs = self._with_netdevs([vf for vf in job.sriov.vfs() if vf.index not in self._used])
         if any(not vf.driver for vf in vfs):
             wait_for_link(job)
@@ -175,6 +187,9 @@ class PfSetup:
             configuration.check(self._addresses(bound))
         if job.config.name_vfs:
             self.progress.named += name_netdevs(job, bound)
+        if mtu is not None:
+            links = NetdevsOf(job.links.links())
+            self.progress.settings += set_mtu(job, mtu, [link for vf in vfs for link in links.netdevs_of(vf)])
 
     def _bring_up(self) -> None:
         link = self._job.link()
@@ -250,7 +265,7 @@ def decide(*, requested: int | None, total: int, current: int, used: Mapping[int
     if count != current and used:
         return Refused(
             why=f"{current} VFs cannot become {count} while some are used: {who_uses(used)}",
-            advice="stop their users (drain the node), then run init again",
+            advice="stop their users (drain the node, clear a driver_override), then run init again",
             in_use=True,
         )
     return count
@@ -318,13 +333,34 @@ def _without_netdevs(
 ) -> SetupError:
     first = job.sriov.again(missing[0])
     state = failed.get(first.index) or (f"driver {first.driver}" if first.driver else "no driver")
+    if override := first.driver_override:
+        state += f", and its driver_override lets only {override} be bound to it"
+        advice = f"clear it (driverctl unset-override {first.pci}), or load {override} on the host"
+    elif first.driver or first.index in failed:
+        advice = "see its driver's lines in dmesg"
+    else:
+        advice = f"load its driver on the host: modprobe {job.sriov.modalias(first)}"
     return SetupError(
         f"PF {job.target.name}: {len(missing)} of {total} VFs without a netdev, the first VF {first.index} "
         f"({first.pci}): {state}",
-        advice="see its driver's lines in dmesg"
-        if first.driver or first.index in failed
-        else f"load its driver on the host: modprobe {job.sriov.modalias(first)}",
+        advice=advice,
     )
+
+
+def set_mtu(job: Job, mtu: int, links: Iterable[Link]) -> int:
+    """Set the MTU of links that have another, the PF's before its VFs', and return how many these were."""
+    changed = [link for link in links if link.mtu != mtu]
+    for link in changed:
+        try:
+            job.links.set_mtu(link, mtu)
+        except NetlinkError as error:
+            raise SetupError(
+                f"PF {job.target.name}: {error}",
+                advice="set hardware.pfs[].mtu to one that the card takes: maxmtu in `ip -d link show "
+                f"{job.target.name}`; on InfiniBand a port's, 2044 or 4092",
+                lasting=error.errno in (errno.EINVAL, errno.ERANGE),
+            ) from error
+    return len(changed)
 
 
 def name_netdevs(job: Job, vfs: Iterable[VfFunction]) -> int:

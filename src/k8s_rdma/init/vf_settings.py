@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.linux.netlink.queries import VfInfo
 
+_GUID_CHARACTERS = 23
+
 MOST_VFS = 1024
 """VFs of a PF with distinct addresses; the largest NICs have about 1,000."""
 
@@ -55,6 +57,27 @@ def _hash(value: bytes, size: int) -> bytes:
     return hashlib.blake2b(value, digest_size=size, person=b"k8s-rdma vf").digest()
 
 
+def address_conflicts(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return why PFs cannot have VFs with addresses of their own, by the PF's name; others are left out.
+
+    addresses: permanent hardware addresses of PFs by name, as in `desired_settings`. A PF without one (zeros)
+    would have the VFs' addresses of every other such PF of the network, and two PFs with one address, as
+    cloned and some virtual machines have them, those of each other.
+    """
+    found, by_address = {}, dict[str, list[str]]()
+    for name, address in addresses.items():
+        own = address[-_GUID_CHARACTERS:]
+        if own.strip("0:"):
+            by_address.setdefault(own, []).append(name)
+        else:
+            found[name] = f"its permanent address is {own}"
+    for own, names in by_address.items():
+        for name in names[1:] and names:
+            sharers = ", ".join(f"PF {sharer}" for sharer in names if sharer != name)
+            found[name] = f"its permanent address {own} is also that of {sharers}"
+    return found
+
+
 def desired_settings(
     link_type: LinkType, pf_address: str, index: int, trust: bool | None
 ) -> tuple[Setting, ...]:
@@ -67,7 +90,7 @@ def desired_settings(
     if link_type is LinkType.ETHERNET:
         settings: tuple[Setting, ...] = (VfMac(vf_mac(pf_address, index)),)
     else:
-        port_guid = pf_address[-23:]
+        port_guid = pf_address[-_GUID_CHARACTERS:]
         guids = (VfGuid(kind, vf_guid(port_guid, index, kind)) for kind in GuidOf)
         settings = (*guids, VfLinkState("auto"))
     return settings if trust is None else (*settings, VfTrust(trust))

@@ -27,6 +27,7 @@ USERSPACE_DRIVERS = frozenset({"vfio-pci", "mlx5_vfio_pci", "uio_pci_generic", "
 """Drivers that pass a function to a program or a guest and create no netdev."""
 _DEVICES = "bus/pci/devices"
 _NETWORK_CLASS = 0x02
+_NO_OVERRIDE = "(null)"
 _VIRTFN = re.compile(r"virtfn(\d+)")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -139,6 +140,11 @@ class PciFunction:
     def driver(self) -> str | None:
         """Return the driver that it is bound to."""
         return self.sysfs.target_if_any(self._path("driver"))
+
+    def driver_override(self) -> str:
+        """Return the only driver that may be bound to it; empty if any that matches may."""
+        override = self.sysfs.value_if_any(self._path("driver_override")) or _NO_OVERRIDE
+        return "" if override == _NO_OVERRIDE else override
 
     def numa_node(self) -> int | None:
         """Return its NUMA node; None where the firmware does not report one."""

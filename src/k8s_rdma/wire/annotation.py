@@ -27,7 +27,9 @@ from k8s_rdma.core.request import (
     class_of,
 )
 from k8s_rdma.core.types import (
+    MAX_MTU,
     MAX_RATE_MBPS,
+    MIN_MTU,
     NO_OPTIONS,
     Accelerator,
     Enforce,
@@ -70,8 +72,8 @@ if TYPE_CHECKING:
 
 SELECTOR_KEYS = ("name", "pci", "vendor", "driver")
 
-_MAX_VLAN, _MAX_QOS, _MIN_MTU, _MAX_MTU = 4094, 7, 68, 65_535
-"""IEEE 802.1Q, 9.6: 4095 is reserved; RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
+_MAX_VLAN, _MAX_QOS = 4094, 7
+"""IEEE 802.1Q, 9.6: 4095 is reserved."""
 _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")
 """A network's name: libcni's pattern (`pkg/utils`), and at most the length of a Kubernetes object's name."""
 _MAX_VALUES = 32
@@ -135,7 +137,7 @@ _READERS: Mapping[str, Callable[[object, str], object]] = {
     "qos": _number(0, _MAX_QOS, "a VLAN's priority"),
     "vlan_proto": _vlan_proto,
     "mac": mac,
-    "mtu": _number(_MIN_MTU, _MAX_MTU, "an MTU in bytes"),
+    "mtu": _number(MIN_MTU, MAX_MTU, "an MTU in bytes"),
     "trust": flag,
     "spoof_check": flag,
     "link_state": lambda value, path: choice(value, path, LinkState),

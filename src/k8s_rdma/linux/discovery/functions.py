@@ -29,7 +29,7 @@ from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, pfs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 NOT_TOLD = "N/A"
@@ -154,6 +154,10 @@ _REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+|(?:c\d+)?pf\d+hpf")
 """`phys_port_name` of the host's end of a VF, a subfunction or a host PF (Linux `net/core/devlink.c`,
 __devlink_port_phys_port_name_get); drivers put these beside the PF's own netdev."""
 
+_SCHEME_ENDING = re.compile(r"(f\d+)?(n\w+|d\d+)?")
+"""The ending that naming schemes of systemd differ by: function, port name or number of the port
+(systemd.net-naming-scheme(7))."""
+
 PATIENCE_S = 10.0
 """Time to wait for the netdev of a VF with a driver; one that appears later is used as well."""
 
@@ -204,6 +208,14 @@ class FoundPf:
         return self.link.name if self.link else self.pci
 
     @property
+    def names(self) -> frozenset[str]:
+        """All names by which a rule may call it: those of its netdevs, and altnames (`ip link property`).
+
+        systemd keeps the name of an older naming scheme as an altname; ens7f0 became ens7f0np0 so.
+        """
+        return frozenset(self.netdevs or ()) | frozenset(self.link.altnames if self.link else ())
+
+    @property
     def link_type(self) -> LinkType | None:
         """Link layer of its port; None without a netdev, or when it is neither Ethernet nor InfiniBand."""
         return _LINK_TYPES.get(self.link.type) if self.link else None
@@ -240,16 +252,35 @@ class SkippedPf:
 
 
 @dataclass(frozen=True, slots=True)
+class AbsentPf:
+    """A PF that a rule names and that does not exist.
+
+    name: of its netdev, or its PCI address. likely: the name of a PF that no rule selects and that differs
+    from it by an ending alone, as ens7f0np0 from ens7f0; empty if there is none.
+    """
+
+    name: str
+    likely: str = ""
+
+    def __str__(self) -> str:
+        """Describe it in a sentence."""
+        kind = "network card" if ":" in self.name else "network device"
+        absent = "is there" if ":" in self.name else "is called so"
+        hint = f"; {self.likely} is not selected: is it meant?" if self.likely else ""
+        return f"hardware.pfs names {self.name}, and no {kind} that can have VFs {absent}{hint}"
+
+
+@dataclass(frozen=True, slots=True)
 class Discovery:
     """The selected PFs and the others, ordered by PCI address.
 
-    skipped: PFs that a rule selects but that cannot be used. problems: one sentence for each name or address
-    of a rule that does not exist. unmeant: PFs that no rule matches.
+    skipped: PFs that a rule selects but that cannot be used. absent: names and addresses of rules that do not
+    exist. unmeant: PFs that no rule matches.
     """
 
     selected: tuple[Selected, ...]
     skipped: tuple[SkippedPf, ...]
-    problems: tuple[str, ...]
+    absent: tuple[AbsentPf, ...]
     unmeant: tuple[FoundPf, ...] = ()
 
 
@@ -314,7 +345,7 @@ def select(
     """
     selected, skipped, unmeant = [], [], []
     found = tuple(found)
-    names = frozenset(name for pf in found for name in pf.netdevs or ())
+    names = frozenset(name for pf in found for name in pf.names)
     for pf in found:
         retained = pf.pci in ours or pf.pci in selection.allocated
         rule = ours.get(pf.pci) or next((rule for rule in selection.rules if _matches(rule, pf, names)), None)
@@ -332,16 +363,16 @@ def select(
             selected.append(Selected(pf, pf.link, rule, problem))
         else:
             skipped.append(SkippedPf(pf, rule, *objection))
-    problems = tuple(_named_in_vain(selection, names, found))
-    return Discovery(tuple(selected), tuple(skipped), problems, tuple(unmeant))
+    absent = tuple(_absent(selection, found, unmeant))
+    return Discovery(tuple(selected), tuple(skipped), absent, tuple(unmeant))
 
 
 def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:
     """Report whether all selectors match; selectors on unknown properties (driver, netdev) count as matching.
 
-    names: all netdevs of PFs; a PF without a netdev matches a rule with names only if one of them is missing.
+    names: of all PFs; a PF without a netdev matches a rule with names only if one of them is missing.
     """
-    named = rule.names.intersection(pf.netdevs) if pf.netdevs else rule.names - names
+    named = rule.names & pf.names if pf.names else rule.names - names
     vendors = {pf.vendor, pf.vendor.partition(":")[0]}
     return (
         (not rule.pcis or pf.pci in rule.pcis)
@@ -379,13 +410,20 @@ def _objection(
     return None
 
 
-def _named_in_vain(selection: Selection, names: frozenset[str], found: tuple[FoundPf, ...]) -> Iterable[str]:
+def _absent(selection: Selection, found: Sequence[FoundPf], unmeant: Iterable[FoundPf]) -> Iterator[AbsentPf]:
+    names = frozenset(name for pf in found for name in pf.names)
     pcis = {pf.pci for pf in found}
+    candidates = sorted(name for pf in unmeant for name in pf.names)
     for rule in selection.rules:
         for name in sorted(rule.names - names):
-            yield f"hardware.pfs names {name}, and no network device that can have VFs is called so"
-        for pci in sorted(rule.pcis - pcis):
-            yield f"hardware.pfs names {pci}, and no network card that can have VFs is there"
+            likely = (candidate for candidate in candidates if _differ_by_scheme(name, candidate))
+            yield AbsentPf(name, next(likely, ""))
+        yield from map(AbsentPf, sorted(rule.pcis - pcis))
+
+
+def _differ_by_scheme(name: str, candidate: str) -> bool:
+    shorter, longer = sorted((name, candidate), key=len)
+    return longer.startswith(shorter) and _SCHEME_ENDING.fullmatch(longer[len(shorter) :]) is not None
 
 
 class RdmaDevices:

@@ -161,7 +161,7 @@ class Observer:
             ),
             problems=(
                 *(selected_pf.why for selected_pf in discovery.skipped if selected_pf not in missing),
-                *discovery.problems,
+                *map(str, discovery.absent),
             ),
         )
         doubts = {doubt for selected_pf in observed for doubt in selected_pf.doubts} | {
@@ -405,6 +405,7 @@ def pf_state(
     rates, grouped = without_promises(driver, rates, by_devlink)
     return PfState(
         name=link.name,
+        altnames=link.altnames,
         pci=pf.pci,
         link_mbps=link_mbps,
         driver=driver,

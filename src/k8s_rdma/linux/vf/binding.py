@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.vf.moves import VfLocator, VfRdma
 
 _DEVICES, _DRIVERS = "bus/pci/devices", "bus/pci/drivers"
-_NO_OVERRIDE = "(null)"
 
 RETURN_TIMEOUT_S = 10.0
 """Time for a driver to release a VF, and for the kernel's driver to create its netdev and RDMA device."""
@@ -51,8 +50,7 @@ class PciDriver:
 
     def override(self) -> str:
         """Return the only driver that may bind it (`driver_override`); empty for any that matches."""
-        override = self._sysfs.value_if_any(self._path("driver_override")) or _NO_OVERRIDE
-        return "" if override == _NO_OVERRIDE else override
+        return PciFunction(self._sysfs, self._pci).driver_override()
 
     def let(self, driver: str) -> None:
         """Permit only this driver to bind it, or with an empty name any match; a bound driver stays."""

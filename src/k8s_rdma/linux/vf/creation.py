@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.routes import addressed_links
-from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, named, with_mtu
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
@@ -129,6 +129,10 @@ class SriovLinks(Protocol):
         """Set a link up."""
         ...
 
+    def set_mtu(self, link: Link, mtu: int) -> None:
+        """Set a link's MTU."""
+        ...
+
     def rename(self, link: Link, name: str) -> None:
         """Rename a link, which must be down."""
         ...
@@ -164,6 +168,10 @@ class KernelSriovLinks(Rtnl):
         """Implement `SriovLinks.bring_up`."""
         self.change(link.index, f"{link.name}: up", up=True)
 
+    def set_mtu(self, link: Link, mtu: int) -> None:
+        """Implement `SriovLinks.set_mtu`."""
+        self.change(link.index, f"{link.name}: MTU {mtu}", with_mtu(mtu))
+
     def rename(self, link: Link, name: str) -> None:
         """Implement `SriovLinks.rename`."""
         self.change(link.index, f"{link.name}: name {name}", named(name))
@@ -185,13 +193,15 @@ def _packed(vf: int, setting: Setting) -> sriov.VfSetting:
 class VfFunction:
     """A VF's PCI function.
 
-    driver: None while it has none. netdevs: as `PciFunction.netdevs`; empty when they are elsewhere.
+    driver: None while it has none. driver_override: as `PciFunction.driver_override`.
+    netdevs: as `PciFunction.netdevs`; empty when they are elsewhere.
     """
 
     index: int
     pci: PciAddress
     driver: str | None
     netdevs: tuple[str, ...] | None
+    driver_override: str = ""
 
 
 class SriovPf:
@@ -247,4 +257,5 @@ class SriovPf:
             pci=pci,
             driver=function.driver(),
             netdevs=None if netdevs is None else tuple(sorted(netdevs)),
+            driver_override=function.driver_override(),
         )
