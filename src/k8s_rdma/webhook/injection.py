@@ -196,7 +196,8 @@ def _require_few(spec: PodSpec) -> None:
     number = len(spec.containers) + len(spec.init_containers or ())
     if number > _MAX_CONTAINERS:
         _refuse(
-            f"spec.containers: {number} with the initContainers; a pod with interfaces has at most {_MAX_CONTAINERS}"
+            f"spec.containers: {number} with the initContainers; "
+            f"a pod with interfaces has at most {_MAX_CONTAINERS}"
         )
 
 
