@@ -89,17 +89,19 @@ class MachineLinks:
         """A PF."""
         self._machine.bring_up(self._pf(link.index).card.pci)
 
-    def set_mtu(self, link: Link, mtu: int) -> None:
-        """A PF's or a VF's netdev; EINVAL beyond what the card takes (Linux `dev_validate_mtu`)."""
+    def set_mtu(self, link: Link, mtu: int) -> bool:
+        """A PF's or a VF's netdev, up to what the card takes."""
         with self._machine.lock:
             for state in self._machine.cards.values():
                 vf = next((vf for vf in state.vfs.values() if vf.netdev_index == link.index), None)
                 if vf is None and state.index != link.index:
                     continue
                 if mtu > state.card.max_mtu:
-                    operation = f"{link.name}: MTU {mtu}"
-                    raise NetlinkError(operation, errno.EINVAL)
+                    return False
                 (vf or state).mtu = mtu
+                return True
+        operation = f"{link.name}: MTU {mtu}"
+        raise NetlinkError(operation, errno.ENODEV)
 
     def rename(self, link: Link, name: str) -> None:
         """A VF's netdev; EEXIST when the name is taken."""

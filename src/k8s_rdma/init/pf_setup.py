@@ -7,7 +7,6 @@ without link, takes a random MAC, or ten seconds until it has a link of its own.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections import deque
 from contextlib import contextmanager
@@ -37,7 +36,6 @@ from k8s_rdma.init.job import (
     wait_until,
 )
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
-from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.binding import PciDriver
 from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf, VfFunction
 
@@ -351,15 +349,13 @@ def set_mtu(job: Job, mtu: int, links: Iterable[Link]) -> int:
     """Set the MTU of links that have another, the PF's before its VFs', and return how many these were."""
     changed = [link for link in links if link.mtu != mtu]
     for link in changed:
-        try:
-            job.links.set_mtu(link, mtu)
-        except NetlinkError as error:
+        if not job.links.set_mtu(link, mtu):
             raise SetupError(
-                f"PF {job.target.name}: {error}",
+                f"PF {job.target.name}: the driver of {link.name} does not take MTU {mtu}",
                 advice="set hardware.pfs[].mtu to one that the card takes: maxmtu in `ip -d link show "
-                f"{job.target.name}`; on InfiniBand a port's, 2044 or 4092",
-                lasting=error.errno in (errno.EINVAL, errno.ERANGE),
-            ) from error
+                f"{job.target.name}`; on InfiniBand 2044 or 4092",
+                lasting=True,
+            )
     return len(changed)
 
 

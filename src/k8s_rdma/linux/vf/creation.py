@@ -30,6 +30,9 @@ _PERM_ADDRESS = 54
 _NO_MEANS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors for a driver without the function (InfiniBand's with ENOSYS in older kernels)."""
 
+_OUT_OF_RANGE = frozenset({errno.EINVAL, errno.ERANGE})
+"""Errors for an MTU outside the driver's limits (Linux `net/core/dev.c`, dev_validate_mtu, and drivers)."""
+
 _DEVICES = "bus/pci/devices"
 
 
@@ -129,8 +132,8 @@ class SriovLinks(Protocol):
         """Set a link up."""
         ...
 
-    def set_mtu(self, link: Link, mtu: int) -> None:
-        """Set a link's MTU."""
+    def set_mtu(self, link: Link, mtu: int) -> bool:
+        """Set a link's MTU; return False if its driver does not take this one."""
         ...
 
     def rename(self, link: Link, name: str) -> None:
@@ -168,9 +171,15 @@ class KernelSriovLinks(Rtnl):
         """Implement `SriovLinks.bring_up`."""
         self.change(link.index, f"{link.name}: up", up=True)
 
-    def set_mtu(self, link: Link, mtu: int) -> None:
+    def set_mtu(self, link: Link, mtu: int) -> bool:
         """Implement `SriovLinks.set_mtu`."""
-        self.change(link.index, f"{link.name}: MTU {mtu}", with_mtu(mtu))
+        try:
+            self.change(link.index, f"{link.name}: MTU {mtu}", with_mtu(mtu))
+        except NetlinkError as error:
+            if error.errno in _OUT_OF_RANGE:
+                return False
+            raise
+        return True
 
     def rename(self, link: Link, name: str) -> None:
         """Implement `SriovLinks.rename`."""
