@@ -89,7 +89,7 @@ def test_other_classes_of_this_driver_are_checked_where_they_are_named():
 
 @pytest.mark.parametrize("name", ["claims", "claims-order"])
 def test_claims_of_other_versions_are_judged_in_the_shape_that_the_expressions_read(name: str):
-    """A request of v1beta1 has no `exactly`: with all versions matched as they are, none of its requests is seen.
+    """A request of v1beta1 has no `exactly`: matched as it is, none of its requests would be seen.
 
     The API server converts what it matches as equivalent (ValidatingAdmissionPolicy v1, `matchPolicy`).
     """

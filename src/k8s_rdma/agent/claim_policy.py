@@ -1,8 +1,8 @@
 """The judgement of a claim by the operator's policy, beside all else that its pod has.
 
 A pod has its interfaces by annotation and by several claims, which kubelet prepares at the same time. So a
-claim is judged on the worker's thread in the step that promises it: of two claims that a limit admits only one
-of, the second one sees the promise of the first.
+claim is judged on the worker's thread in the step that promises it: if a limit admits only one of two claims,
+the second one sees the promise of the first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cni.pod_request import memlock_of_pod, requested_interfaces
+from k8s_rdma.core.claims import AllocatedClaim
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.request import Request
 from k8s_rdma.wire.annotation import read_memlock
@@ -20,7 +21,6 @@ from k8s_rdma.wire.resource_claim import decode_prepare
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.add import PodSources
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.core.claims import AllocatedClaim
     from k8s_rdma.core.ledger import Ledger, Pod
     from k8s_rdma.wire.claims import Prepare
 

@@ -259,8 +259,8 @@ class PromisedInterface:
 
     request: the claim's, with a subrequest behind a slash. device: the PF by its name in the ResourceSlice.
     share_id: of the allocation. vf, pci, rdma_device: the VF, its RDMA device by name at home.
-    placed: the interface as it counts on the PF. class_cap_mbps: the greatest cap that its DeviceClass allows,
-        0 for any; the caps of a running pod are held to it as well.
+    placed: the interface as it counts on the PF. class_cap_mbps: the greatest cap that its DeviceClass
+        allows, 0 for any; the caps of a running pod are held to it as well.
     """
 
     request: str
