@@ -68,6 +68,10 @@ class Lab(Protocol):
         """What a pod may do with its interface, or anybody with one of the host."""
         ...
 
+    def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
+        """Give an interface an alternative name, as a pod may, or the host's udev."""
+        ...
+
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         """What whoever has an interface may do: bring it up with these addresses."""
         ...
@@ -126,6 +130,9 @@ class FakeLab:
 
     def alter(self, ifname: str, netns: NetnsRef | None, *, name: str, mac: str, mtu: int) -> None:
         self.machine.alter_interface(ifname, netns, name=name, mac=mac, mtu=mtu)
+
+    def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
+        self.machine.add_altname(ifname, netns, altname)
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         self.machine.use_interface(ifname, netns, *addresses)

@@ -70,6 +70,9 @@ class LinuxLab:
         run(*link, "down")
         run(*link, "name", name, "address", mac, "mtu", str(mtu))
 
+    def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
+        run(*inside(netns), "ip", "link", "property", "add", "dev", ifname, "altname", altname)
+
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         run(*inside(netns), "ip", "link", "set", ifname, "up")
         lines = (f"address add {each} dev {ifname}{' nodad' * (':' in each)}" for each in addresses)

@@ -74,6 +74,9 @@ def _move_to_pod(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
     if function.rdma_device and function.rdma_place != target:
         yield
         machine.move_rdma(function, target)
+    if device.altnames and (device.place, device.name) != (target, step.ifname):
+        yield
+        device.altnames = ()
     if (device.place, device.name) != (target, step.ifname):
         yield
         machine.move(device, target, step.ifname)
@@ -145,6 +148,9 @@ def _drive(machine: FakeMachine, function: Function, driver: str) -> Iterator[No
 
 
 def _as_at_home(machine: FakeMachine, device: Device, home: VfHome) -> Iterator[None]:
+    if device.altnames:
+        yield
+        device.altnames = ()
     if (device.place, device.name) != (HOST, home.name):
         yield
         machine.move(device, HOST, home.name)

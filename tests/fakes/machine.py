@@ -1,7 +1,8 @@
 """A machine in memory: PFs, their VFs, and network namespaces that obey the kernel's rules.
 
 VFs are physical: when its namespace ends, a netdev returns to the host's namespace under its last name or,
-if that is taken, as `dev<n>` (Linux `net/core/dev.c`, `default_device_exit_net`). A netdev that moves goes
+if that is taken, as `dev<n>`, without alternative names that are taken (Linux `net/core/dev.c`,
+`default_device_exit_net`). A netdev that moves goes
 down and loses addresses, routes and queueing discipline (`__dev_change_net_namespace`). A VF has a netdev
 only while the kernel's own driver drives it, and a new one each time that driver binds.
 """
@@ -82,6 +83,7 @@ class Device:
     """A netdev; `place` is its namespace's inode. duplicates: what others had when it was given them.
 
     max_tx_rate_mbps: of its queueing discipline; 0 for none that limits.
+    altnames: alternative names, which move along.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Device:
     duplicates: frozenset[str] = frozenset()
     routes: tuple[Route, ...] = ()
     max_tx_rate_mbps: int = 0
+    altnames: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,6 +228,7 @@ class FakeMachine:
                     self._devices.remove(device)
                     continue
                 is_taken = self.find(device.name, HOST) is not None
+                device.altnames = tuple(name for name in device.altnames if not self.find(name, HOST))
                 self.move(device, HOST, self._free_name("dev") if is_taken else device.name)
             for function in self.functions.values():
                 if function.rdma_place == netns.inode:
@@ -257,6 +261,12 @@ class FakeMachine:
             device = self.device(netns, ifname)
             device.mac, device.mtu = mac or device.mac, mtu or device.mtu
             self.move(device, device.place, name or device.name)
+
+    def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
+        """Let a pod, or the host where no namespace is given, give an interface an alternative name."""
+        with self.lock:
+            self.device(netns, ifname).altnames += (altname,)
+        self.changed()
 
     def use_interface(self, ifname: str, netns: NetnsRef | None = None, *addresses: str) -> None:
         """Let whoever has an interface bring it up with these addresses."""
@@ -352,10 +362,9 @@ class FakeMachine:
             changed()
 
     def find(self, name: str, place: int) -> Device | None:
-        """The netdev of that name in a namespace."""
-        return next(
-            (device for device in self._devices if device.name == name and device.place == place), None
-        )
+        """The netdev of that name, or alternative name, in a namespace."""
+        found = (device for device in self._devices if device.place == place)
+        return next((device for device in found if name in (device.name, *device.altnames)), None)
 
     def devices_in(self, place: int) -> tuple[Device, ...]:
         """All netdevs of a namespace."""
@@ -389,11 +398,12 @@ class FakeMachine:
 
     def move(self, device: Device, place: int, name: str) -> None:
         """Move, rename, or both. NameTakenError when the name is taken there; nothing has changed then."""
-        holder = self.find(name, place)
-        if holder is not None and holder is not device:
-            place_text = self.describe_place(place)
-            msg = f"interface {device.name}: cannot become {name} in {place_text}: that name is taken"
-            raise NameTakenError(msg)
+        for wanted in (name, *device.altnames):
+            holder = self.find(wanted, place)
+            if (holder is not None and holder is not device) or (wanted == name and name in device.altnames):
+                place_text = self.describe_place(place)
+                msg = f"interface {device.name}: cannot become {wanted} in {place_text}: that name is taken"
+                raise NameTakenError(msg)
         if device.place != place:
             device.is_up, device.addresses, device.routes = False, (), ()
             device.max_tx_rate_mbps = 0

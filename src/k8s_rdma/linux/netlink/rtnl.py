@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, auto, unique
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.kernel import NameTakenError
+from k8s_rdma.errors import printable
 from k8s_rdma.linux.netlink.socket import (
     CREATE,
     EXCL,
@@ -195,6 +197,18 @@ class Rtnl(SocketClient[NetlinkSocket]):
             self.socket.request(
                 _DELLINKPROP, _IFINFO.pack(0, 0, link.index, 0, 0) + names, f"{operation}: altnames"
             )
+
+    def require_free(self, name: str, operation: str) -> None:
+        """Raise NameTakenError when a link has that name or alternative name.
+
+        To be called before a message that moves and renames: it would move first, and only then find the name
+        taken.
+        """
+        holder = self.link(name)
+        if holder is not None:
+            note = f", as another name of {printable(holder.name)}" if holder.name != name else ""
+            msg = f"{operation}: the name {name} is taken there{note}"
+            raise NameTakenError(msg)
 
     def number_of(self, namespace: int) -> int | None:
         """Return this namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""

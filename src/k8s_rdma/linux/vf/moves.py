@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.core.kernel import NameTakenError, NoSuchVfError
+from k8s_rdma.core.kernel import NoSuchVfError
 from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, VfRef
 from k8s_rdma.core.types import PciAddress, pci_address
 from k8s_rdma.errors import KernelError
@@ -90,11 +90,13 @@ class VfMoves:
 
     def _send(self, link: Link, pci: PciAddress, step: GiveVf, namespace_rtnl: Rtnl, namespace: int) -> None:
         operation = f"{describe(step.vf)}: move to {step.netns.path} as {step.ifname}"
-        _require_free(namespace_rtnl, step.ifname, operation)
+        namespace_rtnl.require_free(step.ifname, operation)
         self._rtnl.change(link.index, f"{operation}: down", up=False)
         if step.mtu is not None:
             require_mtu_of_pf(step, self._places.pf_link(step.vf))
         apply_link_settings(link, step, self._rtnl)
+        # An alternative name would keep it from its name in the pod, and from a namespace that has that name.
+        self._rtnl.delete_altnames(link, operation)
         self._rdma.move_to_pod(pci, link.index, namespace, operation)
         self._rtnl.change(link.index, operation, in_namespace(namespace), named(step.ifname))
 
@@ -134,7 +136,8 @@ class VfMoves:
         """Set name, MAC and MTU of a VF that is in the pod's namespace already."""
         if link.name != step.ifname:
             operation = f"{describe(step.vf)}: rename to {step.ifname} in {step.netns.path}"
-            _require_free(namespace_rtnl, step.ifname, operation)
+            namespace_rtnl.delete_altnames(link, operation)
+            namespace_rtnl.require_free(step.ifname, operation)
             namespace_rtnl.change(link.index, f"{operation}: down", up=False)
             namespace_rtnl.change(link.index, operation, named(step.ifname))
         apply_link_settings(link, step, namespace_rtnl)
@@ -149,7 +152,7 @@ class VfMoves:
             link = netdev_of(pci, pod_rtnl, namespace, index=self._index(step.vf, step.netns))
             if link is None:
                 return False
-            _require_free(self._rtnl, step.home.name, operation)
+            self._rtnl.require_free(step.home.name, operation)
             # Its addresses stay behind: the kernel drops them by the move, all at once.
             pod_rtnl.quiesce(link.index, f"{operation}: down")
             # They would move along, and one that is another VF's original name would block its return.
@@ -191,13 +194,6 @@ class _Moved:
 
     netns: NetnsRef
     index: int
-
-
-def _require_free(rtnl: Rtnl, name: str, operation: str) -> None:
-    # A message that moves and renames would move first, and only then find the name taken.
-    if rtnl.link(name) is not None:
-        msg = f"{operation}: the name {name} is taken there"
-        raise NameTakenError(msg)
 
 
 class Host(NamedTuple):

@@ -15,7 +15,6 @@ import msgspec
 from k8s_rdma.core.kernel import (
     Hardware,
     LocatedVf,
-    NameTakenError,
     PauseFrames,
     PfState,
     PodInterface,
@@ -335,9 +334,8 @@ class Moves:
                 return
             # A message that moves and renames would move first, and only then find the name taken.
             with Rtnl(namespace) as pod_rtnl:
-                if pod_rtnl.link(step.ifname) is not None:
-                    msg = f"{operation}: that name is taken there"
-                    raise KernelError(msg)
+                pod_rtnl.require_free(step.ifname, operation)
+            self._rtnl.delete_altnames(self._other_end(port), operation)
             self._record_namespace(port, step.netns.inode)
             pod_settings = _pod_settings(replace(step, mac=step.mac or step.home.mac))
             self._rtnl.change(
@@ -383,6 +381,9 @@ class Moves:
             found = pod_rtnl.link_at(port.peer)
             if found is None or found.name != step.ifname:
                 operation = f"{_describe_move(step)}: rename to {step.ifname} in {step.netns.path}"
+                if found is not None:
+                    pod_rtnl.delete_altnames(found, operation)
+                pod_rtnl.require_free(step.ifname, operation)
                 pod_rtnl.change(
                     port.peer, f"{operation}: down", up=False
                 )  # Linux before 6.2 renames no other
@@ -397,8 +398,11 @@ class Moves:
     def _fetch(self, port: Link, step: BringHome, namespace: int) -> None:
         """Move a VF from a pod's namespace to the host's."""
         operation = f"{_describe_move(step)}: move home from {step.netns.path} as {step.home.name}"
-        self._require_free(step.home.name, operation)
+        self._rtnl.require_free(step.home.name, operation)
         with Rtnl(namespace) as pod_rtnl:
+            link = pod_rtnl.link_at(port.peer)
+            if link is not None:
+                pod_rtnl.delete_altnames(link, operation)
             pod_rtnl.change(port.peer, operation, in_namespace(self._host), named(step.home.name))
 
     def _restore(self, port: Link, home: VfHome) -> None:
@@ -406,8 +410,9 @@ class Moves:
         found = self._other_end(port)
         operation = f"{home.name}: as it was"
         make_bare(found, self._rtnl, operation)
+        self._rtnl.delete_altnames(found, operation)
         if found.name != home.name:
-            self._require_free(home.name, operation)
+            self._rtnl.require_free(home.name, operation)
         if (found.name, found.mac, found.mtu) != (home.name, home.mac, home.mtu):
             self._rtnl.change(
                 found.index, operation, named(home.name), with_mac(home.mac), with_mtu(home.mtu)
@@ -431,13 +436,8 @@ class Moves:
             raise KernelError(msg)
 
     def _revive(self, pf: VirtualPf, step: BringHome) -> None:
-        self._require_free(step.home.name, f"{_describe_move(step)}: recreated as {step.home.name}")
+        self._rtnl.require_free(step.home.name, f"{_describe_move(step)}: recreated as {step.home.name}")
         revive_vf(pf, step.vf.index, self._rtnl, step.home)
-
-    def _require_free(self, name: str, operation: str) -> None:
-        if self._rtnl.link(name) is not None:
-            msg = f"{operation}: that name is taken here"
-            raise NameTakenError(msg)
 
     def _other_end(self, port: Link) -> Link:
         found = self._rtnl.link_at(port.peer)
