@@ -46,6 +46,7 @@ from k8s_rdma.doctor.node.runtime import (
     check_memlock,
     check_runtime,
 )
+from k8s_rdma.linux.pcie import PcieLink
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, Rates
 
 if TYPE_CHECKING:
@@ -267,6 +268,15 @@ _TOO_MANY = HardwareConfig(pfs=(PfConfig(names=("enp59s0f0np0",), num_vfs=4000),
 _UNREADABLE = replace(
     hardware("connectx5"), hardware=Hardware((), hardware("connectx6-vfs-coming").hardware.unreadable)
 )
+
+
+def _behind_one_link(machine: str) -> HardwareFacts:
+    """A card of two ports in a slot of 8 GT/s x16."""
+    facts = hardware(machine)
+    link = PcieLink(pci=facts.selected[0].pf.pci, speed="8.0", width=16, mbps=126_016)
+    return replace(facts, pcie={each.pf.pci: link for each in facts.selected})
+
+
 _MLX5 = PlainFunction(pci="0000:03:00.0", driver="mlx5_core", netdev="enp3s0")
 
 CASES: dict[str, list[Finding]] = {
@@ -278,6 +288,7 @@ CASES: dict[str, list[Finding]] = {
     "hardware-left-out": run(check_hardware, hardware("igb")),
     "hardware-no-vfs": run(check_hardware, hardware("e810")),
     "hardware-problem": run(check_hardware, hardware("igb-link-down", WITHOUT_RDMA)),
+    "hardware-pcie-shared": run(check_hardware, _behind_one_link("connectx5-ofed")),
     "hardware-unreadable": run(check_hardware, _UNREADABLE),
     "firmware-ok": GOOD["firmware"],
     "firmware-no-sriov": run(check_firmware, replace(NOTHING_SEEN, plain=(_MLX5,))),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linux.small_machine import INFINIBAND, SmallMachine
+from linux.small_machine import INFINIBAND, PF, SmallMachine
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import PfState
@@ -83,3 +83,29 @@ def test_infiniband_netdev_of_the_second_port_has_that_ports_speed(machine: Smal
     machine.write("class/infiniband/mlx5_0/ports/2/state", "4: ACTIVE")
     machine.write("class/infiniband/mlx5_0/ports/2/rate", "56 Gb/sec (4X FDR)")
     assert observed(machine).link_mbps == 56_000
+
+
+def test_pf_behind_a_pcie_link_that_is_slower_than_its_port_promises_no_more(machine: SmallMachine) -> None:
+    """A card of 200 Gb/s in a slot of 8 GT/s x8."""
+    machine.add_pf(vfs=1)
+    machine.write("class/net/eth0/speed", 200_000)
+    machine.write(f"{machine.device(PF)}/current_link_speed", "8.0 GT/s PCIe")
+    machine.write(f"{machine.device(PF)}/current_link_width", 8)
+    pf = observed(machine)
+    assert pf.link_mbps == 63_008
+    [problem] = pf.problems
+    assert "PF eth0: its PCIe link carries 63008 of its port's 200000 Mb/s (8.0 GT/s x8 at" in problem
+
+
+def test_pcie_link_that_carries_the_port_is_no_problem(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=1)
+    machine.write(f"{machine.device(PF)}/current_link_speed", "8.0 GT/s PCIe")
+    machine.write(f"{machine.device(PF)}/current_link_width", 16)
+    assert (observed(machine).link_mbps, observed(machine).problems) == (100_000, ())
+
+
+def test_unknown_speed_stays_unknown_behind_a_slow_pcie_link(machine: SmallMachine) -> None:
+    machine.add_pf(vfs=1, carrier=False)
+    machine.write(f"{machine.device(PF)}/current_link_speed", "2.5 GT/s PCIe")
+    machine.write(f"{machine.device(PF)}/current_link_width", 1)
+    assert observed(machine).link_mbps is None

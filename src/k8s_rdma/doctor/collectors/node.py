@@ -56,6 +56,7 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.linux.discovery.functions import RdmaDevices, Selected, find_pfs
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import Queries
+from k8s_rdma.linux.pcie import slowest_link
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from k8s_rdma.linux.vfio import others_in_group
 from k8s_rdma.wire.conflist import is_read
@@ -277,9 +278,15 @@ class MachineCollector:
         observer = Observer(self.sysfs, self.queries, self.hardware.to_core())
         links = {link.name: link for link in self.queries.links()}
         rdma = RdmaDevices(self.sysfs, self.queries.rdma_devices())
+        selected = observer.discover().selected
         return HardwareFacts(
             found=find_pfs(self.sysfs, links, rdma),
-            selected=observer.discover().selected,
+            selected=selected,
+            pcie={
+                pf.pci: link
+                for pf in (selection.pf for selection in selected)
+                if (link := slowest_link(pf.function))
+            },
             hardware=observer.observe(),
             plain=self._plain(),
             roce=tuple(sorted(self.queries.devlink_flags(_ROCE).items())),

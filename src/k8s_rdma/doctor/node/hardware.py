@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.linux.discovery.functions import FoundPf, Selected
+from k8s_rdma.linux.pcie import PcieLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +24,7 @@ NO_PF = HARDWARE.error("no-pf")
 SKIPPED = HARDWARE.warning("left-out")
 NO_VFS = HARDWARE.error("no-vfs")
 PROBLEM = HARDWARE.warning("problem")
+PCIE_SHARED = HARDWARE.warning("pcie-shared")
 UNREADABLE = HARDWARE.error("unreadable")
 
 FIRMWARE = Subject("firmware", "Firmware settings")
@@ -32,6 +36,7 @@ ROCE_OFF = FIRMWARE.error("roce-off")
 _SRIOV_DRIVERS = frozenset(
     {*("mlx5_core", "mlx4_core", "ice", "i40e", "ixgbe", "igb", "bnxt_en", "qede"), "ionic", "irdma"}
 )
+_TWO_PORTS = 2
 _INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
 
 
@@ -48,6 +53,7 @@ class PlainFunction:
 class HardwareFacts:
     """found: all PFs of the machine; selected: ours; hardware: as the agent observes them.
 
+    pcie: the slowest PCIe link of selected PFs by PCI address, of those that report one.
     virtual: whether the agent's VFs are made of ordinary Linux parts; then there is nothing to be seen here.
     roce: devlink's parameter `enable_roce` by PCI address, of those that tell it.
     """
@@ -55,6 +61,7 @@ class HardwareFacts:
     found: tuple[FoundPf, ...] = ()
     selected: tuple[Selected, ...] = ()
     hardware: Hardware
+    pcie: Mapping[str, PcieLink] = field(default_factory=dict)
     plain: tuple[PlainFunction, ...] = ()
     virtual: bool = False
     roce: tuple[tuple[str, bool], ...] = ()
@@ -101,6 +108,7 @@ def _check_machine(facts: HardwareFacts) -> Iterator[Finding]:
             fix="name it in hardware.pfs (names or pcis), or exclude it",
         )
     yield from _check_selected(facts)
+    yield from _check_cards(facts)
 
 
 def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
@@ -154,6 +162,23 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
                 about=selected.pf.name,
                 source=source,
             )
+
+
+def _check_cards(facts: HardwareFacts) -> Iterator[Finding]:
+    """Check that the PCIe link of a card carries all that its ports promise together."""
+    ports = sorted(facts.hardware.pfs, key=lambda pf: pf.pci)
+    for slot, of_slot in groupby(ports, key=lambda pf: pf.pci.rpartition(".")[0]):
+        card = [pf for pf in of_slot if pf.link_mbps and pf.pci in facts.pcie]
+        promised_mbps = sum(pf.link_mbps or 0 for pf in card)
+        if len(card) < _TWO_PORTS or promised_mbps <= (link := facts.pcie[card[0].pci]).mbps:
+            continue
+        yield PCIE_SHARED(
+            f"its ports promise {promised_mbps} Mb/s together; their PCIe link carries {link.mbps} ({link})",
+            about=", ".join(pf.name for pf in card),
+            source=f"/sys/bus/pci/devices/{slot}.*/current_link_speed, current_link_width",
+            expected="a PCIe link that carries all ports at full speed",
+            fix="a slot of more lanes or a higher generation; or one port in hardware.pfs",
+        )
 
 
 def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:

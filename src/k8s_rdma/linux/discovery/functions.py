@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +24,14 @@ from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError, printable
+from k8s_rdma.linux.discovery.ports import (
+    OWN_PORT,
+    UNKNOWN_PORT,
+    PortIdentity,
+    SharedPort,
+    read_identity,
+    shared_port,
+)
 from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, pfs
@@ -186,6 +194,7 @@ class FoundPf:
     """A PF of the machine. total_vfs: the most VFs it supports. num_vfs: the VFs it is set to have.
 
     netdevs: names in sysfs; None while its driver has made none. link: the PF's own netdev.
+    port: the identities of its port; none while it has no netdev.
     """
 
     function: PciFunction
@@ -196,6 +205,7 @@ class FoundPf:
     netdevs: tuple[str, ...] | None
     link: Link | None
     rdma_device: str | None
+    port: PortIdentity = UNKNOWN_PORT
 
     @property
     def pci(self) -> PciAddress:
@@ -233,12 +243,14 @@ class Selected:
     """A selected PF, its netdev, and the rule that selects it.
 
     objection: a sentence on why it would not be selected if it were not in use already, or empty.
+    shared: the other selected PFs of its port.
     """
 
     pf: FoundPf
     link: Link
     rule: PfRule
     objection: str = ""
+    shared: SharedPort = OWN_PORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +304,7 @@ def find_pfs(sysfs: Sysfs, links: Mapping[str, Link], rdma: RdmaDevices) -> tupl
 def _found_pf(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevices) -> FoundPf:
     netdevs = function.netdevs()
     link = own_link(function, netdevs or (), links)
+    rdma_device = rdma.name_of(function, link)
     return FoundPf(
         function=function,
         vendor=function.vendor(),
@@ -300,7 +313,8 @@ def _found_pf(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevice
         num_vfs=function.num_vfs(),
         netdevs=None if netdevs is None else tuple(sorted(netdevs)),
         link=link,
-        rdma_device=rdma.name_of(function, link),
+        rdma_device=rdma_device,
+        port=read_identity(function, link, rdma_device) if link else UNKNOWN_PORT,
     )
 
 
@@ -364,7 +378,15 @@ def select(
         else:
             skipped.append(SkippedPf(pf, rule, *objection))
     absent = tuple(_absent(selection, found, unmeant))
-    return Discovery(tuple(selected), tuple(skipped), absent, tuple(unmeant))
+    return Discovery(_with_shared_ports(selected), tuple(skipped), absent, tuple(unmeant))
+
+
+def _with_shared_ports(selected: Iterable[Selected]) -> tuple[Selected, ...]:
+    selected = tuple(selected)
+    identities = {selection.pf.name: selection.pf.port for selection in selected}
+    return tuple(
+        replace(selection, shared=shared_port(selection.pf.name, identities)) for selection in selected
+    )
 
 
 def _matches(rule: PfRule, pf: FoundPf, names: frozenset[str]) -> bool:

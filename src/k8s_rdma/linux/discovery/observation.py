@@ -13,7 +13,6 @@ group's part of the link, so that a minimum rate is not guaranteed to them, nor 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,35 +37,32 @@ from k8s_rdma.linux.discovery.functions import (
     read_vf_settings,
     select,
 )
+from k8s_rdma.linux.discovery.ports import Speed, ethernet_speed, infiniband_speed
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
+from k8s_rdma.linux.pcie import slowest_link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs
 from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import PfRule, Selection
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
-    from k8s_rdma.linux.netlink.rtnl import Link
 
 OWN_GROUPS = frozenset({"ice"})
 """Drivers that by themselves show their scheduler as groups, with each VF in one
 (`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12)."""
-_RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec\b.*")
-_NO_RESERVATIONS = "it takes no interfaces with a reservation"
-
-Speed = tuple[int | None, str]
-"""Mb/s and an empty text, or None and the reason why it is unknown."""
 
 
 class Observer:
     """Observes one machine repeatedly and queries again only what may have changed.
 
     Beside all of `Queries` it reads little: of every PCI device `sriov_totalvfs`; of a PF `class`, `vendor`,
-    `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of a
-    VF `driver`, `net/`, `infiniband/`, and of the first one `iommu_group/`, with its devices' `class` and
-    `driver`; of drivers whether `vfio-pci` is there, and of vfio `enable_unsafe_noiommu_mode`; of netdevs
-    `speed`, `phys_port_name`, `dev_port`; of RDMA devices `fw_ver`, `parent`, `ports/*/state`,
-    `ports/*/rate`. A `Sysfs` of one's own can note which.
+    `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of it
+    and the bridges above `current_link_speed`, `current_link_width`; of a VF `driver`, `net/`, `infiniband/`,
+    and of the first one `iommu_group/`, with its devices' `class` and `driver`; of drivers whether `vfio-pci`
+    is there, and of vfio `enable_unsafe_noiommu_mode`; of netdevs
+    `speed`, `phys_port_id`, `phys_port_name`, `phys_switch_id`, `dev_port`; of RDMA devices `fw_ver`,
+    `parent`, `sys_image_guid`, `ports/*/state`, `ports/*/rate`. A `Sysfs` of one's own can note which.
     """
 
     def __init__(
@@ -351,34 +347,6 @@ def _describe(rate: DevlinkRate, group: str) -> str:
     return f"its rates are set by devlink ({description}); `devlink port function rate set` takes them back"
 
 
-def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
-    """Read a netdev's `speed` (Mb/s; -1 or EINVAL when the driver does not know)."""
-    if not (link.is_up and link.carrier):
-        state = "has no carrier" if link.is_up else "is set down"
-        return None, f"its link {state}; {_NO_RESERVATIONS}"
-    speed = sysfs.number(f"class/net/{link.name}/speed")
-    if speed is None or speed <= 0:
-        return None, f"its driver does not report the link's speed; {_NO_RESERVATIONS}"
-    return speed, ""
-
-
-def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
-    """Read the RDMA port's `rate`, like `100 Gb/sec (4X EDR)`; it is known while `state` is `4: ACTIVE`.
-
-    Source: Linux `drivers/infiniband/core/sysfs.c`, rate_show, state_show. `dev_port` of an IPoIB netdev
-    counts from 0, ports count from 1.
-    """
-    number = (sysfs.number_if_any(f"class/net/{link.name}/dev_port") or 0) + 1
-    port = f"class/infiniband/{rdma_device}/ports/{number}"
-    state = (sysfs.value(f"{port}/state") or "unknown").rpartition(": ")[2]
-    if state != "ACTIVE":
-        return None, f"its port is {state}, not ACTIVE (is a subnet manager running?); {_NO_RESERVATIONS}"
-    found = _RATE.fullmatch(sysfs.value(f"{port}/rate") or "")
-    if not found:
-        return None, f"its port does not report its rate; {_NO_RESERVATIONS}"
-    return round(float(found[1]) * 1000), ""
-
-
 def pf_state(
     context: VfContext, selected: Selected, vfs: Iterable[Vf], query_firmware: Callable[[str], str]
 ) -> PfState:
@@ -390,7 +358,8 @@ def pf_state(
     pf, link = selected.pf, selected.link
     vfs = tuple(vfs)
     link_type = pf.link_type or LinkType.ETHERNET
-    link_mbps, unknown_speed = _speed(context, selected, link_type)
+    speed_mbps, unknown_speed = _speed(context, selected, link_type)
+    link_mbps, limits = promised_speed(selected, speed_mbps)
     firmware = query_firmware(link.name)
     if not firmware and pf.rdma_device:
         firmware = context.rdma.firmware(pf.rdma_device)
@@ -398,7 +367,7 @@ def pf_state(
     rates = ability(
         driver=driver,
         link_type=link_type,
-        link_mbps=link_mbps,
+        link_mbps=speed_mbps,
         vendor=pf.vendor,
         vst=bool(vfs) and all(vf.vlan for vf in vfs),
     )
@@ -427,7 +396,7 @@ def pf_state(
             vfio_pci=bool(vfs)
             and can_have_vfio(context.sysfs, vfs[0].pci, unsafe_noiommu=context.unsafe_noiommu),
         ),
-        problems=tuple(_problems(context, selected, unknown_speed, grouped)),
+        problems=tuple(_problems(context, selected, unknown_speed, *limits, grouped)),
         mac=link.mac,
     )
 
@@ -436,6 +405,29 @@ def _speed(context: VfContext, selected: Selected, link_type: LinkType) -> Speed
     if link_type is LinkType.INFINIBAND and selected.pf.rdma_device:
         return infiniband_speed(context.sysfs, selected.link, selected.pf.rdma_device)
     return ethernet_speed(context.sysfs, selected.link)
+
+
+def promised_speed(selected: Selected, speed_mbps: int | None) -> tuple[int | None, tuple[str, ...]]:
+    """Return the part of a port's speed that a PF may promise, Mb/s, and a clause on each limit.
+
+    PFs of one port share its speed evenly. No PF promises more than its PCIe link carries.
+    """
+    if speed_mbps is None:
+        return None, ()
+    clauses, promised_mbps = [], selected.shared.share(speed_mbps)
+    if names := selected.shared.pfs:
+        clauses.append(
+            f"it is one port with {', '.join(names)} ({selected.shared.identity}), so that each promises "
+            f"{promised_mbps} of its {speed_mbps} Mb/s; select one of them in hardware.pfs to have it whole"
+        )
+    link = slowest_link(selected.pf.function)
+    if link and link.mbps < promised_mbps:
+        clauses.append(
+            f"its PCIe link carries {link.mbps} of its port's {speed_mbps} Mb/s ({link}), and no more is "
+            "promised; use a slot of more lanes or a higher generation"
+        )
+        promised_mbps = link.mbps
+    return promised_mbps, tuple(clauses)
 
 
 def _problems(context: VfContext, selected: Selected, *clauses: str) -> Iterator[str]:
