@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from k8s_rdma.core.types import RateAbility, RateRange
-from k8s_rdma.linux.discovery.functions import VfSettings
 from k8s_rdma.linux.discovery.observation import group_of, with_devlink, without_promises
+from k8s_rdma.linux.discovery.vf_settings import VfSettings
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 
 TOLD = VfSettings(mac="02:00:00:00:00:01", min_tx_rate_mbps=100, max_tx_rate_mbps=1000)

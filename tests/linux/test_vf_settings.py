@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.linux.discovery.functions import VfSettings, from_netlink, read_vf_settings
+from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from linux.small_machine import PF, SmallMachine

@@ -30,14 +30,12 @@ from k8s_rdma.linux.discovery.functions import (
     Selected,
     SkippedPf,
     VfContext,
-    VfSettings,
     find_pfs,
-    from_netlink,
     observe_vf,
-    read_vf_settings,
     select,
 )
 from k8s_rdma.linux.discovery.ports import Speed, ethernet_speed, infiniband_speed
+from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.pcie import slowest_link

@@ -12,7 +12,7 @@ from k8s_rdma.core.kernel import PfState, Vf, shown
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate, Vlan, check_rates
 from k8s_rdma.core.types import Setting, VlanProto
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.functions import NOT_TOLD, from_netlink
+from k8s_rdma.linux.discovery.vf_settings import NOT_TOLD, from_netlink
 from k8s_rdma.linux.drivers import explain, explain_setting, understood_max
 from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.socket import NetlinkError
