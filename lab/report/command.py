@@ -54,6 +54,7 @@ def measure(cache: Cache) -> Result:
     conditions = Conditions(
         date=began.strftime("%Y-%m-%d"),
         product=__version__,
+        commit=_commit(),
         qemu=_qemu(image),
         accelerator=accelerator(),
         kernel=guest[0],
@@ -81,3 +82,14 @@ def _qemu(image: Image) -> str:
     environ = os.environ | {"QEMU_MODULE_DIR": f"{image.qemu}/usr/lib/x86_64-linux-gnu/qemu"}
     said = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
     return "QEMU " + said.split()[3]
+
+
+def _commit() -> str:
+    """Return the checkout's commit, with whether it has other changes; `unknown` outside a checkout."""
+    found, changes = (
+        subprocess.run(["git", "-C", REPOSITORY, *arguments], capture_output=True, text=True, check=False)
+        for arguments in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain"))
+    )
+    if found.returncode != 0:
+        return "unknown"
+    return found.stdout.strip() + (" with changes" if changes.stdout else "")

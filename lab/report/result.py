@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 class Conditions:
     """What it was measured with.
 
-    accelerator: `tcg` or `kvm`. load: the host's average of a minute before. repeated: how many measurements
-    were made once more.
+    commit: of the tree that was measured, and whether it had other changes. accelerator: `tcg` or `kvm`.
+    load: the host's average of a minute before. repeated: how many measurements were made once more.
     """
 
     date: str
     product: str
+    commit: str
     qemu: str
     accelerator: str
     kernel: str

@@ -28,7 +28,7 @@ def conditions(found: Conditions) -> str:
     """What it was measured with."""
     rows = {
         "date": found.date,
-        "k8s-rdma": found.product,
+        "k8s-rdma": f"{found.product}, commit {found.commit}",
         "emulator": f"{found.qemu}, {ACCELERATORS[found.accelerator]}",
         "guests": f"2, {found.guest_cores} processors each, kernel {found.kernel}",
         "host": f"{found.host_cores} cores; load average of the minute before {found.load:.1f}",
@@ -81,15 +81,15 @@ def _reached(pair: Pair) -> list[str]:
 
 
 def throughput(pairs: Sequence[Pair], caps: dict[str, int], frames: Callable[[Pair], float]) -> str:
-    """Frames in Mb/s from the rows' pods to the columns', with the cap and what comes least close to it."""
+    """Frames in Mb/s from the rows' pods to the columns', with the cap and the least and most beside it."""
 
     def beside(source: str) -> tuple[str, str]:
         cap = caps[source]
         rates = [frames(pair) for pair in pairs if pair.source == source]
-        furthest = max((rate - cap for rate in rates), key=abs)
-        return (str(cap), f"{furthest / cap:+.1%}") if cap else ("none", "")
+        spread = (f"{rate / cap - 1:+.1%}" for rate in (min(rates), max(rates))) if cap else ()
+        return str(cap or "none"), " to ".join(spread)
 
-    return _matrix(pairs, lambda pair: f"{frames(pair):.2f}", ("cap", "furthest from it"), beside)
+    return _matrix(pairs, lambda pair: f"{frames(pair):.2f}", ("cap", "least to most beside it"), beside)
 
 
 def tcp_frames(pair: Pair) -> float:

@@ -23,7 +23,7 @@ from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.http_server.asgi import client_tls, token_of
-from k8s_rdma.wire.rest import MAX_REFUSAL, decode_report, message_of
+from k8s_rdma.wire.rest import MAX_REFUSAL, NodeReport, decode_report, message_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -264,7 +264,7 @@ class HttpNode:
             msg = f"{PATH} answers HTTP {answer.status}{f': {message}' if message else ''}"
             raise MalformedError(msg)
         else:
-            facts = facts_of(decode_report(answer.body), self.name)
+            facts = facts_of(_report(answer.body), self.name)
             counts.changed += 1
             self._etag = answer.etag
             state.observe(self.name, facts, requested_at)
@@ -291,6 +291,20 @@ class HttpNode:
             else:
                 self._idle[address] = peer
 
+
+def _report(body: bytes) -> NodeReport:
+    """Decode an answer; MalformedError says of RIT's server, which answers every path, that it is one."""
+    try:
+        return decode_report(body)
+    except MalformedError as error:
+        if body.startswith(_RIT_ENDPOINTS):
+            msg = f"{PATH}: the server there is RIT's, which answers only /getpfs: migrate the node"
+            raise MalformedError(msg) from error
+        raise
+
+
+_RIT_ENDPOINTS = b"AvailableEndpoints:"
+"""The beginning of an answer to a path that it does not know (rit-k8s-rdma/rdma-ds, src/server.go)."""
 
 PATH = "/v1/node"
 PLACEMENTS_PATH = "/v1/placements"
