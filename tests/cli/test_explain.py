@@ -161,10 +161,11 @@ async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
     assert "kubectl -n k8s-rdma port-forward" in ran.err
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
-        ran = await k8s_rdma("explain", "pod", "default/none", "--extender", s.url)
-        assert (ran.status, ran.err) == (1, "k8s-rdma: the API server knows no pod default/none\n")
+        for named in (["default/none"], ["none"], ["none", "-n", "default"]):
+            ran = await k8s_rdma("explain", "pod", *named, "--extender", s.url)
+            assert (ran.status, ran.err) == (1, "k8s-rdma: the API server knows no pod default/none\n")
     for wrong, said in (
-        (["p"], "p: wanted NAMESPACE/NAME, such as default/p"),
+        (["/p"], "/p: wanted NAMESPACE/NAME, such as default/p, or NAME"),
         (["default/p", "--extender", "here"], "--extender here: wanted a URL"),
         (["default/p", "--token-file", "/none"], "--token-file /none: No such file"),
         (["default/p", "--ca-file", "/none"], "--ca-file /none: No such file"),

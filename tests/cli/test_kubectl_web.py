@@ -21,10 +21,11 @@ def kubectl_in(directory: Path, script: str) -> dict[str, str]:
 
 
 def test_web_forwards_the_port_of_the_pages_and_says_what_is_missing_where_it_cannot(tmp_path: Path) -> None:
-    command = [PLUGIN, "web", "-n", "rdma", "--kubeconfig", "/k"]
+    command = [PLUGIN, "web", "-n", "rdma", "--kubeconfig", "/k", "--context", "c", "--user", "u"]
     environment = kubectl_in(tmp_path, 'echo "$@"; exit 3')
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    arguments = "--namespace rdma --kubeconfig /k port-forward deployment/k8s-rdma-web 54008\n"
+    options = "--namespace rdma --kubeconfig /k --context c --user u"
+    arguments = f"{options} port-forward deployment/k8s-rdma-web 54008\n"
     assert (ended.returncode, sorted(ended.stdout.splitlines(True))) == (1, [arguments, ADDRESS])
     assert "kubectl port-forward ended with status 3\n  set viewers.enabled and web.enabled" in ended.stderr
 

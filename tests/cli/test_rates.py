@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+import yaml
 
 from cli.asking import k8s_rdma
 from extender.node_server import PF0, pf, report
@@ -45,6 +46,10 @@ async def c() -> AsyncIterator[World]:
 async def rates(c: World, directory: Path, *arguments: str) -> tuple[int, str]:
     """Run `k8s-rdma rates set`; its status and output."""
     kubeconfig = write_kubeconfig(directory / "kubeconfig", c.server.url)
+    found = yaml.safe_load(kubeconfig.read_text())
+    context = found["contexts"][0]["context"] | {"namespace": "other"}
+    found["contexts"].append({"name": "elsewhere", "context": context})
+    kubeconfig.write_text(yaml.safe_dump(found))
     ran = await k8s_rdma("rates", "set", *arguments, KUBECONFIG=str(kubeconfig))
     return ran.status, ran.out + ran.err
 
@@ -59,6 +64,16 @@ async def test_rates_of_one_interface_change_and_the_outcome_is_printed(c: World
     )
     assert (code, output) == (0, "default/gold: admitted (generation 1)\n")
     assert await annotation(c, "gold") == [{"min_tx_rate": 200}, {"min_tx_rate": 250, "max_tx_rate": 400}]
+
+
+async def test_pod_without_a_namespace_is_of_the_contexts_as_to_kubectl(c: World, tmp_path: Path):
+    for options in ((), ("-n", "default"), ("--context", "elsewhere", "-n", "default")):
+        code, output = await rates(c, tmp_path, "gold", "--min", "200", "--interface", "0", *options)
+        assert (code, output) == (0, "default/gold: unchanged\n")
+    code, output = await rates(c, tmp_path, "gold", "--min", "1", "--context", "elsewhere")
+    assert (code, output) == (1, "k8s-rdma: pod other/gold does not exist\n")
+    code, output = await rates(c, tmp_path, "-l", "app=x", "--min", "1", "--context", "elsewhere")
+    assert (code, output) == (1, "k8s-rdma: no pod of namespace other has labels app=x\n")
 
 
 async def test_refusal_is_printed_with_its_reason(c: World, tmp_path: Path):
@@ -97,7 +112,9 @@ async def test_pods_are_changed_one_by_one_and_summed_up(c: World, tmp_path: Pat
     ("arguments", "message"),
     [
         (("default/gold",), "--min or --max: say which rate changes, in Mb/s"),
-        (("gold", "--min", "1"), "gold: wanted NAMESPACE/NAME, such as default/gold"),
+        (("a/b/gold", "--min", "1"), "a/b/gold: wanted NAMESPACE/NAME, such as default/gold, or NAME"),
+        (("default/gold", "-n", "x", "--min", "1"), "default/gold: names another namespace than --namespace"),
+        (("gold", "-n", "x", "--min", "1"), "pod x/gold does not exist"),
         (("default/none", "--min", "1"), "pod default/none does not exist"),
         (("default/probe", "--min", "2"), "pod default/probe is not bound yet"),
         (

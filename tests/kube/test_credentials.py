@@ -130,7 +130,7 @@ def test_context_without_credentials_is_nobodys(tmp_path: Path, users: list[dict
         (document(user={}, users=None), "context c: there is no user 'c'"),
         (document(user={"as": "admin"}), "context c: its user acts as 'admin', which is not supported"),
         (document(user={"auth-provider": {"name": "gcp"}}), "auth-provider not supported"),
-        (document(clusters=["c"]), "'str' object has no attribute"),
+        (document(clusters=["c"]), "/k: clusters[0]: Expected `object`, got `str`"),
         ("{", "/k: line 1, column 2: expected the node content"),
     ],
 )

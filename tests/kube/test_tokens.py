@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +36,10 @@ def giving(text: str) -> str:
     return f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
 
 
-def refusal(path: str, timeout_s: float = 10) -> str:
+def refusal(path: str) -> str:
     """What a call says for which there are no credentials; and nowhere is a token shown."""
     with (
-        Documents(path, timeout_s=timeout_s) as api,
+        Documents(path) as api,
         pytest.raises(ApiUnreachableError, match=r"^get /version: no usable credentials: ") as refused,
     ):
         api.get("/version")
@@ -125,7 +127,7 @@ def test_token_file_that_cannot_be_used_is_named(tmp_path: Path, found: bytes | 
         (giving('{"status": {"token": "SECRET\\nSECRET"}}'), "the token has line breaks"),
         (giving('{"status": ["SECRET"]}'), "its answer is no ExecCredential: Expected `object"),
         (giving("SECRET"), "its answer is no ExecCredential: JSON is malformed"),
-        ("#!/bin/sh\necho SECRET; echo log in first >&2; exit 3\n", "exit status 3: log in first"),
+        ("#!/bin/sh\necho SECRET; exit 3\n", "exit status 3"),
         ("echo no shebang\n", "Exec format error"),
     ],
 )
@@ -134,19 +136,66 @@ def test_plugin_that_gives_nothing_usable_is_told_with_what_is_wrong(tmp_path: P
     assert refusal(path).startswith(f"exec plugin {tmp_path}/plugin: {told}")
 
 
-def test_plugin_that_hangs_is_given_up(tmp_path: Path):
-    path = write(tmp_path / "k", document(user=plugin(tmp_path, "#!/bin/sh\necho SECRET; exec sleep 60\n")))
-    assert refusal(path, timeout_s=0.2) == f"exec plugin {tmp_path}/plugin: no answer within 0.2 s"
-
-
 @pytest.mark.anyio
-async def test_plugin_that_hangs_is_given_up_by_processes_too(tmp_path: Path):
+async def test_plugin_that_hangs_is_given_up_by_processes(tmp_path: Path):
     path = write(tmp_path / "k", document(user=plugin(tmp_path, "#!/bin/sh\nexec sleep 60\n")))
     client = connect(path, timeout_s=0.2)
     async with asyncio.timeout(30):
         with pytest.raises(ApiUnreachableError, match="no answer within"):
             await client.get_pod("default", "p")
     await client.close()
+
+
+@pytest.mark.anyio
+async def test_processes_tell_what_a_plugin_wrote(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    user = plugin(tmp_path, "#!/bin/sh\necho SECRET; echo log in first >&2; exit 3\n")
+    client = connect(write(tmp_path / "k", document(user=user)))
+    with pytest.raises(ApiUnreachableError, match=r"plugin: exit status 3: log in first$"):
+        await client.get_pod("default", "p")
+    await client.close()
+    assert capfd.readouterr().err == ""
+
+
+def test_plugin_that_needs_a_terminal_is_refused_without_one(tmp_path: Path):
+    path = write(tmp_path / "k", document(user=plugin(tmp_path, "", interactiveMode="Always")))
+    with pytest.raises(MalformedError, match="interactiveMode: Always, and the standard input is no term"):
+        Documents(path)
+
+
+LOGIN = """#!/bin/sh
+echo "$KUBERNETES_EXEC_INFO" > "$0.asked"
+echo "To sign in, enter the code" >&2
+read -r code || code=none
+sleep 1
+echo "{\\"status\\": {\\"token\\": \\"$code\\"}}"
+"""
+COMMAND = (
+    "import sys\nfrom k8s_rdma.kube.calls import Documents\n"
+    "with Documents(sys.argv[1], timeout_s=0.2) as api: assert api.get('/version') is None"
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_interactive", "by"),
+    [("", True, "CODE"), ("IfAvailable", True, "CODE"), ("Always", True, "CODE"), ("Never", False, "none")],
+)
+def test_plugin_of_a_command_has_the_user_and_takes_its_time(
+    tmp_path: Path, mode: str, is_interactive: bool, by: str
+):
+    user = plugin(tmp_path, LOGIN, **({"interactiveMode": mode} if mode else {}))
+    terminal, ours = os.openpty()
+    with serving() as asked:
+        path = write(tmp_path / "k", document(asked.url, user))
+        os.write(terminal, b"CODE\n")
+        ended = subprocess.run(
+            [sys.executable, "-c", COMMAND, path], stdin=ours, capture_output=True, text=True, check=False
+        )
+    os.close(terminal)
+    os.close(ours)
+    assert (ended.returncode, ended.stderr) == (0, "To sign in, enter the code\n")
+    assert asked.by == [f"Bearer {by}"]
+    told = json.loads((tmp_path / "plugin.asked").read_text())
+    assert told["spec"] == {"interactive": is_interactive}
 
 
 def test_plugin_of_a_version_that_is_not_spoken_is_refused(tmp_path: Path):

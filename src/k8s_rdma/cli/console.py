@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
 
@@ -108,17 +108,6 @@ def seconds(since_s: float | None) -> str:
         if since_s >= 2 * length:
             return f"{since_s / length:.0f}{unit}"
     return f"{since_s:.0f}s"
-
-
-def namespaced_name(text: str) -> tuple[str, str]:
-    """Parse `NAMESPACE/NAME` of a command line. MalformedError says what is wanted."""
-    namespace, slash, name = text.partition("/")
-    if not (namespace and slash and name) or "/" in name:
-        msg = (
-            f"{text}: wanted NAMESPACE/NAME, such as default/{text.strip('/').rpartition('/')[2] or 'mypod'}"
-        )
-        raise MalformedError(msg)
-    return namespace, name
 
 
 def print_version(*, as_json: bool) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from k8s_rdma.cli.api_options import ApiCommand, Kubeconfig, PodNamespace
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.rest import TOKENS_SECRET
 from k8s_rdma.wire.views import HolderSort, Sort
 
@@ -43,10 +46,6 @@ CaFile = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Trust any certificate.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the document.")]
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Default: the service account, KUBECONFIG, ~/.kube/config."),
-]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="The chart's namespace.")]
 TokensSecret = Annotated[
     str,
@@ -70,16 +69,17 @@ def explain() -> None:
     """Explain a decision."""
 
 
-@explain_app.command("pod")
+@explain_app.command("pod", cls=ApiCommand)
 def explain_pod(  # noqa: PLR0913 - typer's options
-    pod: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="The pod.")],
+    pod: Annotated[str, typer.Argument(metavar="[NAMESPACE/]NAME", help="The pod.")],
     *,
     node: Annotated[
         list[str] | None, typer.Option("--node", metavar="NAME", help="This node in detail; may be repeated.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every node in detail, not in groups.")] = False,
     as_json: Json = False,
-    kubeconfig: Kubeconfig = None,
+    namespace: PodNamespace = "",
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
     extender: Extender = None,
     token_file: TokenFile = None,
     cert_file: CertFile = None,
@@ -103,6 +103,7 @@ def explain_pod(  # noqa: PLR0913 - typer's options
         insecure=insecure,
         kubeconfig=kubeconfig,
     )
+    kubeconfig = replace(kubeconfig, namespace=namespace or None)
     options = ExplainOptions(kubeconfig=kubeconfig, nodes=tuple(node or ()), every=every, as_json=as_json)
     show(endpoint, pod, options)
 
@@ -122,7 +123,7 @@ def top(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
     tokens_secret: TokensSecret = TOKENS_SECRET,
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
     extender: Extender = None,
     token_file: TokenFile = None,
     cert_file: CertFile = None,
@@ -159,7 +160,7 @@ def top(  # noqa: PLR0913 - typer's options
     show(endpoint, options)
 
 
-def forward_web(namespace: Namespace = "k8s-rdma", kubeconfig: Kubeconfig = None) -> None:
+def forward_web(namespace: Namespace = "k8s-rdma", kubeconfig: Kubeconfig = USUAL_KUBECONFIG) -> None:
     """Show the cluster as pages: forward the port of the chart's `k8s-rdma-web` here, until Ctrl-C."""
     import shutil
     import signal
@@ -171,8 +172,8 @@ def forward_web(namespace: Namespace = "k8s-rdma", kubeconfig: Kubeconfig = None
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise K8sRdmaError("there is no kubectl on PATH")
-    command = [kubectl, "--namespace", namespace, *(("--kubeconfig", kubeconfig) if kubeconfig else ())]
-    command += ["port-forward", "deployment/k8s-rdma-web", str(DEFAULT_PORT)]
+    command = [kubectl, "--namespace", namespace, *kubeconfig.arguments(), "port-forward"]
+    command += ["deployment/k8s-rdma-web", str(DEFAULT_PORT)]
     typer.echo(f"Open http://127.0.0.1:{DEFAULT_PORT}; Ctrl-C ends it.")
     try:
         ended = subprocess.run(command, check=False)
@@ -201,7 +202,7 @@ def list_holders(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
     tokens_secret: TokensSecret = TOKENS_SECRET,
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Show which pods hold interfaces, what they reserve, may use and use.
 
@@ -227,17 +228,15 @@ def rates() -> None:
     """Change rates of running pods."""
 
 
-@rates_app.command("set")
+@rates_app.command("set", cls=ApiCommand)
 def set_rates(  # noqa: PLR0913 - typer's options
-    pod: Annotated[str | None, typer.Argument(metavar="NAMESPACE/NAME", help="The pod.")] = None,
+    pod: Annotated[str | None, typer.Argument(metavar="[NAMESPACE/]NAME", help="The pod.")] = None,
     *,
     selector: Annotated[
         str | None,
         typer.Option("--selector", "-l", metavar="LABELS", help="Pods with these labels, one by one."),
     ] = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="With --selector: the pods' namespace.")
-    ] = "default",
+    namespace: PodNamespace = "",
     interface: Annotated[
         list[str] | None,
         typer.Option(
@@ -259,7 +258,7 @@ def set_rates(  # noqa: PLR0913 - typer's options
         float, typer.Option("--timeout", metavar="SECONDS", help="For each pod.", min=0.0)
     ] = 30.0,
     as_json: Json = False,
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Change reservation and cap of a running pod's interfaces.
 
@@ -270,18 +269,17 @@ def set_rates(  # noqa: PLR0913 - typer's options
     from k8s_rdma.cli.rates import set_rates as run
 
     if (pod is None) == (selector is None):
-        msg = "NAMESPACE/NAME or --selector: one of them is needed"
+        msg = "[NAMESPACE/]NAME or --selector: one of them is needed"
         raise typer.BadParameter(msg)
     options = RatesOptions(
         pod=pod,
         selector=selector,
-        namespace=namespace,
         interfaces=tuple(interface or ()),
         min_mbps=min_mbps,
         max_mbps=max_mbps,
         wait=wait,
         timeout_s=timeout,
-        kubeconfig=kubeconfig,
+        kubeconfig=replace(kubeconfig, namespace=namespace or None),
         as_json=as_json,
     )
     raise typer.Exit(run(options))
@@ -292,7 +290,7 @@ def doctor() -> None:
     """Show problems with evidence and remedies. Changes nothing."""
 
 
-@doctor_app.command("node")
+@doctor_app.command("node", cls=ApiCommand)
 def doctor_node(  # noqa: PLR0913 - typer's options
     *,
     config: Annotated[
@@ -309,9 +307,15 @@ def doctor_node(  # noqa: PLR0913 - typer's options
         ),
     ] = None,
     kubeconfig: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="For the cluster's versions; default the agent's kubeconfig."),
-    ] = None,
+        KubeconfigSelection,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            parser=KubeconfigSelection.of,
+            show_default=False,
+            help="For the cluster's versions; default the agent's kubeconfig.",
+        ),
+    ] = USUAL_KUBECONFIG,
     host_root: Annotated[
         Path | None, typer.Option("--host-root", metavar="DIR", help="The node's root file system.")
     ] = None,
@@ -358,10 +362,10 @@ def doctor_node(  # noqa: PLR0913 - typer's options
     raise typer.Exit(run(options, as_json=as_json, strict=strict))
 
 
-@doctor_app.command("cluster")
+@doctor_app.command("cluster", cls=ApiCommand)
 def doctor_cluster(  # noqa: PLR0913 - typer's options
     *,
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
     namespace: Annotated[str, typer.Option(metavar="NAME", help="The chart's namespace.")] = "k8s-rdma",
     scheduler_config: Annotated[
         Path | None, typer.Option("--scheduler-config", metavar="FILE", help="kube-scheduler's file.")
@@ -423,7 +427,7 @@ def extender_address(  # noqa: PLR0913 - as many as there are options
     key_file: Path | None,
     ca_file: Path | None,
     insecure: bool,
-    kubeconfig: str | None,
+    kubeconfig: KubeconfigSelection,
     tokens_secret: str = TOKENS_SECRET,
 ) -> ExtenderAddress:
     """Combine the options into the extender's address."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +31,7 @@ from k8s_rdma.doctor.node import cni, hardware, kernel, lossless, processes, rdm
 from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.config import ServerConfig
@@ -154,7 +156,7 @@ _CONTROL_PLANE = "kube-system"
 class ClusterOptions:
     """Options of the command. scheduler, extender: configuration files. address: the extender's."""
 
-    kubeconfig: str | None
+    kubeconfig: KubeconfigSelection
     namespace: str
     scheduler: Path | None
     extender: Path | None
@@ -236,7 +238,7 @@ class NodeOptions:
 
     agent: Path | None = None
     node: str | None = None
-    kubeconfig: str | None = None
+    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
     plugin: Path | None = None
     host_root: Path | None = None
     server: str | None = None
@@ -295,10 +297,13 @@ def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
     return load_config(AgentConfig, str(file), {"node": node})
 
 
-def _connect(agent: AgentConfig, kubeconfig: str | None) -> Callable[[], Documents] | None:
+def _connect(agent: AgentConfig, kubeconfig: KubeconfigSelection) -> Callable[[], Documents] | None:
     """Connect with the credentials that the command line names, else with the agent's; None without any."""
-    path = kubeconfig or agent.kubeconfig
-    return (lambda: Documents(path, timeout_s=_API_TIMEOUT_S)) if path or agent.in_cluster else None
+    if kubeconfig.is_explicit:
+        return partial(Documents, kubeconfig, timeout_s=_API_TIMEOUT_S)
+    if agent.kubeconfig:
+        return partial(Documents, agent.kubeconfig, timeout_s=_API_TIMEOUT_S)
+    return partial(Documents, timeout_s=_API_TIMEOUT_S, in_cluster=True) if agent.in_cluster else None
 
 
 def _plugin(agent: AgentConfig, path: Path | None) -> tuple[DevicePluginConfig | None, str]:

@@ -14,14 +14,16 @@ import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, for_terminal, namespaced_name, seconds, table, write_json
+from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
+from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.views import (
@@ -62,9 +64,9 @@ _NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """Options of the command. nodes: to show in detail; every: all. kubeconfig: None for the usual ones."""
+    """Options of the command. nodes: to show in detail; every: all."""
 
-    kubeconfig: str | None
+    kubeconfig: KubeconfigSelection
     nodes: tuple[str, ...]
     every: bool
     as_json: bool
@@ -83,17 +85,17 @@ class _ByClaims:
 
 
 def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None:
-    """Print what explains a pod, `namespace/name`; MalformedError when it is none.
+    """Print what explains a pod, `namespace/name` or its name alone; MalformedError when it is neither.
 
     Of a pod that requests interfaces both ways, a part that cannot be explained is a note beside the other.
     Where the API server cannot be asked, the extender is asked about every pod.
     """
-    namespace, name = namespaced_name(pod)
+    namespace, name = namespaced_name(pod, options.kubeconfig)
     claims = _by_claims(namespace, name, options)
     body = None
     if claims.explanation is None or claims.annotated:
         query: dict[str, str | list[str]] = {
-            "pod": pod,
+            "pod": f"{namespace}/{name}",
             "node": list(options.nodes),
             "all": "1" if options.every else "0",
         }
@@ -127,7 +129,7 @@ def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
         except MalformedError as error:
-            if options.kubeconfig:
+            if options.kubeconfig.is_explicit:
                 raise
             return _ByClaims(problem=error.message)
         try:

@@ -16,6 +16,7 @@ import httpx2
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.calls import Documents, bounded_reply
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, TOKENS_SECRET, message_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class ExtenderAddress:
     key_file: Path | None = None
     ca_file: Path | None = None
     insecure: bool = False
-    kubeconfig: str | None = None
+    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
     tokens_secret: str = TOKENS_SECRET
 
 

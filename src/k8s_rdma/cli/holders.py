@@ -24,6 +24,7 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, node_containers
+from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
 from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
@@ -87,7 +88,7 @@ class HolderOptions:
     second sample of the counters.
     """
 
-    kubeconfig: str | None
+    kubeconfig: KubeconfigSelection
     namespace: str
     secret: str
     subject: str | None

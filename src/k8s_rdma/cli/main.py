@@ -15,6 +15,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 )
 
 from k8s_rdma import __version__
+from k8s_rdma.cli.api_options import ApiCommand
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
@@ -58,14 +59,14 @@ _OPERATION = "Operate a cluster"
 _TRIAL = "Try, measure and plan"
 _PROCESSES = "Processes of nodes and cluster"
 _PROGRAM_ITSELF = "This program"
-app.command(rich_help_panel=_OPERATION)(top)
-app.command("who", rich_help_panel=_OPERATION)(list_holders)
+app.command(cls=ApiCommand, rich_help_panel=_OPERATION)(top)
+app.command("who", cls=ApiCommand, rich_help_panel=_OPERATION)(list_holders)
 app.add_typer(explain_app, name="explain", rich_help_panel=_OPERATION)
 app.add_typer(rates_app, name="rates", rich_help_panel=_OPERATION)
 app.add_typer(doctor_app, name="doctor", rich_help_panel=_OPERATION)
 app.add_typer(verify_app, name="verify", rich_help_panel=_TRIAL)
 app.add_typer(whatif_app, name="whatif", rich_help_panel=_TRIAL)
-app.command(rich_help_panel=_TRIAL)(snapshot)
+app.command(cls=ApiCommand, rich_help_panel=_TRIAL)(snapshot)
 app.command(rich_help_panel=_TRIAL)(simulate)
 app.add_typer(agent_app, name="agent", rich_help_panel=_PROCESSES)
 app.command(rich_help_panel=_PROCESSES)(init)
@@ -233,7 +234,7 @@ def kubectl_plugin() -> None:
 
 def _forward_pages() -> None:
     """Have `web` open the cluster's pages, instead of being the process that serves them."""
-    app.command("web", rich_help_panel=_OPERATION)(forward_web)
+    app.command("web", cls=ApiCommand, rich_help_panel=_OPERATION)(forward_web)
 
 
 def complete_kubectl() -> None:

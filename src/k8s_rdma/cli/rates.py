@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, namespaced_name, table, write_json
+from k8s_rdma.cli.console import console, table, write_json
+from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import (
@@ -58,13 +60,12 @@ class RatesOptions:
 
     pod: str | None
     selector: str | None
-    namespace: str
     interfaces: tuple[str, ...]
     min_mbps: int | None
     max_mbps: int | None
     wait: bool
     timeout_s: float
-    kubeconfig: str | None
+    kubeconfig: KubeconfigSelection
     as_json: bool
 
 
@@ -87,7 +88,7 @@ def set_rates(options: RatesOptions) -> int:
     with Documents(options.kubeconfig) as api:
         names = list(_pods(api, options))
         if not names:
-            msg = f"no pod of namespace {options.namespace} has labels {options.selector}"
+            msg = f"no pod of namespace {api.namespace} has labels {options.selector}"
             raise MalformedError(msg)
         for number, (namespace, name) in enumerate(names, 1):
             result = _result(api, namespace, name, options)
@@ -107,12 +108,12 @@ def set_rates(options: RatesOptions) -> int:
 def _pods(api: Documents, options: RatesOptions) -> Iterator[tuple[str, str]]:
     """Name the pods, in the order of their names."""
     if options.pod is not None:
-        yield namespaced_name(options.pod)
+        yield namespaced_name(options.pod, options.kubeconfig)
         return
-    path = f"/api/v1/namespaces/{segment(options.namespace)}/pods"
+    path = f"/api/v1/namespaces/{segment(api.namespace)}/pods"
     found = [item["metadata"]["name"] for item in api.items(path, {"labelSelector": options.selector or ""})]
     for name in sorted(found):
-        yield options.namespace, name
+        yield api.namespace, name
 
 
 def _result(api: Documents, namespace: str, name: str, options: RatesOptions) -> RatesResult:

@@ -28,6 +28,7 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     MAX_ROWS,
@@ -74,12 +75,12 @@ CLAIMS_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
-    """Options of the command. kubeconfig: None for the usual ones.
+    """Options of the command.
 
     holders: whether to show who holds what in place of nodes. namespace, secret: as in `ServiceProxy`.
     """
 
-    kubeconfig: str | None
+    kubeconfig: KubeconfigSelection
     one_shot: bool
     as_json: bool
     sort: Sort
@@ -129,7 +130,7 @@ class Source:
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
         except MalformedError as error:
-            if options.kubeconfig or options.holders:
+            if options.kubeconfig.is_explicit or options.holders:
                 raise
             problem = error.message
         holders = None

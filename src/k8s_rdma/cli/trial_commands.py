@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from k8s_rdma.cli.diagnosis_commands import Json, Kubeconfig, Namespace
+from k8s_rdma.cli.api_options import ApiCommand, Kubeconfig, PodNamespace
+from k8s_rdma.cli.diagnosis_commands import Json, Namespace
 from k8s_rdma.core.types import Strategy
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG
 
 From = Annotated[
     str,
@@ -41,7 +43,7 @@ def snapshot(
         bool, typer.Option("--anonymous", help="Replace names of nodes, pods and namespaces, and MACs.")
     ] = False,
     namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Write nodes, pods and limits as a file: for `whatif`, and for bug reports."""
     from k8s_rdma.cli import whatif
@@ -49,7 +51,7 @@ def snapshot(
     whatif.write_snapshot(whatif.Source(kubeconfig=kubeconfig, namespace=namespace), anonymous=anonymous)
 
 
-@whatif_app.command("fit")
+@whatif_app.command("fit", cls=ApiCommand)
 def whatif_fit(  # noqa: PLR0913 - typer's options
     file: Manifest = None,
     *,
@@ -62,7 +64,7 @@ def whatif_fit(  # noqa: PLR0913 - typer's options
     origin: From = "cluster",
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Report whether pods fit, and where; without FILE the pods that wait. Status 1 when they do not."""
     from k8s_rdma.cli import whatif
@@ -72,14 +74,14 @@ def whatif_fit(  # noqa: PLR0913 - typer's options
     raise typer.Exit(whatif.answer_fit(source, question, preempt=preempt, as_json=as_json))
 
 
-@whatif_app.command("headroom")
+@whatif_app.command("headroom", cls=ApiCommand)
 def whatif_headroom(
     file: Manifest = None,
     *,
     origin: From = "cluster",
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Count how many more pods fit, without FILE of common shapes; and capacity that is stranded."""
     from k8s_rdma.cli import whatif
@@ -88,7 +90,7 @@ def whatif_headroom(
     raise typer.Exit(whatif.answer_headroom(source, whatif.Question(manifest=file), as_json=as_json))
 
 
-@whatif_app.command("without")
+@whatif_app.command("without", cls=ApiCommand)
 def whatif_without(  # noqa: PLR0913 - typer's options
     *,
     node: Annotated[
@@ -104,7 +106,7 @@ def whatif_without(  # noqa: PLR0913 - typer's options
     origin: From = "cluster",
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Show where pods go when nodes, PFs or links fail. Status 1 when one of them fits nowhere."""
     from k8s_rdma.cli import whatif
@@ -117,7 +119,7 @@ def whatif_without(  # noqa: PLR0913 - typer's options
     raise typer.Exit(whatif.answer_without(source, losses, as_json=as_json))
 
 
-@whatif_app.command("with")
+@whatif_app.command("with", cls=ApiCommand)
 def whatif_with(  # noqa: PLR0913 - typer's options
     file: Manifest = None,
     *,
@@ -135,7 +137,7 @@ def whatif_with(  # noqa: PLR0913 - typer's options
     origin: From = "cluster",
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Compare how many more pods fit with changes. Status 1 when pods hold more than there would be."""
     from k8s_rdma.cli import whatif
@@ -212,7 +214,7 @@ def verify_node(  # noqa: PLR0913 - typer's options
     raise typer.Exit(run(trials, site))
 
 
-@verify_app.command("cluster")
+@verify_app.command("cluster", cls=ApiCommand)
 def verify_cluster(  # noqa: PLR0913 - typer's options
     sender: Annotated[str, typer.Argument(metavar="SENDER", help="The node whose PFs are verified.")],
     receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="The node that receives.")],
@@ -226,9 +228,7 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
     seconds: Seconds = 4.0,
     yes: Yes = False,
     report: VerifyReport = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", metavar="NAME", help="The pods' namespace.")
-    ] = "default",
+    namespace: PodNamespace = "",
     image: Annotated[
         str, typer.Option(metavar="IMAGE", help="An image of k8s-rdma. Default: that of SENDER's agent.")
     ] = "",
@@ -238,7 +238,7 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
     scheduler: Annotated[
         str, typer.Option(metavar="NAME", help="The pods' scheduler, where no policy adds it.")
     ] = "",
-    kubeconfig: Kubeconfig = None,
+    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
 ) -> None:
     """Measure between pods on two nodes, over the wire.
 

@@ -6,7 +6,7 @@ import platform
 import re
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from k8s_rdma.wire.verification import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from k8s_rdma.kube.selection import KubeconfigSelection
     from k8s_rdma.verify.node import NodeSite
 
 COULD_NOT_MEASURE = 2
@@ -72,14 +73,14 @@ def verify_node(trials: TrialOptions, site: NodeSite) -> int:
     return _run(run)
 
 
-def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: str | None) -> int:
+def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: KubeconfigSelection) -> int:
     """Measure between two nodes of a cluster; the exit status."""
 
     def run() -> int:
         if pods.sender == pods.receiver:
             raise MalformedError("SENDER and RECEIVER are one node: use `k8s-rdma verify node` there")
         with Documents(kubeconfig) as api:
-            site = ClusterSite(api, pods)
+            site = ClusterSite(api, replace(pods, namespace=pods.namespace or api.namespace))
             pfs, peers = site.facts(), site.receivers()
             names = [pods.receiver_pf or pf.name for pf in chosen(pfs, trials.pfs)]
             bench = Bench(

@@ -15,6 +15,7 @@ from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, load_workloads, workload_of
 from k8s_rdma.planning.snapshot import (
     Snapshot,
@@ -66,7 +67,7 @@ class Source:
     """The source of a cluster: `cluster`, or the file of a snapshot. namespace: the chart's."""
 
     origin: str = FROM_CLUSTER
-    kubeconfig: str | None = None
+    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
     namespace: str = "k8s-rdma"
 
 

@@ -19,7 +19,7 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
@@ -27,7 +27,6 @@ import httpx2  # what lightkube 1.x raises
 import msgspec
 import structlog
 from lightkube import ApiError, NotReadyError
-from lightkube import Client as LightkubeClient
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
@@ -46,7 +45,9 @@ from k8s_rdma.kube.api import (
     Listed,
     Page,
 )
-from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
+from k8s_rdma.kube.connections import blocking_client
+from k8s_rdma.kube.kubeconfig import command_api_server, process_api_server, usable_credentials
+from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.json import decode_lossy, pruned
 
 if TYPE_CHECKING:
@@ -174,18 +175,29 @@ def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) 
 
 
 class Documents:
-    """Objects as JSON. Blocking; of one thread. A context manager."""
+    """Objects as JSON. Blocking; of one thread. A context manager.
 
-    def __init__(self, kubeconfig: str | None = None, *, timeout_s: float = 10.0) -> None:
-        """Connect by a kubeconfig file, or as `kube.credentials` finds one.
+    namespace: of objects that the user names without one.
+    """
 
-        MalformedError when there is no such configuration.
+    def __init__(
+        self,
+        kubeconfig: KubeconfigSelection | str | None = None,
+        *,
+        timeout_s: float = 10.0,
+        in_cluster: bool = False,
+    ) -> None:
+        """Connect to what kubectl would ask, by a file alone or by its options.
+
+        in_cluster: by the service account and nothing else. MalformedError when there is no usable
+        configuration.
         """
-        with usable_credentials(kubeconfig):
-            config = credentials(kubeconfig)
-            self._client = LightkubeClient(config, timeout=httpx2.Timeout(timeout_s))
-        self._http: httpx2.Client = self._client._client._client  # no other way in
-        authenticate(self._http, config.user, timeout_s=timeout_s)
+        selection = KubeconfigSelection.of(kubeconfig)
+        with usable_credentials(selection.file, in_cluster=in_cluster):
+            find = partial(process_api_server, in_cluster=True) if in_cluster else command_api_server
+            server = find(selection)
+            self._http = blocking_client(server, timeout_s=timeout_s)
+        self.namespace = server.namespace
         self._now: datetime | None = None
 
     def __enter__(self) -> Self:

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
-from urllib.request import getproxies
 
-import httpx2  # what lightkube 1.x raises
 import msgspec
-from lightkube import AsyncClient
-from lightkube.config.client_adapter import verify_cluster
-from lightkube.config.models import User
+from lightkube import AsyncClient, SingleConfig
+from lightkube.config.models import Cluster, Context, User
 from lightkube.core.resource import (
     ApiInfo,
     GlobalResource,
@@ -49,7 +46,8 @@ from k8s_rdma.kube.calls import (
     segment,
     watch_objects,
 )
-from k8s_rdma.kube.credentials import authenticate, credentials, usable_credentials
+from k8s_rdma.kube.connections import async_client
+from k8s_rdma.kube.kubeconfig import process_api_server, usable_credentials
 from k8s_rdma.kube.objects import (
     BindingObject,
     BudgetObject,
@@ -63,12 +61,13 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.resource_slices import ResourceSlices
+from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from lightkube.config.kubeconfig import SingleConfig
+    import httpx2
 
     from k8s_rdma.core.ledger import Pod
 
@@ -344,7 +343,7 @@ def connect(
     silence_s: float = SILENCE_S,
     keepalive_s: float = KEEPALIVE_S,
 ) -> Client:
-    """A client by a kubeconfig file, or else as `kube.credentials` finds them.
+    """A client by a kubeconfig file, or else as `kube.kubeconfig` finds the API server for a process.
 
     in_cluster: the service account and nothing else. timeout_s: for each call, and as long again for an exec
     plugin where one is asked before it. silence_s: as in `Client`. keepalive_s: the time for which an idle
@@ -353,24 +352,20 @@ def connect(
     the event loop that uses it.
     """
     with usable_credentials(kubeconfig, in_cluster=in_cluster):
-        config = credentials(kubeconfig, in_cluster=in_cluster)
-        client = AsyncClient(
-            config, timeout=httpx2.Timeout(timeout_s), transport=_transport(config, keepalive_s)
-        )
-    http = connections_of(client)
-    authenticate(http, config.user, timeout_s=timeout_s)
+        server = process_api_server(KubeconfigSelection(file=kubeconfig), in_cluster=in_cluster)
+        http = async_client(server, timeout_s=timeout_s, keepalive_s=keepalive_s)
     http.event_hooks["request"].append(_Pace().begin)
     http.event_hooks["response"].append(read_refusal)
-    return Client(client, silence_s=silence_s)
+    return Client(_calling_by(http, server.namespace), silence_s=silence_s)
 
 
-def _transport(config: SingleConfig, keepalive_s: float) -> httpx2.AsyncHTTPTransport | None:
-    """The client's connections; None for lightkube's own, which go by the environment's proxies."""
-    if getproxies():
-        return None
-    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
-    limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=keepalive_s)
-    return httpx2.AsyncHTTPTransport(verify=verify, limits=limits)
+def _calling_by(http: httpx2.AsyncClient, namespace: str) -> AsyncClient:
+    """A lightkube client with these connections instead of its own, which it has never used."""
+    cluster = Cluster(server=str(http.base_url), insecure=True)
+    config = SingleConfig("", Context(cluster="", namespace=namespace), cluster, User())
+    client = AsyncClient(config, timeout=http.timeout)
+    client._client._client = http  # no other way in
+    return client
 
 
 def require_kubeconfig(path: str) -> None:

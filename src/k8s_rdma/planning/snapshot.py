@@ -53,6 +53,8 @@ from k8s_rdma.wire.rdma_node import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from k8s_rdma.kube.selection import KubeconfigSelection
+
 
 T = TypeVar("T")
 
@@ -338,8 +340,8 @@ class _Lease(msgspec.Struct, frozen=True):
     spec: NodeLease = NodeLease()
 
 
-def snapshot_of_cluster(kubeconfig: str | None, namespace: str) -> Snapshot:
-    """Take a snapshot as `take_snapshot`, by a kubeconfig file or as `kube.credentials` finds one."""
+def snapshot_of_cluster(kubeconfig: KubeconfigSelection, namespace: str) -> Snapshot:
+    """Take a snapshot as `take_snapshot` of the cluster that kubectl would ask."""
     with Documents(kubeconfig, timeout_s=_LIST_TIMEOUT_S) as api:
         return take_snapshot(api, namespace)
 
