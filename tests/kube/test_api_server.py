@@ -78,6 +78,7 @@ def of_file(directory: Path, **more: Any) -> str:
 
 
 def test_command_in_a_pod_asks_the_cluster_of_kubeconfig(account: Path):
+    """As https://github.com/kastenhq/kubestr/issues/101 wanted it."""
     assert in_pod(account, COMMAND, **POD, KUBECONFIG=of_file(account)) == OF_FILE
 
 

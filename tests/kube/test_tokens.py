@@ -182,6 +182,7 @@ COMMAND = (
 def test_plugin_of_a_command_has_the_user_and_takes_its_time(
     tmp_path: Path, mode: str, is_interactive: bool, by: str
 ):
+    """As https://github.com/kubernetes-client/python/issues/1787 wanted it."""
     user = plugin(tmp_path, LOGIN, **({"interactiveMode": mode} if mode else {}))
     terminal, ours = os.openpty()
     with serving() as asked:

@@ -2,7 +2,7 @@
 
 Of several documents the first counts. Of a key that stands twice in one mapping the last value counts. A tab
 may stand wherever no indentation is. Bytes with a byte order mark may be UTF-16. Binary values are text, and
-timestamps are the text that they were written as. Source: `YAMLToJSON` in sigs.k8s.io/yaml;
+timestamps are the text that they were written as. An anchor may be used again. Source: `YAMLToJSON` in sigs.k8s.io/yaml;
 `yaml_parser_scan_to_next_token` and `yaml_parser_determine_encoding` in go-yaml 2.
 """
 
@@ -19,6 +19,14 @@ _BREAKS = "\0\r\n\x85\u2028\u2029"
 
 
 class _GoLoader(Bounded, yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, whose anchor replaces an earlier one of that name."""
+        reader: Any = self
+        event = reader.peek_event()
+        if not isinstance(event, yaml.AliasEvent):
+            reader.anchors.pop(event.anchor, None)
+        return super().compose_node(parent, index)
+
     def scan_to_next_token(self) -> None:
         """Skip spaces, comments, line breaks, and tabs that are no indentation."""
         reader: Any = self  # the scanner has no types
