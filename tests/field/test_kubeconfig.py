@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 CASES = {
     # https://github.com/kubernetes-client/python/issues/518: a user without credentials, or without an entry
-    "user without entry": "contexts: [{name: vm, context: {cluster: vm, user: admin}}]\nusers: [{name: admin}]",
+    "user without entry": "contexts: [{name: vm, context: {cluster: vm, user: admin}}]\n"
+    "users: [{name: admin}]",
     "user without credentials": "contexts: [{name: vm, context: {cluster: vm, user: admin}}]\n"
     "users: [{name: admin, user: {}}]",
     # https://github.com/kubernetes-client/python/issues/236: no key `users` at all

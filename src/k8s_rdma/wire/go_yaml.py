@@ -2,8 +2,10 @@
 
 Of several documents the first counts. Of a key that stands twice in one mapping the last value counts. A tab
 may stand wherever no indentation is. Bytes with a byte order mark may be UTF-16. Binary values are text, and
-timestamps are the text that they were written as. An anchor may be used again. Source: `YAMLToJSON` in sigs.k8s.io/yaml;
-`yaml_parser_scan_to_next_token` and `yaml_parser_determine_encoding` in go-yaml 2.
+timestamps are the text that they were written as. An anchor may be used again.
+
+Source: `YAMLToJSON` in sigs.k8s.io/yaml; `yaml_parser_scan_to_next_token` and
+`yaml_parser_determine_encoding` in go-yaml 2.
 """
 
 from __future__ import annotations
