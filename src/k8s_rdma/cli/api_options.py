@@ -20,7 +20,7 @@ Kubeconfig = Annotated[
     typer.Option(
         "--kubeconfig",
         metavar="FILE",
-        parser=KubeconfigSelection.of,
+        parser=KubeconfigSelection.from_file,
         show_default=False,
         help="Default: KUBECONFIG, ~/.kube/config, the service account.",
     ),
@@ -44,8 +44,8 @@ class ApiCommand(TyperCommand):
         options = list(params or ())
         place = next(index for index, option in enumerate(options) if option.name == "kubeconfig") + 1
         options[place:place] = [
-            TyperOption(param_decls=[f"--{entry}"], type=str, metavar="NAME", help=words)
-            for entry, words in _ENTRIES.items()
+            TyperOption(param_decls=[f"--{entry}"], type=str, metavar="NAME", help=description)
+            for entry, description in _ENTRIES.items()
         ]
         super().__init__(name, params=options, **settings)
 

@@ -311,7 +311,7 @@ def doctor_node(  # noqa: PLR0913 - typer's options
         typer.Option(
             "--kubeconfig",
             metavar="FILE",
-            parser=KubeconfigSelection.of,
+            parser=KubeconfigSelection.from_file,
             show_default=False,
             help="For the cluster's versions; default the agent's kubeconfig.",
         ),

@@ -192,7 +192,7 @@ class Documents:
         in_cluster: by the service account and nothing else. MalformedError when there is no usable
         configuration.
         """
-        selection = KubeconfigSelection.of(kubeconfig)
+        selection = KubeconfigSelection.from_file(kubeconfig)
         with usable_credentials(selection.file, in_cluster=in_cluster):
             find = partial(process_api_server, in_cluster=True) if in_cluster else command_api_server
             server = find(selection)

@@ -129,7 +129,8 @@ def _cluster_info(server: ApiServer) -> dict[str, Any]:
         "proxy-url": cluster.proxy_url,
         "disable-compression": cluster.disable_compression,
         "config": next(
-            (each.extension for each in cluster.extensions if each.name == _CONFIG_EXTENSION), None
+            (extension.extension for extension in cluster.extensions if extension.name == _CONFIG_EXTENSION),
+            None,
         ),
     }
     return {key: value for key, value in info.items() if value}

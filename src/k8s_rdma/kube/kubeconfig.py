@@ -262,8 +262,8 @@ def _read(path: Path) -> _File:
         msg = f"{path}: {error.strerror}"
         raise ConfigError(msg) from error
     except (yaml.YAMLError, ValueError) as error:
-        words = yaml_words(error) if isinstance(error, yaml.YAMLError) else "not YAML"
-        msg = f"{path}: {words}"
+        why = yaml_words(error) if isinstance(error, yaml.YAMLError) else "not YAML"
+        msg = f"{path}: {why}"
         raise ConfigError(msg) from None  # its own text shows a line of the file, which may have a token
     if document is None:
         return _File()
@@ -280,9 +280,9 @@ def _read(path: Path) -> _File:
     return msgspec.structs.replace(
         file,
         clusters=tuple(
-            _NamedCluster(each.name, _cluster_at(directory, each.cluster)) for each in file.clusters
+            _NamedCluster(named.name, _cluster_at(directory, named.cluster)) for named in file.clusters
         ),
-        users=tuple(_NamedUser(each.name, _user_at(directory, each.user)) for each in file.users),
+        users=tuple(_NamedUser(named.name, _user_at(directory, named.user)) for named in file.users),
     )
 
 
@@ -295,23 +295,23 @@ def _without_nulls(value: Any) -> Any:
 
 def _cluster_at(directory: Path, cluster: KubeconfigCluster) -> KubeconfigCluster:
     file = "" if cluster.certificate_authority_data else cluster.certificate_authority
-    return msgspec.structs.replace(cluster, certificate_authority=_at(directory, file))
+    return msgspec.structs.replace(cluster, certificate_authority=_below(directory, file))
 
 
 def _user_at(directory: Path, user: KubeconfigUser) -> KubeconfigUser:
     plugin = user.exec
     if plugin and os.sep in plugin.command:
-        plugin = msgspec.structs.replace(plugin, command=_at(directory, plugin.command))
+        plugin = msgspec.structs.replace(plugin, command=_below(directory, plugin.command))
     return msgspec.structs.replace(
         user,
-        token_file=_at(directory, user.token_file),
-        client_certificate=_at(directory, "" if user.client_certificate_data else user.client_certificate),
-        client_key=_at(directory, "" if user.client_key_data else user.client_key),
+        token_file=_below(directory, user.token_file),
+        client_certificate=_below(directory, "" if user.client_certificate_data else user.client_certificate),
+        client_key=_below(directory, "" if user.client_key_data else user.client_key),
         exec=plugin,
     )
 
 
-def _at(directory: Path, path: str) -> str:
+def _below(directory: Path, path: str) -> str:
     return str(directory / path) if path else ""
 
 
@@ -319,9 +319,9 @@ def _merged(*files: _File) -> _Merged:
     """Merge files: of entries with the same name, and of settings that occur twice, the first counts."""
     return _Merged(
         current_context=next(filter(None, (file.current_context for file in files)), ""),
-        clusters=_first(files, lambda file: ((each.name, each.cluster) for each in file.clusters)),
-        contexts=_first(files, lambda file: ((each.name, each.context) for each in file.contexts)),
-        users=_first(files, lambda file: ((each.name, each.user) for each in file.users)),
+        clusters=_first(files, lambda file: ((named.name, named.cluster) for named in file.clusters)),
+        contexts=_first(files, lambda file: ((named.name, named.context) for named in file.contexts)),
+        users=_first(files, lambda file: ((named.name, named.user) for named in file.users)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a command line says of the API server and of who asks it, as kubectl's options of these names."""
+"""Options of a command line that choose the API server and its user, as kubectl has them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class KubeconfigSelection:
     namespace: str | None = None
 
     @classmethod
-    def of(cls, kubeconfig: KubeconfigSelection | str | None) -> KubeconfigSelection:
+    def from_file(cls, kubeconfig: KubeconfigSelection | str | None) -> KubeconfigSelection:
         """Return the selection, or that of a file alone."""
         return kubeconfig if isinstance(kubeconfig, cls) else cls(file=kubeconfig)  # type: ignore[arg-type]
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the user named the API server, so that one which cannot be used is an error."""
+        """Report whether the user named the API server, so that one which cannot be used is an error."""
         return any((self.file, self.context, self.cluster, self.user))
 
     def arguments(self) -> list[str]:
@@ -41,4 +41,4 @@ class KubeconfigSelection:
 
 
 USUAL_KUBECONFIG = KubeconfigSelection()
-"""What kubectl takes without any of these options."""
+"""The choice of kubectl without any of these options."""
