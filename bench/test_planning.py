@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.planning.planned_cluster import PlannedCluster, read_workloads
+from k8s_rdma.planning.manifest_workloads import read_workloads
+from k8s_rdma.planning.planned_cluster import PlannedCluster
 from k8s_rdma.planning.snapshot import (
     VERSION,
     NodeRecord,
@@ -96,11 +97,13 @@ def questions(data: bytes) -> dict[str, Callable[[PlannedCluster], object]]:
     one = '[{"min_tx_rate": 20000}, {"min_tx_rate": 20000}]'
     return {
         "read a snapshot": lambda _: PlannedCluster.from_snapshot(decode_snapshot(data, "cluster.json")),
-        "fit of 64 pods": lambda planned: fit(planned, read_workloads(one, 64)),
-        "headroom of a pod": lambda planned: headroom(planned, read_workloads(one)),
+        "fit of 64 pods": lambda planned: fit(planned, read_workloads(one, 64).workloads),
+        "headroom of a pod": lambda planned: headroom(planned, read_workloads(one).workloads),
         "headroom of common shapes": lambda planned: headroom(planned, ()),
         "without a node": lambda planned: lose(planned, Losses(nodes=("n00007",))),
-        "with fewer VFs": lambda planned: with_changes(planned, Changes(vfs=32), read_workloads(one)),
+        "with fewer VFs": lambda planned: with_changes(
+            planned, Changes(vfs=32), read_workloads(one).workloads
+        ),
     }
 
 
@@ -116,7 +119,7 @@ def measured(nodes: int) -> dict[str, float]:
         times[name] = thread_time() - before
     full = PlannedCluster.from_snapshot(decode_snapshot(snapshot_of(nodes, full=True), "cluster.json"))
     before = thread_time()
-    answer = fit(full, read_workloads(urgent_pod(), 64), preempt=True)
+    answer = fit(full, read_workloads(urgent_pod(), 64).workloads, preempt=True)
     times["fit of 64 pods by preemption"] = thread_time() - before
     assert answer.fits
     assert len(answer.evictions) >= 64

@@ -119,6 +119,33 @@ async def test_malformed_manifest_has_status_2_and_names_the_field(tmp_path: Pat
     assert "rdma_interfaces_required[0].min_tx_rate" in ran.err
 
 
+async def test_workloads_of_any_kind_are_counted_or_named(tmp_path: Path):
+    template = {"metadata": {"annotations": ASKS}, "spec": {"containers": [{"name": "a"}]}}
+    pod = {"apiVersion": "v1", "kind": "Pod", **template}
+    job = {"spec": {"parallelism": 100, "template": template}}
+    jobs = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "js"},
+        "spec": {"replicatedJobs": [{"name": "w", "replicas": 100, "template": job}]},
+    }
+    file = manifest(tmp_path, f"{json.dumps(pod)}\n---\n{json.dumps(jobs)}")
+    ran = await k8s_rdma("whatif", "fit", file, "--from", RECORDED, "--json")
+    assert ran.status == 1
+    assert {each["name"]: each["count"] for each in json.loads(ran.out)["workloads"]} == {
+        "default/pod": 1,
+        "default/js": 10_000,
+    }
+    daemons = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "d"}, "spec": job["spec"]}
+    file = manifest(tmp_path, json.dumps({"kind": "List", "items": [pod, daemons]}))
+    ran = await k8s_rdma("whatif", "fit", file, "--from", RECORDED)
+    assert (ran.status, ran.out) == (2, "")
+    assert "DaemonSet d: spec.template: it has a pod on each node" in ran.err
+    for question in (("headroom",), ("with", "--vfs", "64")):
+        ran = await k8s_rdma("whatif", *question, file, "--from", RECORDED)
+        assert (ran.status, "default/d" in ran.out) == (0, True)
+
+
 async def test_snapshot_of_a_cluster_answers_as_the_cluster_does(tmp_path: Path):
     answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=[pod("a")])
     with serving_objects(answers, tmp_path) as config:

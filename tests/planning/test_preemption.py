@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from extender.node_server import pf, report
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.planned_cluster import Workload, read_workloads
+from k8s_rdma.planning import manifest_workloads
 from k8s_rdma.planning.preemption import NO_ROOM
 from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, PreemptionPolicy, PriorityClass
 from k8s_rdma.planning.whatif import FitAnswer, fit, headroom
@@ -20,12 +20,18 @@ from planning.test_whatif import asks, manifest, node, planned
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from k8s_rdma.planning.planned_cluster import Workload
+
 VFS = "k8s-rdma.io/vf"
 GANG = {"scheduling.x-k8s.io/pod-group": "g"}
 CLASSES = (
     PriorityClass(name="urgent", value=1_000),
     PriorityClass(name="patient", value=1_000, preemption_policy=PreemptionPolicy.NEVER),
 )
+
+
+def read_workloads(*arguments: Any, **more: Any) -> tuple[Workload, ...]:
+    return manifest_workloads.read_workloads(*arguments, **more).workloads
 
 
 def holder(name: str, node: str, *rates: int, **more: Any) -> PodRecord:

@@ -10,13 +10,18 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.planned_cluster import PlannedCluster, read_workloads
+from k8s_rdma.planning import manifest_workloads
+from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
 from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot, Taint
 from k8s_rdma.planning.whatif import Changes, Losses, Move, fit, headroom, lose, with_changes
 from k8s_rdma.wire.rdma_node import status_of
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.rest import PfReport
+
+
+def read_workloads(*arguments: Any, **more: Any) -> tuple[Workload, ...]:
+    return manifest_workloads.read_workloads(*arguments, **more).workloads
 
 
 def planned(*nodes: NodeRecord, **more: Any) -> PlannedCluster:

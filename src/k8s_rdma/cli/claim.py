@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from k8s_rdma.config.devices import SLOT_RESOURCE
-from k8s_rdma.config.manifests import annotations_of, documents, pod_of, read_text, template_path
+from k8s_rdma.config.manifests import annotations_of, documents, read_text
+from k8s_rdma.config.pod_templates import PodTemplate, object_name, pod_templates
+from k8s_rdma.config.workload_kinds import Path as FieldPath
+from k8s_rdma.config.workload_kinds import dotted
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.claim_template import ClaimTemplates, TemplateNames, claim_templates, with_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 _DEFAULT_NAME = "rdma"
@@ -28,6 +31,9 @@ _PLAIN = re.compile(
     "|[1-9][0-9]*[MGT]"
 )
 """Texts that every YAML reader takes for texts. `1e3` is a number for the API server's."""
+
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+"""Characters that names of objects have not (RFC 1123)."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -59,14 +65,13 @@ def print_templates(
         found = _converted(annotations, replace(names, name=names.name or _DEFAULT_NAME))
         templates = [template.document for template in found.templates]
     else:
-        templates = []
-        for document in documents(text):
-            pod = pod_of(document)
-            if pod is not None:
-                found = _converted(_annotations(pod, policy), _named(document, names))
-                templates += [template.document for template in found.templates]
-    _require(templates)
-    _print(templates)
+        templates = [
+            template.document
+            for document in documents(text)
+            for _, found in _converted_pods(document, policy, names)
+            for template in found.templates
+        ]
+    _print(_distinct(templates))
 
 
 def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNames) -> None:
@@ -75,34 +80,53 @@ def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNa
     manifests = []
     for document in documents(read_text(manifest)):
         changed = document
-        pod = pod_of(document)
-        if pod is not None:
-            found = _converted(_annotations(pod, policy), _named(document, names))
+        for pod, found in _converted_pods(document, policy, names):
             templates += [template.document for template in found.templates]
-            changed = _with_claims(document, pod, found)
+            changed = _with_claims(changed, pod, found)
         manifests.append(changed)
-    _require(templates)
-    _print([*templates, *manifests])
+    _print([*_distinct(templates), *manifests])
 
 
-def _with_claims(document: dict[str, Any], pod: dict[str, Any], found: ClaimTemplates) -> dict[str, Any]:
-    if not found.templates:
-        return document
-    changed = with_claims(pod, found.templates, SLOT_RESOURCE)
+def _converted_pods(
+    document: dict[str, Any], policy: str | None, names: TemplateNames
+) -> Iterator[tuple[PodTemplate, ClaimTemplates]]:
+    """Yield the templates in an object whose pods ask for interfaces, with those of their claims."""
+    found = pod_templates(document)
+    for warning in found.warnings:
+        _warn(warning)
+    several = len(found.templates) > 1
+    for pod in found.templates:
+        chosen = _named(document, names, pod.part if several else "")
+        converted = _converted(_annotations(pod.pod, policy), chosen)
+        if converted.templates:
+            yield pod, converted
+
+
+def _with_claims(document: dict[str, Any], pod: PodTemplate, found: ClaimTemplates) -> dict[str, Any]:
+    if not pod.is_whole:
+        raise MalformedError(
+            f"manifest: {object_name(document)}: {dotted(pod.path)}: is no pod template that claims could be "
+            "added to; leave --pod out, and add them as its operator takes them"
+        )
+    changed = with_claims(pod.pod, found.templates, SLOT_RESOURCE)
     scheduler = changed["spec"].get("schedulerName")
     if scheduler == _EXTENDERS_SCHEDULER:
         del changed["spec"]["schedulerName"]
     elif scheduler not in (None, "default-scheduler"):
         _warn(f"schedulerName {scheduler}: all pods with claims of the same PFs need the same scheduler")
-    if NCCL_ANNOTATION in ((pod.get("metadata") or {}).get("annotations") or {}):
+    if NCCL_ANNOTATION in ((pod.pod.get("metadata") or {}).get("annotations") or {}):
         _warn(f"{NCCL_ANNOTATION} is not read of pods with claims; set NCCL_NET=IB in the container's env")
-    return _replaced(document, template_path(document), changed)
+    replaced: dict[str, Any] = _replaced(document, pod.path, changed)
+    return replaced
 
 
-def _replaced(document: dict[str, Any], path: tuple[str, ...], pod: dict[str, Any]) -> dict[str, Any]:
+def _replaced(value: Any, path: FieldPath, pod: dict[str, Any]) -> Any:
     if not path:
         return pod
-    return {**document, path[0]: _replaced(document[path[0]], path[1:], pod)}
+    entry = _replaced(value[path[0]], path[1:], pod)
+    if isinstance(value, list):
+        return [entry if index == path[0] else element for index, element in enumerate(value)]
+    return {**value, path[0]: entry}
 
 
 def _converted(annotations: Mapping[str, str], names: TemplateNames) -> ClaimTemplates:
@@ -116,18 +140,29 @@ def _annotations(pod: Mapping[str, Any], policy: str | None) -> dict[str, str]:
     return annotations_of(pod) | ({POLICY_ANNOTATION: policy} if policy else {})
 
 
-def _named(document: Mapping[str, Any], names: TemplateNames) -> TemplateNames:
-    """Name templates after their object where no name is chosen."""
+def _named(document: Mapping[str, Any], names: TemplateNames, part: str) -> TemplateNames:
+    """Name templates after their object if no name is chosen. part: of the object, if it has several."""
     metadata = document.get("metadata") or {}
     name = metadata.get("name") or metadata.get("generateName", "").rstrip("-")
-    default = f"{name}-{_DEFAULT_NAME}" if name else _DEFAULT_NAME
+    of_part = _NO_NAME.sub("-", part.lower()).strip("-")
+    chosen = [names.name, of_part] if names.name else [name, of_part, _DEFAULT_NAME]
     namespace = names.namespace or metadata.get("namespace", "")
-    return replace(names, name=names.name or default, namespace=namespace)
+    return replace(names, name="-".join(filter(None, chosen)), namespace=namespace)
 
 
-def _require(documents: list[dict[str, Any]]) -> None:
-    if not documents:
+def _distinct(templates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each template once. MalformedError for none, and for a name that two would have."""
+    if not templates:
         raise MalformedError(f"no interfaces: nothing has an annotation {ANNOTATION} that asks for any")
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for template in templates:
+        metadata = template["metadata"]
+        if found.setdefault((metadata.get("namespace", ""), metadata["name"]), template) != template:
+            raise MalformedError(
+                f"two different templates would be named {metadata['name']}: rename an object, or convert "
+                "them one by one with --name"
+            )
+    return list(found.values())
 
 
 def _print(documents: Iterable[Mapping[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -16,7 +16,8 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
-from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, load_workloads, workload_of
+from k8s_rdma.planning.manifest_workloads import load_workloads
+from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, workload_of
 from k8s_rdma.planning.snapshot import (
     Snapshot,
     anonymised,
@@ -78,9 +79,18 @@ class Question:
     manifest: Path | None = None
     count: int | None = None
 
-    def workloads(self, planned: PlannedCluster) -> list[Workload]:
-        """Read the manifest, with priorities of the cluster. MalformedError names what cannot be read."""
-        return load_workloads(self.manifest, self.count, planned.priority_classes)
+    def workloads(self, planned: PlannedCluster) -> tuple[Workload, ...]:
+        """Read the manifest, with priorities of the cluster; what is not judged is noted.
+
+        MalformedError names what cannot be read.
+        """
+        found = load_workloads(self.manifest, self.count, planned.priority_classes)
+        planned.unreadable += found.warnings
+        return found.workloads
+
+    def shapes(self, planned: PlannedCluster) -> tuple[Workload, ...]:
+        """Read the manifest as `workloads`, for questions to which the number of pods is no matter."""
+        return replace(self, count=1).workloads(planned)
 
 
 def write_snapshot(source: Source, *, anonymous: bool) -> None:
@@ -105,7 +115,7 @@ def answer_headroom(source: Source, question: Question, *, as_json: bool) -> int
     """Print how many more pods fit; return the exit status."""
     return _answer(
         source,
-        lambda planned: headroom(planned, question.workloads(planned)),
+        lambda planned: headroom(planned, question.shapes(planned)),
         _show_headroom,
         as_json=as_json,
     )
@@ -120,7 +130,7 @@ def answer_with(source: Source, changes: Changes, question: Question, *, as_json
     """Print what changes do to the room for pods; return the exit status."""
     return _answer(
         source,
-        lambda planned: with_changes(planned, changes, question.workloads(planned)),
+        lambda planned: with_changes(planned, changes, question.shapes(planned)),
         _show_with,
         as_json=as_json,
     )

@@ -1,4 +1,4 @@
-"""Manifests of Kubernetes objects: YAML as the API server takes it, and the pods in objects."""
+"""Manifests of Kubernetes objects: YAML as the API server takes it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import yaml
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
@@ -15,13 +14,6 @@ from k8s_rdma.wire.yaml import Bounded, yaml_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-
-_TEMPLATE_PATHS: Mapping[str, tuple[str, ...]] = {
-    "Pod": (),
-    "PodTemplate": ("template",),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
-"""The place of the pod in an object; of other kinds it is `spec.template`."""
 
 
 class ManifestLoader(Bounded, yaml.SafeLoader):
@@ -51,7 +43,7 @@ def read_text(manifest: Path | None) -> str:
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
-    """Read the objects in a manifest. MalformedError names the line of what is no YAML."""
+    """Read the objects in a manifest, and those in a List. MalformedError names the line of a fault."""
     try:
         found = list(yaml.load_all(text, Loader=ManifestLoader))
     except yaml.YAMLError as error:
@@ -60,68 +52,26 @@ def documents(text: str) -> Iterator[dict[str, Any]]:
         if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
             msg = "manifest: wanted Kubernetes objects, or an annotation's list that begins with ["
             raise MalformedError(msg)
-        yield document
+        yield from _unpacked(document, document["kind"])
 
 
-def template_path(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that lead to the pod in an object."""
-    return _TEMPLATE_PATHS.get(document["kind"], ("spec", "template"))
+def _unpacked(document: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
+    """Yield an object, or those in a List; place: of it, for messages.
 
-
-def pod_of(document: dict[str, Any]) -> dict[str, Any] | None:
-    """Find the pod, or the pod in the template, of an object; None for one that makes no pods.
-
-    MalformedError names a field of it that has another type than Kubernetes'.
+    In a List of one kind, such as PodList, items need not name it.
     """
-    found: Any = document
-    path = template_path(document)
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    if not isinstance(found, dict) or found.get("spec") is None:
-        return None
-    for kind, part, place in ((_Object, document, ""), (_Pod, found, "".join(f"{key}." for key in path))):
-        try:
-            msgspec.convert(part, kind)
-        except msgspec.ValidationError as error:
-            message = str(error).replace("`$.", f"`{place}")
-            raise MalformedError(f"manifest: {document['kind']}: {message}") from error
-    return found
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str | None = None
-    generate_name: str | None = None
-    namespace: str | None = None
-    annotations: dict[str, Any] | None = None
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata | None = None
-
-
-class _Resources(msgspec.Struct):
-    requests: dict[str, Any] | None = None
-    limits: dict[str, Any] | None = None
-    claims: list[Any] | None = None
-
-
-class _Container(msgspec.Struct):
-    name: str | None = None
-    resources: _Resources | None = None
-
-
-class _Claim(msgspec.Struct):
-    name: str | None = None
-
-
-class _PodSpec(msgspec.Struct, rename="camel"):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    resource_claims: list[_Claim] | None = None
-
-
-class _Pod(_Object):
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    kind, items = document["kind"], document.get("items")
+    if not kind.endswith("List") or "spec" in document:
+        yield document
+        return
+    if not isinstance(items, list):
+        raise MalformedError(f"manifest: {place}.items: wanted a list of objects")
+    shared = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
+    for index, item in enumerate(items):
+        entry = {**(shared if shared["kind"] else {}), **item} if isinstance(item, dict) else {}
+        if not isinstance(entry.get("kind"), str):
+            raise MalformedError(f"manifest: {place}.items[{index}]: wanted a Kubernetes object")
+        yield from _unpacked(entry, f"{place}.items[{index}]")
 
 
 def annotations_of(pod: Mapping[str, Any]) -> dict[str, str]:

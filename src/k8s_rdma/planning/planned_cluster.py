@@ -1,18 +1,12 @@
-"""Planned cluster: a snapshot to ask questions of, with the nodes that pods may be on and namespaces' limits.
-
-Workloads are read from manifests: a pod's request, and how many pods of it there are to be.
-"""
+"""Planned cluster: a snapshot to ask questions of, with nodes that pods may be on and namespaces' limits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
-from k8s_rdma.config.manifests import annotations_of, documents, pod_of, read_text
 from k8s_rdma.core.allocation import claims_on_node, counted_interfaces
 from k8s_rdma.core.placement import PlacedInterface, Placement, Share, limit_of, place
 from k8s_rdma.core.request import DeviceTaint, InterfaceRequest, PfPolicy, Request, Toleration
@@ -21,7 +15,6 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.cluster import Cluster, Node
 from k8s_rdma.planning.snapshot import (
     NamespaceLimit,
-    NodeDemand,
     NodeRecord,
     PodRecord,
     PreemptionPolicy,
@@ -29,14 +22,11 @@ from k8s_rdma.planning.snapshot import (
     Snapshot,
     TolerationRecord,
 )
-from k8s_rdma.wire.annotation import ANNOTATION, read_pod, request_name, requests_interfaces, with_gpus
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces, with_gpus
 from k8s_rdma.wire.node_facts import read_facts, unready_reason
-from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from k8s_rdma.core.inventory import Pf
 
@@ -310,13 +300,13 @@ def workload_of(pod: PodRecord) -> Workload:
     return Workload(
         name=f"{pod.namespace}/{pod.name}",
         namespace=pod.namespace,
-        request=_request(pod.annotations, tuple(sorted(pod.devices.items()))),
+        request=request_of(pod.annotations, tuple(sorted(pod.devices.items()))),
         gang=f"{pod.namespace}/{pod.gang}" if pod.gang else "",
         priority=pod.priority,
         preempts=pod.preemption_policy is PreemptionPolicy.LOWER,
         depends_on_neighbours=pod.depends_on_neighbours,
         node_selector=pod.node_selector,
-        tolerations=_tolerations(pod.tolerations),
+        tolerations=tolerations_of(pod.tolerations),
     )
 
 
@@ -346,131 +336,15 @@ def policy_of(pod: PodRecord | None) -> PfPolicy:
         return PfPolicy.ANY
 
 
-def _request(annotations: Mapping[str, str], devices: tuple[tuple[str, int], ...]) -> Request:
+def request_of(annotations: Mapping[str, str], devices: tuple[tuple[str, int], ...]) -> Request:
+    """Read a pod's request; devices: of extended resources. MalformedError names the annotation at fault."""
     request = read_pod(annotations, strict=True).request
     return with_gpus(replace(request, devices=devices), request_name(annotations))
 
 
-def _tolerations(records: Iterable[TolerationRecord]) -> tuple[Toleration, ...]:
+def tolerations_of(records: Iterable[TolerationRecord]) -> tuple[Toleration, ...]:
+    """Convert tolerations to those that nodes' taints are compared with."""
     return tuple(
         Toleration(key=record.key, operator=record.operator, value=record.value, effect=record.effect)
         for record in records
     )
-
-
-# manifests
-
-
-_Replicas = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
-    priority: int | None = None
-    priority_class_name: str | None = None
-    scheduling_group: SchedulingGroup | None = None
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    generate_name: str = ""
-    namespace: str = ""
-    labels: dict[str, str] | None = None
-
-
-def load_workloads(manifest: Path | None, count: int | None, classes: PriorityClasses) -> list[Workload]:
-    """Read workloads as `read_workloads`, of a file or of standard input; none without a manifest."""
-    return [] if manifest is None else read_workloads(read_text(manifest), count, classes)
-
-
-def read_workloads(text: str, count: int | None = None, classes: PriorityClasses = None) -> list[Workload]:
-    """The workloads of a manifest, or of an annotation's list, that ask for interfaces.
-
-    count: of pods of each, where not that of the manifest.
-    MalformedError names what cannot be read, and says where none asks for interfaces.
-    """
-    if text.lstrip().startswith("["):
-        objects: Collection[dict[str, Any]] = (
-            {"kind": "Pod", "metadata": {"name": "pod", "annotations": {ANNOTATION: text}}, "spec": {}},
-        )
-    else:
-        objects = list(documents(text))
-    workloads = []
-    for document in objects:
-        pod = pod_of(document)
-        if pod is not None and requests_interfaces(annotations_of(pod)):
-            workloads.append(_workload(document, pod, count, classes))
-    if not workloads:
-        raise MalformedError(f"no interfaces: nothing has an annotation {ANNOTATION} that asks for any")
-    return workloads
-
-
-def _workload(
-    document: Mapping[str, Any], pod: Mapping[str, Any], count: int | None, classes: PriorityClasses
-) -> Workload:
-    kind = document["kind"]
-    try:
-        meta = msgspec.convert(document.get("metadata") or {}, _Metadata)
-        labels = msgspec.convert(pod.get("metadata") or {}, _Metadata).labels or {}
-        spec = msgspec.convert(_with_text(pod.get("spec") or {}), _PodSpec)
-        demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
-        replicas = msgspec.convert(_replicas(document), _Replicas)
-        devices = devices_of(spec)
-        priority_class = _priority_class(spec.priority_class_name, classes)
-    except ValueError as error:
-        raise MalformedError(f"manifest: {kind}: {error}") from error
-    namespace = meta.namespace or "default"
-    gang = gang_of(namespace, spec.scheduling_group, labels)
-    return Workload(
-        name=f"{namespace}/{meta.name or meta.generate_name.rstrip('-') or kind.lower()}",
-        namespace=namespace,
-        request=_request(annotations_of(pod), devices),
-        count=replicas if count is None else count,
-        priority=priority_class.value if spec.priority is None else spec.priority,
-        preempts=(demand.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
-        depends_on_neighbours=spec.depends_on_neighbours,
-        gang=f"{gang.namespace}/{gang.name}" if gang else "",
-        node_selector=demand.node_selector or {},
-        tolerations=_tolerations(demand.lasting_tolerations()),
-    )
-
-
-def _priority_class(name: str | None, classes: PriorityClasses) -> PriorityClass:
-    """The class of that name; without a name the cluster's default. ValueError for an unknown name."""
-    if not name:
-        defaults = (found for found in classes or () if found.global_default)
-        return min(defaults, key=lambda found: found.value, default=PriorityClass(name="", value=0))
-    if classes is None:
-        msg = f"priorityClassName: {shown(name)}: the PriorityClasses of the cluster are not known"
-        raise ValueError(msg)
-    found = next((found for found in classes if found.name == name), None)
-    if found is None:
-        names = ", ".join(sorted(found.name for found in classes))
-        msg = f"priorityClassName: {shown(name)}: the cluster's PriorityClasses are {names or 'none'}"
-        raise ValueError(msg)
-    return found
-
-
-def _with_text(spec: Any) -> Any:
-    """The specification with quantities as text, as the API server has them."""
-    match spec:
-        case dict():
-            return {
-                key: {name: str(amount) for name, amount in value.items()}
-                if key in ("limits", "requests") and isinstance(value, dict)
-                else _with_text(value)
-                for key, value in spec.items()
-            }
-        case list():
-            return [_with_text(value) for value in spec]
-    return spec
-
-
-def _replicas(document: Mapping[str, Any]) -> Any:
-    """The number of pods at once; 1 of kinds that do not say."""
-    spec: Any = document.get("spec")
-    if document["kind"] == "CronJob":
-        spec = ((spec or {}).get("jobTemplate") or {}).get("spec")
-    if not isinstance(spec, dict):
-        return 1
-    found = spec.get("parallelism" if document["kind"] in ("Job", "CronJob") else "replicas")
-    return 1 if found is None else found

@@ -1,0 +1,451 @@
+"""Kinds of objects that make pods: where in them their pods' templates stand, and how many pods each makes.
+
+Sources: the API types and defaults of Kubernetes 1.36, JobSet 0.8, LeaderWorkerSet 0.7, Kubeflow's Training
+operator 1.9 and MPI operator 0.6, KubeRay 1.4, Volcano 1.12, Argo Workflows 3.7, Knative Serving 1.19,
+KServe 0.15, Dynamo 1.0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.annotation_values import ANNOTATION, ANNOTATION_ALIAS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys and indices from an object's root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSource:
+    """A place in an object that pods are made from.
+
+    path: of a pod template, that is an object with `metadata` and `spec`; if `pod` is given, of the part that
+    stands for one. pod: metadata and spec of the pods, if no template says them. annotations: where the
+    pods' annotations stand, if not in the template's metadata.
+    part: distinguishes the pods from others of the same object. count: of the pods at a time; None if the
+    object does not tell. why: the reason for None.
+    """
+
+    path: Path
+    count: int | None
+    why: str = ""
+    part: str = ""
+    pod: dict[str, Any] | None = None
+    annotations: tuple[Path, ...] = ()
+
+
+def sources_of(document: dict[str, Any]) -> Iterator[PodSource]:
+    """Yield the places that an object of a known kind makes pods from; those that are absent as well.
+
+    MalformedError names a number that is none.
+    """
+    kind, api = document["kind"], document.get("apiVersion")
+    group = api.rpartition("/")[0] if isinstance(api, str) else None
+    for (known_group, known_kind), reader in _KINDS.items():
+        if kind == known_kind and group in (None, known_group):
+            yield from reader(_Fields(document))
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """Reads fields of an object, with faults by their paths."""
+
+    document: dict[str, Any]
+
+    def get(self, *path: str | int) -> Any:
+        """Return the value at a path, None if there is none."""
+        return value_at(self.document, path)
+
+    def number(self, *path: str | int, default: int = 1) -> int:
+        """Return the whole number at a path. MalformedError for any other value."""
+        found = self.get(*path)
+        if found is None:
+            return default
+        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+            self._refuse(path, "is no whole number")
+        return found
+
+    def mapping(self, *path: str | int) -> dict[str, Any]:
+        """Return the object at a path, an empty one if there is none. MalformedError for any other value."""
+        found = self.get(*path)
+        if found is not None and not isinstance(found, dict):
+            self._refuse(path, "is no object")
+        return found or {}
+
+    def array(self, *path: str | int) -> list[Any]:
+        """Return the array at a path, an empty one if there is none. MalformedError for any other value."""
+        found = self.get(*path)
+        if found is not None and not isinstance(found, list):
+            self._refuse(path, "is no array")
+        return found or []
+
+    def _refuse(self, path: Path, why: str) -> NoReturn:
+        raise MalformedError(f"manifest: {self.document['kind']}: {dotted(path)}: {why}")
+
+    def entries(self, *path: str | int) -> Iterator[tuple[Path, str]]:
+        """Yield the paths of an array's or object's entries that are objects, each with its name."""
+        found = self.get(*path)
+        pairs = (
+            found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+        )
+        for key, entry in pairs:
+            if isinstance(entry, dict):
+                name = entry.get("name", entry.get("groupName"))
+                yield (*path, key), name if isinstance(name, str) else str(key)
+
+
+def value_at(document: Any, path: Path) -> Any:
+    """Return the value at a path in an object, None if there is none."""
+    found = document
+    for key in path:
+        if isinstance(key, int):
+            found = found[key] if isinstance(found, list) and key < len(found) else None
+        else:
+            found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def dotted(path: Path) -> str:
+    """Return a path as messages have it: `spec.tasks[0].template`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+
+
+# Kubernetes
+
+
+def _pod(_: _Fields) -> Iterator[PodSource]:
+    yield PodSource(path=(), count=1)
+
+
+def _pod_template(_: _Fields) -> Iterator[PodSource]:
+    yield PodSource(path=("template",), count=1)
+
+
+def _replicated(fields: _Fields) -> Iterator[PodSource]:
+    yield PodSource(path=("spec", "template"), count=fields.number("spec", "replicas"))
+
+
+def _on_each_node(_: _Fields) -> Iterator[PodSource]:
+    yield PodSource(path=("spec", "template"), count=None, why="it has a pod on each node that it may be on")
+
+
+def _job_pods(fields: _Fields, *spec: str | int) -> int:
+    """Return a Job's pods at a time, which are never more than are to complete (batch/v1 JobSpec)."""
+    parallelism = fields.number(*spec, "parallelism")
+    return min(parallelism, fields.number(*spec, "completions", default=parallelism))
+
+
+def _job(fields: _Fields) -> Iterator[PodSource]:
+    yield PodSource(path=("spec", "template"), count=_job_pods(fields, "spec"))
+
+
+def _cron_job(fields: _Fields) -> Iterator[PodSource]:
+    spec = ("spec", "jobTemplate", "spec")
+    yield PodSource(path=(*spec, "template"), count=_job_pods(fields, *spec))
+
+
+# Groups of pods
+
+
+def _job_set(fields: _Fields) -> Iterator[PodSource]:
+    for path, name in fields.entries("spec", "replicatedJobs"):
+        spec = (*path, "template", "spec")
+        jobs = fields.number(*path, "replicas")
+        yield PodSource(path=(*spec, "template"), count=jobs * _job_pods(fields, *spec), part=name)
+
+
+def _leader_worker_set(fields: _Fields) -> Iterator[PodSource]:
+    template = ("spec", "leaderWorkerTemplate")
+    groups, size = fields.number("spec", "replicas"), fields.number(*template, "size")
+    leads = isinstance(fields.get(*template, "leaderTemplate"), dict)
+    if leads:
+        yield PodSource(path=(*template, "leaderTemplate"), count=groups, part="leader")
+    workers = max(size - 1, 0) if leads else size
+    yield PodSource(
+        path=(*template, "workerTemplate"), count=groups * workers, part="worker" if leads else ""
+    )
+
+
+def _kubeflow(fields: _Fields) -> Iterator[PodSource]:
+    """Yield the roles of PyTorchJob, MPIJob and their like, below a key such as `pytorchReplicaSpecs`."""
+    api = fields.get("apiVersion")
+    for key in fields.mapping("spec"):
+        if str(key).endswith(("ReplicaSpecs", "replicaSpecs")):
+            for path, name in fields.entries("spec", key):
+                default = 0 if name == "Worker" and api == "kubeflow.org/v2beta1" else 1
+                replicas = fields.number(*path, "replicas", default=default)
+                yield PodSource(path=(*path, "template"), count=replicas, part=name)
+
+
+def _volcano_job(fields: _Fields) -> Iterator[PodSource]:
+    for path, name in fields.entries("spec", "tasks"):
+        yield PodSource(
+            path=(*path, "template"), count=fields.number(*path, "replicas", default=0), part=name
+        )
+
+
+def _ray_cluster(fields: _Fields, *spec: str | int) -> Iterator[PodSource]:
+    yield PodSource(path=(*spec, "headGroupSpec", "template"), count=1, part="head")
+    for path, name in fields.entries(*spec, "workerGroupSpecs"):
+        least = fields.number(*path, "minReplicas", default=0)
+        largest = fields.number(*path, "maxReplicas", default=2**31 - 1)
+        replicas = min(max(fields.number(*path, "replicas", default=least), least), largest)
+        hosts = fields.number(*path, "numOfHosts")
+        suspended = fields.get(*path, "suspend") is True
+        yield PodSource(path=(*path, "template"), count=0 if suspended else replicas * hosts, part=name)
+
+
+def _ray_job(fields: _Fields) -> Iterator[PodSource]:
+    yield PodSource(path=("spec", "submitterPodTemplate"), count=1, part="submitter")
+    yield from _ray_cluster(fields, "spec", "rayClusterSpec")
+
+
+def _ray_service(fields: _Fields) -> Iterator[PodSource]:
+    key = "rayClusterConfig" if fields.get("spec", "rayClusterConfig") is not None else "rayClusterSpec"
+    yield from _ray_cluster(fields, "spec", key)
+
+
+# Argo Workflows
+
+
+def _workflow(*spec: str) -> Callable[[_Fields], Iterator[PodSource]]:
+    """Return the reader of workflows whose specification is at a path."""
+
+    def read(fields: _Fields) -> Iterator[PodSource]:
+        templates = {name: path for path, name in fields.entries(*spec, "templates")}
+        shared = (*spec, "podMetadata", "annotations")
+        pods = {name: _workflow_pod(fields, path, spec, shared) for name, path in templates.items()}
+        entry = fields.get(*spec, "entrypoint")
+        steps = _Steps(
+            fields, templates, {name for name, pod in pods.items() if pod and _requests_interfaces(pod)}
+        )
+        at_once = steps.pods_at_once(entry) if isinstance(entry, str) else None
+        for name, path in templates.items():
+            pod = pods[name]
+            if pod is not None:
+                yield PodSource(
+                    path=path,
+                    count=None if at_once is None else at_once[name],
+                    why="how many pods it has at once depends on its steps, on loops or on other templates",
+                    part=name if len(templates) > 1 else "",
+                    pod=pod,
+                    annotations=((*path, "metadata", "annotations"), shared),
+                )
+
+    return read
+
+
+def _workflow_pod(fields: _Fields, path: Path, spec: Path, shared: Path) -> dict[str, Any] | None:
+    """Return the pod of a template; None for one that makes none, such as `steps`."""
+    containers = fields.array(*path, "containerSet", "containers") or [
+        found for key in ("container", "script") if isinstance(found := fields.get(*path, key), dict)
+    ]
+    if not containers:
+        return None
+    chosen = {
+        key: fields.get(*path, key) or fields.get(*spec, key)
+        for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "hostNetwork")
+    }
+    annotations = {**fields.mapping(*shared), **fields.mapping(*path, "metadata", "annotations")}
+    return {
+        "metadata": {"labels": fields.mapping(*path, "metadata", "labels"), "annotations": annotations},
+        "spec": {
+            **{key: value for key, value in chosen.items() if value is not None},
+            "containers": [*containers, *fields.array(*path, "sidecars")],
+            "initContainers": fields.array(*path, "initContainers"),
+        },
+    }
+
+
+def _requests_interfaces(pod: Mapping[str, Any]) -> bool:
+    return not {ANNOTATION, ANNOTATION_ALIAS}.isdisjoint(pod["metadata"]["annotations"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The pods with interfaces that a workflow has at once.
+
+    templates: paths by name. requesting: those of pods with interfaces. counted: the results so far.
+    """
+
+    fields: _Fields
+    templates: Mapping[str, Path]
+    requesting: Collection[str]
+    counted: dict[str, Counter[str] | None] = field(default_factory=dict)
+
+    def pods_at_once(self, name: str, above: tuple[str, ...] = ()) -> Counter[str] | None:
+        """Count the pods that a template has at once, by template; None if the workflow does not say."""
+        if name in above:
+            return None
+        if name not in self.counted:
+            self.counted[name] = self._count(name, above)
+        return self.counted[name]
+
+    def _count(self, name: str, above: tuple[str, ...]) -> Counter[str] | None:
+        path = self.templates.get(name)
+        if path is None:
+            return None
+        if self.fields.get(*path, "steps") is not None:
+            groups = [
+                self._together(entries, (*above, name))
+                for entries in self.fields.array(*path, "steps")
+                if isinstance(entries, list)
+            ]
+            return _one_after_another(groups)
+        tasks = self.fields.get(*path, "dag", "tasks")
+        if isinstance(tasks, list):
+            ordered = any(
+                isinstance(task, dict) and {"dependencies", "depends"} & task.keys() for task in tasks
+            )
+            return None if ordered else self._together(tasks, (*above, name))
+        return Counter({name: 1} if name in self.requesting else {})
+
+    def _together(self, entries: list[Any], above: tuple[str, ...]) -> Counter[str] | None:
+        """Add up the pods of steps that begin together."""
+        total: Counter[str] = Counter()
+        for entry in entries:
+            times, template = _times(entry), entry.get("template") if isinstance(entry, dict) else None
+            pods = self.pods_at_once(template, above) if isinstance(template, str) else None
+            if times is None or pods is None:
+                return None
+            total.update({name: number * times for name, number in pods.items()})
+        return total
+
+
+def _one_after_another(groups: list[Counter[str] | None]) -> Counter[str] | None:
+    """Return the pods of the largest group; None if each of two groups has more of one template."""
+    largest: Counter[str] = Counter()
+    for group in groups:
+        if group is None:
+            return None
+        largest |= group
+    return largest if largest in groups or not largest else None
+
+
+def _times(step: Any) -> int | None:
+    """Return how often a step is run at once; None if that is known at run time alone."""
+    if not isinstance(step, dict) or {"withParam", "withSequence"} & step.keys():
+        return None
+    items = step.get("withItems")
+    return 1 if items is None else len(items) if isinstance(items, list) else None
+
+
+# Serving
+
+
+def _knative_service(fields: _Fields) -> Iterator[PodSource]:
+    annotations = fields.mapping("spec", "template", "metadata", "annotations")
+    least = annotations.get(
+        "autoscaling.knative.dev/min-scale", annotations.get("autoscaling.knative.dev/minScale")
+    )
+    number = int(least) if isinstance(least, str) and least.isdecimal() else 0
+    yield PodSource(
+        path=("spec", "template"),
+        count=number or None,
+        why="it has as many pods as there are requests, and autoscaling.knative.dev/min-scale is not given",
+    )
+
+
+def _inference_service(fields: _Fields) -> Iterator[PodSource]:
+    """Yield KServe's components, whose pods have the annotations of the object and of the component."""
+    for part in ("predictor", "transformer", "explainer"):
+        component = fields.get("spec", part)
+        if not isinstance(component, dict):
+            continue
+        shared, own = ("metadata", "annotations"), ("spec", part, "annotations")
+        least = fields.number("spec", part, "minReplicas")
+        has_workers = component.get("workerSpec") is not None
+        yield PodSource(
+            path=("spec", part),
+            count=None if has_workers or not least else least,
+            why="workerSpec makes further pods" if has_workers else "minReplicas is 0",
+            part=part,
+            pod={
+                "metadata": {"annotations": {**fields.mapping(*shared), **fields.mapping(*own)}},
+                "spec": _inference_spec(component),
+            },
+            annotations=(shared, own),
+        )
+
+
+def _inference_spec(component: Mapping[str, Any]) -> dict[str, Any]:
+    model = component.get("model")
+    containers = component.get("containers") or ([model] if isinstance(model, dict) else [])
+    return {
+        **{
+            key: component[key]
+            for key in ("nodeSelector", "tolerations", "priorityClassName")
+            if key in component
+        },
+        "containers": containers,
+    }
+
+
+def _dynamo_graph(fields: _Fields) -> Iterator[PodSource]:
+    for path, name in fields.entries("spec", "components"):
+        nodes = fields.number(*path, "multinode", "nodeCount")
+        yield PodSource(
+            path=(*path, "podTemplate"), count=fields.number(*path, "replicas") * nodes, part=name
+        )
+    for path, name in fields.entries("spec", "services"):
+        nodes = fields.number(*path, "multinode", "nodeCount")
+        own = ((*path, "annotations"), (*path, "extraPodMetadata", "annotations"))
+        annotations = {key: text for place in own for key, text in fields.mapping(*place).items()}
+        spec = fields.mapping(*path, "extraPodSpec")
+        main = spec.get("mainContainer")
+        containers = [
+            *([main] if isinstance(main, dict) else ()),
+            *fields.array(*path, "extraPodSpec", "containers"),
+        ]
+        yield PodSource(
+            path=path,
+            count=fields.number(*path, "replicas") * nodes,
+            part=name,
+            pod={"metadata": {"annotations": annotations}, "spec": {**spec, "containers": containers}},
+            annotations=own,
+        )
+
+
+_Reader: TypeAlias = "Callable[[_Fields], Iterator[PodSource]]"
+_KINDS: Mapping[tuple[str, str], _Reader] = {
+    ("", "Pod"): _pod,
+    ("", "PodTemplate"): _pod_template,
+    ("", "ReplicationController"): _replicated,
+    ("apps", "DaemonSet"): _on_each_node,
+    ("apps", "Deployment"): _replicated,
+    ("apps", "ReplicaSet"): _replicated,
+    ("apps", "StatefulSet"): _replicated,
+    ("batch", "CronJob"): _cron_job,
+    ("batch", "Job"): _job,
+    ("apps.kruise.io", "CloneSet"): _replicated,
+    ("apps.kruise.io", "DaemonSet"): _on_each_node,
+    ("apps.kruise.io", "StatefulSet"): _replicated,
+    ("apps.openshift.io", "DeploymentConfig"): _replicated,
+    ("argoproj.io", "CronWorkflow"): _workflow("spec", "workflowSpec"),
+    ("argoproj.io", "ClusterWorkflowTemplate"): _workflow("spec"),
+    ("argoproj.io", "Rollout"): _replicated,
+    ("argoproj.io", "Workflow"): _workflow("spec"),
+    ("argoproj.io", "WorkflowTemplate"): _workflow("spec"),
+    ("batch.volcano.sh", "Job"): _volcano_job,
+    ("jobset.x-k8s.io", "JobSet"): _job_set,
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
+    **{
+        ("kubeflow.org", kind): _kubeflow
+        for kind in ("JAXJob", "MPIJob", "MXJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
+    },
+    ("nvidia.com", "DynamoGraphDeployment"): _dynamo_graph,
+    ("ray.io", "RayCluster"): lambda fields: _ray_cluster(fields, "spec"),
+    ("ray.io", "RayJob"): _ray_job,
+    ("ray.io", "RayService"): _ray_service,
+    ("serving.knative.dev", "Service"): _knative_service,
+    ("serving.kserve.io", "InferenceService"): _inference_service,
+}
+"""Readers by API group and kind. An object without apiVersion is taken for the first of its kind."""

@@ -1,0 +1,433 @@
+"""Workloads as projects publish them, with an annotation: their pods are counted, or named as uncounted.
+
+Sources, each reduced to what says how many pods there are:
+
+- github.com/kubernetes-sigs/jobset, examples/simple/exclusive-placement.yaml
+- github.com/kubernetes-sigs/lws, config/samples/leaderworkerset_multi_template.yaml and
+  config/samples/disaggregatedset_v1_disaggregatedset.yaml
+- github.com/kubeflow/mpi-operator, examples/v2beta1/nccl-tests/nccl-tests.yaml
+- github.com/volcano-sh/volcano, example/integrations/mpi/mpi-example.yaml and
+  example/integrations/argo/20-job-DAG.yaml
+- github.com/ray-project/kuberay, ray-operator/config/samples/ray-job.tpu-v6e-16-multihost.yaml
+- github.com/argoproj/argo-workflows, examples/steps.yaml, examples/dag-diamond.yaml and examples/loops.yaml
+- github.com/ai-dynamo/dynamo, recipes/deepseek-r1/sglang/disagg-16gpu/deploy.yaml (v1alpha1) and
+  recipes/deepseek-v4.1-flash/sglang/disagg-gb200/deploy-gke-rdma.yaml (v1beta1)
+- github.com/project-codeflare/appwrapper, samples/wrapped-jobset.yaml
+- github.com/knative/docs, code-samples/serving/hello-world; github.com/kserve/kserve, docs/samples/v1beta1
+- github.com/kubeflow/spark-operator, examples/spark-pi.yaml
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.planning.manifest_workloads import read_workloads
+
+Json = dict[str, Any]
+ASKS = {"rdma_interfaces_required": '[{"min_tx_rate": 100}]'}
+CONTAINERS = [{"name": "main", "image": "registry.invalid/c:1"}]
+PLAIN: Json = {"spec": {"containers": CONTAINERS}}
+POD: Json = {"metadata": {"annotations": ASKS}, **PLAIN}
+
+
+def thing(api: str, kind: str, spec: Json, **metadata: Any) -> Json:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": "x", **metadata}, "spec": spec}
+
+
+def job_set(jobs: int, **job: int) -> Json:
+    replicated = {"name": "workers", "replicas": jobs, "template": {"spec": {**job, "template": POD}}}
+    return thing("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [replicated]})
+
+
+def argo(*templates: Json, **spec: Any) -> Json:
+    return thing(
+        "argoproj.io/v1alpha1", "Workflow", {"entrypoint": "main", "templates": list(templates), **spec}
+    )
+
+
+def step(template: str, **more: Any) -> Json:
+    return {"name": "s", "template": template, **more}
+
+
+TRAIN: Json = {"name": "train", "metadata": {"annotations": ASKS}, "container": CONTAINERS[0]}
+CLEAN: Json = {"name": "clean", "container": CONTAINERS[0]}
+
+COUNTED: tuple[tuple[str, Json, dict[str, int]], ...] = (
+    ("jobset", job_set(4, parallelism=8, completions=8), {"default/x": 32}),
+    ("jobset whose jobs complete", job_set(2, parallelism=50, completions=2), {"default/x": 4}),
+    ("jobset of one job", job_set(1), {"default/x": 1}),
+    (
+        "job",
+        thing("batch/v1", "Job", {"completions": 2, "parallelism": 50, "template": POD}),
+        {"default/x": 2},
+    ),
+    ("queue of work", thing("batch/v1", "Job", {"parallelism": 5, "template": POD}), {"default/x": 5}),
+    ("job in turn", thing("batch/v1", "Job", {"completions": 5, "template": POD}), {"default/x": 1}),
+    (
+        "cronjob",
+        thing(
+            "batch/v1",
+            "CronJob",
+            {"jobTemplate": {"spec": {"parallelism": 3, "completions": 2, "template": POD}}},
+        ),
+        {"default/x": 2},
+    ),
+    (
+        "leaderworkerset",
+        thing(
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {
+                "replicas": 3,
+                "leaderWorkerTemplate": {"size": 4, "leaderTemplate": POD, "workerTemplate": POD},
+            },
+        ),
+        {"default/x/leader": 3, "default/x/worker": 9},
+    ),
+    (
+        "leaderworkerset without leaders",
+        thing(
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            {"replicas": 3, "leaderWorkerTemplate": {"size": 4, "workerTemplate": POD}},
+        ),
+        {"default/x": 12},
+    ),
+    (
+        "mpijob",
+        thing(
+            "kubeflow.org/v2beta1",
+            "MPIJob",
+            {
+                "mpiReplicaSpecs": {
+                    "Launcher": {"template": PLAIN},
+                    "Worker": {"replicas": 2, "template": POD},
+                }
+            },
+        ),
+        {"default/x/Worker": 2},
+    ),
+    (
+        "pytorchjob",
+        thing(
+            "kubeflow.org/v1",
+            "PyTorchJob",
+            {
+                "pytorchReplicaSpecs": {
+                    "Master": {"template": POD},
+                    "Worker": {"replicas": 7, "template": POD},
+                }
+            },
+        ),
+        {"default/x/Master": 1, "default/x/Worker": 7},
+    ),
+    (
+        "volcano",
+        thing(
+            "batch.volcano.sh/v1alpha1",
+            "Job",
+            {
+                "minAvailable": 3,
+                "tasks": [
+                    {"replicas": 1, "name": "mpimaster", "template": PLAIN},
+                    {"replicas": 2, "name": "mpiworker", "template": POD},
+                ],
+            },
+        ),
+        {"default/x/mpiworker": 2},
+    ),
+    (
+        "rayjob of several hosts",
+        thing(
+            "ray.io/v1",
+            "RayJob",
+            {
+                "rayClusterSpec": {
+                    "headGroupSpec": {"template": PLAIN},
+                    "workerGroupSpecs": [
+                        {"groupName": "tpu", "replicas": 1, "numOfHosts": 4, "template": POD},
+                        {"groupName": "cpu", "minReplicas": 2, "maxReplicas": 9, "template": POD},
+                    ],
+                }
+            },
+        ),
+        {"default/x/tpu": 4, "default/x/cpu": 2},
+    ),
+    ("argo's only template", argo({**TRAIN, "name": "main"}), {"default/x": 1}),
+    (
+        "argo's steps",
+        argo(
+            {"name": "main", "steps": [[step("clean")], [step("train"), step("train")], [step("train")]]},
+            TRAIN,
+            CLEAN,
+        ),
+        {"default/x/train": 2},
+    ),
+    (
+        "argo's loop",
+        argo({"name": "main", "steps": [[step("train", withItems=[1, 2, 3])]]}, TRAIN),
+        {"default/x": 3},
+    ),
+    (
+        "argo's annotation of all pods",
+        argo(
+            {"name": "main", "steps": [[step("clean"), step("clean")]]},
+            CLEAN,
+            podMetadata={"annotations": ASKS},
+        ),
+        {"default/x": 2},
+    ),
+    (
+        "dynamo's services",
+        thing(
+            "nvidia.com/v1alpha1",
+            "DynamoGraphDeployment",
+            {
+                "services": {
+                    "Frontend": {"replicas": 1, "extraPodSpec": {"mainContainer": {"image": "c"}}},
+                    "decode": {
+                        "replicas": 2,
+                        "multinode": {"nodeCount": 2},
+                        "extraPodMetadata": {"annotations": ASKS},
+                        "extraPodSpec": {"mainContainer": {"image": "c"}},
+                    },
+                }
+            },
+        ),
+        {"default/x/decode": 4},
+    ),
+    (
+        "dynamo's components",
+        thing(
+            "nvidia.com/v1beta1",
+            "DynamoGraphDeployment",
+            {
+                "components": [
+                    {"name": "Frontend", "replicas": 1, "podTemplate": PLAIN},
+                    {"name": "PrefillWorker", "replicas": 3, "podTemplate": POD},
+                ]
+            },
+        ),
+        {"default/x/PrefillWorker": 3},
+    ),
+    (
+        "appwrapper",
+        thing(
+            "workload.codeflare.dev/v1beta2",
+            "AppWrapper",
+            {"components": [{"template": job_set(2, parallelism=2, completions=2)}]},
+        ),
+        {"default/x": 4},
+    ),
+    (
+        "knative with pods that stay",
+        thing(
+            "serving.knative.dev/v1",
+            "Service",
+            {
+                "template": {
+                    "metadata": {"annotations": {**ASKS, "autoscaling.knative.dev/min-scale": "3"}},
+                    **PLAIN,
+                }
+            },
+        ),
+        {"default/x": 3},
+    ),
+    (
+        "kserve",
+        thing(
+            "serving.kserve.io/v1beta1",
+            "InferenceService",
+            {"predictor": {"minReplicas": 2, "model": {"modelFormat": {"name": "vllm"}}}},
+            annotations=ASKS,
+        ),
+        {"default/x": 2},
+    ),
+    ("statefulset", thing("apps/v1", "StatefulSet", {"replicas": 2, "template": POD}), {"default/x": 2}),
+    ("rollout", thing("argoproj.io/v1alpha1", "Rollout", {"replicas": 2, "template": POD}), {"default/x": 2}),
+)
+
+LWS_ROLE = {"replicas": 2, "leaderWorkerTemplate": {"size": 1, "workerTemplate": POD}}
+
+NAMED: tuple[tuple[str, Json, str], ...] = (
+    (
+        "a set of sets",
+        thing(
+            "disaggregatedset.x-k8s.io/v1",
+            "DisaggregatedSet",
+            {"slices": 2, "roles": [{"name": "prefill", "spec": LWS_ROLE}]},
+        ),
+        "DisaggregatedSet x: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate: the number of pods that",
+    ),
+    (
+        "a pod on each node",
+        thing("apps/v1", "DaemonSet", {"template": POD}),
+        "DaemonSet x: spec.template: it has a pod on each node that it may be on; say it by --count",
+    ),
+    (
+        "pods by requests",
+        thing("serving.knative.dev/v1", "Service", {"template": POD}),
+        "Service x: spec.template: it has as many pods as there are requests",
+    ),
+    (
+        "a loop over what a step says",
+        argo({"name": "main", "steps": [[step("train", withParam="{{x}}")]]}, TRAIN),
+        "Workflow x: spec.templates[1]: how many pods it has at once depends on its steps",
+    ),
+    (
+        "pods of two kinds after each other",
+        argo(
+            {"name": "main", "steps": [[step("train")], [step("evaluate")]]},
+            TRAIN,
+            {**TRAIN, "name": "evaluate"},
+        ),
+        "Workflow x: spec.templates[1]: how many pods it has at once depends on its steps",
+    ),
+    (
+        "tasks after each other",
+        argo({"name": "main", "dag": {"tasks": [step("train"), step("train", dependencies=["s"])]}}, TRAIN),
+        "Workflow x: spec.templates[1]: how many pods it has at once depends on its steps",
+    ),
+    (
+        "a manifest that is a text",
+        argo({"name": "main", "resource": {"action": "create", "manifest": yaml.safe_dump(job_set(1))}}),
+        "Workflow x: spec.templates[0].resource.manifest: is a text that asks for interfaces",
+    ),
+    (
+        "an operator that is not known",
+        thing(
+            "sparkoperator.k8s.io/v1beta2",
+            "SparkApplication",
+            {"executor": {"instances": 2, "annotations": ASKS}},
+        ),
+        "SparkApplication x: spec.executor.annotations: rdma_interfaces_required asks for interfaces",
+    ),
+    (
+        "the annotation on the deployment",
+        thing("apps/v1", "Deployment", {"replicas": 2, "template": PLAIN}, annotations=ASKS),
+        "Deployment x: metadata.annotations: rdma_interfaces_required is on the Deployment; its pods have",
+    ),
+    (
+        "the annotation on an unknown kind",
+        thing("trainer.kubeflow.org/v1alpha1", "TrainJob", {"trainer": {"numNodes": 2}}, annotations=ASKS),
+        "TrainJob x: metadata.annotations: rdma_interfaces_required asks for interfaces",
+    ),
+    (
+        "no number",
+        thing("batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"replicas": "2", "template": POD}]}),
+        "Job: spec.tasks[0].replicas: is no whole number",
+    ),
+    (
+        "no object in a list",
+        {"apiVersion": "v1", "kind": "List", "items": [{"kind": "List", "items": [3]}]},
+        "List.items[0].items[0]: wanted a Kubernetes object",
+    ),
+)
+
+
+def counts(*documents: Json) -> dict[str, int]:
+    found = read_workloads("\n---\n".join(map(json.dumps, documents)))
+    return {each.name: each.count for each in found.workloads}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"), [each[1:] for each in COUNTED], ids=[each[0] for each in COUNTED]
+)
+def test_pods_are_counted(document: Json, expected: dict[str, int]):
+    assert counts(document) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"), [each[1:] for each in COUNTED], ids=[each[0] for each in COUNTED]
+)
+def test_pods_in_a_list_are_counted(document: Json, expected: dict[str, int]):
+    items = {"apiVersion": "v1", "kind": "List", "items": [document]}
+    assert counts({"apiVersion": "v1", "kind": "List", "items": [items]}) == expected
+    typed = {key: value for key, value in document.items() if key not in ("apiVersion", "kind")}
+    listed = {"apiVersion": document["apiVersion"], "kind": f"{document['kind']}List", "items": [typed]}
+    assert counts(listed) == expected
+
+
+@pytest.mark.parametrize(
+    ("document", "message"), [each[1:] for each in NAMED], ids=[each[0] for each in NAMED]
+)
+def test_what_cannot_be_counted_is_named_beside_pods_that_can(document: Json, message: str):
+    pod = {"apiVersion": "v1", "kind": "Pod", **POD}
+    for documents in ((document,), (pod, document), (document, pod)):
+        with pytest.raises(MalformedError) as refused:
+            counts(*documents)
+        assert refused.value.message.startswith(f"manifest: {message}")
+
+
+JUNK = st.sampled_from([None, True, -1, 2.5, "x", [], {}, [3], [[3]], {"x": 3}, {3: 3}])
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> Json:
+    """A manifest with another value somewhere."""
+    document = copy.deepcopy(draw(st.sampled_from([each[1] for each in COUNTED])))
+    place: Any = document
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = draw(st.sampled_from(keys))
+        inner = place[key]
+        if not (isinstance(inner, dict | list) and inner) or draw(st.booleans()):
+            place[key] = draw(JUNK)
+            return document
+        place = inner
+
+
+@given(damaged())
+def test_fault_in_a_manifest_is_named(document: Json):
+    with suppress(MalformedError):
+        assert all(each.count >= 0 for each in read_workloads(yaml.safe_dump(document)).workloads)
+
+
+def test_number_that_is_not_known_may_be_given():
+    document = json.dumps(thing("apps/v1", "DaemonSet", {"template": POD}))
+    [workload] = read_workloads(document, 7).workloads
+    assert workload.count == 7
+
+
+def test_pods_that_a_workload_of_the_same_list_has_made_count_with_it():
+    deployment = thing("apps/v1", "Deployment", {"replicas": 2, "template": POD}, uid="1")
+    deployment["metadata"]["annotations"] = {
+        "kubectl.kubernetes.io/last-applied-configuration": json.dumps(deployment)
+    }
+    owned = [{"controller": True, "kind": "Deployment", "name": "x", "uid": "1"}]
+    replicas = thing(
+        "apps/v1", "ReplicaSet", {"replicas": 2, "template": POD}, uid="2", ownerReferences=owned
+    )
+    pod = {"apiVersion": "v1", "kind": "Pod", **POD}
+    pod["metadata"] = {**POD["metadata"], "name": "x-1", "ownerReferences": [{**owned[0], "uid": "2"}]}
+    document = {"apiVersion": "v1", "kind": "List", "items": [pod, replicas, deployment]}
+    assert counts(document) == {"default/x": 2}
+
+
+def test_annotation_that_a_tool_puts_on_all_objects_is_no_fault():
+    """commonAnnotations of kustomize: github.com/kubernetes-sigs/kustomize, api/konfig."""
+    service = thing("v1", "Service", {}, annotations=ASKS)
+    deployment = thing("apps/v1", "Deployment", {"template": POD}, annotations=ASKS)
+    found = read_workloads("\n---\n".join(map(json.dumps, (service, deployment))))
+    assert [each.count for each in found.workloads] == [1]
+    assert found.warnings == (
+        "Service x: metadata.annotations: rdma_interfaces_required has no effect; it counts on pods alone",
+        "Deployment x: metadata.annotations: rdma_interfaces_required has no effect; it counts on pods alone",
+    )
+
+
+def test_pods_by_claims_are_named_as_not_placed():
+    claims = {"metadata": {}, "spec": {"containers": CONTAINERS, "resourceClaims": [{"name": "rdma"}]}}
+    document = thing("apps/v1", "Deployment", {"template": claims})
+    pod = {"apiVersion": "v1", "kind": "Pod", **POD}
+    found = read_workloads("\n---\n".join(map(json.dumps, (document, pod))))
+    assert found.warnings == ("Deployment x: pods that ask by ResourceClaims are not placed",)
