@@ -278,6 +278,10 @@ def _behind_one_link(machine: str) -> HardwareFacts:
 
 
 _MLX5 = PlainFunction(pci="0000:03:00.0", driver="mlx5_core", netdev="enp3s0")
+_PASSED_VF = PlainFunction(pci="0101:00:00.0", driver="mlx5_core", netdev="ib0", vendor="15b3:101e")
+_SMART_NIC = PlainFunction(
+    pci="0000:03:00.0", driver="mlx5_core", netdev="p0", vendor="15b3:a2dc", host_ports=("pf0hpf",)
+)
 
 CASES: dict[str, list[Finding]] = {
     "configuration-ok": GOOD["configuration"],
@@ -293,6 +297,8 @@ CASES: dict[str, list[Finding]] = {
     "firmware-ok": GOOD["firmware"],
     "firmware-no-sriov": run(check_firmware, replace(NOTHING_SEEN, plain=(_MLX5,))),
     "firmware-too-few-vfs": run(check_firmware, hardware("connectx5", _TOO_MANY)),
+    "firmware-passed-vf": run(check_firmware, replace(NOTHING_SEEN, plain=(_PASSED_VF,))),
+    "firmware-smart-nic": run(check_firmware, replace(NOTHING_SEEN, plain=(_SMART_NIC,))),
     "firmware-roce-off": run(check_firmware, replace(NOTHING_SEEN, roce=(("0000:03:00.0", False),))),
     "modules-ok": modules(),
     "modules-not-loaded": modules(ib_uverbs=State.LOADABLE),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fakes.sriov_machine import CardState, SriovMachine, VfState
     from k8s_rdma.core.types import PciAddress
 
+_FIRST_BOND = 1 << 20
 _FIRST_VLAN = 1_000_000
 _TYPES = {LinkType.ETHERNET: 1, LinkType.INFINIBAND: 32}
 
@@ -147,7 +148,12 @@ class MachineLinks:
         pf = [self._pf_link(state)] if state.has_driver else []
         present = [vf for vf in state.vfs.values() if vf.netdev and not vf.away]
         vlans = [self._vlan_link(self._vf_link(state, vf)) for vf in present if vf.has_vlan]
-        return [*pf, *(self._vf_link(state, vf) for vf in present), *vlans]
+        bond = [self._bond(state)] if state.bond else []
+        return [*pf, *(self._vf_link(state, vf) for vf in present), *vlans, *bond]
+
+    def _bond(self, state: CardState) -> Link:
+        pf = self._pf_link(state)
+        return replace(pf, index=pf.master, name=state.bond, kind="bond", master=0, device="", altnames=())
 
     def _vlan_link(self, lower: Link) -> Link:
         return replace(
@@ -171,6 +177,7 @@ class MachineLinks:
             device=self._device(state.card.pci),
             is_up=state.up_since is not None,
             carrier=state.has_link(self._machine.now_s),
+            master=_FIRST_BOND + state.index if state.bond else 0,
             mtu=state.mtu,
             altnames=state.card.altnames,
         )

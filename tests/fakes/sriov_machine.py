@@ -98,6 +98,7 @@ class CardState:
     """A card as it is now.
 
     up_since: since when its netdev is up; None while it is down. carrier: what its file says of the link.
+    bond: the name of the bond that it is a port of; empty for none.
     """
 
     card: Card
@@ -108,6 +109,7 @@ class CardState:
     up_since: float | None = None
     carrier: bool | None = None
     mtu: int = 1500
+    bond: str = ""
     vfs: dict[int, VfState] = field(default_factory=dict)
 
     def has_link(self, now: float) -> bool:

@@ -122,3 +122,27 @@ def test_misspelt_pf_is_told_beside_those_that_there_are(world: Make) -> None:
     }
     assert outcomes[""].message.startswith("hardware.pfs names eno9, and no network device that can have VFs")
     assert all_well(outcomes.values(), keep_used_vfs=False)
+
+
+def test_port_of_a_bond_gets_no_vfs_unless_it_is_named(world: Make) -> None:
+    w = world(IGB, IGB2)
+    w.card(IGB).bond = "bond0"
+    outcomes = w.init()
+    left = outcomes["enp1s0f0"]
+    assert (left.result, w.card(IGB).vfs) == (Result.SKIPPED, {})
+    assert "it is a port of bond0 and has no VFs" in left.message
+    assert "name it in hardware.pfs (names or pcis) to have VFs on it" in left.advice
+    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    named = w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]})
+    assert (named["enp1s0f0"].result, len(w.card(IGB).vfs)) == (Result.CHANGED, 2)
+
+
+def test_port_of_a_bond_with_vfs_keeps_their_number_unless_it_is_named(world: Make) -> None:
+    """Another number takes the removal of all VFs, which ends a VF LAG."""
+    w = world(IGB)
+    w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]})
+    w.card(IGB).bond = "bond0"
+    assert w.init()["enp1s0f0"].result is Result.READY
+    assert len(w.card(IGB).vfs) == 2
+    w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 3}]})
+    assert len(w.card(IGB).vfs) == 3

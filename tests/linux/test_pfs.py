@@ -235,3 +235,45 @@ def test_pf_whose_vfs_pods_have_is_not_taken_for_absent_without_its_driver(machi
     assert machine.observer(selection).observe().unreadable == ()
     held = machine.observer(replace(selection, allocated=frozenset({PF})))
     assert [each.subject for each in held.observe().unreadable] == [f"PF {PF}"]
+
+
+@pytest.mark.parametrize("port_name", ["pf0vf0", "c1pf0vf0", "pf0sf88", "pf0hpf", "c1pf0", "pf1"])
+def test_representor_alone_is_not_the_pf(machine: SmallMachine, port_name: str) -> None:
+    machine.add_pf(vfs=1)
+    machine.remove_netdev(PF, "eth0")
+    machine.add_netdev(PF, "eth7", 50)
+    machine.write("class/net/eth7/phys_port_name", port_name)
+    discovery = select(machine)
+    assert discovery.selected == ()
+    [left] = discovery.skipped
+    assert left.missing is Missing.NETDEV
+    assert "has its netdev in another network namespace; only representors are here: eth7" in left.why
+
+
+def test_only_netdev_of_a_physical_port_is_the_pf(machine: SmallMachine) -> None:
+    machine.add_pf()
+    machine.write("class/net/eth0/phys_port_name", "p0")
+    assert names(select(machine)) == ["eth0"]
+
+
+@pytest.mark.parametrize("layer", ["InfiniBand", None])
+def test_infiniband_pf_without_ipoib_says_to_load_it(machine: SmallMachine, layer: str | None) -> None:
+    machine.add_pf(name="ib0", type=INFINIBAND)
+    machine.take_netdev(PF, "ib0")
+    if layer:
+        machine.write("class/infiniband/mlx5_0/ports/1/link_layer", layer)
+    [left] = select(machine).skipped
+    assert left.missing is Missing.NETDEV
+    assert left.why.endswith("has made no netdev: ib_ipoib makes it for mlx5_0 and is not loaded")
+    assert left.advice.startswith("modprobe ib_ipoib")
+    machine.at("module/ib_ipoib").mkdir(parents=True)
+    [left] = select(machine).skipped
+    assert left.why.endswith("has made no netdev")
+
+
+def test_ethernet_pf_without_a_netdev_is_not_advised_to_load_ipoib(machine: SmallMachine) -> None:
+    machine.add_pf()
+    machine.take_netdev(PF, "eth0")
+    machine.write("class/infiniband/mlx5_0/ports/1/link_layer", "Ethernet")
+    [left] = select(machine).skipped
+    assert "ipoib" not in left.why + left.advice

@@ -63,6 +63,22 @@ def test_infiniband_speed_is_the_ports_rate(machine: SmallMachine, rate: str, ex
     assert (pf.link_mbps, pf.link_type.value, pf.problems) == (expected, "infiniband", ())
 
 
+@pytest.mark.parametrize("rate", ["0 Gb/sec ( )", " Gb/sec", ""])
+def test_infiniband_speed_that_the_port_does_not_tell_is_unknown(machine: SmallMachine, rate: str) -> None:
+    machine.add_pf(name="ib0", type=INFINIBAND, vfs=1)
+    machine.write("class/infiniband/mlx5_0/ports/1/rate", rate)
+    pf = observed(machine)
+    assert pf.link_mbps is None
+    assert "ib0: its port does not report its rate" in pf.problems[0]
+
+
+def test_infiniband_speed_is_known_while_the_port_defers_a_lost_link(machine: SmallMachine) -> None:
+    """As its RDMA device counts as healthy in this state."""
+    machine.add_pf(name="ib0", type=INFINIBAND, vfs=1)
+    machine.write("class/infiniband/mlx5_0/ports/1/state", "5: ACTIVE_DEFER")
+    assert (observed(machine).link_mbps, observed(machine).problems) == (100_000, ())
+
+
 @pytest.mark.parametrize(("state", "word"), [("1: DOWN", "DOWN"), ("2: INIT", "INIT"), (None, "unknown")])
 def test_infiniband_speed_is_unknown_unless_the_port_is_active(
     machine: SmallMachine, state: str | None, word: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.linux.discovery.functions import RdmaDevices
+from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
 from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from linux.small_machine import INFINIBAND, PF, SmallMachine

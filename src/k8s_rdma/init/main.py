@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
@@ -95,7 +96,7 @@ def _skipped(selecting: Selecting) -> Iterator[Outcome]:
     """PFs that are seen and nothing is done with, and what is not seen; each with its reason."""
     for skipped in selecting.skipped:
         result = Result.FAILED if is_fault(skipped) else Result.SKIPPED
-        yield Outcome(pf=skipped.pf.name, result=result, message=skipped.why)
+        yield Outcome(pf=skipped.pf.name, result=result, message=skipped.why, advice=skipped.advice)
     for pf in selecting.unmeant:
         message = f"no rule of hardware.pfs selects it; it can have {pf.total_vfs} VFs"
         yield Outcome(pf=pf.name, result=Result.SKIPPED, message=message)
@@ -206,4 +207,7 @@ def _target(selected: Selected) -> Target:
     if pf.link_type is None:
         msg = f"PF {pf.name} ({pf.pci}): is neither Ethernet nor InfiniBand; exclude it in hardware.pfs"
         raise KernelError(msg)
-    return Target(name=pf.name, pci=pf.pci, link_type=pf.link_type, rule=selected.rule)
+    rule = selected.rule
+    if pf.bond and not rule.names_it:  # another number of VFs takes the removal of all, and ends a VF LAG
+        rule = dataclasses.replace(rule, num_vfs=pf.num_vfs)
+    return Target(name=pf.name, pci=pf.pci, link_type=pf.link_type, rule=rule)

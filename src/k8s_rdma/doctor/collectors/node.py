@@ -53,8 +53,10 @@ from k8s_rdma.doctor.node.runtime import (
 )
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.calls import Documents
-from k8s_rdma.linux.discovery.functions import RdmaDevices, Selected, find_pfs
+from k8s_rdma.linux.discovery.functions import Selected, find_pfs
+from k8s_rdma.linux.discovery.netdevs import is_host_port, is_representor
 from k8s_rdma.linux.discovery.observation import Observer
+from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
 from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.pcie import slowest_link
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
@@ -278,15 +280,13 @@ class MachineCollector:
         observer = Observer(self.sysfs, self.queries, self.hardware.to_core())
         links = {link.name: link for link in self.queries.links()}
         rdma = RdmaDevices(self.sysfs, self.queries.rdma_devices())
-        selected = observer.discover().selected
+        discovery = observer.discover()
+        pfs = [selected.pf for selected in discovery.selected]
         return HardwareFacts(
             found=find_pfs(self.sysfs, links, rdma),
-            selected=selected,
-            pcie={
-                pf.pci: link
-                for pf in (selection.pf for selection in selected)
-                if (link := slowest_link(pf.function))
-            },
+            selected=discovery.selected,
+            skipped=discovery.skipped,
+            pcie={pf.pci: link for pf in pfs if (link := slowest_link(pf.function))},
             hardware=observer.observe(),
             plain=self._plain(),
             roce=tuple(sorted(self.queries.devlink_flags(_ROCE).items())),
@@ -331,13 +331,20 @@ class MachineCollector:
         names = sorted(self.sysfs.names_if_any(_DEVICES) or ())
         functions = (PciFunction(self.sysfs, pci_address(name)) for name in names)
         return tuple(
-            PlainFunction(
-                pci=function.pci,
-                driver=function.driver() or "",
-                netdev=next(iter(sorted(function.netdevs() or ())), ""),
-            )
+            self._plain_function(function)
             for function in functions
             if self._is_network(function) and not function.total_vfs() and function.pf() is None
+        )
+
+    def _plain_function(self, function: PciFunction) -> PlainFunction:
+        names = sorted(function.netdevs() or ())
+        representors = [name for name in names if is_representor(self.sysfs, name)]
+        return PlainFunction(
+            pci=function.pci,
+            driver=function.driver() or "",
+            netdev=next((name for name in names if name not in representors), ""),
+            vendor=function.vendor(),
+            host_ports=tuple(name for name in representors if is_host_port(self.sysfs, name)),
         )
 
     def _is_network(self, function: PciFunction) -> bool:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.finding import Finding, Subject
-from k8s_rdma.linux.discovery.functions import FoundPf, Selected
+from k8s_rdma.linux.discovery.functions import FoundPf, Selected, SkippedPf
 from k8s_rdma.linux.pcie import PcieLink
+from k8s_rdma.linux.vf_ids import BLUEFIELD, is_vf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +33,11 @@ FIRMWARE_OK = FIRMWARE.ok()
 NO_SRIOV = FIRMWARE.warning("no-sriov")
 TOO_FEW = FIRMWARE.error("too-few-vfs")
 ROCE_OFF = FIRMWARE.error("roce-off")
+PASSED_VF = FIRMWARE.note("passed-vf")
+SMART_NIC = FIRMWARE.note("smart-nic")
 
 _SRIOV_DRIVERS = frozenset(
-    {*("mlx5_core", "mlx4_core", "ice", "i40e", "ixgbe", "igb", "bnxt_en", "qede"), "ionic", "irdma"}
+    {*("mlx5_core", "mlx4_core", "ice", "i40e", "ixgbe", "igb", "bnxt_en", "qede"), "ionic", "hns3"}
 )
 _TWO_PORTS = 2
 _INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
@@ -42,17 +45,29 @@ _INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainFunction:
-    """A function of a network card that cannot have VFs, and is none itself. netdev: empty without one."""
+    """A function of a network card that cannot have VFs, and has no PF in this machine.
+
+    netdev: empty without one. vendor: PCI vendor and device, `15b3:101e`. host_ports: netdevs that represent
+    PFs of a host: this machine is the processor of a smart NIC.
+    """
 
     pci: str
     driver: str
     netdev: str = ""
+    vendor: str = ""
+    host_ports: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the name of its netdev, or its PCI address without one."""
+        return self.netdev or self.pci
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareFacts:
     """found: all PFs of the machine; selected: ours; hardware: as the agent observes them.
 
+    skipped: PFs that a rule selects and that cannot be used.
     pcie: the slowest PCIe link of selected PFs by PCI address, of those that report one.
     virtual: whether the agent's VFs are made of ordinary Linux parts; then there is nothing to be seen here.
     roce: devlink's parameter `enable_roce` by PCI address, of those that tell it.
@@ -60,6 +75,7 @@ class HardwareFacts:
 
     found: tuple[FoundPf, ...] = ()
     selected: tuple[Selected, ...] = ()
+    skipped: tuple[SkippedPf, ...] = ()
     hardware: Hardware
     pcie: Mapping[str, PcieLink] = field(default_factory=dict)
     plain: tuple[PlainFunction, ...] = ()
@@ -91,7 +107,7 @@ def _check_machine(facts: HardwareFacts) -> Iterator[Finding]:
         )
         return
     if not facts.selected:
-        yield _none_selected(facts.found)
+        yield _none_selected(facts)
     for problem in facts.hardware.unreadable:
         yield UNREADABLE(
             problem.why,
@@ -100,35 +116,49 @@ def _check_machine(facts: HardwareFacts) -> Iterator[Finding]:
             expected="readable hardware; until then the node accepts no new pods",
             fix="docs/operating-a-node.md",
         )
+    fixes = {skipped.why: skipped.advice for skipped in facts.skipped}
     for sentence in facts.hardware.problems:
         yield SKIPPED(
             sentence,
             source="sysfs, netlink; agent.yaml, hardware",
             expected="PFs and rules of hardware.pfs that agree",
-            fix="name it in hardware.pfs (names or pcis), or exclude it",
+            fix=fixes.get(sentence, "correct its name or address in hardware.pfs, or take it out"),
         )
     yield from _check_selected(facts)
     yield from _check_cards(facts)
 
 
-def _none_selected(found: tuple[FoundPf, ...]) -> Finding:
+def _none_selected(facts: HardwareFacts) -> Finding:
     source = "/sys/bus/pci/devices/*/sriov_totalvfs"
-    if not found:
+    if facts.found:
+        advice = dict.fromkeys(skipped.advice for skipped in facts.skipped)
         return NO_PF(
-            "no network card of this machine can have VFs: SR-IOV off in the BIOS or firmware, or the wrong "
-            "node",
+            f"none of these PFs is used: {', '.join(pf.name for pf in facts.found)}",
             source=source,
-            expected="a card with SR-IOV",
-            fix="SR-IOV on in the BIOS and in the card's firmware, see the findings on it; or the chart's "
-            "node.nodeSelector for nodes that have such cards",
+            expected="a PF that hardware.pfs selects",
+            fix="; or ".join(advice) or "name one in hardware.pfs",
         )
-    without_rdma = any(pf.rdma_device is None for pf in found)
-    rdma = "; without RDMA devices, hardware.requireRdma: false" if without_rdma else ""
+    if passed := [function.name for function in facts.plain if is_vf(function.vendor, function.driver)]:
+        return NO_PF(
+            f"this machine has VFs alone, which its host passed into it: {', '.join(passed)}",
+            source=source,
+            expected="a PF: VFs cannot be divided",
+            fix="node.nodeSelector for nodes with PFs; for whole devices the provider's own way, see "
+            "docs/howto-managed-clusters.md",
+        )
+    if smart := [function.name for function in facts.plain if function.host_ports]:
+        return NO_PF(
+            f"this machine is the processor of a smart NIC ({', '.join(smart)}), whose VFs are the host's",
+            source=source,
+            expected="a PF that can have VFs",
+            fix="run k8s-rdma on the host; node.nodeSelector for nodes with PFs",
+        )
     return NO_PF(
-        f"none of these PFs is used: {', '.join(pf.name for pf in found)}",
+        "no network card of this machine can have VFs: SR-IOV off in the BIOS or firmware, or the wrong node",
         source=source,
-        expected="a PF that hardware.pfs selects",
-        fix=f"name one in hardware.pfs{rdma}",
+        expected="a card with SR-IOV",
+        fix="SR-IOV on in the BIOS and in the card's firmware, see the findings on it; or the chart's "
+        "node.nodeSelector for nodes that have such cards",
     )
 
 
@@ -199,14 +229,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
         else:
             yield FIRMWARE_OK(f"can have {pf.total_vfs} VFs", about=pf.name, source=source)
     for function in facts.plain:
-        if function.driver in _SRIOV_DRIVERS:
-            yield NO_SRIOV(
-                f"{function.driver}: SR-IOV is off in firmware or BIOS, or not supported",
-                about=function.netdev or function.pci,
-                source=f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs",
-                expected="SR-IOV, if pods should use this card",
-                fix=_more_vfs(function.driver, function.pci, 16),
-            )
+        yield from _without_sriov(function)
     for pci, on in facts.roce:
         if not on:
             yield ROCE_OFF(
@@ -217,6 +240,33 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
                 fix=f"devlink dev param set pci/{pci} name enable_roce value true cmode driverinit && "
                 f"devlink dev reload pci/{pci}",
             )
+
+
+def _without_sriov(function: PlainFunction) -> Iterator[Finding]:
+    """Tell by the function's kind, not by its driver alone, why it cannot have VFs."""
+    source = f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs"
+    if is_vf(function.vendor, function.driver):
+        yield PASSED_VF(
+            f"a VF ({function.vendor}) whose PF is in the host that passed it into this machine",
+            about=function.name,
+            source=f"/sys/bus/pci/devices/{function.pci}, vendor and device, no physfn",
+        )
+    elif function.host_ports:
+        yield SMART_NIC(
+            f"on the card's own processor, which has the host's port {', '.join(function.host_ports)}: its "
+            "VFs are the host's",
+            about=function.name,
+            source=f"/sys/class/net/{function.host_ports[0]}/phys_port_name",
+        )
+    elif function.driver in _SRIOV_DRIVERS:
+        side = "on the host, not on the card's own processor: " if function.vendor in BLUEFIELD else ""
+        yield NO_SRIOV(
+            f"{function.driver}: SR-IOV is off in firmware or BIOS, or not supported",
+            about=function.name,
+            source=source,
+            expected="SR-IOV, if pods should use this card",
+            fix=side + _more_vfs(function.driver, function.pci, 16),
+        )
 
 
 def _more_vfs(driver: str, pci: str, vfs: int) -> str:

@@ -18,6 +18,7 @@ from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Vf
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError, printable
+from k8s_rdma.linux.discovery.netdevs import is_representor, own_link, vf_link
 from k8s_rdma.linux.discovery.ports import (
     OWN_PORT,
     UNKNOWN_PORT,
@@ -26,8 +27,9 @@ from k8s_rdma.linux.discovery.ports import (
     read_identity,
     shared_port,
 )
+from k8s_rdma.linux.discovery.rdma_names import RDMA_MODULES, RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD, VfSettings
-from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice
+from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, pfs
 
@@ -35,14 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-_CLASS = "class/infiniband"
-
 _LINK_TYPES = {1: LinkType.ETHERNET, 32: LinkType.INFINIBAND}
 """Link types by ARPHRD_* (Linux `include/uapi/linux/if_arp.h`)."""
 
-_REPRESENTOR = re.compile(r"(?:c\d+)?pf\d+(?:vf|sf)\d+|(?:c\d+)?pf\d+hpf")
-"""`phys_port_name` of the host's end of a VF, a subfunction or a host PF (Linux `net/core/devlink.c`,
-__devlink_port_phys_port_name_get); drivers put these beside the PF's own netdev."""
+_BONDS = frozenset({"bond", "team"})
+"""Kinds of links (`IFLA_INFO_KIND`) that join ports."""
 
 _SCHEME_ENDING = re.compile(r"(f\d+)?(n\w+|d\d+)?")
 """The ending that naming schemes of systemd differ by: function, port name or number of the port
@@ -60,7 +59,7 @@ class Missing(Enum):
     AGREEMENT: netlink does not list the netdev that sysfs names, or no driver is bound that could have made
     it.
     RDMA: it has no RDMA device. LEAVE: it carries the default route, and its rule does not name it.
-    RULE: no rule matches it.
+    BOND: it is a port of a bond and has no VFs, and its rule does not name it. RULE: no rule matches it.
     """
 
     DRIVER = "driver"
@@ -68,6 +67,7 @@ class Missing(Enum):
     AGREEMENT = "agreement"
     RDMA = "rdma"
     LEAVE = "leave"
+    BOND = "bond"
     RULE = "rule"
 
 
@@ -75,8 +75,9 @@ class Missing(Enum):
 class FoundPf:
     """A PF of the machine. total_vfs: the most VFs it supports. num_vfs: the VFs it is set to have.
 
-    netdevs: names in sysfs; None while its driver has made none. link: the PF's own netdev.
-    port: the identities of its port; none while it has no netdev.
+    netdevs: names in sysfs, without representors; None while its driver has made none. link: the PF's own
+    netdev. bond: the name of the bond that this is a port of; empty for none. port: the identities of its
+    port; none while it has no netdev. representors: names of netdevs that are the host's ends of others.
     """
 
     function: PciFunction
@@ -88,6 +89,8 @@ class FoundPf:
     link: Link | None
     rdma_device: str | None
     port: PortIdentity = UNKNOWN_PORT
+    bond: str = ""
+    representors: tuple[str, ...] = ()
 
     @property
     def pci(self) -> PciAddress:
@@ -144,6 +147,28 @@ class SkippedPf:
     missing: Missing
     why: str
 
+    @property
+    def advice(self) -> str:
+        """Return the remedy: a command, or a line of configuration."""
+        name_it = "name it in hardware.pfs (names or pcis)"
+        driver = self.pf.driver or ""
+        match self.missing:
+            case Missing.NETDEV if lacks_ipoib(self.pf):
+                advice = "modprobe ib_ipoib && echo ib_ipoib > /etc/modules-load.d/ib_ipoib.conf"
+            case Missing.NETDEV if self.pf.netdevs is not None:
+                advice = "move its netdev back into the host's network namespace, or exclude the PF"
+            case Missing.DRIVER | Missing.NETDEV | Missing.AGREEMENT:
+                advice = f"see the lines of {driver or 'its driver'} in dmesg"
+            case Missing.RDMA:
+                module = RDMA_MODULES.get(driver)
+                load = f"modprobe {module}; " if module else ""
+                advice = f"{load}for a card without RDMA, hardware.requireRdma: false, or exclude it"
+            case Missing.BOND:
+                advice = f"{name_it} to have VFs on it, or take it out of {self.pf.bond}, or exclude it"
+            case _:
+                advice = f"{name_it}, or exclude it"
+        return advice
+
 
 @dataclass(frozen=True, slots=True)
 class AbsentPf:
@@ -180,11 +205,13 @@ class Discovery:
 
 def find_pfs(sysfs: Sysfs, links: Mapping[str, Link], rdma: RdmaDevices) -> tuple[FoundPf, ...]:
     """Return all PFs of network cards by address; `links` by name. OSError when one cannot be read."""
-    return tuple(_found_pf(function, links, rdma) for function in pfs(sysfs))
+    found = [_found_pf(function, links, rdma) for function in pfs(sysfs)]
+    return tuple(_with_rdma_of_bond(pf, found, links, rdma) for pf in found)
 
 
 def _found_pf(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevices) -> FoundPf:
     netdevs = function.netdevs()
+    representors = sorted(name for name in netdevs or () if is_representor(function.sysfs, name))
     link = own_link(function, netdevs or (), links)
     rdma_device = rdma.name_of(function, link)
     return FoundPf(
@@ -193,37 +220,38 @@ def _found_pf(function: PciFunction, links: Mapping[str, Link], rdma: RdmaDevice
         driver=function.driver(),
         total_vfs=function.total_vfs(),
         num_vfs=function.num_vfs(),
-        netdevs=None if netdevs is None else tuple(sorted(netdevs)),
+        netdevs=None if netdevs is None else tuple(sorted(set(netdevs) - set(representors))),
         link=link,
         rdma_device=rdma_device,
         port=read_identity(function, link, rdma_device) if link else UNKNOWN_PORT,
+        bond=_bond_of(link, links) if link else "",
+        representors=tuple(representors),
     )
 
 
-def own_link(function: PciFunction, netdevs: Iterable[str], links: Mapping[str, Link]) -> Link | None:
-    """Return a function's own netdev, of those that sysfs names and netlink lists for it.
+def _bond_of(link: Link, links: Mapping[str, Link]) -> str:
+    bonds = {bond.index: bond.name for bond in links.values() if bond.kind in _BONDS}
+    return bonds.get(link.master, "")
 
-    Beside it there may be representors of VFs, IPoIB interfaces of other partitions (whose peer it is), and
-    the netdev of a second port (mlx4 has both on one function).
+
+def _with_rdma_of_bond(
+    pf: FoundPf, found: Iterable[FoundPf], links: Mapping[str, Link], rdma: RdmaDevices
+) -> FoundPf:
+    """Return a PF with the RDMA device that a LAG's ports have in common, if it has none of its own.
+
+    A driver that joins the ports of a card keeps the device of one function alone: mlx5_bond_0 of VF LAG and
+    RoCE LAG (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c), irdma's of ice (intel/ice/ice_lag.c, 6.12).
     """
-    found = [links[name] for name in netdevs if name in links and links[name].device in ("", function.pci)]
-    if len(found) <= 1:
-        return found[0] if found else None
-    sysfs = function.sysfs
-
-    def is_own(link: Link) -> bool:
-        return not link.peer and not is_representor(sysfs, link.name)
-
-    def port(link: Link) -> tuple[int, int]:
-        return sysfs.number_if_any(f"class/net/{link.name}/dev_port") or 0, link.index
-
-    return min(filter(is_own, found), key=port, default=None)
-
-
-def is_representor(sysfs: Sysfs, netdev: str) -> bool:
-    """Report whether a netdev is the host's end of a VF, a subfunction or a host PF."""
-    port_name = sysfs.value_if_any(f"class/net/{netdev}/phys_port_name")
-    return port_name is not None and _REPRESENTOR.fullmatch(port_name) is not None
+    if pf.rdma_device is not None or not pf.bond:
+        return pf
+    of_bond = rdma.on_netdev(links[pf.bond])
+    card = pf.pci.rpartition(".")[0]
+    for port in found:
+        same_lag = (port.bond, port.driver) == (pf.bond, pf.driver)
+        same_card = port.pci.rpartition(".")[0] == card
+        if port.rdma_device and same_lag and (same_card or port.rdma_device in of_bond):
+            return replace(pf, rdma_device=port.rdma_device)
+    return pf
 
 
 def select(
@@ -295,8 +323,27 @@ def _incomplete(pf: FoundPf, rule: PfRule) -> SkippedPf:
         reason = "which netlink does not list" if pf.driver else "and no driver that could have made it"
         why = f"sysfs has {', '.join(pf.netdevs)} as its netdev, {reason}"
         return SkippedPf(pf, rule, Missing.AGREEMENT, f"{subject} is not used: {why}")
-    why = "has made no netdev" if pf.netdevs is None else "has its netdev in another network namespace"
+    if pf.netdevs is not None:
+        beside = f"; only representors are here: {', '.join(pf.representors)}" if pf.representors else ""
+        why = f"has its netdev in another network namespace{beside}"
+    elif lacks_ipoib(pf):
+        why = f"has made no netdev: ib_ipoib makes it for {pf.rdma_device} and is not loaded"
+    else:
+        why = "has made no netdev"
     return SkippedPf(pf, rule, Missing.NETDEV, f"{subject} is not used: its driver {pf.driver} {why}")
+
+
+def lacks_ipoib(pf: FoundPf) -> bool:
+    """Report whether a PF has no netdev because ib_ipoib, which makes those of InfiniBand, is not loaded.
+
+    A PF whose RDMA device does not report a link layer counts as InfiniBand: every Ethernet driver makes a
+    netdev before its RDMA device.
+    """
+    if pf.netdevs is not None or pf.rdma_device is None:
+        return False
+    sysfs = pf.function.sysfs
+    layer = sysfs.value_if_any(f"class/infiniband/{pf.rdma_device}/ports/1/link_layer")
+    return layer in (None, "InfiniBand") and sysfs.names_if_any("module/ib_ipoib") is None
 
 
 def _objection(
@@ -309,6 +356,11 @@ def _objection(
     if pf.link and pf.link.index in default_route_links and not rule.names_it:
         why = "it carries the default route, and no name or address in hardware.pfs is its"
         return Missing.LEAVE, f"{subject}: {why}"
+    if pf.bond and not pf.num_vfs and not rule.names_it:
+        has_lag = pf.driver == "mlx5_core" and pf.rdma_device
+        ends = f"; VFs would end the LAG of {pf.rdma_device}" if has_lag else ""
+        why = f"it is a port of {pf.bond} and has no VFs, and no name or address in hardware.pfs is its"
+        return Missing.BOND, f"{subject}: {why}{ends}"
     if selection.require_rdma and pf.rdma_device is None:
         return Missing.RDMA, f"{subject}: it has no RDMA device, which hardware.requireRdma demands"
     return None
@@ -328,52 +380,6 @@ def _absent(selection: Selection, found: Sequence[FoundPf], unmeant: Iterable[Fo
 def _differ_by_scheme(name: str, candidate: str) -> bool:
     shorter, longer = sorted((name, candidate), key=len)
     return longer.startswith(shorter) and _SCHEME_ENDING.fullmatch(longer[len(shorter) :]) is not None
-
-
-class RdmaDevices:
-    """Snapshot of the RDMA devices that RDMA netlink and sysfs list."""
-
-    def __init__(self, sysfs: Sysfs, reported: Sequence[RdmaDevice]) -> None:
-        """Index the devices that RDMA netlink reported; empty without RDMA in the kernel."""
-        self._sysfs = sysfs
-        self._by_name = {device.name: device for device in reported}
-        self._by_netdev: dict[int, list[str]] = {}
-        for device in sorted(reported, key=lambda device: device.name):
-            for port in device.ports:
-                if port.netdev_index is not None:
-                    self._by_netdev.setdefault(port.netdev_index, []).append(device.name)
-        self._soft: dict[str, str] | None = None
-
-    def name_of(self, function: PciFunction, link: Link | None) -> str | None:
-        """Return the RDMA device of a function and its netdev, if that is in this namespace.
-
-        First choice is the device with a port on the netdev (of several the function's own: soft ones may
-        exist beside it), second the function's own (InfiniBand, where ports have no netdev; RoCE over a bond,
-        whose netdev the port has), third a soft one made on the netdev.
-        """
-        if link is None:
-            return next(iter(function.rdma_devices()), None)
-        on_netdev = self._by_netdev.get(link.index, ())
-        if len(on_netdev) == 1:
-            return on_netdev[0]
-        own = function.rdma_devices()
-        common = [name for name in own if name in on_netdev]
-        return next(iter([*common, *on_netdev, *own]), None) or self._soft_devices().get(link.name)
-
-    def firmware(self, device: str) -> str:
-        """Firmware version; empty where the device reports none, as software devices."""
-        info = self._by_name.get(device)
-        return (info and info.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
-
-    def _soft_devices(self) -> dict[str, str]:
-        """Soft devices by their netdev's name (Linux `drivers/infiniband/sw/rxe/rxe_verbs.c`, parent)."""
-        if self._soft is None:
-            self._soft = {
-                parent: name
-                for name in sorted(self._sysfs.names_if_any(_CLASS) or (), reverse=True)
-                if (parent := self._sysfs.value_if_any(f"{_CLASS}/{name}/parent"))
-            }
-        return self._soft
 
 
 _Lacking = tuple[PciAddress, str]
@@ -495,7 +501,7 @@ def _netdev(context: VfContext, function: PciFunction, names: list[str] | None) 
     if not names:
         doubt = f"netlink has {elsewhere} as its netdev, sysfs has none" if elsewhere else ""
         return _Netdev(elsewhere, doubt=doubt)
-    link = own_link(function, names, context.links)
+    link = vf_link(function, names, context.links)
     if link is None:
         doubt = f"sysfs has {', '.join(sorted(names))} as its netdev, netlink has {elsewhere or 'none'}"
         return _Netdev(min(names), doubt=doubt)

@@ -6,7 +6,7 @@ import errno
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.linux.discovery.functions import is_representor
+from k8s_rdma.linux.discovery.netdevs import is_representor
 from k8s_rdma.linux.netlink.devlink import Devlink, devlink_flags, devlink_rates
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink

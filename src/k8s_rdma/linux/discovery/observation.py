@@ -26,7 +26,6 @@ from k8s_rdma.linux.discovery.functions import (
     Discovery,
     Missing,
     ObservedVf,
-    RdmaDevices,
     Selected,
     SkippedPf,
     VfContext,
@@ -35,6 +34,7 @@ from k8s_rdma.linux.discovery.functions import (
     select,
 )
 from k8s_rdma.linux.discovery.ports import Speed, ethernet_speed, infiniband_speed
+from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers

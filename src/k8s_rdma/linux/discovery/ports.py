@@ -21,6 +21,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.linux.netlink.queries import USABLE_PORT_STATES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -50,7 +52,9 @@ def ethernet_speed(sysfs: Sysfs, link: Link) -> Speed:
 
 
 def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
-    """Read the RDMA port's `rate`, like `100 Gb/sec (4X EDR)`; it is known while `state` is `4: ACTIVE`.
+    """Read the RDMA port's `rate`, like `100 Gb/sec (4X EDR)`; it is known while the port is usable.
+
+    `state` is then `4: ACTIVE` or `5: ACTIVE_DEFER`. A port that reports 0 does not know its rate.
 
     Source: Linux `drivers/infiniband/core/sysfs.c`, rate_show, state_show. `dev_port` of an IPoIB netdev
     counts from 0, ports count from 1.
@@ -58,12 +62,11 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
     number = (sysfs.number_if_any(f"class/net/{link.name}/dev_port") or 0) + 1
     port = f"class/infiniband/{rdma_device}/ports/{number}"
     state = (sysfs.value(f"{port}/state") or "unknown").rpartition(": ")[2]
-    if state != "ACTIVE":
+    if state not in USABLE_PORT_STATES:
         return None, f"its port is {state}, not ACTIVE (is a subnet manager running?); {NO_RESERVATIONS}"
     found = _RATE.fullmatch(sysfs.value(f"{port}/rate") or "")
-    if not found:
-        return None, f"its port does not report its rate; {NO_RESERVATIONS}"
-    return round(float(found[1]) * 1000), ""
+    rate_mbps = round(float(found[1]) * 1000) if found else 0
+    return (rate_mbps, "") if rate_mbps else (None, f"its port does not report its rate; {NO_RESERVATIONS}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,12 @@ class DevlinkRate:
     group_rated: bool = False
 
 
+USABLE_PORT_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+"""States in which a port sends, in the second one for some time without a physical link.
+
+Source: `enum ib_port_state`, include/rdma/ib_verbs.h."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaPort:
     """A port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: None without one."""

@@ -14,16 +14,14 @@ from typing import Protocol
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, NetnsMode, NodeKind, RdmaDevice
 from k8s_rdma.core.types import LinkType, PciAddress, pci_address
 from k8s_rdma.errors import printable
-from k8s_rdma.linux.discovery.functions import own_link
+from k8s_rdma.linux.discovery.netdevs import own_link, vf_link
+from k8s_rdma.linux.netlink.queries import USABLE_PORT_STATES, RdmaPort
 from k8s_rdma.linux.netlink.queries import RdmaDevice as ListedDevice
-from k8s_rdma.linux.netlink.queries import RdmaPort
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, is_absent
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-_ACTIVE = frozenset({"ACTIVE", "ACTIVE_DEFER"})
 
 _CLASS = "class/infiniband"
 _VERBS = "class/infiniband_verbs"
@@ -87,14 +85,14 @@ class Functions:
         function = PciFunction(self.sysfs, pci)
         if not function.exists():
             return None
-        pf = function.pf()
+        pf, netdevs = function.pf(), function.netdevs() or ()
         return FunctionFacts(
             pci=pci,
             vendor=function.vendor(),
             driver=function.driver() or "",
             numa_node=function.numa_node(),
             pcie_path=function.pcie_path(),
-            link=own_link(function, function.netdevs() or (), self.links),
+            link=(vf_link if pf else own_link)(function, netdevs, self.links),
             pf=self.facts_of(pf) if pf else None,
             vf=self._index(pf, pci) if pf else None,
         )
@@ -144,7 +142,7 @@ def port_faults(
 
 
 def _port_faults(port: RdmaPort, link: Link | None) -> Iterator[str]:
-    if port.state not in _ACTIVE:
+    if port.state not in USABLE_PORT_STATES:
         yield f"port {port.number} is {port.state}, not ACTIVE"
     yield from link_faults(link)
 

@@ -18,7 +18,7 @@ from k8s_rdma.core.kernel import NoSuchVfError
 from k8s_rdma.core.step import BringHome, GiveVf, NetnsRef, VfRef
 from k8s_rdma.core.types import PciAddress, pci_address
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.discovery.functions import own_link
+from k8s_rdma.linux.discovery.netdevs import own_link, vf_link
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, in_namespace, named
@@ -234,7 +234,7 @@ class VfLocator:
             if not names:
                 return None
             links = {name: link for name in names if (link := self._rtnl.link(name))}
-            found = own_link(function, names, links)
+            found = vf_link(function, names, links)
             if found is not None:
                 return found
         msg = f"{describe(vf)}: sysfs gives it {', '.join(sorted(names or ()))}, which netlink does not list"
