@@ -7,7 +7,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-CONFIG = "[req]\ndistinguished_name = name\n[name]\n"
+CONFIG = "[req]\ndistinguished_name = name\nx509_extensions = identifiers\n[name]\n[identifiers]\n"
+KEY_IDENTIFIERS = "subjectKeyIdentifier = hash\nauthorityKeyIdentifier = keyid\n"
+NO_KEY_IDENTIFIERS = "subjectKeyIdentifier = none\nauthorityKeyIdentifier = none\n"
 
 
 @dataclass(frozen=True)
@@ -18,17 +20,24 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Issuer:
-    """An authority of our own. Two of the same directory differ in their names."""
+    """An authority of our own. Two of the same directory differ in their names.
+
+    strict: whether its certificates have all that RFC 5280 demands, and VERIFY_X509_STRICT asks for.
+    """
 
     directory: Path
     name: str = "authority"
+    strict: bool = True
 
     @property
     def own(self) -> Certificate:
         return Certificate(self.directory / f"{self.name}.crt", self.directory / f"{self.name}.key")
 
-    def make(self) -> Issuer:
-        self._request(self.own, self.name, "-addext", "basicConstraints=critical,CA:TRUE")
+    def make(self, issuer: Issuer | None = None) -> Issuer:
+        """Make its own certificate, signed by itself or by another authority."""
+        usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"] if self.strict else []
+        signer = ["-CA", str(issuer.own.cert), "-CAkey", str(issuer.own.key)] if issuer else []
+        self._request(self.own, self.name, *signer, "-addext", "basicConstraints=critical,CA:TRUE", *usage)
         return self
 
     def issue(self, name: str, *addresses: str, alternative: tuple[str, ...] = ()) -> Certificate:
@@ -41,7 +50,7 @@ class Issuer:
 
     def _request(self, made: Certificate, name: str, *options: str) -> None:
         config = self.directory / "openssl.cnf"
-        config.write_text(CONFIG)
+        config.write_text(CONFIG + (KEY_IDENTIFIERS if self.strict else NO_KEY_IDENTIFIERS))
         subprocess.run(
             [
                 *(

@@ -197,6 +197,7 @@ def _trust(address: ExtenderAddress) -> ssl.SSLContext:
     except OSError as error:
         msg = f"--ca-file {address.ca_file}: {error.strerror or 'no PEM file of certificates'}"
         raise MalformedError(msg) from error
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # by default from Python 3.13 on alone
     _present(context, address)
     if address.insecure:
         context.check_hostname = False

@@ -419,6 +419,7 @@ def _load_client_context(config: ClientTlsConfig, field: str) -> ssl.SSLContext:
         ssl.create_default_context() if config.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     )
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # by default from Python 3.13 on alone
     if config.ca_file is not None:
         _load_authorities(context, f"{field}.caFile", config.ca_file)
     if config.cert_file is not None and config.key_file is not None:

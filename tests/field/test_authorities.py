@@ -1,0 +1,62 @@
+"""Authorities whose certificates lack what RFC 5280 demands, as those of many clusters do.
+
+Source: https://github.com/kubernetes-client/python/issues/2394: Python 3.13 refuses the authority of EKS.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from http_server.certificates import Issuer
+from k8s_rdma.extender.config import NodeTls
+from k8s_rdma.http_server.asgi import client_tls
+from kube.asking import ask, document, serving, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def server_of(issuer: Issuer) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate = issuer.issue("server")
+    context.load_cert_chain(certificate.cert, certificate.key)
+    return context
+
+
+def kubeconfig(path: Path, url: str, authority: Path) -> str:
+    cluster = {"server": url, "certificate-authority": str(authority)}
+    return write(path / "k", document(user={"token": "x"}, clusters=[{"name": "c", "cluster": cluster}]))
+
+
+def test_api_server_is_asked_if_its_authority_has_no_key_identifiers(tmp_path: Path):
+    issuer = Issuer(tmp_path, strict=False).make()
+    with serving(server_of(issuer)) as api:
+        ask(kubeconfig(tmp_path, api.url, issuer.own.cert))
+        assert api.by
+
+
+def test_api_server_is_asked_if_its_authority_was_issued_by_another(tmp_path: Path):
+    """As Go, which ends the chain at any certificate that it trusts."""
+    root = Issuer(tmp_path, "root").make()
+    issuer = Issuer(tmp_path, "between").make(issuer=root)
+    with serving(server_of(issuer)) as api:
+        ask(kubeconfig(tmp_path, api.url, issuer.own.cert))
+        assert api.by
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_client_of_our_own_servers_demands_what_rfc_5280_does_on_every_python(tmp_path: Path, strict: bool):
+    issuer = Issuer(tmp_path, strict=strict).make()
+    context = client_tls(NodeTls(ca_file=str(issuer.own.cert)), field="nodeTls")()
+    with serving(server_of(issuer)) as api:
+        port = int(api.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            if strict:
+                context.wrap_socket(connection, server_hostname="127.0.0.1").close()
+            else:
+                with pytest.raises(ssl.SSLCertVerificationError):
+                    context.wrap_socket(connection, server_hostname="127.0.0.1")
