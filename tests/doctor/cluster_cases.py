@@ -295,6 +295,7 @@ CASES: dict[str, list[Finding]] = {
     "nodes-not-published": nodes(NODE, agents=frozenset({"w1", "w2"})),
     "nodes-no-lease": nodes(replace(NODE, has_lease=False, silence=silence(inf, 60.0, 0.0))),
     "nodes-stale": nodes(replace(NODE, silence=silence(61.0, 60.0, 0.0))),
+    "nodes-clock-skew": nodes(replace(NODE, skew_s=-3600.0)),
     "nodes-not-ready": nodes(replace(NODE, ready="False", message="PF eth0 cannot be read")),
     "nodes-problem": nodes(replace(NODE, problems=("placementKeyFile /etc/k8s-rdma/key: is empty",))),
     "keys-removed": run(

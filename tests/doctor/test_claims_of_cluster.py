@@ -13,6 +13,7 @@ from claim_cases import claim, devices, request
 from deviceplugin.test_dra import offer
 from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.extender.config import ExtenderConfig
@@ -21,15 +22,17 @@ from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.placement_annotation import (
     CLAIM_CAPS_ANNOTATION,
     CLAIM_CAPS_STATUS_ANNOTATION,
+    PLACEMENT_ANNOTATION,
     RatesState,
     RatesStatus,
     digest,
     encode_rates_status,
 )
-from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma.wire.rdma_node import encode_status, silence, status_of
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma.wire.rest import ForeignVf
 from kube.stored_objects import serving_objects
+from node_objects import skewed_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,10 +61,13 @@ def found_by_doctor(
     pods: tuple[Json, ...] = (),
     claims: tuple[Json, ...] = (),
     lease: Json | None = None,
+    node: Json | None = None,
+    extender: dict[str, str] | None = None,
 ) -> dict[str, str]:
     """Findings on a cluster with a node w1 of these PFs, of which the first is published.
 
-    lease: what its Lease says otherwise than one that was renewed now.
+    lease: what its Lease says otherwise than one that was renewed now. node: its Node object.
+    extender: why the extender refuses it.
     """
     status = json.loads(encode_status(status_of(report("w1", *pfs))))
     [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0", pci=PF0),)))
@@ -74,6 +80,7 @@ def found_by_doctor(
             "items": [{"metadata": meta, "spec": {**renewed, **(lease or {})}}]
         },
         "/api/v1/pods": {"items": list(pods)},
+        "/api/v1/nodes": {"items": [node] if node else []},
         f"{API}/deviceclasses": {
             "items": [{"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}]
         },
@@ -82,7 +89,12 @@ def found_by_doctor(
     }
     documents: dict[str, bytes | int] = {path: json.dumps(each).encode() for path, each in objects.items()}
     with serving_objects(documents, tmp_path) as kubeconfig, Documents(kubeconfig) as api:
-        collector = ClusterCollector(api=api, host=Host(tmp_path), namespaces=("k8s-rdma", "kube-system"))
+        collector = ClusterCollector(
+            api=api,
+            host=Host(tmp_path),
+            namespaces=("k8s-rdma", "kube-system"),
+            ask_extender=lambda: ExtenderFacts(nodes=extender),
+        )
         return {found.id: found.found for found in collector.findings()}
 
 
@@ -103,6 +115,53 @@ def renewed_ago(**span: float) -> str:
 )
 def test_lease_counts_as_it_does_for_the_extender(tmp_path: Path, lease: Json, finding: str):
     assert finding in found_by_doctor(tmp_path, pf(), lease=lease)
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "dead_for_s", "finding"),
+    [(-3600.0, 10.0, "nodes-ok"), (30 * 86_400.0, 90.0, "nodes-stale"), (30 * 86_400.0, 10.0, "nodes-ok")],
+)
+def test_node_is_judged_by_one_clock_when_its_own_differs(
+    tmp_path: Path, skew_s: float, dead_for_s: float, finding: str
+):
+    lease = {"renewTime": renewed_ago(seconds=dead_for_s - skew_s)}
+    found = found_by_doctor(tmp_path, pf(), lease=lease, node=skewed_node("w1", skew_s))
+    assert finding in found
+    assert "the API server's" in found["nodes-clock-skew"]
+
+
+@pytest.mark.parametrize(("skew_s", "age_s"), [(-3600.0, 10.0), (3600.0, 90.0)])
+def test_pod_is_as_old_as_its_nodes_clock_says_when_that_clock_differs(
+    tmp_path: Path, skew_s: float, age_s: float
+):
+    pod = {
+        "metadata": {
+            "name": "p",
+            "namespace": "d",
+            "uid": "u",
+            "annotations": {PLACEMENT_ANNOTATION: '{"version": 1}'},
+        },
+        "spec": {"nodeName": "w1", "containers": []},
+        "status": {"phase": "Running", "startTime": renewed_ago(seconds=age_s - skew_s)},
+    }
+    lease = {"renewTime": renewed_ago(seconds=1 - skew_s)}
+    found = found_by_doctor(tmp_path, pf(), pods=(pod,), lease=lease, node=skewed_node("w1", skew_s))
+    assert ("pods-without-interfaces" in found) == (age_s > 60)
+
+
+SILENT = silence(61.0, 60.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("renewed_s_ago", "word", "finding"), [(3600, "", "nodes-ok"), (0, SILENT, "nodes-stale")]
+)
+def test_extenders_word_counts_when_it_is_asked(
+    tmp_path: Path, renewed_s_ago: float, word: str, finding: str
+):
+    lease = {"renewTime": renewed_ago(seconds=renewed_s_ago)}
+    assert finding in found_by_doctor(tmp_path, pf(), lease=lease, extender={"w1": word})
+    by_lease = "nodes-stale" if renewed_s_ago else "nodes-ok"
+    assert by_lease in found_by_doctor(tmp_path, pf(), lease=lease, extender={"another": word})
 
 
 @pytest.mark.parametrize(

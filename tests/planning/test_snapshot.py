@@ -36,6 +36,7 @@ from k8s_rdma.wire.placement_annotation import encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from kube.stored_objects import serving_objects
+from node_objects import skewed_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,9 +96,11 @@ def configured(**settings: Any) -> dict[str, bytes | int]:
     return {CONFIG: json.dumps({"data": {"extender.yaml": json.dumps(settings)}}).encode()}
 
 
-def taken(answers: Mapping[str, bytes | int], directory: Path) -> Snapshot:
+def taken(
+    answers: Mapping[str, bytes | int], directory: Path, extender: Mapping[str, str] | None = None
+) -> Snapshot:
     with serving_objects(answers, directory) as config, Documents(config) as api:
-        return take_snapshot(api, "k8s-rdma")
+        return take_snapshot(api, "k8s-rdma", extender)
 
 
 def small(tmp_path: Path) -> Snapshot:
@@ -306,6 +309,28 @@ def test_node_whose_agent_is_gone_takes_no_pods(renewal: dict[str, Any] | None, 
     planned = PlannedCluster.from_snapshot(snapshot)
     assert list(planned.cluster) == ([] if why else ["w1"])
     assert not why or why in "".join(planned.unreadable)
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "dead_for_s"), [(-3600.0, 10.0), (30 * 86_400.0, 90.0), (30 * 86_400.0, 10.0), (-3600.0, 90.0)]
+)
+def test_node_is_judged_by_one_clock_when_its_own_differs(skew_s: float, dead_for_s: float, tmp_path: Path):
+    leases = [lease("w1", age_s=dead_for_s - skew_s)]
+    answers = lists(rdma_nodes=[published("w1")], nodes=[skewed_node("w1", skew_s)], leases=leases)
+    snapshot = taken(answers | configured(), tmp_path)
+    assert bool(snapshot.nodes[0].why) == (dead_for_s > 60)
+
+
+@pytest.mark.parametrize("source", ["crd", "http"])
+def test_extenders_word_on_a_node_counts_when_it_was_asked(source: str, tmp_path: Path):
+    names = ["w1", "w2", "new"]
+    leases = [lease("w1", age_s=3600), lease("w2"), lease("new", age_s=3600)]
+    answers = lists(rdma_nodes=[*map(published, names)], nodes=[*map(node, names)], leases=leases)
+    said = {"w1": "", "w2": "its agent was not heard from for 60 s"}
+    snapshot = taken(answers | configured(source=source), tmp_path, said)
+    found = {entry.name: entry.why for entry in snapshot.nodes}
+    assert {name: found[name] for name in said} == said
+    assert bool(found["new"]) == (source == "crd")
 
 
 def test_malformed_lease_costs_its_node_alone(tmp_path: Path):

@@ -16,7 +16,7 @@ from rich.text import Text
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.cli.console import console, write_json
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
+from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader, node_verdicts
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
@@ -38,7 +38,7 @@ from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument, encode_doctor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -206,8 +206,17 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
             url=extender.url,
             warning=warning,
             version=in_metrics(metrics),
+            nodes=_verdicts(extender),
             key_usage=key_usage_in_metrics(metrics) if metrics else None,
         )
+
+
+def _verdicts(extender: ExtenderReader) -> Mapping[str, str] | None:
+    """Read why the extender refuses nodes; None where it does not say it to us."""
+    try:
+        return node_verdicts(extender)
+    except K8sRdmaError:
+        return None
 
 
 def _metrics(extender: ExtenderReader) -> str:

@@ -18,6 +18,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.calls import Documents, bounded_reply
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, TOKENS_SECRET, message_of
+from k8s_rdma.wire.views import CLUSTER_PATH, MAX_ROWS, Sort, decode_view, unreadable_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,6 +86,15 @@ def extender_reader(address: ExtenderAddress) -> ExtenderReader:
     """Choose how the extender is reached. MalformedError names the option that cannot be used."""
     proxied = address.url.startswith(SERVICE_SCHEME)
     return ProxiedExtender(address) if proxied else ExtenderClient(address)
+
+
+def node_verdicts(extender: ExtenderReader) -> dict[str, str] | None:
+    """Read why the extender refuses nodes (`wire.views.unreadable_nodes`); errors as of `ExtenderReader.get`.
+
+    None while it does not know the cluster.
+    """
+    view = decode_view(extender.get(CLUSTER_PATH, {"sort": Sort.NAME, "limit": str(MAX_ROWS)}))
+    return unreadable_nodes(view)
 
 
 _SERVICE = re.compile(rf"{SERVICE_SCHEME}([^/]+)/((?:https?:)?[^/:]+:[^/:]+)/?")

@@ -16,6 +16,15 @@ From = Annotated[
     str,
     typer.Option("--from", metavar="cluster|FILE", help="The cluster, or a file that `snapshot` wrote."),
 ]
+AskedExtender = Annotated[
+    str | None,
+    typer.Option(
+        "--extender",
+        metavar="URL",
+        envvar="K8S_RDMA_EXTENDER",
+        help="Ask this extender which nodes it refuses; default: by the nodes' Leases.",
+    ),
+]
 Manifest = Annotated[
     Path | None,
     typer.Argument(metavar="FILE", help="Manifests with the pods, or an annotation; -: standard input."),
@@ -44,11 +53,14 @@ def snapshot(
     ] = False,
     namespace: Namespace = "k8s-rdma",
     kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    extender: AskedExtender = None,
 ) -> None:
     """Write nodes, pods and limits as a file: for `whatif`, and for bug reports."""
     from k8s_rdma.cli import whatif
 
-    whatif.write_snapshot(whatif.Source(kubeconfig=kubeconfig, namespace=namespace), anonymous=anonymous)
+    whatif.write_snapshot(
+        whatif.Source(kubeconfig=kubeconfig, namespace=namespace, extender=extender), anonymous=anonymous
+    )
 
 
 @whatif_app.command("fit", cls=ApiCommand)
@@ -65,28 +77,30 @@ def whatif_fit(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
     kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    extender: AskedExtender = None,
 ) -> None:
     """Report whether pods fit, and where; without FILE the pods that wait. Status 1 when they do not."""
     from k8s_rdma.cli import whatif
 
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
     question = whatif.Question(manifest=file, count=count)
     raise typer.Exit(whatif.answer_fit(source, question, preempt=preempt, as_json=as_json))
 
 
 @whatif_app.command("headroom", cls=ApiCommand)
-def whatif_headroom(
+def whatif_headroom(  # noqa: PLR0913 - typer's options
     file: Manifest = None,
     *,
     origin: From = "cluster",
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
     kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    extender: AskedExtender = None,
 ) -> None:
     """Count how many more pods fit, without FILE of common shapes; and capacity that is stranded."""
     from k8s_rdma.cli import whatif
 
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
     raise typer.Exit(whatif.answer_headroom(source, whatif.Question(manifest=file), as_json=as_json))
 
 
@@ -107,6 +121,7 @@ def whatif_without(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
     kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    extender: AskedExtender = None,
 ) -> None:
     """Show where pods go when nodes, PFs or links fail. Status 1 when one of them fits nowhere."""
     from k8s_rdma.cli import whatif
@@ -115,7 +130,7 @@ def whatif_without(  # noqa: PLR0913 - typer's options
         msg = "name what fails: --node, --pf or --link"
         raise typer.BadParameter(msg)
     losses = whatif.Losses(nodes=tuple(node or ()), pfs=tuple(pf or ()), links=tuple(link or ()))
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
     raise typer.Exit(whatif.answer_without(source, losses, as_json=as_json))
 
 
@@ -138,6 +153,7 @@ def whatif_with(  # noqa: PLR0913 - typer's options
     as_json: Json = False,
     namespace: Namespace = "k8s-rdma",
     kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    extender: AskedExtender = None,
 ) -> None:
     """Compare how many more pods fit with changes. Status 1 when pods hold more than there would be."""
     from k8s_rdma.cli import whatif
@@ -149,7 +165,7 @@ def whatif_with(  # noqa: PLR0913 - typer's options
         msg = "name a change: --vfs, --headroom, --strategy, or --nodes and --like"
         raise typer.BadParameter(msg)
     changes = whatif.Changes(vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like)
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace)
+    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
     raise typer.Exit(whatif.answer_with(source, changes, whatif.Question(manifest=file), as_json=as_json))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
+from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader, node_verdicts
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import ApiRefusedError
@@ -41,7 +42,7 @@ from k8s_rdma.planning.whatif import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -65,11 +66,16 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The source of a cluster: `cluster`, or the file of a snapshot. namespace: the chart's."""
+    """The source of a cluster: `cluster`, or the file of a snapshot.
+
+    namespace: the chart's. extender: the URL of the extender that says which nodes it refuses; None for
+    Leases' word.
+    """
 
     origin: str = FROM_CLUSTER
     kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
     namespace: str = "k8s-rdma"
+    extender: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +181,11 @@ def _planned(source: Source) -> PlannedCluster:
 
 def _of_cluster(source: Source) -> Snapshot:
     """Take a snapshot; who lacks a right learns what to do."""
+    verdicts, why = _verdicts(source)
     try:
-        return snapshot_of_cluster(source.kubeconfig, source.namespace)
+        snapshot = snapshot_of_cluster(source.kubeconfig, source.namespace, verdicts)
+        unreadable = (*snapshot.unreadable, *filter(None, [why]))
+        return msgspec.structs.replace(snapshot, unreadable=unreadable)
     except ApiRefusedError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
@@ -185,6 +194,19 @@ def _of_cluster(source: Source) -> Snapshot:
             "someone run `k8s-rdma snapshot --anonymous`, and use `whatif --from FILE`"
         )
         raise ApiRefusedError(msg, status=error.status) from error
+
+
+def _verdicts(source: Source) -> tuple[Mapping[str, str] | None, str]:
+    """Ask the extender why it refuses nodes; None with the reason, in a sentence, where it does not say."""
+    if source.extender is None:
+        return None, ""
+    lacking = "nodes are judged by their Leases, and clocks that differ mislead that"
+    try:
+        with extender_reader(ExtenderAddress(url=source.extender, kubeconfig=source.kubeconfig)) as extender:
+            found = node_verdicts(extender)
+    except K8sRdmaError as error:
+        return None, f"{error.message}; {lacking}"
+    return found, f"the extender at {source.extender} is starting; {lacking}" if found is None else ""
 
 
 def _pending(planned: PlannedCluster) -> Iterable[Workload]:

@@ -29,12 +29,13 @@ from k8s_rdma.kube.calls import (
     Documents,
     read_extender_config,
     read_placement_keys,
-    segment,
 )
+from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.objects import PodObject
 from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
+from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
     Promise,
@@ -44,14 +45,13 @@ from k8s_rdma.wire.placement_annotation import (
 )
 from k8s_rdma.wire.rdma_node import (
     LIST_PATH,
-    NodeLease,
     RdmaNodeStatus,
     contradictions,
     decode_status,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from k8s_rdma.kube.selection import KubeconfigSelection
 
@@ -335,19 +335,18 @@ class _ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     node_lease_namespace: str = "k8s-rdma"
 
 
-class _Lease(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    spec: NodeLease = NodeLease()
-
-
-def snapshot_of_cluster(kubeconfig: KubeconfigSelection, namespace: str) -> Snapshot:
+def snapshot_of_cluster(
+    kubeconfig: KubeconfigSelection, namespace: str, extender: Mapping[str, str] | None = None
+) -> Snapshot:
     """Take a snapshot as `take_snapshot` of the cluster that kubectl would ask."""
     with Documents(kubeconfig, timeout_s=_LIST_TIMEOUT_S) as api:
-        return take_snapshot(api, namespace)
+        return take_snapshot(api, namespace, extender)
 
 
-def take_snapshot(api: Documents, namespace: str) -> Snapshot:
+def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | None = None) -> Snapshot:
     """Take a snapshot by the API server. namespace: the chart's, for the extender's configuration.
+
+    extender: why it refuses nodes, as of `NodeLiveness`.
 
     What cannot be read of one object is noted. ApiRefusedError and the like where nodes or pods cannot be
     listed.
@@ -356,7 +355,7 @@ def take_snapshot(api: Documents, namespace: str) -> Snapshot:
     found = _extender_config(api, namespace, unreadable)
     config = found or _ExtenderConfig(node_lease_namespace=namespace)
     read = _promise_reader(api, namespace, found, unreadable)
-    silence_of = _silences(api, config, unreadable)  # before the reports that Leases name
+    why_refused = _refusals(api, config, extender, unreadable)  # before the reports that Leases name
     statuses = dict(_statuses(api.items(LIST_PATH)))
     if not statuses:
         unreadable.append("there are no RdmaNodes, which agents write with publish: {rdmaNode: true}")
@@ -364,7 +363,10 @@ def take_snapshot(api: Documents, namespace: str) -> Snapshot:
     for item in api.items("/api/v1/nodes"):
         node = _converted(item, _KubeNode, "node", unreadable)
         if node is not None and node.metadata.name in statuses:
-            nodes.append(_node(node, statuses[node.metadata.name], silence_of))
+            status = statuses[node.metadata.name]
+            nodes.append(
+                _node(node, status, status if isinstance(status, str) else why_refused(item, status))
+            )
     pods = []
     for item in api.items("/api/v1/pods"):
         pod = _converted(item, PodObject, "pod", unreadable)
@@ -412,28 +414,29 @@ def _promise_reader(
     return unverified_promise
 
 
-def _silences(
-    api: Documents, config: _ExtenderConfig, unreadable: list[str]
-) -> Callable[[str, RdmaNodeStatus], str]:
-    """The way to find why the extender refuses a node by its Lease; empty where it does not."""
+def _refusals(
+    api: Documents, config: _ExtenderConfig, extender: Mapping[str, str] | None, unreadable: list[str]
+) -> Callable[[dict[str, Any], RdmaNodeStatus], str]:
+    """The way to find why the extender refuses a node; empty where it does not."""
     if config.source != "crd":
-        return lambda _node, _status: ""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{segment(config.node_lease_namespace)}/leases"
-    leases: dict[str, NodeLease] = {}
+        return lambda node, _status: (extender or {}).get(_name(node), "")
     try:
-        for item in api.items(path):
-            lease = _converted(item, _Lease, "Lease", unreadable)
-            if lease is not None:
-                leases[lease.metadata.name] = lease.spec
+        liveness = read_liveness(
+            api, namespace=config.node_lease_namespace, stale_s=config.stale_s, extender=extender
+        )
     except API_ERRORS as error:
         unreadable.append(f"{error.message}; nodes count as if their agents were alive")
-        return lambda _node, _status: ""
-    now = api.now()
+        return lambda node, _status: (extender or {}).get(_name(node), "")
+    unreadable += liveness.faults
 
-    def silence_of(node: str, status: RdmaNodeStatus) -> str:
-        return leases.get(node, NodeLease()).silence(status.generation, config.stale_s, now)
+    def why_refused(node: dict[str, Any], status: RdmaNodeStatus) -> str:
+        return liveness.why_refused(_name(node), status.generation, clock_skew_s(node))
 
-    return silence_of
+    return why_refused
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return str(node["metadata"]["name"])
 
 
 def _priority_classes(api: Documents, unreadable: list[str]) -> tuple[PriorityClass, ...] | None:
@@ -464,17 +467,14 @@ def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeSt
             yield name, replace(status, pfs=pfs, macs=(), problems=())
 
 
-def _node(
-    node: _KubeNode, status: RdmaNodeStatus | str, silence_of: Callable[[str, RdmaNodeStatus], str]
-) -> NodeRecord:
-    name = node.metadata.name
+def _node(node: _KubeNode, status: RdmaNodeStatus | str, why: str) -> NodeRecord:
     return NodeRecord(
-        name=name,
+        name=node.metadata.name,
         labels=node.metadata.labels or {},
         taints=node.spec.taints or (),
         unschedulable=bool(node.spec.unschedulable),
         status=None if isinstance(status, str) else status,
-        why=status if isinstance(status, str) else silence_of(name, status),
+        why=why,
     )
 
 

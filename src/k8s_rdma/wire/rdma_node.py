@@ -319,11 +319,15 @@ class NodeLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease_duration_seconds: int | None = None
     renew_time: Annotated[datetime, Meta(tz=True)] | None = None
 
-    def silence(self, generation: str, stale_s: float, now: datetime) -> str:
-        """Describe, as `silence`, why a node that publishes this generation takes no pods now."""
+    def silence(self, generation: str, stale_s: float, now: datetime, skew_s: float) -> str:
+        """Describe, as `silence`, why a node that publishes this generation takes no pods now.
+
+        The extender's verdict is by when it saw the renewal, and stands before this one. skew_s: by which the
+        node's clock, which dated the renewal, is ahead of the one that says `now`.
+        """
         age_s = inf
         if self.renew_time is not None and covers(generation, self.holder_identity or ""):
-            age_s = (now - self.renew_time).total_seconds()
+            age_s = (now - self.renew_time).total_seconds() + skew_s
         return silence(age_s, stale_s, self.lease_duration_seconds or 0)
 
 

@@ -500,6 +500,16 @@ def decode_view(data: bytes) -> ClusterView:
     return decode(data, _view_decoder, "cluster view")
 
 
+def unreadable_nodes(view: ClusterView) -> dict[str, str] | None:
+    """Return by node why the extender refuses it, empty where it does not; None where it does not know yet.
+
+    Its verdict is the one that counts: it saw when each Lease was renewed, and compares no clocks.
+    """
+    if view.extender.role not in {"active", "standby"}:
+        return None
+    return {node.name: "; ".join(node.problems) if node.unreadable else "" for node in view.nodes}
+
+
 def decode_holders(data: bytes) -> HoldersView:
     """Parse the document; MalformedError names the field."""
     return decode(data, _holders_decoder, "view of holders")

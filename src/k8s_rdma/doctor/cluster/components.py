@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from k8s_rdma.doctor.finding import Finding, Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 KEYS = Subject("keys", "Placement keys")
 KEYS_OK = KEYS.ok()
@@ -86,7 +83,8 @@ class ExtenderFacts:
     """url: its address; empty where unknown. refused: its answer when not ready; `why`: no answer.
 
     version: as it says it itself; empty where it does not, or not to us. warning: what it warns of, although
-    it is ready. key_usage: whose keys signed bound pods' placements, None where it does not say.
+    it is ready. nodes: why it refuses nodes, by name, empty where it does not; None where it does not say.
+    key_usage: whose keys signed bound pods' placements, None where it does not say.
     pods: names and whether they are ready, of the cluster's extender pods; None where that is not known.
     needed: whether pods or PFs are for annotations, or that is not known.
     """
@@ -96,6 +94,7 @@ class ExtenderFacts:
     why: str = ""
     version: str = ""
     warning: str = ""
+    nodes: Mapping[str, str] | None = None
     key_usage: tuple[KeyUsage, ...] | None = None
     pods: tuple[tuple[str, bool], ...] | None = None
     needed: bool = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.wire.node_clock import MOST_SKEW_S, skew_text
 
 NODES = Subject("nodes", "Nodes")
 NODES_OK = NODES.ok()
@@ -18,16 +19,19 @@ STALE = NODES.error("stale")
 NOT_READY = NODES.error("not-ready")
 PROBLEM = NODES.warning("problem")
 EVERY_DEVICE = NODES.warning("every-device")
+CLOCK_SKEW = NODES.warning("clock-skew")
 
 _PROBLEMS_SHOWN = 20
+_SKEWS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNode:
     """An RdmaNode. ready: its condition's status, empty without one. has_lease: one that was ever renewed.
 
-    silence: why the extender refuses the node by its Lease; empty where it does not. problems: of the node
-        and its PFs, one sentence each.
+    silence: why the extender refuses the node, by its own word or by the Lease; empty where it does not.
+    skew_s: by which its clock is ahead of the API server's, negative where it is behind; 0 where that is not
+        known. problems: of the node and its PFs, one sentence each.
     """
 
     name: str
@@ -35,6 +39,7 @@ class PublishedNode:
     message: str = ""
     has_lease: bool = True
     silence: str = ""
+    skew_s: float = 0.0
     problems: tuple[str, ...] = ()
 
     @property
@@ -86,6 +91,28 @@ def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
     for node in facts.published:
         yield _check_node(node, facts)
     yield from _check_problems(facts.published)
+    yield from _check_clocks(facts.published)
+
+
+def _check_clocks(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:
+    """Check that clocks agree, those that differ most first."""
+    skewed = sorted((node for node in nodes if node.skew_s), key=lambda node: -abs(node.skew_s))
+    for node in skewed[:_SKEWS_SHOWN]:
+        yield CLOCK_SKEW(
+            f"its clock is {skew_text(node.skew_s)}",
+            about=node.name,
+            source=f"node {node.name}: lastHeartbeatTime of Ready, beside its time in metadata.managedFields",
+            expected=f"clocks that differ by at most {MOST_SKEW_S:.0f} s",
+            fix="synchronise it (chronyc tracking, timedatectl): certificates and tokens are judged by it, "
+            "and logs and events have its time; reservations and the extender do not depend on it",
+        )
+    if len(skewed) > _SKEWS_SHOWN:
+        yield CLOCK_SKEW(
+            f"and {len(skewed) - _SKEWS_SHOWN} other nodes whose clocks differ less",
+            source="nodes, lastHeartbeatTime and metadata.managedFields",
+            expected=f"clocks that differ by at most {MOST_SKEW_S:.0f} s",
+            fix="synchronise them",
+        )
 
 
 def _check_problems(nodes: Iterable[PublishedNode]) -> Iterator[Finding]:

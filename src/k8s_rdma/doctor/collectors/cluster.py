@@ -14,6 +14,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -26,7 +27,7 @@ from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
-from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
+from k8s_rdma.doctor.cluster.nodes import NodeFacts, check_nodes
 from k8s_rdma.doctor.cluster.objects import (
     ACCOUNTS,
     OPTIONAL,
@@ -65,13 +66,16 @@ from k8s_rdma.doctor.collectors.processes import (
     versions_of,
     webhook_facts,
 )
+from k8s_rdma.doctor.collectors.published_nodes import published_node
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.calls import Documents, read_extender_config
+from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.wire.annotation import read_request, request_text
+from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, NodeLease
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -216,11 +220,12 @@ def asking_pods(
     api: Documents,
     holding: Mapping[str, Mapping[str, int]],
     policies: NamespacePolicies | None = None,
+    skews: Mapping[str, float | None] = MappingProxyType({}),
 ) -> tuple[PodFact, ...]:
     """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
 
     holding: the generations of rates that nodes report, by UID of pods with interfaces. policies: the
-    operator's; None where they are not known.
+    operator's; None where they are not known. skews: of nodes' clocks, in seconds, by which kubelets date.
     """
     selected, facts = [], []
     for pod in api.items("/api/v1/pods", UNFINISHED):
@@ -231,7 +236,7 @@ def asking_pods(
             facts.append(
                 replace(
                     _fact(pod),
-                    holds_interfaces=_holds_interfaces(api, pod, holding),
+                    holds_interfaces=_holds_interfaces(api, pod, holding, skews),
                     not_allowed=refused,
                     rates=rates_fact(api, pod, request, holding),
                 )
@@ -295,17 +300,21 @@ def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[t
 
 
 def _holds_interfaces(
-    api: Documents, pod: dict[str, Any], holding: Mapping[str, Mapping[str, int]]
+    api: Documents,
+    pod: dict[str, Any],
+    holding: Mapping[str, Mapping[str, int]],
+    skews: Mapping[str, float | None],
 ) -> bool | None:
     """Report whether the node lists the pod; None where its report is unknown, or the pod is young."""
-    uids = holding.get(str(pod["spec"].get("nodeName") or ""))
+    node = str(pod["spec"].get("nodeName") or "")
+    uids = holding.get(node)
     started = pod.get("status", {}).get("startTime")
     if uids is None or not started:
         return None
-    settled = (api.now() - datetime.fromisoformat(started)).total_seconds() > _SETTLED_S
+    age_s = (api.now() - datetime.fromisoformat(started)).total_seconds() + (skews.get(node) or 0.0)
     meta = pod["metadata"]
     pod_uids = {meta["uid"], _annotations(pod).get(MIRROR)}
-    return not pod_uids.isdisjoint(uids) if settled else None
+    return not pod_uids.isdisjoint(uids) if age_s > _SETTLED_S else None
 
 
 def _fact(pod: dict[str, Any]) -> PodFact:
@@ -414,6 +423,14 @@ class ClusterCollector:
     @cached_property
     def _cluster_nodes(self) -> tuple[dict[str, Any], ...]:
         return tuple(self.api.items("/api/v1/nodes"))
+
+    @cached_property
+    def _skews(self) -> dict[str, float | None]:
+        """Differences of nodes' clocks, in seconds; none where nodes cannot be read."""
+        try:
+            return {_name(node): clock_skew_s(node) for node in self._cluster_nodes}
+        except (OSError, K8sRdmaError):
+            return {}
 
     @cached_property
     def _scheduler(self) -> SchedulerFacts:
@@ -548,35 +565,21 @@ class ClusterCollector:
 
     @cached_property
     def _nodes(self) -> NodeFacts:
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._leases}/leases"
-        terms = {
-            _name(item): msgspec.convert(item.get("spec") or {}, NodeLease) for item in self.api.items(leases)
-        }
+        stale_s = (self._extender or ExtenderConfig()).stale_s
+        liveness = read_liveness(
+            self.api, namespace=self._leases, stale_s=stale_s, extender=self._query_extender.nodes
+        )
+        if liveness.faults:
+            raise MalformedError("; ".join(liveness.faults))
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
         return NodeFacts(
             published=tuple(
-                self._published(item, terms.get(_name(item), NodeLease())) for item in self._rdma_nodes
+                published_node(item, liveness, self._skews.get(_name(item))) for item in self._rdma_nodes
             ),
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,
             needed=self._crd_needed is not False,
             mounts=mounts_of(self._cluster_nodes),
-        )
-
-    def _published(self, node: dict[str, Any], lease: NodeLease) -> PublishedNode:
-        status = node.get("status") or {}
-        conditions = status.get("conditions") or ()
-        ready: dict[str, Any] = next(
-            (condition for condition in conditions if condition.get("type") == "Ready"), {}
-        )
-        stale_s = (self._extender or ExtenderConfig()).stale_s
-        return PublishedNode(
-            name=_name(node),
-            ready=str(ready.get("status", "")),
-            message=str(ready.get("message", "")),
-            has_lease=lease.renew_time is not None,
-            silence=lease.silence(str(status.get("generation", "")), stale_s, self.api.now()),
-            problems=tuple(_problems(status)),
         )
 
     def _keys(self) -> KeyFacts:
@@ -588,7 +591,7 @@ class ClusterCollector:
         binder = (self._extender or ExtenderConfig()).binder
         policies, failure = self._namespace_policies()
         return PodFacts(
-            pods=asking_pods(self.api, self._holding(), policies),
+            pods=asking_pods(self.api, self._holding(), policies, self._skews),
             schedulers=self._profiles(),
             extender_binds=binder == "extender",
             policies_failure=failure,
@@ -612,12 +615,6 @@ class ClusterCollector:
         for pod in self._own_pods:
             if (pod["metadata"].get("labels") or {}).get(_COMPONENT) == name:
                 yield pod
-
-
-def _problems(status: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of a node, then those of its PFs, which name the PF."""
-    for subject in (status, *(status.get("pfs") or ())):
-        yield from map(str, subject.get("problems") or ())
 
 
 def _has_pf_for_annotations(status: Mapping[str, Any]) -> bool:

@@ -1,0 +1,91 @@
+"""Clock of a node, compared with the API server's by the Node object that kubelet keeps.
+
+kubelet writes the time of its heartbeat by its own clock, every 5 minutes at least, and the API server notes
+by its clock when it took that write (`metadata.managedFields`). An agent dates its Lease by the same clock
+as kubelet. Source: Kubernetes' documentation, "Server-Side Apply", "Managed fields"; kubelet's
+`nodeStatusReportFrequency`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+MOST_SKEW_S = 5.0
+"""Differences up to this are no skew: times of objects are whole seconds, and writes take some."""
+
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+_READY = 'k:{"type":"Ready"}'
+
+
+class _Condition(msgspec.Struct, frozen=True, rename="camel"):
+    type: str = ""
+    last_heartbeat_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[_Condition, ...] | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    fields_v1: dict[str, dict[str, dict[str, Any]]] = msgspec.field(name="fieldsV1", default_factory=dict)
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    managed_fields: tuple[msgspec.Raw, ...] | None = None
+
+
+class _Node(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    status: _Status = _Status()
+
+
+_node = msgspec.json.Decoder(_Node)
+_entry = msgspec.json.Decoder(_Entry)
+
+
+def clock_skew_s(node: dict[str, Any]) -> float | None:
+    """Return the seconds by which a node's clock is ahead of the API server's, negative where it is behind.
+
+    None where its Node object does not say it: somebody else wrote the heartbeat, or cleared who did.
+    """
+    try:
+        found = _node.decode(msgspec.json.encode(node))
+    except (msgspec.MsgspecError, TypeError, RecursionError):
+        return None
+    heartbeats = [
+        condition.last_heartbeat_time
+        for condition in found.status.conditions or ()
+        if condition.type == "Ready" and condition.last_heartbeat_time
+    ]
+    taken_at = [time for entry in found.metadata.managed_fields or () if (time := _heartbeat_taken_at(entry))]
+    if len(heartbeats) != 1 or len(taken_at) != 1:
+        return None
+    skew_s = (heartbeats[0] - taken_at[0]).total_seconds()
+    return skew_s if abs(skew_s) > MOST_SKEW_S else 0.0
+
+
+def _heartbeat_taken_at(data: msgspec.Raw) -> datetime | None:
+    """Return the time of the entry, if it is of the writer of the heartbeat."""
+    try:
+        entry = _entry.decode(data)
+    except msgspec.MsgspecError:  # fields of other depths
+        return None
+    conditions = entry.fields_v1.get("f:status", {}).get("f:conditions", {})
+    ready = conditions.get(_READY)
+    return entry.time if isinstance(ready, dict) and "f:lastHeartbeatTime" in ready else None
+
+
+def skew_text(skew_s: float) -> str:
+    """Describe a skew in a clause, rounded to what people compare."""
+    seconds = abs(skew_s)
+    unit, length = next(
+        (unit, length)
+        for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+        if seconds >= length
+    )
+    return f"{seconds / length:.3g} {unit} {'ahead of' if skew_s > 0 else 'behind'} the API server's"
