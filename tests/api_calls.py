@@ -86,6 +86,7 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "create_event": (lambda c: c.create_event(EVENT),),
     "create_rdma_node": (lambda c: c.create_rdma_node(NODE, "u"),),
     "create_slice": (lambda c: c.create_slice("s", {}, OWNER),),
+    "delete_lease": (lambda c: c.delete_lease(LEASE),),
     "delete_slice": (lambda c: c.delete_slice("s"),),
     "evict_pod": (lambda c: c.evict_pod(POD),),
     "follow_budgets": (lambda c: c.follow_budgets(),),
@@ -102,6 +103,7 @@ EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "get_min_count": tuple(
         lambda c, api=api: c.get_min_count(Gang(api=api, namespace="ns", name="g")) for api in GangApi
     ),
+    "find_rdma_node": (lambda c: c.find_rdma_node(lambda _: False),),
     "get_pod": (lambda c: c.get_pod("ns", "p"),),
     "get_pod_document": (lambda c: c.get_pod_document("ns", "p"),),
     "get_rdma_node": (lambda c: c.get_rdma_node(NODE),),

@@ -14,6 +14,7 @@ from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes
+from k8s_rdma.agent.cluster.held_addresses import SingleNodeAddresses
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
 from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.claims import ClaimCommands
     from k8s_rdma.agent.cluster.api_cluster import Cluster
+    from k8s_rdma.agent.cluster.held_addresses import AddressRegistry
     from k8s_rdma.agent.cni.add import AddResult
     from k8s_rdma.agent.cni.pod_request import LocateGpus
     from k8s_rdma.agent.node import Node
@@ -110,6 +112,7 @@ class Machine:
         self.resources: tuple[Resource, ...] = ()
         self.rules: tuple[PfRule, ...] = ()
         self.claim_commands: ClaimCommands | None = None
+        self.addresses: AddressRegistry = SingleNodeAddresses()
         self.sandboxes: dict[int, NetnsRef] = {}
         self._containers: dict[str, int] = {}
 
@@ -154,7 +157,9 @@ class Machine:
         )
         devices = PodDeviceLookup(self.kubelet, self.resources, self.locate)
         agent = build_agent(
-            host, PodSources(policy=policy, cluster=self.cluster, devices=devices), self.count_prepared
+            host,
+            PodSources(policy=policy, cluster=self.cluster, devices=devices, addresses=self.addresses),
+            self.count_prepared,
         )
         self.specifications = agent.specifications
         self.claim_commands = agent.claims

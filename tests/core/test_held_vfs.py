@@ -137,7 +137,8 @@ def test_device_that_another_pod_still_has_is_worth_another_try() -> None:
     held = Ledger().with_receipt(receipt("a", replace(interface(PF0, 2), rdma_device="m0_2")))
     rejection = refused("m0_2", there=changed(2, rdma_device=None, netdev=None), ledger=held)
     assert rejection.reason is Reason.CONFLICT
-    assert "is still held by pod default/p; try again" in rejection.message
+    assert "is still held by pod default/p; try again" in rejection.message_for("default")
+    assert "is still held by a pod of another namespace; try again" in rejection.message_for("other")
 
 
 def test_device_that_somebody_else_rated_is_not_given() -> None:

@@ -259,6 +259,44 @@ def test_mac_that_another_function_has_is_refused_until_its_pod_has_ended() -> N
     assert refused("02:00:00:00:00:77", ledger) == (Reason.INSUFFICIENT, why)
 
 
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_refusal_for_an_address_names_its_owner_to_those_of_its_namespace_alone(namespace: str) -> None:
+    found = for_claims(hardware())
+    able = frozenset({Setting.MAC})
+    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
+    requested = InterfaceOptions(mac="02:00:00:00:00:77")
+    attached = Ledger().with_receipt(receipt("a", replace(interface(PF1, 0), options=requested)))
+    claim = allocated("c2", (PF0, 0), name="q")
+    [entry] = claim.interfaces
+    entry = replace(entry, interface=replace(entry.interface, options=requested))
+    claim = replace(claim, interfaces=(entry,))
+    judged = judge(claim, W1, found, attached)
+    assert isinstance(judged, Rejection)
+    owner = "interface rdma0 of pod default/p" if namespace == "default" else "a pod of another namespace"
+    why = f"request r0 asks for MAC 02:00:00:00:00:77, which {owner} has"
+    assert judged.message_for(namespace) == why
+
+
+def test_guid_that_a_pod_of_the_node_asks_for_is_refused_to_a_second_one() -> None:
+    found = for_claims(hardware())
+    able = frozenset({Setting.GUID})
+    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
+    requested = InterfaceOptions(guid="02:00:00:ff:fe:00:00:77")
+
+    def asking(uid: str) -> AllocatedClaim:
+        claim = allocated(uid, (PF0, 0), name=uid)
+        [entry] = claim.interfaces
+        entry = replace(entry, interface=replace(entry.interface, options=requested))
+        return replace(claim, interfaces=(entry,))
+
+    first = judge(asking("c1"), W1, found, Ledger())
+    assert isinstance(first, ClaimPromise)
+    second = judge(asking("c2"), W1, found, Ledger().with_promise(first))
+    assert isinstance(second, Rejection)
+    why = "asks for GUID 02:00:00:ff:fe:00:00:77, which request r0 of claim default/c1 has"
+    assert (second.reason, why in second.message) == (Reason.INSUFFICIENT, True)
+
+
 def test_devices_of_one_request_are_numbered() -> None:
     found = for_claims(hardware())
     claim = allocated("c1", (PF0, 0), (PF1, 0), (PF0, 0))

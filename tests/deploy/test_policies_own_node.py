@@ -64,8 +64,11 @@ def changed(found: dict[str, Any], *path: str, to: Any) -> dict[str, Any]:
 BLOCK = "addresses.10-56-0-0.16.24.7"
 
 
+MAC = "addresses.mac.02-00-00-00-00-01"
+
+
 def lease(holder: str) -> dict[str, Any]:
-    """A block of addresses."""
+    """A block of addresses, or one of them."""
     return {"metadata": {"name": BLOCK}, "spec": {"holderIdentity": holder}}
 
 
@@ -76,6 +79,8 @@ ALLOWED = {
     "renewed": (asked("UPDATE", "leases"), {}, {}),
     "block of addresses": (asked("CREATE", "leases", BLOCK), lease("w1"), None),
     "renewed block": (asked("UPDATE", "leases", BLOCK), lease("w1"), lease("w1")),
+    "mac": (asked("CREATE", "leases", MAC), lease("w1"), None),
+    "end of a mac": (asked("DELETE", "leases", MAC), None, lease("w1")),
     "vfs": (
         asked("UPDATE", "nodes/status"),
         changed(NODE, "status", "capacity", "k8s-rdma.io/vf", to="7"),
@@ -149,6 +154,9 @@ REFUSED = [
     (asked("UPDATE", "leases", BLOCK), lease("w1"), lease("w2"), f"leases {BLOCK} {NOT_OF_NODE}"),
     (asked("UPDATE", "leases", BLOCK), lease("w2"), lease("w1"), f"leases {BLOCK} {NOT_OF_NODE}"),
     (asked("DELETE", "leases", BLOCK), None, lease("w1"), f"leases {BLOCK} {NOT_OF_NODE}"),
+    (asked("DELETE", "leases", MAC), None, lease("w2"), f"leases {MAC} {NOT_OF_NODE}"),
+    (asked("UPDATE", "leases", MAC), lease("w1"), lease("w2"), f"leases {MAC} {NOT_OF_NODE}"),
+    (asked("DELETE", "leases", "w1.mac.x"), None, lease("w1"), f"leases w1.mac.x {NOT_OF_NODE}"),
     (asked("CREATE", "rdmanodes", BLOCK), lease("w1"), None, f"rdmanodes {BLOCK} {NOT_OF_NODE}"),
     (asked("UPDATE", "nodes/status", "w2"), NODE, NODE, f"nodes/status w2 {NOT_OF_NODE}"),
     (asked("UPDATE", "nodes"), NODE, NODE, NOTHING_OF_NODE),

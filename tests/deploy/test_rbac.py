@@ -61,7 +61,7 @@ PROCESSES = {
     "agent": Process(
         ("k8s-rdma", "k8s-rdma-agent"),
         ("agent/**/*.py", "kube/event_recorder.py"),
-        {"get_lease": NODES, "write_lease": NODES},
+        {"get_lease": NODES, "write_lease": NODES, "delete_lease": NODES},
     ),
     "device-plugin": Process(
         ("k8s-rdma", "k8s-rdma-device-plugin"),

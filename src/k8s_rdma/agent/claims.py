@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -38,6 +38,7 @@ from k8s_rdma.core.ledger import (
     Pod,
     PromisedInterface,
 )
+from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, PodUid, enforcer_of
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
@@ -125,7 +126,8 @@ class ClaimCommands:
         uid = ClaimUid(question.claim.uid)
         self._pending.setdefault(uid, []).append(pending)
         try:
-            promise = await self._promised(claim, question.wait_s, pending)
+            async with self._holding(claim):
+                promise = await self._promised(claim, question.wait_s, pending)
         finally:
             self._pending[uid].remove(pending)
             if not self._pending[uid]:
@@ -161,7 +163,8 @@ class ClaimCommands:
         interfaces, and when nothing is promised to it; after any error the former promise stands.
         """
         requested = self._policy.read(question)
-        promise = await self._worker.run(self._hand_over, requested, former)
+        async with self._holding(requested):
+            promise = await self._worker.run(self._hand_over, requested, former)
         await self._announce_end()
         return prepared_devices(promise, self._node.name)
 
@@ -209,7 +212,19 @@ class ClaimCommands:
             self._unpreparing -= Counter([uid])
         await self._announce_end()
 
+    @asynccontextmanager
+    async def _holding(self, requested: AllocatedClaim | RequestedClaim) -> AsyncIterator[None]:
+        """Hold the addresses that a claim asks for, until it is promised; those of a promise are held."""
+        if not isinstance(requested, RequestedClaim):
+            yield
+            return
+        self._policy.permit(requested)  # what the policy refuses reserves no address
+        addresses = addresses_of(entry.interface for entry in requested.claim.interfaces)
+        async with self._pods.addresses.holding(addresses, by_claim=True):
+            yield
+
     async def _announce_end(self) -> None:
+        self._pods.addresses.note_end()
         async with self._change:
             self._ended += 1
             self._change.notify_all()

@@ -17,6 +17,7 @@ from k8s_rdma import process
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiDirectory, CdiSpecs, DeviceNodes, SharedResourceSpecs
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
+from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, HeldAddresses, UnknownAddresses
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
@@ -58,6 +59,7 @@ from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.devices.pools import Pool
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Kernel
+from k8s_rdma.core.macs import requested_addresses
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
@@ -246,7 +248,12 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         policies=policies,
         memlock=config.memlock_bytes(),
     )
-    pods = PodSources(policy=policy, cluster=cluster, devices=pod_devices)
+    pods = PodSources(
+        policy=policy,
+        cluster=cluster,
+        devices=pod_devices,
+        addresses=_open_addresses(config, client),
+    )
 
     async def on_prepared() -> None:
         sandboxes.follow()
@@ -257,7 +264,12 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     live_rates = agent.live_rates
     reporter = Reporter(
         node,
-        lambda: (*failures_of(keys, policies), *live_rates.problems(), *agent.claim_caps.problems()),
+        lambda: (
+            *failures_of(keys, policies),
+            *live_rates.problems(),
+            *agent.claim_caps.problems(),
+            *pods.addresses.problems(),
+        ),
         gpus.gpus,
         live_rates.refusals,
         takes_placements=cluster.takes_placements,
@@ -314,6 +326,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             agent.claims.guard,
             partial(live_rates.run, reporter),
             partial(agent.claim_caps.run, reporter),
+            partial(pods.addresses.run, lambda: requested_addresses(node.ledger), reporter),
             specifications.run,
             partial(gpus.run, reporter.publish),
         ]
@@ -393,6 +406,17 @@ def _open_blocks(config: AgentConfig, client: Client | None) -> AddressBlocks | 
         NodeName(config.node),
         config.publish.lease_namespace,
         Path(config.state_dir) / "address-blocks.json",
+    )
+
+
+def _open_addresses(config: AgentConfig, client: Client | None) -> AddressRegistry:
+    if client is None:
+        return UnknownAddresses()
+    return HeldAddresses(
+        client,
+        NodeName(config.node),
+        config.publish.lease_namespace,
+        Path(config.state_dir) / "held-addresses.json",
     )
 
 

@@ -129,7 +129,7 @@ class Sandbox:
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
     """Make the failure of an ADD that the node cannot serve."""
     message = f"node {rejection.node}: cannot give pod {pod.full_name} its RDMA interfaces: "
-    return K8sRdmaError(message + rejection.message, reason=rejection.reason)
+    return K8sRdmaError(message + rejection.message_for(pod.namespace), reason=rejection.reason)
 
 
 P = ParamSpec("P")

@@ -37,7 +37,7 @@ from k8s_rdma.core.inventory import (
 )
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
-from k8s_rdma.core.macs import home_mac, requested_macs, taken_mac
+from k8s_rdma.core.macs import home_mac, requests_of, taken_address
 from k8s_rdma.core.placement import (
     PlacedInterface,
     Placement,
@@ -248,8 +248,10 @@ def choose_vfs(
             message = f"no free VF left on PF {placed.pf} for interface {ifname}"
             return Rejection(node=placement.node, reason=Reason.STALE_PLACEMENT, message=message)
         chosen.append(allocated(vf, pf, placed, ifname, entry))
-    if conflict := taken_mac(requested_macs(chosen), hardware, ledger):
-        return Rejection(node=placement.node, reason=Reason.CONFLICT, message=conflict.why)
+    if conflict := taken_address(requests_of(chosen), hardware, ledger):
+        return Rejection(
+            node=placement.node, reason=Reason.CONFLICT, message=conflict.why, mentions=conflict.mentions
+        )
     return tuple(chosen)
 
 

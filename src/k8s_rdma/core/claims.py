@@ -30,7 +30,7 @@ from k8s_rdma.core.ledger import (
     Pod,
     PromisedInterface,
 )
-from k8s_rdma.core.macs import RequestedMac, requested_macs, taken_mac
+from k8s_rdma.core.macs import RequestedAddress, addresses_of, requests_of, taken_address
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import certain_mbps, objection
 from k8s_rdma.core.request import InterfaceRequest, unmet
@@ -243,20 +243,20 @@ def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
     return promise.pod == claim.pod and promised == allocated
 
 
-def _mac_refusal(
+def _address_refusal(
     interfaces: Sequence[PromisedInterface], node: NodeName, hardware: Hardware, ledger: Ledger
 ) -> Rejection | None:
-    """The reason why a MAC that the claim asks for is not to be had; None where all of them are."""
+    """The reason why an address that the claim asks for is not to be had; None where all of them are."""
     requested = (
-        RequestedMac(interface.placed.options.mac, interface.vf, f"request {interface.request}")
+        RequestedAddress(address, interface.vf, f"request {interface.request}")
         for interface in interfaces
-        if interface.placed.options.mac
+        for address in addresses_of([interface.placed])
     )
-    conflict = taken_mac(requested, hardware, ledger)
+    conflict = taken_address(requested, hardware, ledger)
     if conflict is None:
         return None
     reason = Reason.INSUFFICIENT if conflict.by_pod else Reason.CONFLICT
-    return Rejection(node=node, reason=reason, message=conflict.why)
+    return Rejection(node=node, reason=reason, message=conflict.why, mentions=conflict.mentions)
 
 
 def _placed(entry: ClaimedInterface, pf: PciAddress) -> PlacedInterface:
@@ -344,7 +344,7 @@ def _with_vfs(
             why = f"PF {pf.name}: none of its {count} VFs for claims is free for request {entry.request}"
             return Rejection(node=node, reason=Reason.INSUFFICIENT, message=why)
         interfaces.append(_promised(entry, place, vf))
-    refusal = _mac_refusal(interfaces, node, hardware, ledger.without_promise(claim.uid))
+    refusal = _address_refusal(interfaces, node, hardware, ledger.without_promise(claim.uid))
     return refusal or ClaimPromise(
         uid=claim.uid,
         namespace=claim.namespace,
@@ -400,8 +400,8 @@ def promised_interfaces(
             subject = f"VF {promise.vf.index} of PF {promise.vf.pf}, promised to request {promise.request}"
             return Rejection(node=node, reason=Reason.CONFLICT, message=f"{subject}, cannot be given: {why}")
         interfaces.append(allocated(vf, pf, promise.placed, ifname, entry))
-    if conflict := taken_mac(requested_macs(interfaces), hardware, ledger):
-        return Rejection(node=node, reason=Reason.CONFLICT, message=conflict.why)
+    if conflict := taken_address(requests_of(interfaces), hardware, ledger):
+        return Rejection(node=node, reason=Reason.CONFLICT, message=conflict.why, mentions=conflict.mentions)
     return tuple(interfaces)
 
 

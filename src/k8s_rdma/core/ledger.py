@@ -378,9 +378,11 @@ class Ledger:
                 raise LedgerError(msg)
             promise = promised.get(interface.vf)
             if promise is not None and promise.pod.uid != receipt.pod.uid:
+                is_readable = promise.namespace == receipt.pod.namespace  # the pod's owner reads it
+                owner = f"claim {promise.namespace}/{promise.name}"
                 msg = (
-                    f"VF {interface.vf.index} of PF {interface.vf.pf} is promised to claim "
-                    f"{promise.namespace}/{promise.name}, cannot go to container "
+                    f"VF {interface.vf.index} of PF {interface.vf.pf} is promised to "
+                    f"{owner if is_readable else 'a claim of another namespace'}, cannot go to container "
                     f"{receipt.attachment.container}"
                 )
                 raise LedgerError(msg)

@@ -1,4 +1,4 @@
-"""MACs: that of a VF, those of a node, and the check that one which a pod asks for is free there."""
+"""MACs and GUIDs: a VF's, those of a node, and the check that one which a pod asks for is free there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.mention import Mention
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.step import VfRef
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.kernel import Hardware, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+    from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.core.request import InterfaceRequest
 
 
 NO_MAC = "00:00:00:00:00:00"
@@ -79,82 +82,131 @@ class MacRanges:
 NO_MACS = MacRanges.merge(())
 
 
+def is_mac(address: str) -> bool:
+    """Report whether an address is a MAC; else it is a GUID."""
+    return len(address) == len(NO_MAC)
+
+
+def addresses_of(
+    interfaces: Iterable[InterfaceRequest | PlacedInterface | AllocatedInterface],
+) -> frozenset[str]:
+    """The MACs and GUIDs that interfaces ask for."""
+    options = [interface.options for interface in interfaces]
+    return frozenset(filter(None, (address for option in options for address in (option.mac, option.guid))))
+
+
+def requested_addresses(ledger: Ledger) -> frozenset[str]:
+    """The MACs and GUIDs that pods of the node ask for: those of promises and of attachments."""
+    promised = (interface.placed for promise in ledger.promises.values() for interface in promise.interfaces)
+    attached = (interface for receipt in ledger.receipts.values() for interface in receipt.interfaces)
+    return addresses_of((*promised, *attached))
+
+
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
-    """The MACs of the node's PFs and VFs, and those that VFs have in pods; two of a VF at most."""
+    """The MACs of the node's PFs and VFs, and those of VFs in pods or promised; two of a VF at most."""
     allocated = ledger.interfaces_by_pf()
+    promised = {
+        interface.vf: interface.placed.options.mac
+        for promise in ledger.promises.values()
+        for interface in promise.interfaces
+    }
     macs = {pf.mac for pf in hardware.pfs}
     for pf in hardware.pfs:
         interfaces = allocated.get(pf.pci, {})
         for vf in pf.vfs:
-            interface = interfaces.get(vf.index)
-            macs.add(interface.mac if interface else vf.mac)
-            macs.add(interface.home.mac if interface else vf.admin_mac)
+            interface, requested = interfaces.get(vf.index), promised.get(VfRef(pf.pci, vf.index))
+            if interface:
+                macs |= {interface.mac, interface.home.mac}
+            elif requested:
+                macs |= {requested, home_mac(vf)}
+            else:
+                macs |= {vf.mac, vf.admin_mac}
     numbers = [address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC]
     return MacRanges.merge(zip(numbers, numbers, strict=True))
 
 
-class RequestedMac(NamedTuple):
-    """A MAC that an interface asks for. vf: it is to be that VF's. subject: of messages."""
+class RequestedAddress(NamedTuple):
+    """A MAC or GUID that an interface asks for. vf: it is to be that VF's. subject: of messages."""
 
-    mac: str
+    address: str
     vf: VfRef
     subject: str
 
 
-class TakenMac(NamedTuple):
-    """A requested MAC that another function has, in one clause. by_pod: whether that ends with a pod."""
+class TakenAddress(NamedTuple):
+    """A requested address that another function has, in one clause.
+
+    by_pod: whether that ends with a pod. mentions: the pod or claim that the clause names.
+    """
 
     why: str
     by_pod: bool
+    mentions: tuple[Mention, ...] = ()
 
 
-def taken_mac(requested: Iterable[RequestedMac], hardware: Hardware, ledger: Ledger) -> TakenMac | None:
-    """Find a requested MAC that another function has or is promised; None when all are free.
+class _Having(NamedTuple):
+    """A function that has an address. vf: None for a PF. owner: in a clause, with whom it names."""
+
+    address: str
+    vf: VfRef | None
+    owner: str
+    mentions: tuple[Mention, ...] = ()
+
+
+def taken_address(
+    requested: Iterable[RequestedAddress], hardware: Hardware, ledger: Ledger
+) -> TakenAddress | None:
+    """Find a requested address that another function has or is promised; None when all are free.
 
     Of two functions with one MAC a card gives the frames to either, or takes it from the first: with a PF's,
-    a pod would get what is for the node. A VF that a pod has will have that of home again.
+    a pod would get what is for the node. A VF that a pod has will have that of home again. GUIDs are known of
+    pods that ask for them alone.
     """
     requests = tuple(requested)
     if not requests:
         return None
-    having: dict[str, list[tuple[VfRef | None, str]]] = {}
-    for mac, vf, owner in (*_of_pods(ledger), *_of_claims(ledger), *_of_hardware(hardware)):
-        having.setdefault(mac, []).append((vf, owner))
+    having: dict[str, list[_Having]] = {}
+    for found in (*_of_pods(ledger), *_of_claims(ledger), *_of_hardware(hardware)):
+        having.setdefault(found.address, []).append(found)
     in_use = {*ledger.holders(), *ledger.promised_vfs()}
     for request in requests:
-        for vf, owner in having.get(request.mac, ()):
-            if vf != request.vf:
-                why = f"{request.subject} asks for MAC {request.mac}, which {owner} has"
-                return TakenMac(why, by_pod=vf in in_use)
+        for found in having.get(request.address, ()):
+            if found.vf != request.vf:
+                kind = "MAC" if is_mac(request.address) else "GUID"
+                why = f"{request.subject} asks for {kind} {request.address}, which {found.owner} has"
+                return TakenAddress(why, by_pod=found.vf in in_use, mentions=found.mentions)
     return None
 
 
-def requested_macs(chosen: Iterable[AllocatedInterface]) -> Iterator[RequestedMac]:
-    """Select the MACs that interfaces of an ADD ask for."""
+def requests_of(chosen: Iterable[AllocatedInterface]) -> Iterator[RequestedAddress]:
+    """Select the MACs and GUIDs that interfaces of an ADD ask for."""
     for interface in chosen:
-        if interface.options.mac:
-            yield RequestedMac(interface.options.mac, interface.vf, f"interface {interface.ifname}")
+        for address in addresses_of([interface]):
+            yield RequestedAddress(address, interface.vf, f"interface {interface.ifname}")
 
 
-def _of_pods(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
+def _of_pods(ledger: Ledger) -> Iterator[_Having]:
     for receipt in ledger.receipts.values():
         for interface in receipt.interfaces:
-            owner = f"interface {interface.ifname} of pod {receipt.pod.namespace}/{receipt.pod.name}"
-            for mac in {interface.mac, interface.home.mac}:
-                yield mac, interface.vf, owner
+            pod = receipt.pod
+            owner = f"interface {interface.ifname} of pod {pod.namespace}/{pod.name}"
+            mentions = (Mention(namespace=pod.namespace, text=owner),)
+            for address in {interface.mac, interface.home.mac, *addresses_of([interface])}:
+                yield _Having(address, interface.vf, owner, mentions)
 
 
-def _of_claims(ledger: Ledger) -> Iterator[tuple[str, VfRef, str]]:
+def _of_claims(ledger: Ledger) -> Iterator[_Having]:
     for promise in ledger.promises.values():
         for interface in promise.interfaces:
-            if mac := interface.placed.options.mac:
-                owner = f"request {interface.request} of claim {promise.namespace}/{promise.name}"
-                yield mac, interface.vf, owner
+            owner = f"request {interface.request} of claim {promise.namespace}/{promise.name}"
+            mentions = (Mention(namespace=promise.namespace, text=owner),)
+            for address in addresses_of([interface.placed]):
+                yield _Having(address, interface.vf, owner, mentions)
 
 
-def _of_hardware(hardware: Hardware) -> Iterator[tuple[str, VfRef | None, str]]:
+def _of_hardware(hardware: Hardware) -> Iterator[_Having]:
     for pf in hardware.pfs:
-        yield pf.mac, None, f"PF {pf.name} itself"
+        yield _Having(pf.mac, None, f"PF {pf.name} itself")
         for vf in pf.vfs:
             for mac in {vf.mac, vf.admin_mac}:
-                yield mac, VfRef(pf.pci, vf.index), f"VF {vf.index} of PF {pf.name}"
+                yield _Having(mac, VfRef(pf.pci, vf.index), f"VF {vf.index} of PF {pf.name}")

@@ -16,6 +16,7 @@ from k8s_rdma.core.devices.placement import (
     too_few,
 )
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
+from k8s_rdma.core.mention import Mention, shown
 from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Worth, worth_to
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
@@ -343,6 +344,7 @@ class Rejection:
         ended at its work budget; nothing is claimed about the request).
     message: one line with the node's numbers and the names of its PFs, without its own name.
     numbers: the same without the names; nodes of equal numbers say the same. cause: without the numbers, too.
+    mentions: the pods that the message names.
     """
 
     node: NodeName
@@ -350,6 +352,11 @@ class Rejection:
     message: str
     numbers: str = ""
     cause: str = ""
+    mentions: tuple[Mention, ...] = ()
+
+    def message_for(self, namespace: str) -> str:
+        """Return the message for people who see the pods of one namespace alone."""
+        return shown(self.message, self.mentions, lambda mentioned: mentioned == namespace)
 
     def text(self, detail: Detail) -> str:
         """The line with as much of the node as is wanted."""

@@ -150,7 +150,7 @@ class LeaseView:
 
 
 ADDRESS_LEASES = "addresses."
-"""The beginning of the names of Leases for blocks of addresses, beside those that nodes renew."""
+"""The beginning of the names of Leases for addresses and blocks of them, beside those that nodes renew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,6 +419,30 @@ class PublishingApi(Protocol):
 
     async def set_capacity(self, node: NodeName, resource: str, count: int) -> None:
         """Set one resource of the capacity in the Node object's status."""
+        ...
+
+
+class AddressesApi(Protocol):
+    """The calls by which an agent holds addresses for its pods; errors as in `ClusterApi`."""
+
+    def follow_node(self, node: NodeName) -> AsyncIterator[Event[OwnNodeView]]:
+        """Implement `PublishingApi.follow_node`."""
+        ...
+
+    async def find_rdma_node(self, matches: Callable[[RdmaNodeView], bool]) -> RdmaNodeView | None:
+        """Return the first `RdmaNode` that matches; None if none does."""
+        ...
+
+    async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
+        """Implement `LeaseApi.get_lease`."""
+        ...
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        """Implement `LeaseApi.write_lease`."""
+        ...
+
+    async def delete_lease(self, lease: LeaseView) -> None:
+        """Delete that version of a Lease: 409 if somebody has written it since, 404 if it is gone."""
         ...
 
 

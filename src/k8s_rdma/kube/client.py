@@ -65,7 +65,7 @@ from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
     import httpx2
 
@@ -150,6 +150,9 @@ _NODE = ResourceDef("", "v1", "Node")
 _MOST_DIGITS = 20
 """The number of digits of a version: 64 bits."""
 
+NODES_OF_A_PAGE = 100
+"""The number of `RdmaNode`s in a page, of 20 KB each as a rule."""
+
 _NO_SUCH_LEASE = "k8s-rdma-no-such-lease"
 
 
@@ -220,6 +223,14 @@ class RdmaNodes:
         """List and watch `/apis/k8s-rdma.io/v1alpha1/rdmanodes`; the list comes in pages."""
         async for event in self._follow(RdmaNodeObject, "rdmanodes", paged=True):
             yield cast("Event[RdmaNodeView]", event)
+
+    async def find_rdma_node(self, matches: Callable[[RdmaNodeView], bool]) -> RdmaNodeView | None:
+        """List `/apis/k8s-rdma.io/v1alpha1/rdmanodes` in pages; return the first that matches."""
+        with named_errors("list rdmanodes"):
+            async for found in self._client.list(RdmaNodeObject, chunk_size=NODES_OF_A_PAGE):
+                if matches(view := found.view()):
+                    return view
+        return None
 
     async def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
         """List and watch the namespace's Leases."""
@@ -495,6 +506,16 @@ class Client(RdmaNodes, ResourceSlices, AccessReviews):
     async def write_lease(self, lease: LeaseView) -> LeaseView:
         """Implement `LeaseApi.write_lease`."""
         return await write_lease(self._client, lease)
+
+    async def delete_lease(self, lease: LeaseView) -> None:
+        """`DELETE /apis/coordination.k8s.io/v1/namespaces/NS/leases/NAME`, of that version."""
+        with named_errors(f"delete lease {lease.namespace}/{lease.name}"):
+            namespace, name = segment(lease.namespace), segment(lease.name)
+            path = f"apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+            options = {"preconditions": {"resourceVersion": lease.version}}
+            content = msgspec.json.encode({"apiVersion": "v1", "kind": "DeleteOptions", **options})
+            answer = await self._http.request("DELETE", path, content=content, headers=_JSON)
+            answer.raise_for_status()
 
     async def follow_pods(self) -> AsyncIterator[Event[PodView]]:
         """List and watch `/api/v1/pods`, unfinished ones."""

@@ -325,7 +325,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
     _api_info = ApiInfo(
         resource=ResourceDef("coordination.k8s.io", "v1", "Lease"),
         plural="leases",
-        verbs=["get", "list", "watch", "post", "patch"],
+        verbs=["get", "list", "watch", "post", "patch", "delete"],
     )
     metadata: Metadata
     apiVersion: str | None = None  # noqa: N815  the API's name

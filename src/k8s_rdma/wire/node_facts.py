@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from sys import intern
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.inventory import CLAIMS_POOL, EVERY_DEVICE, Gpu, Inventory, Pf, Used
@@ -16,7 +18,10 @@ from k8s_rdma.core.macs import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
-from k8s_rdma.wire.rest import MacRange, RatesRefusal, ability_of
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.rdma_node import PoolVfs, most_macs
+from k8s_rdma.wire.rest import MAX_MACS, MAX_PFS, MAX_POOLS, MacRange, RatesRefusal, Vfs, ability_of
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus
@@ -215,6 +220,34 @@ def _placed(alike: HeldInterfaces) -> PlacedInterface:
 def _macs(ranges: Iterable[MacRange]) -> MacRanges:
     firsts = ((address_number(macs.first), macs.number) for macs in ranges)
     return MacRanges.merge((first, first + number - 1) for first, number in firsts)
+
+
+class _VfCounts(msgspec.Struct, frozen=True, rename="camel"):
+    capacity_vfs: Vfs = 0
+    pools: Annotated[tuple[PoolVfs, ...], msgspec.Meta(max_length=MAX_POOLS)] = ()
+
+
+class _MacsStatus(msgspec.Struct, frozen=True):
+    pfs: Annotated[tuple[_VfCounts, ...], msgspec.Meta(max_length=MAX_PFS)] = ()
+    macs: Annotated[tuple[MacRange, ...], msgspec.Meta(max_length=MAX_MACS)] = ()
+
+
+_macs_decoder = msgspec.json.Decoder(_MacsStatus)
+
+
+def reported_macs(status: bytes) -> MacRanges:
+    """Read the MACs of an `RdmaNode`'s status alone, for who looks for one among all nodes.
+
+    MalformedError for more of them than the node's PFs and VFs have, as in `rdma_node.decode_status`.
+    """
+    if not status:
+        return NO_MACS
+    found = decode(status, _macs_decoder, "RdmaNode status")
+    number, limit = sum(macs.number for macs in found.macs), sum(map(most_macs, found.pfs))
+    if number > limit:
+        msg = f"RdmaNode status: macs: {number} of them, and its PFs and VFs have {limit} at most"
+        raise MalformedError(msg)
+    return _macs(found.macs)
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from datetime import datetime
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -91,6 +91,20 @@ class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
 
     resource: Resource
     vfs: Vfs
+
+
+class VfCounts(Protocol):
+    """A PF's numbers of VFs."""
+
+    @property
+    def capacity_vfs(self) -> int:
+        """The number for pods that ask by annotation."""
+        ...
+
+    @property
+    def pools(self) -> tuple[PoolVfs, ...]:
+        """The numbers of exclusive resources, and of the pool for claims."""
+        ...
 
 
 class ClaimsStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -261,14 +275,14 @@ def contradictions(status: RdmaNodeStatus) -> Iterator[str]:
             f"it tells of {foreign + allocated_vfs} VFs that are held, "
             f"which is more than {bounds.MAX_HELD_VFS}"
         )
-    macs, max_macs = sum(mac.number for mac in status.macs), sum(map(_most_macs, status.pfs))
+    macs, max_macs = sum(mac.number for mac in status.macs), sum(map(most_macs, status.pfs))
     if macs > max_macs:
         yield f"macs: {macs} of them, and its PFs and VFs have {max_macs} at most"
     if beyond := next((mac_range.first for mac_range in status.macs if not _is_within_macs(mac_range)), None):
         yield f"macs: those from {beyond} on go beyond the last there is"
 
 
-def _most_macs(pf: PfStatus) -> int:
+def most_macs(pf: VfCounts) -> int:
     """The most MACs of a PF: its own, and of each VF one on the host and one in a pod."""
     return 1 + 2 * (pf.capacity_vfs + sum(pool.vfs for pool in pf.pools))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cluster.api_cluster import Cluster
+from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, SingleNodeAddresses
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.pod_request import (
     NOTHING_HELD,
@@ -36,6 +37,7 @@ from k8s_rdma.agent.node import Node, Sandbox, Worker, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface, Receipt
+from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
@@ -91,6 +93,7 @@ class AddCommand:
         self._plugins = plugins
         self._pod_devices = pods.devices
         self._cluster = pods.cluster
+        self._addresses = pods.addresses
         self._policy = pods.policy
         self._delete_command = delete_command
         self._stale_sandboxes = StaleSandboxes(access, delete_command)
@@ -270,6 +273,8 @@ class AddCommand:
             inherited = await self._stale_sandboxes.end(sandbox, locks, call.plugins)
             _require_waiting(call)
             self._node.placements = self._cluster.placements()
+            own = part.request.interfaces[: part.annotated]
+            await locks.enter_async_context(self._addresses.holding(addresses_of(own), by_claim=False))
             receipt = await self._worker.run(self._prepare_node, sandbox, part, inherited, limited)
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
@@ -352,11 +357,13 @@ class PodSources:
     """The sources of a pod's request: its cluster, kubelet, and the policy for both.
 
     devices: looks up devices of the device plugin's resources that kubelet allocated to pods.
+    addresses: holds the MACs and GUIDs that pods ask for, in the cluster.
     """
 
     policy: Policy
     cluster: Cluster
     devices: PodDeviceLookup = field(default_factory=PodDeviceLookup)
+    addresses: AddressRegistry = field(default_factory=SingleNodeAddresses)
 
 
 class StaleSandboxes:

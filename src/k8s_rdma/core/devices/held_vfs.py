@@ -5,11 +5,12 @@ Nothing is chosen here: what kubelet gave is given, or nothing is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.allocation import allocated, foreign_reason, used_for, used_locally
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
+from k8s_rdma.core.mention import Mention, pod_mention
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.request import Request, is_chosen, meets, unmet
@@ -103,7 +104,9 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
         holder = holders.get(held_vf.ref) if held_vf else None
         refused = _refused(device, held_vf, ledger.receipts[holder].pod if holder else None)
         if refused is not None:
-            return _rejection(node, *refused)
+            rejection = _rejection(node, *refused)
+            mentions = (_mention(ledger.receipts[holder].pod),) if holder else ()
+            return replace(rejection, mentions=mentions)
     vfs = [held_vf for held_vf in found if held_vf is not None]
     placed = tuple(
         PlacedInterface(
@@ -144,10 +147,14 @@ def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> 
             f"{vf} is for {owner}, by the device plugin's file as the agent knows it",
         )
     if holder is not None:
-        pod = f"{holder.namespace}/{holder.name}"
-        return Reason.CONFLICT, f"{vf} is still held by pod {pod}; try again when that has ended"
+        why = f"{vf} is still held by {_mention(holder).text}; try again when that has ended"
+        return Reason.CONFLICT, why
     why = foreign_reason(held_vf.vf)
     return (Reason.INSUFFICIENT, f"{vf} cannot be given: {why}") if why else None
+
+
+def _mention(holder: Pod) -> Mention:
+    return pod_mention(holder.namespace, holder.name)
 
 
 def _foreseen(placed: Iterable[PlacedInterface], promised: Placement | None) -> bool:

@@ -292,9 +292,9 @@ def _agent() -> Iterator[Right]:
 
 def _publisher(leases: str) -> Iterator[Right]:
     yield from _rights("", "nodes", _WATCH)
-    yield from _rights(GROUP, PLURAL, ("get", "create"))
+    yield from _rights(GROUP, PLURAL, ("get", "list", "create"))
     yield Right(group=GROUP, resource=f"{PLURAL}/status", verb="update")
-    yield from _rights(_COORDINATION, "leases", ("get", "create", "patch"), leases)
+    yield from _rights(_COORDINATION, "leases", ("get", "create", "patch", "delete"), leases)
 
 
 def _extender(namespace: str, name: str) -> Iterator[Right]:

@@ -1,0 +1,39 @@
+"""Mentions of pods and claims in texts: the words that name one, so that a reader's view can leave them out.
+
+A text that one tenant reads, such as an event of its pod, must not say what pods others have. So the
+writer of a text with a name passes on the name as data, and the view that shows it knows its readers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """A pod or a claim that a text names. text: the words that do, such as `pod team-a/train`."""
+
+    namespace: str
+    text: str
+    instead: str = "a pod of another namespace"
+
+
+def pod_mention(namespace: str, name: str) -> Mention:
+    """The mention of a pod by `pod NAMESPACE/NAME`."""
+    return Mention(namespace=namespace, text=f"pod {namespace}/{name}")
+
+
+def shown(text: str, mentions: Iterable[Mention], visible: Callable[[str], bool]) -> str:
+    """Return a text without the names of namespaces that its reader may not see.
+
+    visible: reports that of a namespace. A name that is the beginning of another one is left alone in that.
+    """
+    for mention in sorted(mentions, key=lambda mention: -len(mention.text)):
+        if not visible(mention.namespace):
+            text = re.sub(rf"(?<![\w.-]){re.escape(mention.text)}(?![\w/-]|[.]\w)", mention.instead, text)
+    return text
