@@ -20,7 +20,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"
+demo: can-demo setup cni ## two nodes in this kernel, from annotation to bandwidth that holds; ARGS="--json FILE --keep"
 	@$(RUN) k8s-rdma demo $(ARGS)
 
 .PHONY: demo-picture
@@ -94,7 +94,7 @@ lint: $(PYTHON_READY)
 SCHEMAS := "github-workflows:.github/workflows/*.yml" "github-issue-forms:.github/ISSUE_TEMPLATE/[!c]*.yml" \
   "github-issue-config:.github/ISSUE_TEMPLATE/config.yml" "citation-file-format:CITATION.cff"
 SCRIPTS := deploy/krew/kubectl-rdma $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
-  $(addprefix scripts/,build-image check-wheel isolated lock run setup-helm setup-lab setup-packages setup-python setup-tools)
+  $(addprefix scripts/,build-image check-wheel isolated lock preflight run setup-helm setup-lab setup-packages setup-python setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
@@ -125,10 +125,18 @@ bench: setup-tests cni ## the measurements of bench/; ARGS="-k word" for some of
 	@$(RUN) scripts/isolated python -m bench $(ARGS)
 
 .PHONY: setup
-setup: $(PROGRAM_READY) tools ## the program, in .venv, and what the demo runs
+setup: can-set-up $(PROGRAM_READY) tools ## the program, in .venv, and what the demo runs
 
 .PHONY: setup-tests
-setup-tests: $(PYTHON_READY) test-tools ## the same, and what tests need
+setup-tests: can-set-up $(PYTHON_READY) test-tools ## the same, and what tests need
+
+.PHONY: can-demo
+can-demo:
+	@scripts/preflight folders compiler namespaces
+
+.PHONY: can-set-up
+can-set-up:
+	@scripts/preflight folders compiler
 
 $(PROGRAM_READY): requirements/program.txt pyproject.toml scripts/setup-python
 	@scripts/setup-python

@@ -3,6 +3,7 @@
 # Sourced, from the root of the repository.
 
 setup_log=.cache/setup.log
+no_network='Temporary failure (in name )?resol|Name or service not known|Network is unreachable|Could not resolve'
 mkdir -p .cache
 
 # quietly SENTENCE COMMAND...: announce, run without stdin; on failure show what the command said and return its status.
@@ -11,7 +12,9 @@ quietly() {
   shift
   printf '%s\n' "$sentence"
   "$@" >"$setup_log" 2>&1 </dev/null || status=$?
-  if ((status)); then
+  if ((status)) && grep -qE "$no_network" "$setup_log"; then
+    printf 'setup: nothing could be fetched: there is no network, or it needs a proxy (%s)\n' "$setup_log" >&2
+  elif ((status)); then
     tail -n 25 "$setup_log" | sed 's/^/  | /' >&2
   fi
   return "$status"

@@ -1,0 +1,143 @@
+"""Set-up says at once, in one sentence, what a machine lacks: `scripts/preflight`, run as a user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+USER = 65534
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of an ordinary user's, with the scripts alone."""
+    tmp_path.chmod(0o755)
+    folder = Path(shutil.copytree(ROOT / "scripts", tmp_path / "k8s-rdma" / "scripts")).parent
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER, USER)
+    for parent in tmp_path.parents[:2]:  # made by pytest for root alone
+        parent.chmod(0o755)
+    return folder
+
+
+def preflight(checkout: Path, *arguments: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
+    ended = subprocess.run(
+        [checkout / "scripts" / "preflight", *arguments],
+        user=USER,
+        group=USER,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not ended.stdout
+    return ended.returncode, ended.stderr
+
+
+def programs(folder: Path, **scripts: str) -> str:
+    """A PATH on which these come first; a script of none is a program that fails."""
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_preflight_says_nothing_if_all_is_there(checkout: Path):
+    assert preflight(checkout, "folders", "compiler") == (0, "")
+
+
+@pytest.mark.parametrize("inside", ["", "setup.log"])
+def test_preflight_names_the_chown_line_after_a_run_by_root(checkout: Path, inside: str):
+    (checkout / ".cache").mkdir()
+    if inside:
+        os.chown(checkout / ".cache", USER, USER)
+        (checkout / ".cache" / inside).touch()
+        (checkout / ".cache" / inside).chmod(0o600)
+    status, said = preflight(checkout, "folders", "compiler")
+    assert status == 1
+    assert said.endswith("another user made .cache here: sudo chown -R nobody .cache\n")
+
+
+@pytest.mark.parametrize(
+    ("release", "command"),
+    [
+        ("ID=ubuntu\nID_LIKE=debian\n", "apt-get install gcc libc6-dev make"),
+        ("ID=fedora\n", "dnf install gcc make glibc-devel glibc-static"),
+        ('ID="rocky"\nID_LIKE="rhel centos fedora"\n', "dnf install gcc make glibc-devel glibc-static"),
+        (
+            'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n',
+            "zypper install gcc make glibc-devel glibc-devel-static",
+        ),
+        ("ID=alpine\n", "apk add gcc make musl-dev linux-headers"),
+        ("ID=other\n", "your package manager: a C compiler"),
+    ],
+)
+def test_preflight_names_the_packages_of_the_distribution_if_the_compiler_cannot_link(
+    checkout: Path, tmp_path: Path, release: str, command: str
+):
+    """Fedora and others keep the static part of libc in a package of its own."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text(release)
+    path = programs(tmp_path / "bin", cc="echo 'ld: cannot find -lc' >&2; exit 1")
+    status, said = preflight(checkout, "--root", str(tmp_path), "compiler", path=path)
+    assert status == 1
+    assert said.startswith(f"there is no C compiler that links static programs: {command}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sysctl", "value", "remedy"),
+    [
+        ("kernel/unprivileged_userns_clone", "0", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        ("user/max_user_namespaces", "0", "sudo sysctl user.max_user_namespaces=10000"),
+        (
+            "kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        ("kernel/apparmor_restrict_unprivileged_userns", "0", "(unshare: no): run it as root"),
+    ],
+)
+def test_preflight_names_the_line_that_lets_users_make_namespaces(
+    checkout: Path, tmp_path: Path, sysctl: str, value: str, remedy: str
+):
+    """AppArmor's is Ubuntu's since 23.10: https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces."""
+    (tmp_path / "proc/sys" / sysctl).parent.mkdir(parents=True)
+    (tmp_path / "proc/sys" / sysctl).write_text(f"{value}\n")
+    path = programs(tmp_path / "bin", unshare="echo 'unshare: no' >&2; exit 1")
+    status, said = preflight(checkout, "--root", str(tmp_path), "namespaces", path=path)
+    assert status == 1
+    assert remedy in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("marker", [".dockerenv", "run/.containerenv"])
+def test_preflight_names_the_option_of_containers(checkout: Path, tmp_path: Path, marker: str):
+    (tmp_path / "run").mkdir()
+    (tmp_path / marker).touch()
+    path = programs(tmp_path / "bin", unshare="echo 'unshare: no' >&2; exit 1")
+    status, said = preflight(checkout, "--root", str(tmp_path), "namespaces", path=path)
+    assert status == 1
+    assert "start it with --privileged" in said
+
+
+def test_set_up_says_that_there_is_no_network_instead_of_the_installers_log(checkout: Path):
+    failing = "echo a; echo '[Errno -3] Temporary failure in name resolution'; exit 1"
+    ended = subprocess.run(
+        ["bash", "-c", 'source scripts/say.sh; quietly "setup: x" sh -c "$0"', failing],
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "there is no network" in ended.stderr
+    assert ended.stderr.count("\n") == 1
