@@ -100,3 +100,12 @@ def test_named_port_without_an_rdma_device_is_not_advised_to_be_named(machine: S
     assert (
         left.advice == "modprobe mlx5_ib; for a card without RDMA, hardware.requireRdma: false, or exclude it"
     )
+
+
+def test_port_of_an_ice_bond_is_advised_to_leave_it(machine: SmallMachine) -> None:
+    """ice turns RDMA off on ports that join a bond (`ice_lag_monitor_rdma`): no module brings it back."""
+    machine.add_pf(PF, "p0", 10, rdma=None, master=90, driver="ice")
+    machine.answers.by_name["bond0"] = link(90, "bond0", kind="bond")
+    [left] = machine.observer(NAMED).discover().skipped
+    assert left.missing is Missing.RDMA
+    assert left.advice == "take it out of bond0: ice has no RDMA on ports of a bond"

@@ -8,6 +8,8 @@ import pytest
 
 from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.types import PciAddress
+from k8s_rdma.doctor.node.hardware import HardwareFacts, check_hardware
+from k8s_rdma.linux.pcie import slowest_link
 from linux.small_machine import INFINIBAND, PF, PF1, SmallMachine
 
 if TYPE_CHECKING:
@@ -143,3 +145,34 @@ def test_rates_of_a_pf_that_shares_its_port_go_up_to_the_whole_speed(machine: Sm
         assert pf.link_mbps == 50_000
         assert pf.rates.max is not None
         assert pf.rates.max.largest == 100_000
+
+
+def test_slow_pcie_link_is_found_by_doctor_before_there_are_vfs(machine: SmallMachine) -> None:
+    machine.add_pf(PF, "p0", 10, vfs=0)
+    machine.write("class/net/p0/speed", 200_000)
+    machine.write(f"{machine.device(PF)}/current_link_speed", "8.0 GT/s PCIe")
+    machine.write(f"{machine.device(PF)}/current_link_width", 8)
+    observer = machine.observer()
+    facts = HardwareFacts(hardware=observer.observe(), selected=observer.discover().selected)
+    no_vfs, slow = check_hardware(facts)
+    assert (no_vfs.id, slow.id) == ("hardware-no-vfs", "hardware-problem")
+    assert "its PCIe link carries 63008 of its port's 200000 Mb/s" in slow.found
+
+
+def test_two_ports_of_one_card_are_found_to_share_its_pcie_link(machine: SmallMachine) -> None:
+    """ConnectX-5 of two ports in a slot of 8 GT/s x16: 126 Gb/s for 200."""
+    for pci, name, rdma, index in ((PF, "p0", "mlx5_0", 10), (PF1, "p1", "mlx5_1", 30)):
+        machine.add_pf(pci, name, index, vfs=1, rdma=rdma)
+        machine.write(f"{machine.device(pci)}/current_link_speed", "8.0 GT/s PCIe")
+        machine.write(f"{machine.device(pci)}/current_link_width", 16)
+    observer = machine.observer()
+    selected = observer.discover().selected
+    links = {each.pf.pci: slowest_link(each.pf.function) for each in selected}
+    facts = HardwareFacts(
+        hardware=observer.observe(),
+        selected=selected,
+        pcie={pci: link for pci, link in links.items() if link},
+    )
+    *_, shared = check_hardware(facts)
+    assert (shared.id, shared.about) == ("hardware-pcie-shared", "p0, p1")
+    assert "promise 200000 Mb/s together; their PCIe link carries 126016 (8.0 GT/s x16" in shared.found

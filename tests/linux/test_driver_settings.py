@@ -38,6 +38,8 @@ def taken(
         ("ixgbe", {Setting.LINK_STATE}),
         ("igb", {Setting.LINK_STATE}),
         ("bnxt_en", {Setting.QOS}),
+        ("ionic", {Setting.QOS}),
+        ("hns3", {Setting.MAC}),
         ("qede", {Setting.QOS, Setting.MAC}),
     ],
 )

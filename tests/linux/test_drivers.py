@@ -1,4 +1,4 @@
-"""What drivers take, against what their sources say (Linux 6.1, paths in the module)."""
+"""What drivers take, against what their sources say (paths and versions of Linux in the module)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ UP_TO_LINK = RateRange(largest=25_000)
         ("ice", RateAbility(min=UP_TO_LINK, max=UP_TO_LINK, sum_checked=True, needs_link=True)),
         ("i40e", RateAbility(max=RateRange(step=50, smallest=50, largest=25_000))),
         ("bnxt_en", RateAbility(min=UP_TO_LINK, max=UP_TO_LINK)),
+        ("ionic", RateAbility(max=ANY_RATE)),
+        ("hns3", RateAbility(max=UP_TO_LINK)),
         ("qede", NO_RATE),
         ("never_heard_of", NO_RATE),
         ("", NO_RATE),
@@ -117,3 +119,15 @@ def test_operators_table_names_every_driver_with_its_source() -> None:
     for driver, row in DRIVERS.items():
         for source in row.source.split(", "):
             assert source in rows[driver], driver
+        assert rows[driver].endswith(("| 6.1, 6.12 |", "| 6.12 |")), driver
+
+
+def test_ability_of_hns3_without_a_link_has_no_end() -> None:
+    assert ability(driver="hns3", link_mbps=None) == RateAbility(max=ANY_RATE)
+
+
+def test_ability_of_ionic_does_not_depend_on_its_link() -> None:
+    """AMD Pollara 400: `ionic_set_vf_rate` passes any maximum on, and refuses every minimum."""
+    for link_mbps in (None, 400_000):
+        assert ability(driver="ionic", link_mbps=link_mbps, vendor="1dd8:1002") == RateAbility(max=ANY_RATE)
+    assert "takes no minimum rates" in explain("ionic", errno.EINVAL)

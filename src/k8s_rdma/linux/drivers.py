@@ -4,7 +4,13 @@ Netlink sets the minimum and the maximum rate of a VF together (`rtnl_set_vf_rat
 EOPNOTSUPP without `ndo_set_vf_rate`, EINVAL for a maximum below the minimum). The rest is each driver's
 own. Another setting is in the table when it can be set, holds at once, and can be taken back
 (`do_setvfinfo` there: EOPNOTSUPP where the driver has no function for it). Paths below are under
-drivers/net/ethernet/ of Linux 6.1. docs/drivers.md shows the same to operators.
+drivers/net/ethernet/. docs/drivers.md shows the same to operators.
+
+The sources were read in Linux 6.1 and 6.12.117, those of ionic and hns3 in the latter; no rule differs.
+mlx5's arithmetic of shares is unchanged in 6.13 and later, too, where groups became nodes
+(`esw_qos_calculate_min_rate_divider`). Of the drivers of 6.12 that have `ndo_set_vf_rate`, those without RDMA
+on VFs have no row: be2net, cxgb4, fm10k, funeth, hinic, nfp and qlcnic. Rates by devlink are those of mlx5
+and ice alone (`rate_leaf_tx_max_set`).
 """
 
 from __future__ import annotations
@@ -170,6 +176,16 @@ def _bnxt(port: Port) -> RateAbility:
     return RateAbility(min=rates, max=rates)
 
 
+def _ionic(_: Port) -> RateAbility:
+    """Any maximum is passed to the firmware; no minimum."""
+    return RateAbility(max=ANY_RATE)
+
+
+def _hns3(port: Port) -> RateAbility:
+    """A maximum up to the fastest speed of the port, which is no less than the present one; no minimum."""
+    return RateAbility(max=ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps))
+
+
 def _qede(_: Port) -> RateAbility:
     """The driver ignores 0, so that no rate could be reset when a pod ends: none is programmed.
 
@@ -247,6 +263,20 @@ DRIVERS: Mapping[str, Driver] = {
             codes.EAGAIN: "the firmware is busy or being reset; try again",
             codes.EIO: "the firmware failed; see the kernel's log",
         },
+    ),
+    "ionic": Driver(
+        source="pensando/ionic/ionic_lif.c",
+        ability=_ionic,
+        errors={
+            codes.EINVAL: "it takes no minimum rates, or there is no such VF",
+            codes.EBUSY: "the firmware is being reset; try again",
+            codes.ETIMEDOUT: "the firmware did not answer; see the kernel's log",
+        },
+    ),
+    "hns3": Driver(
+        source="hisilicon/hns3/hns3pf/hclge_main.c",
+        ability=_hns3,
+        errors={codes.EINVAL: "it takes no minimum rates, and no maximum above the port's fastest speed"},
     ),
     "qede": Driver(
         source="qlogic/qed/qed_sriov.c, qed_dev.c",
@@ -358,6 +388,22 @@ SETTINGS: Mapping[str, DriverSettings] = {
             codes.EACCES: "the firmware does not permit this PF to do so",
             codes.EIO: "the firmware failed; see the kernel's log",
         },
+    ),
+    # Refuses any priority and any protocol but 802.1Q (ionic_set_vf_vlan).
+    "ionic": DriverSettings(
+        source="pensando/ionic/ionic_lif.c",
+        supported=_COMMON | _LINK,
+        errors={
+            codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF",
+            codes.EBUSY: "the firmware is being reset; try again",
+        },
+    ),
+    # A MAC takes when the VF is reset, whose driver then changes it no more (hclge_set_vf_mac,
+    # hns3_nic_net_set_mac_address), so it is not taken. 802.1Q alone; the first generation has no VF VLANs.
+    "hns3": DriverSettings(
+        source="hisilicon/hns3/hns3pf/hclge_main.c",
+        supported=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK | _QOS,
+        errors={codes.EOPNOTSUPP: "this generation of the card does not have it"},
     ),
     # Ignores the priority; a MAC cannot be taken back (qede_set_vf_mac refuses zeros), so it is not taken.
     "qede": DriverSettings(

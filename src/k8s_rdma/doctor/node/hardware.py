@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.linux.discovery.functions import FoundPf, Selected, SkippedPf
+from k8s_rdma.linux.discovery.observation import no_vfs
 from k8s_rdma.linux.pcie import PcieLink
 from k8s_rdma.linux.vf_ids import BLUEFIELD, is_vf
 
@@ -131,12 +132,15 @@ def _check_machine(facts: HardwareFacts) -> Iterator[Finding]:
 def _none_selected(facts: HardwareFacts) -> Finding:
     source = "/sys/bus/pci/devices/*/sriov_totalvfs"
     if facts.found:
-        advice = dict.fromkeys(skipped.advice for skipped in facts.skipped)
+        advice: dict[str, list[str]] = {}
+        for skipped in facts.skipped:
+            advice.setdefault(skipped.advice, []).append(skipped.pf.name)
+        fixes = [f"{', '.join(names)}: {fix}" for fix, names in advice.items()]
         return NO_PF(
             f"none of these PFs is used: {', '.join(pf.name for pf in facts.found)}",
             source=source,
             expected="a PF that hardware.pfs selects",
-            fix="; or ".join(advice) or "name one in hardware.pfs",
+            fix="; ".join(fixes) or "name one in hardware.pfs",
         )
     if passed := [function.name for function in facts.plain if is_vf(function.vendor, function.driver)]:
         return NO_PF(
@@ -167,6 +171,8 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
     for selected in facts.selected:
         source = f"/sys/bus/pci/devices/{selected.pf.pci}"
         state = by_pci.get(selected.pf.pci)
+        lacks_vfs = no_vfs(selected.pf)
+        problems = [problem for problem in (state.problems if state else ()) if problem != lacks_vfs]
         if selected.pf.num_vfs == 0:
             yield NO_VFS(
                 f"has no VFs; it supports {selected.pf.total_vfs}",
@@ -175,16 +181,15 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
                 expected="VFs",
                 fix=_INIT,
             )
-        elif state is not None and state.problems:
-            for problem in state.problems:
-                yield PROBLEM(
-                    problem,
-                    about=selected.pf.name,
-                    source=source,
-                    expected="none",
-                    fix="correct what the message names",
-                )
-        elif state is not None:
+        for problem in problems:
+            yield PROBLEM(
+                problem,
+                about=selected.pf.name,
+                source=source,
+                expected="none",
+                fix="correct what the message names",
+            )
+        if selected.pf.num_vfs and state and not problems:
             speed = "link speed unknown" if state.link_mbps is None else f"{state.link_mbps} Mb/s"
             rdma = state.rdma_device or "no RDMA device"
             yield PF_OK(

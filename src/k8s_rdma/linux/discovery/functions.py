@@ -159,6 +159,8 @@ class SkippedPf:
                 advice = "move its netdev back into the host's network namespace, or exclude the PF"
             case Missing.DRIVER | Missing.NETDEV | Missing.AGREEMENT:
                 advice = f"see the lines of {driver or 'its driver'} in dmesg"
+            case Missing.RDMA if self.pf.bond and driver == "ice":  # ice_lag_monitor_rdma, Linux 6.12
+                advice = f"take it out of {self.pf.bond}: ice has no RDMA on ports of a bond"
             case Missing.RDMA:
                 module = RDMA_MODULES.get(driver)
                 load = f"modprobe {module}; " if module else ""
@@ -239,8 +241,8 @@ def _with_rdma_of_bond(
 ) -> FoundPf:
     """Return a PF with the RDMA device that a LAG's ports have in common, if it has none of its own.
 
-    A driver that joins the ports of a card keeps the device of one function alone: mlx5_bond_0 of VF LAG and
-    RoCE LAG (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c), irdma's of ice (intel/ice/ice_lag.c, 6.12).
+    mlx5 joins the ports of a card and keeps the RDMA device of one function alone, mlx5_bond_0, both in VF
+    LAG and in RoCE LAG (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c, 6.12).
     """
     if pf.rdma_device is not None or not pf.bond:
         return pf

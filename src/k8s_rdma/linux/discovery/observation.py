@@ -24,6 +24,7 @@ from k8s_rdma.errors import KernelError, printable
 from k8s_rdma.linux.discovery.functions import (
     AwaitedNetdevs,
     Discovery,
+    FoundPf,
     Missing,
     ObservedVf,
     Selected,
@@ -428,10 +429,15 @@ def promised_speed(selected: Selected, speed_mbps: int | None) -> tuple[int | No
     return promised_mbps, tuple(clauses)
 
 
+def no_vfs(pf: FoundPf) -> str:
+    """Return the problem of a PF without VFs."""
+    return f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
+
+
 def _problems(context: VfContext, selected: Selected, *clauses: str) -> Iterator[str]:
     pf = selected.pf
     if not pf.num_vfs:
-        yield f"PF {pf.name}: it has no VFs, of {pf.total_vfs} that it can have; run `k8s-rdma init`"
+        yield no_vfs(pf)
     yield from (f"PF {pf.name}: {clause}" for clause in clauses if clause)
     if pf.pci in context.switchdev:
         why = "traffic of its VFs needs the representors up and forwarded, a task of the mode's owner"

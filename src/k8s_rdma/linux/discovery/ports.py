@@ -7,7 +7,7 @@ first that both PFs report decides:
 - `phys_port_id`, which a driver makes for this purpose (i40e: the port's MAC, `i40e_get_phys_port_id`);
 - `phys_switch_id` and `phys_port_name` together (devlink's physical ports: mlx5 and bnxt_en);
 - the RDMA device's `sys_image_guid`, one for a card, and the number of the PCI function, by which mlx5
-  numbers its ports (`mlx5_get_dev_index`, drivers/net/ethernet/mellanox/mlx5/core/mlx5_core.h, Linux 6.12).
+  numbers its ports if its firmware does not (`mlx5_get_dev_index`, include/linux/mlx5/driver.h, Linux 6.12).
 
 Recorded on GB10: 0000:01:00.0 and 0002:01:00.0 are both `p0`, with one `sys_image_guid` and other node GUIDs
 (github.com/NVIDIA/daqiri/pull/108, github.com/geerlingguy/sbc-reviews/issues/92). i40e numbers
