@@ -54,6 +54,11 @@ def other_address(machine: Machine, receipt: Receipt) -> str:
     return "interface rdma0 has lost 10.1.0.0/24"
 
 
+def program(machine: Machine, receipt: Receipt) -> str:
+    machine.hardware.tune_interface("rdma0", receipt.netns, XDP="98 (generic)")
+    return "interface rdma0 has XDP program 98 (generic), was given without one"
+
+
 def down(machine: Machine, receipt: Receipt) -> str:
     machine.kernel.apply(ClearInterface(netns=receipt.netns, ifname="rdma0"))
     return "interface rdma0 is down"
@@ -95,6 +100,7 @@ def mac_of(receipt: Receipt) -> str:
             renamed,
             other_mac,
             other_mtu,
+            program,
             other_address,
             shared_address,
             down,

@@ -72,6 +72,26 @@ class Lab(Protocol):
         """Give an interface an alternative name, as a pod may, or the host's udev."""
         ...
 
+    def tune(self, ifname: str, netns: NetnsRef | None) -> None:
+        """Set what a kernel can set back: the length of the queue, and an alias."""
+        ...
+
+    def tune_driver(self, ifname: str, netns: NetnsRef | None) -> None:
+        """Set what only a driver bound anew sets back."""
+        ...
+
+    def attach_program(self, ifname: str, netns: NetnsRef | None, *, by_link: bool = False) -> None:
+        """Attach an XDP program by netlink, or by a bpf_link that is held until the lab ends."""
+        ...
+
+    def build_on(self, ifname: str, netns: NetnsRef) -> None:
+        """Make another interface of the pod on this one, `above`, such as a macvlan."""
+        ...
+
+    def inherited(self, ifname: str, netns: NetnsRef | None) -> dict[str, str]:
+        """What of an interface moves along with it, as its namespace's inhabitants see it."""
+        ...
+
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         """What whoever has an interface may do: bring it up with these addresses."""
         ...
@@ -134,6 +154,22 @@ class FakeLab:
     def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
         self.machine.add_altname(ifname, netns, altname)
 
+    def tune(self, ifname: str, netns: NetnsRef | None) -> None:
+        self.machine.tune_interface(ifname, netns, txqueuelen="77", alias="mine")
+
+    def tune_driver(self, ifname: str, netns: NetnsRef | None) -> None:
+        self.machine.tune_interface(ifname, netns, **{"ring sizes": "64"})
+
+    def attach_program(self, ifname: str, netns: NetnsRef | None, *, by_link: bool = False) -> None:
+        self.machine.tune_interface(ifname, netns, held_program=by_link, XDP="98 (driver)")
+
+    def build_on(self, ifname: str, netns: NetnsRef) -> None:
+        self.machine.add_interface("above", netns)
+        self.machine.device(netns, ifname).links_above = ("above",)
+
+    def inherited(self, ifname: str, netns: NetnsRef | None) -> dict[str, str]:
+        return dict(self.machine.device(netns, ifname).attributes)
+
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         self.machine.use_interface(ifname, netns, *addresses)
 
@@ -156,7 +192,8 @@ def home_of(lab: Lab, vf: VfRef) -> VfHome:
     """What a VF at home is, as the ledger records it before giving it away."""
     state = state_of(lab, vf)
     assert state.netdev is not None
-    return VfHome(name=state.netdev, mac=state.mac, mtu=state.mtu)
+    attributes = lab.kernel.attributes(vf)
+    return VfHome(name=state.netdev, mac=state.mac, mtu=state.mtu, attributes=attributes)
 
 
 def give(lab: Lab, vf: VfRef, netns: NetnsRef, ifname: str = "rdma0") -> GiveVf:

@@ -7,11 +7,13 @@ import os
 import socket
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import bpf_programs
+import driver_settings
 from contract.lab import FRAME_BYTES
 from fakes.machine import Interface
 from k8s_rdma.core.step import NetnsRef, Route
@@ -20,10 +22,17 @@ from k8s_rdma.linux.netns import Namespaces, entered
 from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DEADLINE_S = 20
 """For a link to come up: one of a slow emulated machine takes several seconds."""
+
+_INHERITED = (
+    *("txqlen", "group", "ifalias", "gso_max_size", "gso_max_segs", "gro_max_size", "broadcast", "xdp"),
+    "altnames",
+)
+"""What `ip -details link` shows of an interface that moves along with it, beside its flags."""
 
 EXPERIMENTAL = b"\x88\xb5"
 """IEEE 802 local experimental ethertype 1: nobody else here sends it."""
@@ -72,6 +81,47 @@ class LinuxLab:
 
     def add_altname(self, ifname: str, netns: NetnsRef | None, altname: str) -> None:
         run(*inside(netns), "ip", "link", "property", "add", "dev", ifname, "altname", altname)
+
+    def tune(self, ifname: str, netns: NetnsRef | None) -> None:
+        link = (*inside(netns), "ip", "link", "set", ifname)
+        run(*link, "txqueuelen", "77", "group", "7", "alias", "mine", "gso_max_size", "4000")
+        run(*link, "gso_max_segs", "7", "multicast", "off", "broadcast", "ff:ff:ff:ff:ff:fe")
+        run(*link, "gro_max_size", "5000", check=False)  # Linux 5.19
+        with self._entered(netns):
+            driver_settings.turn_features_off(ifname)
+
+    def tune_driver(self, ifname: str, netns: NetnsRef | None) -> None:
+        with self._entered(netns):
+            if not driver_settings.change_sizes(ifname):
+                pytest.skip("needs a driver with rings or channels to change")
+
+    def attach_program(self, ifname: str, netns: NetnsRef | None, *, by_link: bool = False) -> None:
+        program = bpf_programs.load(bpf_programs.returning(bpf_programs.XDP_PASS))
+        with self._entered(netns):
+            if by_link:
+                self.stack.callback(os.close, bpf_programs.link_xdp(ifname, program))
+            else:
+                bpf_programs.attach_xdp(ifname, program)
+        os.close(program)
+
+    def build_on(self, ifname: str, netns: NetnsRef) -> None:
+        run(*inside(netns), "ip", "link", "add", "link", ifname, "name", "above", "type", "macvlan")
+
+    def inherited(self, ifname: str, netns: NetnsRef | None) -> dict[str, str]:
+        [link] = ip(netns, "-details", "link", "show", ifname)
+        found = {name: str(link.get(name, "")) for name in _INHERITED}
+        found["flags"] = " ".join(sorted({"MULTICAST", "NOARP", "PROMISC", "ALLMULTI"} & {*link["flags"]}))
+        with self._entered(netns):
+            settings = driver_settings.features(ifname), driver_settings.sizes(ifname)
+        return found | {"settings": ", ".join(settings)}
+
+    @contextmanager
+    def _entered(self, netns: NetnsRef | None) -> Iterator[None]:
+        if netns is None:
+            yield
+            return
+        with self.namespaces.existing(netns) as namespace, entered(namespace):
+            yield
 
     def use(self, ifname: str, netns: NetnsRef | None, *addresses: str) -> None:
         run(*inside(netns), "ip", "link", "set", ifname, "up")

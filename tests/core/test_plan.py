@@ -11,6 +11,7 @@ from k8s_rdma.core.plan import configurations, separate_steps, undo
 from k8s_rdma.core.step import (
     BringHome,
     CapInterface,
+    CleanVf,
     ClearInterface,
     ConfigureInterface,
     GiveVf,
@@ -40,13 +41,14 @@ INTERFACES = st.lists(
 )
 
 
-def test_plan_sets_rates_once_a_pf_then_moves_then_addresses() -> None:
+def test_plan_cleans_vfs_sets_rates_once_a_pf_then_moves_then_addresses() -> None:
     held = receipt(
         "a", interface(PF0, 0, "rdma0", 5, 9), interface(PF1, 0, "rdma1"), interface(PF0, 1, "rdma2", 7)
     )
     steps = plan(held, {"rdma1": (("10.0.0.2/24",), (Route("10.1.0.0/16", "10.0.0.1"),))})
-    assert [type(step) for step in steps] == [SetRates] * 2 + [GiveVf] * 3 + [ConfigureInterface] * 3
-    assert steps[0] == SetRates(
+    moves = [GiveVf] * 3 + [ConfigureInterface] * 3
+    assert [type(step) for step in steps] == [CleanVf] * 3 + [SetRates] * 2 + moves
+    assert steps[3] == SetRates(
         pf=PF0, rates=(VfRate(0, 5, 9), VfRate(1, 7, 0)), previous=(VfRate(0), VfRate(1))
     )
     assert [step.addresses for step in steps if isinstance(step, ConfigureInterface)] == [
@@ -94,7 +96,7 @@ def test_undo_ends_with_every_vf_home_and_without_rates(interfaces: tuple[Alloca
     steps = undo(plan(receipt("a", *interfaces), {}))
     assert not any(step.max_tx_rate_mbps for step in steps if isinstance(step, CapInterface))
     kinds = [type(step) for step in steps if not isinstance(step, CapInterface)]
-    assert kinds == sorted(kinds, key=[ClearInterface, BringHome, SetRates].index)
+    assert kinds == sorted(kinds, key=[ClearInterface, BringHome, SetRates, CleanVf].index)
     assert {step.vf for step in steps if isinstance(step, BringHome)} == {each.vf for each in interfaces}
     reset = {(step.pf, rate) for step in steps if isinstance(step, SetRates) for rate in step.rates}
     assert reset == {(each.vf.pf, VfRate(each.vf.index)) for each in interfaces}

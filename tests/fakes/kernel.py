@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from fakes.machine import HOST, VF_DRIVER, Device, FakeMachine, FakePf, Function
 from k8s_rdma.core.kernel import Hardware, LocatedVf, PauseFrames, PfState, PodInterface, Vf, VfCounters
+from k8s_rdma.core.netdev_attributes import XDP, Attributes, faults
 from k8s_rdma.core.plan import NOT_KEPT, without_software_caps
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
     CapInterface,
+    CleanVf,
     ClearInterface,
     ConfigureInterface,
     ConfigureVfs,
@@ -48,9 +50,11 @@ _MIN_MTU = 68
 """ETH_MIN_MTU, `include/uapi/linux/if_ether.h`."""
 
 
-def move(machine: FakeMachine, step: GiveVf | BringHome | BindVf | UnbindVf) -> Iterator[None]:
+def move(machine: FakeMachine, step: GiveVf | BringHome | BindVf | UnbindVf | CleanVf) -> Iterator[None]:
     """Make the step hold; yields before every change, and makes none that holds already."""
     match step:
+        case CleanVf():
+            return _clean(machine, step)
         case GiveVf():
             return _move_to_pod(machine, step)
         case BringHome():
@@ -88,9 +92,45 @@ def _move_to_pod(machine: FakeMachine, step: GiveVf) -> Iterator[None]:
         device.mac = mac
 
 
+def _clean(machine: FakeMachine, step: CleanVf) -> Iterator[None]:
+    """Make a VF's netdev at home be without programs, and with its attributes."""
+    function = machine.function(step.vf)
+    if function.is_netdev and function.device.place == HOST:
+        now = tuple(function.device.attributes.items())
+        if faults(now, step.home.attributes):
+            yield from _renew(machine, function, step.home)
+
+
+def _renew(machine: FakeMachine, function: Function, home: VfHome) -> Iterator[None]:
+    """Bind a VF to its driver anew, whose name is its override meanwhile; its netdev is another one."""
+    yield
+    machine.take_netdev(function)
+    function.driver, function.override = "", VF_DRIVER
+    yield from _drive(machine, function, VF_DRIVER)
+    function.override = ""
+    yield from _as_at_home(machine, function.device, home)
+
+
+def _with_attributes(machine: FakeMachine, function: Function, home: VfHome) -> Iterator[None]:
+    """Make a VF that came home have its attributes: the driver's, and held programs, by another netdev."""
+    device = function.device
+    if home.attributes is not None and not device.links_above:
+        restorable = device.attributes.keys() - {"ring sizes"} - ({XDP} if device.held_program else set())
+        for name, value in home.attributes:
+            if name in restorable and device.attributes[name] != value:
+                yield
+                device.attributes[name] = value
+    known = home.attributes is not None
+    if not known or device.links_above or faults(tuple(device.attributes.items()), home.attributes):
+        yield from _renew(machine, function, home)
+
+
 def _bring_home(machine: FakeMachine, step: BringHome) -> Iterator[None]:
     """Make a VF's netdev be at home as it was, unless it serves another namespace or driver."""
     function = machine.function(step.vf)
+    if not function.driver and function.override == VF_DRIVER:
+        yield from _drive(machine, function, VF_DRIVER)
+        function.override = ""
     device = function.device
     if not function.is_netdev or device.place not in (HOST, step.netns.inode):
         return
@@ -98,6 +138,7 @@ def _bring_home(machine: FakeMachine, step: BringHome) -> Iterator[None]:
         yield
         machine.move_rdma(function, HOST)
     yield from _as_at_home(machine, device, step.home)
+    yield from _with_attributes(machine, function, step.home)
 
 
 def _bind(machine: FakeMachine, step: BindVf) -> Iterator[None]:
@@ -376,6 +417,15 @@ class FakeKernel:
         finally:
             self.machine.changed()
 
+    def attributes(self, vf: VfRef) -> Attributes:
+        """Return the attributes of a VF's netdev at home."""
+        with self.machine.lock:
+            device = _netdev(self.machine.function(vf), vf)
+            if device.place != HOST:
+                msg = f"{_describe(vf)}: its netdev is not in the host's namespace"
+                raise KernelError(msg)
+            return tuple(sorted(device.attributes.items()))
+
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Report whether that very namespace still exists."""
         return self.machine.alive(netns)
@@ -392,6 +442,7 @@ class FakeKernel:
                     addresses=frozenset(device.addresses),
                     duplicates=device.duplicates & set(device.addresses),
                     max_tx_rate_mbps=device.max_tx_rate_mbps,
+                    xdp=device.attributes[XDP],
                 )
                 for device in self.machine.devices_in(place)
             }
@@ -481,7 +532,7 @@ class FakeKernel:
         match step:
             case SetRates():
                 return self._set_rates(step)
-            case GiveVf() | BringHome() | BindVf() | UnbindVf():
+            case GiveVf() | BringHome() | BindVf() | UnbindVf() | CleanVf():
                 return move(self.machine, step)
             case ConfigureInterface() | ClearInterface() | CapInterface():
                 return change(self.machine, step)

@@ -15,6 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError, PauseFrames, Unreadable, VfCounters
+from k8s_rdma.core.netdev_attributes import XDP
 from k8s_rdma.core.step import NetnsRef, Route, VfRef, Vlan
 from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkState, LinkType, PciAddress, RateAbility, Setting
 from k8s_rdma.errors import KernelError
@@ -28,6 +29,9 @@ HOST = 0
 
 NO_MAC = "00:00:00:00:00:00"
 """What a PF has for a VF that it leaves its MAC to."""
+
+ATTRIBUTES = {XDP: "", "alias": "", "ring sizes": "512", "txqueuelen": "1000"}
+"""Those of a new netdev. The ring sizes are the driver's, which the kernels here do not set."""
 
 VF_DRIVER = "fakevf"
 """The kernel's own driver of every VF here: it makes the netdev."""
@@ -83,7 +87,8 @@ class Device:
     """A netdev; `place` is its namespace's inode. duplicates: what others had when it was given them.
 
     max_tx_rate_mbps: of its queueing discipline; 0 for none that limits.
-    altnames: alternative names, which move along.
+    altnames: alternative names, which move along. attributes: others that do; see `ATTRIBUTES`.
+    held_program: whether its XDP program cannot be detached by netlink. links_above: links made on it.
     """
 
     name: str
@@ -96,6 +101,9 @@ class Device:
     routes: tuple[Route, ...] = ()
     max_tx_rate_mbps: int = 0
     altnames: tuple[str, ...] = ()
+    attributes: dict[str, str] = field(default_factory=lambda: dict(ATTRIBUTES))
+    held_program: bool = False
+    links_above: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,6 +276,16 @@ class FakeMachine:
             self.device(netns, ifname).altnames += (altname,)
         self.changed()
 
+    def tune_interface(
+        self, ifname: str, netns: NetnsRef | None, *, held_program: bool = False, **attributes: str
+    ) -> None:
+        """Let a pod, or the host where no namespace is given, set attributes of an interface."""
+        with self.lock:
+            device = self.device(netns, ifname)
+            device.attributes |= attributes
+            device.held_program = held_program
+        self.changed()
+
     def use_interface(self, ifname: str, netns: NetnsRef | None = None, *addresses: str) -> None:
         """Let whoever has an interface bring it up with these addresses."""
         with self.lock:
@@ -421,7 +439,11 @@ class FakeMachine:
 
     def take_netdev(self, function: Function) -> None:
         """Let a VF have no netdev, as when its driver leaves; nor an RDMA device."""
-        self._devices = [device for device in self._devices if device is not function.device]
+        self._devices = [
+            device
+            for device in self._devices
+            if device is not function.device and device.name not in function.device.links_above
+        ]
         function.rdma_place, function.verbs = HOST, None
 
     def make_netdev(self, function: Function) -> None:

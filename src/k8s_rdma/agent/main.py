@@ -269,6 +269,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             *live_rates.problems(),
             *agent.claim_caps.problems(),
             *pods.addresses.problems(),
+            *node.homes.failures.values(),
         ),
         gpus.gpus,
         live_rates.refusals,

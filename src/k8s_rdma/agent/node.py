@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from k8s_rdma.agent.vf_homes import KnownHomes
 from k8s_rdma.agent.vf_operations import (
     CapFinding,
     ObservedCaps,
@@ -180,6 +181,7 @@ class Node:
     placements: those known of the node's bound, unfinished pods, which no other pod gets; set whenever more
         are known.
     caps: the state of caps that software enforces; see `restore_caps`.
+    homes: what VFs are at home, and failures to bring them there.
     addresses: of attachments by interface, with prefix lengths; none of those made before this process.
     ledger_store: the ledger, on disk and in memory.
     """
@@ -207,6 +209,7 @@ class Node:
         self.ledger_store = ledger_store
         self.placements: Mapping[PodUid, Placement] = {}
         self.caps = ObservedCaps()
+        self.homes = KnownHomes(kernel)
         self.addresses: dict[Attachment, Mapping[str, tuple[str, ...]]] = {}
         self.hardware: Hardware = self.scanner.scan()
         ledger_store.mark_all()
@@ -274,7 +277,8 @@ class Node:
             interfaces = self._decided(required, choose)
         if isinstance(interfaces, Rejection):
             return interfaces
-        receipt = sandbox.receipt(interfaces, phase=Phase.PREPARED, boot_id=self._boot_id)
+        noted = self.homes.noted(interfaces)
+        receipt = sandbox.receipt(noted, phase=Phase.PREPARED, boot_id=self._boot_id)
         receipt = replace(receipt, generation=promised.generation if promised else 0)
         self.ledger_store.prepare(receipt, ledger, inherited)
         for attachment in inherited:
@@ -410,7 +414,12 @@ class Node:
         self.caps.forget(receipt)
         if receipt.boot_id != self._boot_id:
             return
-        came_home = release(releasing, self._kernel, self._scan)
+        try:
+            came_home = release(releasing, self._kernel, self._scan)
+        except KernelError as error:
+            self.homes.failed(receipt.attachment, error)
+            raise
+        self.homes.returned(receipt.attachment, came_home)
         self.hardware = returned(self.hardware, came_home)
 
     def keep_for_rates(self, attachment: Attachment) -> None:
@@ -420,6 +429,7 @@ class Node:
     def forget(self, attachment: Attachment) -> None:
         """Drop the receipt: from here on the VFs may go to others."""
         self.ledger_store.forget(attachment)
+        self.homes.forget_failure(attachment)
         self.addresses.pop(attachment, None)
 
     def change_rates(self, pod: PodUid, placement: Placement) -> tuple[Receipt, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfRef, Vlan
@@ -28,6 +28,9 @@ from k8s_rdma.core.types import (
     VlanProto,
 )
 from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.netdev_attributes import Attributes
 
 _NO_GUID = "00:00:00:00:00:00:00:00"
 _GUID_CHARACTERS = len(_NO_GUID)
@@ -251,6 +254,7 @@ class PodInterface:
     unverified: in use, and others are still asked.
     max_tx_rate_mbps: what `core.step.CapInterface` set, as the kernel has it now, rounded up to whole Mb/s;
         0 where its root queueing discipline is another.
+    xdp: the XDP programs that it has, number and mode of each; empty for none.
     """
 
     mac: str
@@ -262,6 +266,7 @@ class PodInterface:
     unusable: frozenset[str] = frozenset()
     unverified: frozenset[str] = frozenset()
     max_tx_rate_mbps: int = 0
+    xdp: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,6 +338,10 @@ class Kernel(Protocol):
         NameTakenError when that is because of the name that a VF is to have, OtherMacError of the MAC that it
         is to have on the host, NoSuchVfError when the VF that returns to the host is gone for good.
         """
+        ...
+
+    def attributes(self, vf: VfRef) -> Attributes:
+        """Return the attributes of a VF's netdev at home. KernelError when it is not there."""
         ...
 
     def namespace_alive(self, netns: NetnsRef) -> bool:

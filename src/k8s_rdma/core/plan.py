@@ -12,6 +12,7 @@ from k8s_rdma.core.ledger import AllocatedInterface, Receipt
 from k8s_rdma.core.step import (
     BindVf,
     CapInterface,
+    CleanVf,
     ConfigureInterface,
     ConfigureVfs,
     GiveVf,
@@ -38,13 +39,18 @@ Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 
 
 def hand_over(receipt: Receipt) -> tuple[Step, ...]:
-    """The first part of the plan; rates and settings of a PF together, so that it is asked once."""
+    """The first part of the plan; rates and settings of a PF together, so that it is asked once.
+
+    VFs are cleaned first, because a driver that is bound anew may take rates and settings from its VF.
+    """
     settings = {step.pf: step for step in _settings(receipt.interfaces)}
     programs = (
         ProgramVfs(rates=rates, settings=settings[rates.pf]) if rates.pf in settings else rates
         for rates in _rates(receipt.interfaces)
     )
-    return (*programs, *(_assign_step(receipt, interface) for interface in receipt.interfaces))
+    netdevs = (interface for interface in receipt.interfaces if interface.is_netdev)
+    clean = (CleanVf(vf=interface.vf, home=interface.home) for interface in netdevs)
+    return (*clean, *programs, *(_assign_step(receipt, interface) for interface in receipt.interfaces))
 
 
 def separate_steps(receipt: Receipt) -> tuple[Step, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
+from k8s_rdma.core.netdev_attributes import Attributes
 from k8s_rdma.core.types import LinkState, PciAddress, RateAbility, RateRange, VlanProto
 from k8s_rdma.errors import KernelError
 
@@ -40,11 +41,15 @@ class VfRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfHome:
-    """The state of a VF's netdev on the host before it was moved, restored afterwards."""
+    """The state of a VF's netdev on the host before it was moved, restored afterwards.
+
+    attributes: the others that move along; None, in receipts of agents that did not note them, for unknown.
+    """
 
     name: str
     mac: str
     mtu: int
+    attributes: Attributes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +187,23 @@ class UnbindVf(_DriverChange):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CleanVf:
+    """Have a VF at home be without BPF programs, and with the attributes of `home` if those are known.
+
+    Otherwise a new netdev replaces its own: hardware is bound to its driver anew. Holds at once for a VF that
+    is elsewhere. Nothing need be undone.
+    """
+
+    vf: VfRef
+    home: VfHome
+
+    @property
+    def inverse(self) -> CleanVf:
+        """Clean it again."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Move:
     """The places that a VF's netdev moves between.
 
@@ -212,10 +234,12 @@ class GiveVf(_Move):
 
 
 class BringHome(_Move):
-    """Bring a VF home from wherever it is: name, MAC and MTU as `home` says, down, without addresses.
+    """Bring a VF home from wherever it is: as `home` says, down, without addresses and BPF programs.
 
-    Holds at once when it is home already. When the namespace is gone the kernel has returned the
-    netdev (a physical VF) or destroyed it (a virtual one, which is then made anew).
+    If an attribute cannot be restored, or is not known, or links were made on the netdev, a new netdev
+    replaces it: hardware is bound to its driver anew. Holds at once when it is home already. When the
+    namespace is gone the kernel has returned the netdev (a physical VF) or destroyed it (a virtual one, which
+    is then made anew).
     """
 
     __slots__ = ()
@@ -306,6 +330,7 @@ Step = (
     | ProgramVfs
     | BindVf
     | UnbindVf
+    | CleanVf
     | GiveVf
     | BringHome
     | ConfigureInterface

@@ -24,6 +24,7 @@ from k8s_rdma.core.step import (
     BindVf,
     BringHome,
     CapInterface,
+    CleanVf,
     ClearInterface,
     ConfigureInterface,
     ConfigureVfs,
@@ -55,13 +56,16 @@ from k8s_rdma.linux.pod_interface import (
     make_bare,
 )
 from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from k8s_rdma.linux.vf.binding import VfBinding
+from k8s_rdma.linux.vf.homes import VfHomes
 from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, Host, VfLocator, VfMoves, VfRdma, netdevs_by_device
 from k8s_rdma.linux.vf.netdev import describe
 from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Selection
+    from k8s_rdma.core.netdev_attributes import Attributes
     from k8s_rdma.linux.netlink.queries import VfInfo
 
 
@@ -119,6 +123,10 @@ class SriovKernel:
                 timeout_s=return_timeout_s,
                 unsafe_noiommu=selection.unsafe_noiommu,
             )
+            attributes = undo.enter_context(NetdevAttributes(self._queries.rtnl, self._sysfs))
+            self._homes = VfHomes(
+                attributes=attributes, places=self._places, rdma=rdma, binding=self._binding
+            )
             self._traffic = VfTraffic(
                 queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma
             )
@@ -140,6 +148,11 @@ class SriovKernel:
         """Apply the step; a repeated call has no further effect."""
         with _sysfs_failures():
             self._apply(step)
+
+    def attributes(self, vf: VfRef) -> Attributes:
+        """Return the attributes of a VF's netdev at home."""
+        with _sysfs_failures():
+            return self._homes.attributes(vf)
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Report whether exactly this namespace still exists."""
@@ -202,18 +215,29 @@ class SriovKernel:
                 self._configure_vfs(step)
             case ProgramVfs():
                 self._program_vfs(step)
-            case BindVf():
-                self._binding.bind(step)
-            case UnbindVf():
-                self._binding.unbind(step)
+            case BindVf() | UnbindVf():
+                self._change_driver(step)
             case GiveVf():
                 self._moves.move_to_pod(step)
+            case CleanVf():
+                self._homes.clean(step)
             case BringHome():
-                self._moves.bring_home(step)
+                self._bring_home(step)
             case ConfigureInterface() | ClearInterface():
                 change_interface(step, self._namespaces)
             case CapInterface():
                 cap_interface(step, self._namespaces)
+
+    def _change_driver(self, step: BindVf | UnbindVf) -> None:
+        if isinstance(step, BindVf):
+            self._binding.bind(step)
+        else:
+            self._binding.unbind(step)
+
+    def _bring_home(self, step: BringHome) -> None:
+        self._binding.end_renewal(step.vf)
+        if self._moves.bring_home(step):
+            self._homes.restore(step, self._moves.links_above(step))
 
     def _reset(self, vf: VfRef) -> None:
         link = self._places.at_home(vf)

@@ -192,6 +192,7 @@ def _interface(link: Link, addresses: Iterable[HeldAddress], qdisc: RootQdisc | 
         unusable=frozenset(by_state[AddressState.TENTATIVE]),
         unverified=frozenset(by_state[AddressState.OPTIMISTIC]),
         max_tx_rate_mbps=qdisc.mbps if qdisc else 0,
+        xdp=link.xdp,
     )
 
 

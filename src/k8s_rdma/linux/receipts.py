@@ -7,6 +7,8 @@ Versions are of table and documents together. Fields are only ever added, with a
 comes with every field that an older program would lose, and with it what has to be undone. The file bears
 (`PRAGMA user_version`) the version of the oldest program that loses nothing of its rows: a node whose pods
 use nothing new can go back to an older program, pods and all, and any other is refused by it.
+
+Attributes of a VF's home need no version: a VF whose receipt lacks them returns with a new netdev.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import structlog
 from k8s_rdma.agent.cni.add_call import pod_of
 from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
 from k8s_rdma.agent.plugins.runner import called_plugins, target_of
-from k8s_rdma.core.ledger import Attachment, Phase, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf
@@ -181,22 +181,30 @@ def _wrong_in_pod(
         if now is None:
             yield f"interface {name} is not in the pod"
             continue
-        if now.mac != interface.mac:
-            yield f"interface {name} has MAC {now.mac}, was given {interface.mac}"
-        if not now.is_up:
-            yield f"interface {name} is down"
-        mtu = interface.options.mtu or interface.home.mtu
-        if now.mtu != mtu:
-            yield f"interface {name} has MTU {now.mtu}, was given {mtu}"
-        cap = interface.software_max_tx_rate_mbps
-        if cap and now.max_tx_rate_mbps != cap:
-            limit = f"limited to {now.max_tx_rate_mbps} Mb/s" if now.max_tx_rate_mbps else "not limited"
-            yield f"interface {name} is {limit} by software, was given {cap} Mb/s"
+        yield from _wrong_netdev(interface, now)
         leased = expected[name].addresses if name in expected else frozenset()
         if missing := leased - now.addresses:
             yield f"interface {name} has lost {', '.join(sorted(missing))}"
         if shared := leased & now.duplicates:
             yield f"interface {name} has {', '.join(sorted(shared))}, and so has another station there"
+
+
+def _wrong_netdev(interface: AllocatedInterface, now: PodInterface) -> Iterator[str]:
+    """Describe how an interface in the pod differs from what the pod was given, addresses aside."""
+    name = interface.ifname
+    if now.mac != interface.mac:
+        yield f"interface {name} has MAC {now.mac}, was given {interface.mac}"
+    if not now.is_up:
+        yield f"interface {name} is down"
+    mtu = interface.options.mtu or interface.home.mtu
+    if now.mtu != mtu:
+        yield f"interface {name} has MTU {now.mtu}, was given {mtu}"
+    if now.xdp:
+        yield f"interface {name} has XDP program {now.xdp}, was given without one"
+    cap = interface.software_max_tx_rate_mbps
+    if cap and now.max_tx_rate_mbps != cap:
+        limit = f"limited to {now.max_tx_rate_mbps} Mb/s" if now.max_tx_rate_mbps else "not limited"
+        yield f"interface {name} is {limit} by software, was given {cap} Mb/s"
 
 
 def _wrong_on_pf(receipt: Receipt, hardware: Hardware) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""Driver, firmware, device, pause frames and the driver's statistics of a netdev.
+"""Driver, firmware, device, pause frames, the driver's statistics and its flow rules of a netdev.
 
-Queried by ioctl: netlink reports the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver and firmware
-never. Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam,
-ethtool_sset_info, ethtool_gstrings, ethtool_stats), netdevice(7).
+Queried by ioctl: netlink reports the device since Linux 5.14 (IFLA_PARENT_DEV_NAME), driver, firmware and
+flow rules never. Source: Linux `include/uapi/linux/ethtool.h` (struct ethtool_drvinfo, ethtool_pauseparam,
+ethtool_sset_info, ethtool_gstrings, ethtool_stats, ethtool_rxnfc, ethtool_tunable), netdevice(7).
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ _GSTRINGS, _GSTATS, _GSSET_INFO, _SS_STATS = 0x1B, 0x1D, 0x37, 1
 _STRING_SETS = struct.Struct("=IIQI4x")
 _STRINGS, _STRING_BYTES = struct.Struct("=III"), 32
 _STATISTICS = struct.Struct("=II")
+_RXNFC_BYTES, _RULE_COUNT, _RULES, _FLOW_HASH = 192, 184, 0x2E, 0x29
+_FLOW = struct.Struct("=IIQ")
+_FLOW_TYPES = {"TCP": 1, "UDP": 2, "SCTP": 3, "TCP over IPv6": 5, "UDP over IPv6": 6, "SCTP over IPv6": 7}
+_TUNABLE, _RX_COPYBREAK, _TX_COPYBREAK, _U32 = struct.Struct("=IIIII"), 1, 2, 3
+_GTUNABLE = 0x48
 _SPARE = 1024
 """Room for statistics that a driver adds after it was asked how many there are: the kernel writes as many as
 there are then, whatever was asked for."""
@@ -68,7 +73,7 @@ class Ethtool(SocketClient[socket.socket]):
             try:
                 self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             except OSError as error:
-                raise _failure("any netdev", error.errno or errno.EIO) from error
+                raise DriverError("any netdev", error.errno or errno.EIO) from error
 
     def driver_info(self, name: str) -> DriverInfo | None:
         """Return a netdev's driver information; None without any.
@@ -103,6 +108,31 @@ class Ethtool(SocketClient[socket.socket]):
         counters = struct.unpack_from(f"={count}Q", values, _STATISTICS.size)
         return dict(zip(names, counters, strict=True))
 
+    def settings(self, name: str) -> dict[str, str]:
+        """Return the settings that only ioctls show, by name; without those that the driver does not have.
+
+        Errors of the driver count as values, by their names. KernelError when there is no such netdev.
+        """
+        rules = struct.pack("=I", _RULES).ljust(_RXNFC_BYTES, b"\0")
+        found = {"flow rules": self._setting(name, rules, _RULE_COUNT)}
+        for flow, kind in _FLOW_TYPES.items():
+            question = _FLOW.pack(_FLOW_HASH, kind, 0).ljust(_RXNFC_BYTES, b"\0")
+            found[f"hashed fields of {flow}"] = self._setting(name, question, _FLOW.size - 8)
+        for tunable, kind in (("rx-copybreak", _RX_COPYBREAK), ("tx-copybreak", _TX_COPYBREAK)):
+            question = _TUNABLE.pack(_GTUNABLE, kind, _U32, 4, 0)
+            found[tunable] = self._setting(name, question, _TUNABLE.size - 4)
+        return {setting: value for setting, value in found.items() if value is not None}
+
+    def _setting(self, name: str, question: bytes, offset: int) -> str | None:
+        """Return the number at this offset of the answer as text; None if the driver has no such setting."""
+        try:
+            answer = self._request(name, question)
+        except DriverError as error:
+            if error.errno == errno.ENODEV:
+                raise
+            return error_name(error.errno)
+        return None if answer is None else str(struct.unpack_from("=I", answer, offset)[0])
+
     def pause_frames(self, name: str) -> dict[int, PauseFrames]:
         """Return pause frames by priority, of drivers that count them; else as with `driver_info`."""
         return pause_frames_in(self.statistics(name))
@@ -110,14 +140,14 @@ class Ethtool(SocketClient[socket.socket]):
     def _request(self, name: str, question: bytes) -> bytes | None:
         packed = name.encode(errors="surrogateescape")  # as `socket.string` has it
         if len(packed) >= _IFNAME_BYTES:
-            raise _failure(name, errno.ENODEV)
+            raise DriverError(name, errno.ENODEV)
         answer = array.array("B", question)
         try:
             fcntl.ioctl(self.socket, _SIOCETHTOOL, _IFREQ.pack(packed, answer.buffer_info()[0]))
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 return None
-            raise _failure(name, error.errno or errno.EIO) from error
+            raise DriverError(name, error.errno or errno.EIO) from error
         return answer.tobytes()
 
 
@@ -141,5 +171,10 @@ def _text(value: bytes) -> str:
     return "" if found == "N/A" else found
 
 
-def _failure(name: str, number: int) -> KernelError:
-    return KernelError(f"driver of {name}: {error_name(number)}: {os.strerror(number)}")
+class DriverError(KernelError):
+    """A netdev's driver refused a question; `errno` as in errno(3)."""
+
+    def __init__(self, name: str, number: int) -> None:
+        """Describe the failure for this netdev."""
+        super().__init__(f"driver of {name}: {error_name(number)}: {os.strerror(number)}")
+        self.errno = number

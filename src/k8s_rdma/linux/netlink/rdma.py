@@ -20,6 +20,7 @@ from k8s_rdma.linux.netlink.socket import (
     each_attribute,
     number,
     string,
+    text,
     u32,
 )
 from k8s_rdma.linux.netns import entered
@@ -92,6 +93,10 @@ class RdmaNetlink(SocketClient[NetlinkSocket]):
             raise
         entries = (attributes(entry) for _, entry in each_attribute(attributes(answer)[_HWCOUNTERS]))
         return {string(entry[_HWCOUNTER_NAME]): number(entry[_HWCOUNTER_VALUE]) for entry in entries}
+
+    def rename(self, index: int, name: str, operation: str) -> None:
+        """Rename a device of this namespace; `operation` begins the error."""
+        self.socket.request(_SET, u32(_DEV_INDEX, index) + text(_DEV_NAME, name), operation)
 
     def move(self, index: int, namespace: int, operation: str) -> None:
         """Move a device of this namespace into another one (a descriptor); `operation` begins the error.

@@ -114,6 +114,7 @@ _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER, _LINKINFO, _IFALIAS = 1, 3, 4, 5, 10, 1
 _AF_SPEC, _NET_NS_FD, _EXT_MASK, _CARRIER, _LINK_NETNSID = 26, 28, 29, 33, 37
 _PROP_LIST, _ALT_IFNAME, _PARENT_DEV_NAME = 52, 53, 56
 _INFO_KIND = 1
+_XDP, _XDP_PROGRAMS = 43, {"driver": 5, "generic": 6, "hardware": 7}
 _SKIP_STATS = 8
 _IFF_UP, _IFF_NOARP, _IFF_PROMISC, _IFF_ALLMULTI = 0x1, 0x80, 0x100, 0x200
 _NETNSA_NSID, _NETNSA_FD = 1, 3
@@ -210,6 +211,18 @@ class Rtnl(SocketClient[NetlinkSocket]):
             msg = f"{operation}: the name {name} is taken there{note}"
             raise NameTakenError(msg)
 
+    def above(self, index: int, namespace: int) -> list[Link]:
+        """Return the links of this namespace that are made on a link of another one (a descriptor).
+
+        Others are not decoded: a pod decides how many links it has.
+        """
+        number, lower = self.number_of(namespace), u32(_LINK, index)
+        if number is None:
+            return []
+        body = _IFINFO.pack(0, 0, 0, 0, 0) + _SHOWN
+        links = [_link(found) for found in self.socket.dump(_GETLINK, body, "links") if lower in found]
+        return [link for link in links if (link.peer, link.peer_elsewhere) == (index, number)]
+
     def number_of(self, namespace: int) -> int | None:
         """Return this namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
         body = struct.pack("=Bxxx", 0) + u32(_NETNSA_FD, namespace)
@@ -296,6 +309,7 @@ class Link:
     type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
     device: its device, a PCI address for a PCI function (since Linux 5.14).
     altnames: alternative names, which no other link of the namespace can have either.
+    xdp: its XDP programs, number and mode of each; empty for none.
     """
 
     index: int
@@ -312,6 +326,7 @@ class Link:
     type: int = 1
     device: str = ""
     altnames: tuple[str, ...] = ()
+    xdp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +503,15 @@ def _link(body: bytes) -> Link:
         type=kind,
         device=string(found.get(_PARENT_DEV_NAME, b"")),
         altnames=tuple(string(name) for _, name in each_attribute(found.get(_PROP_LIST, b""))),
+        xdp=xdp_programs(found.get(_XDP, b"")),
     )
+
+
+def xdp_programs(value: bytes) -> str:
+    """Describe the XDP programs of IFLA_XDP: number and mode of each; empty for none."""
+    found = attributes(value)
+    present = ((mode, found[kind]) for mode, kind in _XDP_PROGRAMS.items() if kind in found)
+    return ", ".join(f"{number(program)} ({mode})" for mode, program in present)
 
 
 def _address(body: bytes) -> Address:

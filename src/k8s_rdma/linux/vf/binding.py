@@ -84,13 +84,26 @@ class PciDriver:
             raise OSError(errno.ENODEV, f"driver {driver} did not take it", self._pci)
 
     def bind_anew(self) -> None:
-        """Unbind it and probe all drivers; returns when one has bound it, or none matches.
+        """Unbind it and bind it to the same driver again; without one, probe all drivers.
 
-        While the PF's `sriov_drivers_autoprobe` is off, no driver binds it without an override, and no error
-        is reported.
+        The probe returns when a driver has bound it, or none matches. While the PF's
+        `sriov_drivers_autoprobe` is off, no driver binds it without an override, and no error is reported.
         """
+        driver, override = self.name(), self.override()
+        if driver is None:
+            self._sysfs.write("bus/pci/drivers_probe", self._pci)
+            return
+        self.let(driver)
         self.unbind()
-        self._sysfs.write("bus/pci/drivers_probe", self._pci)
+        self.bind(driver)
+        self.let(override)
+
+    def end_bind_anew(self) -> None:
+        """Complete a `bind_anew` that a crash interrupted: the override names a driver of the kernel."""
+        override = self.override()
+        if override and override not in USERSPACE_DRIVERS and self.name() is None:
+            self.bind(override)
+            self.let("")
 
     def _path(self, name: str) -> str:
         return f"{_DEVICES}/{self._pci}/{name}"
@@ -161,10 +174,30 @@ class VfBinding:
         link, operation = self._places.at_home(vf), f"{describe(vf)}: bind again for GUID {guid}"
         if link is not None and link.mac.endswith(guid):
             return
+        self._bind_anew(function, vf, home, operation, mac=None)
+
+    def renew(self, vf: VfRef, home: VfHome, why: str, *, mac: str | None = None) -> None:
+        """Bind a VF in the host's namespace to its driver anew, which makes a new netdev, and restore that.
+
+        why: a clause for errors. mac: as in `core.step.BringHome`.
+        """
+        function = self._places.function(vf)
+        self._bind_anew(function, vf, home, f"{describe(vf)}: bind anew, because {why}", mac=mac)
+
+    def end_renewal(self, vf: VfRef) -> None:
+        """Complete a `renew` that a crash interrupted."""
+        function = self._places.function(vf)
+        if function.driver() is None:
+            change = PciDriver(self._sysfs, function.pci).end_bind_anew
+            self._change(function.pci, f"{describe(vf)}: bind to its driver again", change)
+
+    def _bind_anew(
+        self, function: PciFunction, vf: VfRef, home: VfHome, operation: str, *, mac: str | None
+    ) -> None:
         if self._rdma.names(function.pci):
             self._had_rdma.add(vf)
         self._change(function.pci, operation, PciDriver(self._sysfs, function.pci).bind_anew)
-        self._settle(function, vf, home, operation, mac=None)
+        self._settle(function, vf, home, operation, mac=mac)
 
     def _function(self, step: BindVf | UnbindVf) -> PciFunction:
         function = self._places.function(step.vf)

@@ -9,6 +9,7 @@ sees all. Source: Linux `drivers/infiniband/core/device.c` (6.1), `rdma_dev_chan
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +23,7 @@ from k8s_rdma.linux.discovery.netdevs import own_link, vf_link
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.rtnl import Link, Rtnl, in_namespace, named
+from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import mac as vf_mac
 from k8s_rdma.linux.netlink.sriov import set_vfs
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, is_absent
@@ -100,26 +102,41 @@ class VfMoves:
         self._rdma.move_to_pod(pci, link.index, namespace, operation)
         self._rtnl.change(link.index, operation, in_namespace(namespace), named(step.ifname))
 
-    def bring_home(self, step: BringHome) -> None:
+    def bring_home(self, step: BringHome) -> bool:
         """Move a VF back to the host's namespace and restore it, unless it serves another namespace.
 
-        A VF without a netdev, as while it is bound to another driver, needs no move.
+        A VF without a netdev, as while it is bound to another driver, needs no move. Returns whether its
+        netdev is home now.
         """
         function = self._places.function(step.vf)
         if function.netdevs() is None:
-            return
+            return False
         pci = function.pci
         away = self._places.at_home(step.vf) is None
         moved = self._moved.get(step.vf)
         if away and moved is not None and moved.netns != step.netns:
-            return
+            return False
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is not None and not self._fetch(pci, step, namespace, away=away) and moved is None:
-                return
+                return False
         link = self._await(pci, step, alive=namespace is not None)
         let = None if step.mac is None else partial(self._places.let_have_mac, step.vf)
         restore_netdev(link.index, step.vf, step.home, self._rtnl, let)
         self._moved.pop(step.vf, None)
+        return True
+
+    def links_above(self, step: BringHome) -> list[str]:
+        """Return the links of the step's namespace that are made on a VF's netdev, which is at home.
+
+        They stay when it moves, and would receive frames of its next holder: VLAN, macvlan and ipvlan delete
+        theirs only when it ends (NETDEV_UNREGISTER in `net/8021q/vlan.c`, `drivers/net/macvlan.c`, 6.18).
+        """
+        link = self._places.at_home(step.vf)
+        with self._namespaces.opened(step.netns) as namespace:
+            if namespace is None or link is None:
+                return []
+            with Rtnl(namespace) as pod_rtnl:
+                return [above.name for above in pod_rtnl.above(link.index, self._host)]
 
     def _present(self, link: Link | None, step: GiveVf) -> Link:
         """Require that a VF outside the host's namespace is in the step's; KernelError otherwise."""
@@ -324,6 +341,20 @@ class VfRdma:
         if self._exclusive() is not None:
             with RdmaNetlink(namespace) as pod_rdma:
                 _move(self._devices_of(pci, netdev, pod_rdma), pod_rdma, self._host, operation)
+
+    def restore_name(self, pci: PciAddress, name: str, operation: str) -> None:
+        """Give a VF's RDMA device in the host's namespace a name, unless it has it; a refusal leaves its own.
+
+        A process with CAP_NET_ADMIN may have renamed it (`rdma dev set`).
+        """
+        host_rdma, names = self._queries.rdma(), self.names(pci)
+        if host_rdma is None or not name or len(names) != 1 or names == {name}:
+            return
+        [present] = names
+        index = host_rdma.indexes().get(present)
+        if index is not None:
+            with suppress(NetlinkError):
+                host_rdma.rename(index, name, operation)
 
     def counters(self, pci: PciAddress, netdev: int | None, namespace: int) -> dict[str, int]:
         """Return the `hw_counters` of a VF's RDMA device in that namespace; `netdev` is an index there."""

@@ -22,10 +22,12 @@ from k8s_rdma.core.kernel import (
     Vf,
     VfCounters,
 )
+from k8s_rdma.core.netdev_attributes import Attributes, faults
 from k8s_rdma.core.step import (
     BindVf,
     BringHome,
     CapInterface,
+    CleanVf,
     ClearInterface,
     ConfigureInterface,
     ConfigureVfs,
@@ -64,6 +66,7 @@ from k8s_rdma.linux.pod_interface import (
     located_vfs,
     make_bare,
 )
+from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, Rates, Settings, Shaper, revive_vf, supported_settings
 from k8s_rdma.linux.virtual.topology import (
     PortState,
@@ -106,6 +109,7 @@ class VirtualSriov:
         shaper = Shaper(self._rtnl)
         self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
         self._moves = Moves(self._rtnl, self._host, namespaces)
+        self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
         self._pfs = pfs_among(self._rtnl.links())
         self._watches: list[Changes] = []
 
@@ -123,22 +127,25 @@ class VirtualSriov:
                 self._set_rates(step)
             case GiveVf():
                 self._moves.move_to_pod(self._cached_pf(step.vf), step)
+            case CleanVf():
+                self._clean(self._pf(step.vf), step)
             case BringHome():
-                self._moves.bring_home(self._pf(step.vf), step)
+                self._bring_home(self._pf(step.vf), step)
             case ConfigureVfs():
                 self._configure_vfs(step)
             case ProgramVfs():
                 self._set_rates(step.rates)
                 self._configure_vfs(step.settings)
-            case BindVf():
-                msg = f"{_describe(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
-                raise KernelError(msg)
-            case UnbindVf():
-                self._pf(step.vf)
+            case BindVf() | UnbindVf():
+                self._require_no_driver(step)
             case ConfigureInterface() | ClearInterface():
                 change_interface(step, self._namespaces)
             case CapInterface():
                 cap_interface(step, self._namespaces)
+
+    def attributes(self, vf: VfRef) -> Attributes:
+        """Return the attributes of a VF's netdev at home, without those that only sysfs shows."""
+        return self._attributes.read(self._moves.at_home(self._cached_pf(vf), vf))
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Report whether exactly this namespace still exists."""
@@ -274,6 +281,38 @@ class VirtualSriov:
         if step.configs:
             self._settings.configure(self._pf(VfRef(step.pf, step.configs[0].index)), step)
 
+    def _require_no_driver(self, step: BindVf | UnbindVf) -> None:
+        self._pf(step.vf)
+        if isinstance(step, BindVf):
+            msg = f"{_describe(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
+            raise KernelError(msg)
+
+    def _clean(self, pf: VirtualPf, step: CleanVf) -> None:
+        if self._moves.is_at_home(pf, step.vf) and faults(self.attributes(step.vf), step.home.attributes):
+            self._renew(pf, step)
+
+    def _bring_home(self, pf: VirtualPf, step: BringHome) -> None:
+        if self._moves.bring_home(pf, step) and (
+            step.home.attributes is None
+            or faults(self.attributes(step.vf), step.home.attributes)
+            or self._moves.has_links_above(pf, step)
+        ):
+            self._renew(pf, step)
+
+    def _renew(self, pf: VirtualPf, step: CleanVf | BringHome) -> None:
+        """Recreate a VF, with the settings that it has; its rates are not its own, and stay."""
+        state = state_of(self._named(pf.port_name(step.vf.index)))
+        revive_vf(pf, step.vf.index, self._rtnl, step.home)
+        config = VfConfig(
+            index=step.vf.index,
+            mac=pf.mac_of(step.vf.index, state),
+            vlan=Vlan(state.vlan) if pf.vlans else None,
+            trust=state.trust,
+            spoof_check=state.spoof_check,
+            link_state=state.link_state,
+        )
+        self._configure_vfs(ConfigureVfs(pf=pf.pci, configs=(config,), previous=(config,)))
+
     # What is there
 
     def _vfs_in(self, namespace: int, rtnl: Rtnl) -> dict[PciAddress, Link]:
@@ -342,34 +381,55 @@ class Moves:
                 port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
             )
 
-    def bring_home(self, pf: VirtualPf, step: BringHome) -> None:
-        """Move a VF back to the host's namespace and restore it, unless it serves another namespace."""
+    def bring_home(self, pf: VirtualPf, step: BringHome) -> bool:
+        """Move a VF back to the host's namespace and restore it, unless it serves another namespace.
+
+        Returns whether its netdev is home, and the same as before.
+        """
         port = self._rtnl.link(pf.port_name(step.vf.index))
         if port is None:
             self._revive(pf, step)
-            return
+            return False
         if port.peer_elsewhere is None:
             self._restore(port, step.home)
-            return
+            return True
         holder = state_of(port).owner_inode
         is_holder = holder == step.netns.inode
         if holder and not is_holder:
-            return
+            return False
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is not None and port.peer_elsewhere == self._rtnl.number_of(namespace):
                 self._fetch(port, step, namespace)
                 self._restore(self._port(pf, step.vf.index), step.home)
-            elif is_holder:
+                return True
+            if is_holder:
                 # Its namespace has ended, or the pod moved it to another one.
                 self._revive(pf, step)
+        return False
+
+    def has_links_above(self, pf: VirtualPf, step: BringHome) -> bool:
+        """Report whether the step's namespace has links on a VF's netdev, which is home; they would stay."""
+        with self._namespaces.opened(step.netns) as namespace:
+            if namespace is None:
+                return False
+            with Rtnl(namespace) as pod_rtnl:
+                return bool(pod_rtnl.above(self._port(pf, step.vf.index).peer, self._host))
+
+    def is_at_home(self, pf: VirtualPf, vf: VfRef) -> bool:
+        """Report whether a VF's netdev is in the host's namespace."""
+        return self._port(pf, vf.index).peer_elsewhere is None
+
+    def at_home(self, pf: VirtualPf, vf: VfRef) -> Link:
+        """Return a VF's netdev; KernelError when it is not in the host's namespace."""
+        port = self._port(pf, vf.index)
+        if port.peer_elsewhere is not None:
+            msg = f"VF {vf.index} of PF {vf.pf}: its netdev is not in the host's namespace"
+            raise KernelError(msg)
+        return self._other_end(port)
 
     def reset(self, pf: VirtualPf, vf: VfRef) -> None:
         """Take a VF in the host's namespace down and delete its addresses; else KernelError."""
-        port = self._port(pf, vf.index)
-        if port.peer_elsewhere is not None:
-            msg = f"VF {vf.index} of PF {vf.pf}: not in the host's namespace, so it is not reset"
-            raise KernelError(msg)
-        found = self._other_end(port)
+        found = self.at_home(pf, vf)
         make_bare(found, self._rtnl, f"{found.name}: reset")
 
     def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:

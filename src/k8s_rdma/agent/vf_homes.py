@@ -1,0 +1,69 @@
+"""Attributes of VFs at home: recorded in receipts, and compared with those of VFs that returned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from k8s_rdma.core.netdev_attributes import Attributes, without_programs
+from k8s_rdma.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.kernel import Kernel
+    from k8s_rdma.core.ledger import AllocatedInterface, Attachment
+    from k8s_rdma.core.step import VfRef
+
+
+class KnownHomes:
+    """The attributes of VFs at home, as this process saw them last; used on the worker's thread.
+
+    failures: of attachments whose VFs are not home or not as before, one sentence each. They are read from
+        other threads, and replaced by each change.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        """Know no VF yet."""
+        self._kernel = kernel
+        self._attributes: dict[VfRef, Attributes] = {}
+        self.failures: Mapping[Attachment, str] = {}
+
+    def noted(self, interfaces: Sequence[AllocatedInterface]) -> tuple[AllocatedInterface, ...]:
+        """Return interfaces with the attributes of their VFs' homes.
+
+        A VF has those with which it returned, so that what changed since ends before it is given
+        (`core.step.CleanVf`); the first time, those that it has, without BPF programs. They stay unknown if
+        it cannot be read.
+        """
+        found = []
+        for interface in interfaces:
+            home = replace(interface.home, attributes=self._attributes_of(interface.vf))
+            found.append(replace(interface, home=home))
+        return tuple(found)
+
+    def returned(self, attachment: Attachment, interfaces: Iterable[AllocatedInterface]) -> None:
+        """Record the attributes of VFs that have returned."""
+        self.forget_failure(attachment)
+        for interface in interfaces:
+            self._attributes.pop(interface.vf, None)
+            if interface.is_netdev:
+                self._attributes_of(interface.vf)
+
+    def failed(self, attachment: Attachment, error: KernelError) -> None:
+        """Record that VFs of an attachment did not return as they were."""
+        why = f"VFs of a pod that ended are not free: {error.details or error.message}"
+        self.failures = {**self.failures, attachment: why}
+
+    def forget_failure(self, attachment: Attachment) -> None:
+        """Forget the failure of an attachment, if it has any."""
+        if attachment in self.failures:
+            self.failures = {key: why for key, why in self.failures.items() if key != attachment}
+
+    def _attributes_of(self, vf: VfRef) -> Attributes | None:
+        if vf not in self._attributes:
+            try:
+                self._attributes[vf] = without_programs(self._kernel.attributes(vf))
+            except KernelError:
+                return None
+        return self._attributes[vf]

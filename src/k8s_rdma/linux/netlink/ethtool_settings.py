@@ -1,0 +1,145 @@
+"""Settings of a netdev's driver, by the ethtool family of generic netlink and the ioctls that it lacks.
+
+Values are digests of the kernel's answers: what counts is whether they changed. Left out are parts that
+follow the link, such as the FEC mode in use.
+
+Source: Linux `include/uapi/linux/{ethtool,ethtool_netlink,net_tstamp}.h`, `net/ethtool/netlink.c`,
+`net/ethtool/ioctl.c`, 6.18.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from k8s_rdma.linux.netlink.link_attributes import digest
+from k8s_rdma.linux.netlink.socket import (
+    GENERIC,
+    NetlinkError,
+    NetlinkSocket,
+    SocketClient,
+    attribute,
+    attributes,
+    connect,
+    each_attribute,
+    nested,
+    number,
+    text,
+    u32,
+)
+from k8s_rdma.linux.sysfs import error_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_CONTROLLER, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
+_HEADER = struct.Struct("=BBxx")
+_REQUEST_HEADER, _DEV_INDEX, _HEADER_FLAGS, _COMPACT_BITSETS = 1, 1, 3, 1
+_FEATURES_GET, _FEATURES_SET = 11, 12
+_WANTED = 3
+_BITSET_SIZE, _BITSET_VALUE, _BITSET_MASK = 2, 4, 5
+
+_MESSAGES: Mapping[str, tuple[int, frozenset[int]]] = {
+    "message level": (7, frozenset()),
+    "wake-on-LAN": (9, frozenset()),
+    "private flags": (13, frozenset()),
+    "ring sizes": (15, frozenset()),
+    "channels": (17, frozenset()),
+    "interrupt coalescing": (19, frozenset()),
+    "pause frames": (21, frozenset({2, 3, 4})),
+    "energy-efficient Ethernet": (23, frozenset({2, 5, 6, 7})),
+    "FEC": (29, frozenset({2, 3})),
+    "module power": (34, frozenset({2})),
+    "receive side scaling": (38, frozenset()),
+    "time stamping": (46, frozenset()),
+}
+"""Messages that read settings, and the attributes that count; no attributes mean all."""
+
+FEATURES = "features"
+
+
+class EthtoolSettings(SocketClient[NetlinkSocket]):
+    """Settings of netdevs of the calling thread's network namespace. Failures are `NetlinkError`s."""
+
+    def __init__(self, socket: NetlinkSocket | None = None) -> None:
+        """Use this socket, or a new one."""
+        self.socket = socket or NetlinkSocket(connect(GENERIC))
+        self._family: int | None = None
+
+    def read(self, index: int) -> dict[str, str]:
+        """Return the settings that the driver has; one that it refuses to tell is the error's name."""
+        family = self._find_family()
+        if family is None:
+            return {}
+        found = {
+            name: self._read(family, command, index, partial(_digest, counted))
+            for name, (command, counted) in _MESSAGES.items()
+        }
+        found[FEATURES] = self._read(family, _FEATURES_GET, index, lambda body: _wanted_features(body).hex())
+        return {name: value for name, value in found.items() if value is not None}
+
+    def want_features(self, index: int, features: str, operation: str) -> None:
+        """Have the driver use the features that `read` returned."""
+        family, value = self._find_family(), bytes.fromhex(features)
+        if family is None:
+            return
+        now = _wanted_features(self._get(family, _FEATURES_GET, index))
+        changed = bytes(byte ^ expected for byte, expected in zip(now, value, strict=False))
+        if not any(changed):
+            return
+        bitset = (
+            u32(_BITSET_SIZE, 8 * len(changed)),
+            attribute(_BITSET_VALUE, value[: len(changed)]),
+            attribute(_BITSET_MASK, changed),
+        )
+        body = _HEADER.pack(_FEATURES_SET, 1) + _device(index) + nested(_WANTED, *bitset)
+        self.socket.request(family, body, operation)
+
+    def _read(self, family: int, command: int, index: int, shown: Callable[[bytes], str]) -> str | None:
+        try:
+            return shown(self._get(family, command, index))
+        except NetlinkError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return None
+            if error.errno == errno.ENODEV:
+                raise
+            return error_name(error.errno)
+
+    def _get(self, family: int, command: int, index: int) -> bytes:
+        body = _HEADER.pack(command, 1) + _device(index)
+        return self.socket.get(family, body, f"driver of link #{index}")
+
+    def _find_family(self) -> int | None:
+        """Return the family's number; None before Linux 5.6, which has none."""
+        if self._family is None:
+            body = _HEADER.pack(_GETFAMILY, 1) + text(_FAMILY_NAME, "ethtool")
+            try:
+                answer = self.socket.get(_CONTROLLER, body, "ethtool family")
+            except NetlinkError as error:
+                if error.errno == errno.ENOENT:
+                    return None
+                raise
+            self._family = number(attributes(answer, _HEADER.size)[_FAMILY_ID])
+        return self._family
+
+
+def _device(index: int) -> bytes:
+    return nested(_REQUEST_HEADER, u32(_DEV_INDEX, index), u32(_HEADER_FLAGS, _COMPACT_BITSETS))
+
+
+def _digest(counted: frozenset[int], body: bytes) -> str:
+    """Return the digest of an answer's attributes except its header."""
+    found = each_attribute(body, _HEADER.size)
+    return digest(
+        b"".join(
+            attribute(kind, value)
+            for kind, value in found
+            if kind != _REQUEST_HEADER and (not counted or kind in counted)
+        )
+    )
+
+
+def _wanted_features(body: bytes) -> bytes:
+    return attributes(attributes(body, _HEADER.size).get(_WANTED, b"")).get(_BITSET_VALUE, b"")

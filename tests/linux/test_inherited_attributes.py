@@ -1,0 +1,131 @@
+"""Attributes of a netdev that move along, read and restored in a namespace of the test's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+import bpf_programs
+import driver_settings
+from contract.linux_lab import needs_namespaces
+from k8s_rdma.core.netdev_attributes import TCX_INGRESS, XDP, differences, programs
+from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import named, of_kind
+from k8s_rdma.linux.sysfs import Sysfs
+from k8s_rdma.linux.vf.attributes import NetdevAttributes
+
+pytestmark = needs_namespaces
+
+
+@pytest.fixture
+def netdev(rtnl):
+    rtnl.create("create", named("vf4"), of_kind("veth"))
+    return rtnl.link("vf4")
+
+
+@pytest.fixture
+def read(rtnl, netdev):
+    with NetdevAttributes(rtnl) as attributes:
+        yield lambda: attributes.read(netdev)
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("txqueuelen 77", "txqueuelen"),
+        ("group 7", "group"),
+        ("alias mine", "alias"),
+        ("gso_max_size 4000", "gso_max_size"),
+        ("gso_max_segs 9", "gso_max_segs"),
+        ("gro_max_size 5000", "gro_max_size"),
+        ("broadcast ff:ff:ff:ff:ff:fe", "broadcast address"),
+        ("multicast off", "flags"),
+        ("arp off", "flags"),
+        ("promisc on", "flags"),
+        ("allmulticast on", "flags"),
+        ("mode dormant", "link mode"),
+    ],
+)
+def test_attribute_of_the_link_is_read_and_restored(rtnl, netdev, read, setting, name):
+    home = read()
+    subprocess.run(["ip", "link", "set", "vf4", *setting.split()], check=True)
+    assert name in {found for found, value in read() if dict(home)[found] != value}
+    with NetdevAttributes(rtnl) as attributes:
+        attributes.restore(netdev, home, "restore")
+    assert bool(differences(home, read())) == (name == "link mode")
+
+
+def test_features_are_read_and_restored_and_sizes_that_the_driver_chose_stay(rtnl, netdev, read):
+    home = read()
+    driver_settings.turn_features_off("vf4")
+    assert driver_settings.change_sizes("vf4")
+    names = {name for name, value in read() if dict(home)[name] != value}
+    assert names == {"features", "channels"}
+    with NetdevAttributes(rtnl) as attributes:
+        attributes.restore(netdev, home, "restore")
+    [remaining] = differences(home, read())
+    assert remaining.startswith("its channels is ")
+
+
+@pytest.mark.parametrize("flags", [0, bpf_programs.GENERIC], ids=["driver", "generic"])
+@pytest.mark.parametrize("by_link", [False, True])
+def test_xdp_program_is_read_and_detached_unless_a_bpf_link_holds_it(rtnl, netdev, read, by_link, flags):
+    home = read()
+    program = bpf_programs.load(bpf_programs.returning(bpf_programs.XDP_PASS))
+    link = None
+    if by_link:
+        link = bpf_programs.link_xdp("vf4", program, flags)
+    else:
+        bpf_programs.attach_xdp("vf4", program, flags)
+    os.close(program)
+    assert dict(read())[XDP].endswith("(generic)" if flags else "(driver)")
+    assert len(programs(read())) == 1
+    with NetdevAttributes(rtnl) as attributes:
+        attributes.restore(netdev, home, "restore")
+    assert bool(differences(home, read())) == by_link
+    if link is not None:
+        os.close(link)
+    assert read() == home
+
+
+def test_tcx_program_is_read_and_stays(rtnl, netdev, read):
+    home = read()
+    bpf_programs.attach_tcx("vf4")
+    assert dict(read())[TCX_INGRESS] == "1"
+    with NetdevAttributes(rtnl) as attributes:
+        attributes.restore(netdev, home, "restore")
+    assert differences(home, read()) == ("its tcx ingress is 1, at home none",)
+
+
+def test_attributes_in_sysfs_are_those_of_queues_and_polling(rtnl, tmp_path):
+    """A copy of the files: the mounted ones show another namespace."""
+    queues = tmp_path / "class/net/lo/queues"
+    for path, value in {
+        "rx-0/rps_cpus": "0",
+        "rx-0/rps_flow_cnt": "0",
+        "tx-0/tx_maxrate": "0",
+        "tx-0/xps_cpus": "3",
+    }.items():
+        (queues / path).parent.mkdir(parents=True, exist_ok=True)
+        (queues / path).write_text(f"{value}\n")
+    for name in ("threaded", "gro_flush_timeout", "napi_defer_hard_irqs"):
+        (queues.parent / name).write_text("0\n")
+    with NetdevAttributes(rtnl, Sysfs(tmp_path)) as attributes:
+        link = rtnl.link("lo")
+        home = dict(attributes.read(link))
+        assert {"threaded", "gro_flush_timeout", "napi_defer_hard_irqs"} <= home.keys()
+        for path in ("rx-0/rps_cpus", "tx-0/tx_maxrate"):
+            (queues / path).write_text("1\n")
+            now = dict(attributes.read(link))
+            assert now["steering of queues"] != home["steering of queues"]
+            home = now
+        (queues / "tx-0/xps_cpus").write_text("1\n")  # drivers set it when the netdev goes up
+        assert dict(attributes.read(link)) == home
+
+
+def test_attributes_of_a_netdev_that_is_gone_are_an_error(rtnl, netdev, read):
+    rtnl.delete(netdev.index, "delete")
+    with pytest.raises(KernelError, match="vf4"):
+        read()
