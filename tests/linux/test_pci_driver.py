@@ -90,6 +90,28 @@ def test_driver_that_takes_nothing_without_an_error_is_one(machine: SriovMachine
         PciDriver(Deaf(machine), VF).bind("igbvf")
 
 
+def test_bound_anew_is_the_same_driver_although_vfs_get_none_by_themselves(
+    machine: SriovMachine, driver: PciDriver
+) -> None:
+    machine.write(f"bus/pci/devices/{CARD.pci}/sriov_drivers_autoprobe", "0")
+    before = machine.cards[CARD.pci].vfs[0].netdev_index
+    driver.bind_anew()
+    assert (driver.name(), driver.override()) == ("igbvf", "")
+    assert machine.cards[CARD.pci].vfs[0].netdev_index != before
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+def test_binding_anew_that_was_interrupted_is_completed_and_no_other_state_is_changed(
+    machine: SriovMachine, driver: PciDriver, crashed: bool
+) -> None:
+    driver.let("igbvf" if crashed else "vfio-pci")
+    driver.unbind()
+    for _ in range(2):
+        driver.end_bind_anew()
+    expected = ("igbvf", "") if crashed else (None, "vfio-pci")
+    assert (driver.name(), driver.override()) == expected
+
+
 def test_bound_anew_is_another_netdev(machine: SriovMachine, driver: PciDriver) -> None:
     before = machine.cards[CARD.pci].vfs[0].netdev_index
     driver.bind_anew()

@@ -73,15 +73,20 @@ class VfHomes:
             why = why or ["its attributes at home were not noted"]
         elif not why and self.attributes(step.vf) != home:
             self._attributes.restore(link, home, operation)
-            name = dict(home).get(RDMA_DEVICE, "")
-            self._rdma.restore_name(self._places.function(step.vf).pci, name, operation)
+            self._restore_rdma_name(step)
             why = differences(home, self.attributes(step.vf))
         if why:
             self._renew(step, why, mac=step.mac)
             self._new[step.vf] = self._link(step.vf).index
 
+    def _restore_rdma_name(self, step: CleanVf | BringHome) -> None:
+        name = dict(step.home.attributes or ()).get(RDMA_DEVICE, "")
+        operation = f"{describe(step.vf)}: RDMA device as at home"
+        self._rdma.restore_name(self._places.function(step.vf).pci, name, operation)
+
     def _renew(self, step: CleanVf | BringHome, why: Sequence[str], *, mac: str | None) -> None:
         self._binding.renew(step.vf, step.home, "; ".join(why), mac=mac)
+        self._restore_rdma_name(step)
         remaining = programs(self.attributes(step.vf))
         if remaining:
             msg = f"{describe(step.vf)}: bound anew, and {', '.join(remaining)}"
