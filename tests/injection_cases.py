@@ -100,11 +100,6 @@ CASES = (
         scheduler="",
         slots=("main",),
     ),
-    Case(
-        name="the host's network, where there are no interfaces",
-        annotations=ASKS,
-        spec={"hostNetwork": True, "containers": [container("main")]},
-    ),
     Case(name="the first of two containers", annotations=ASKS, spec=TWO, slots=("trainer",)),
     Case(
         name="another container",
@@ -241,6 +236,14 @@ CASES = (
         annotations={**ASKS, "k8s-rdma.io/nccl": "required", "k8s-rdma.io/containers": ""},
     ),
 )
+
+HOST_NETWORK = Case(
+    name="the host's network",
+    annotations=ASKS,
+    spec={"hostNetwork": True, "containers": [container("main")]},
+)
+NO_INTERFACES = "spec.hostNetwork: a pod in its node's network gets no interfaces"
+"""The sentence that refuses it."""
 
 REFUSED: tuple[tuple[str, dict[str, str], str], ...] = (
     (

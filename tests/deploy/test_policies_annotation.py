@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from admission import made_from, policy
 from asked_annotations import ANNOTATIONS, BAD, GOOD, POLICIES
-from injection_cases import CASES, REFUSED, SIDECAR, Case
+from injection_cases import CASES, HOST_NETWORK, NO_INTERFACES, REFUSED, SIDECAR, Case
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import ANNOTATION, MEMLOCK_ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION
@@ -66,6 +66,13 @@ def test_policy_refuses_a_policy_that_there_is_not(word: str, good: bool):
     assert agreeing(told, of_extender("[{}]", word))
     assert of_policy("[]", word) == "", "not looked at where nothing is asked for"
     assert of_policy("[{}]", f"{word}é") == of_policy("[{}]", f"é{word}") == "", "left to the extender"
+
+
+@pytest.mark.parametrize("template", [HOST_NETWORK.pod(), *made_from(HOST_NETWORK.pod())])
+def test_policy_refuses_interfaces_in_the_network_of_the_node(template: dict[str, Any]):
+    assert policy("annotation").refusals(template) == [f"{MALFORMED_ANNOTATION} ({NO_INTERFACES})"]
+    nothing = json.loads(json.dumps(template).replace("rdma_interfaces_required", "other"))
+    assert policy("annotation").refusals(nothing) == []
 
 
 MEMLOCKS = {

@@ -304,6 +304,7 @@ CASES: dict[str, list[Finding]] = {
     "pods-not-allowed": pod(
         not_allowed="namespace default may not have trust true (interface 0): no policy is for it"
     ),
+    "pods-host-network": pod(host_network=True),
     "pods-policies-unusable": run(
         check_pods, PodFacts(pods=(POD,), policies_failure="policies[0].namespaces: is empty")
     ),

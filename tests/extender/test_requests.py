@@ -201,3 +201,15 @@ def test_limit_that_is_no_quantity_is_refused():
     containers = [{"resources": {"limits": {"tencent.com/rdma": "many"}}}]
     with pytest.raises(MalformedError, match="limits of a container"):
         PodRequestCache().parse(pod("p", wants(1), containers=containers))
+
+
+def test_pod_in_its_nodes_network_is_refused_by_filter_and_by_bind():
+    requests = PodRequestCache()
+    sentence = "^spec.hostNetwork: a pod in its node's network gets no interfaces$"
+    with pytest.raises(MalformedError, match=sentence):
+        requests.put(pod("p", {ANNOTATION: "[{}]"}, hostNetwork=True), 0.0)
+    assert requests.get(PodUid("p")) is None
+    with pytest.raises(MalformedError, match=sentence):
+        requests.read_unbound(msgspec.structs.replace(seen("p", {ANNOTATION: "[{}]"}), host_network=True))
+    assert not requests.put(pod("q", {}, hostNetwork=True), 0.0).request
+    assert requests.put(pod("q", {ANNOTATION: "[{}]"}, hostNetwork=False), 0.0).request

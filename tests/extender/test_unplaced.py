@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
@@ -71,6 +73,14 @@ def test_bound_pod_without_a_placement_holds_what_it_asks_for_as_it_is_seen():
     w.unplaced.on_bound(pod("p", 4_000), W1)
     w.unplaced.on_bound(pod("q", 9_000), W1)
     assert (w.holds("p"), w.holds("q")) == ([(PF1, 4_000)], [(PF0, 9_000)])
+
+
+def test_bound_pod_in_its_nodes_network_holds_nothing():
+    w = Followed()
+    w.told()
+    w.unplaced.on_bound(replace(pod("p", 4_000), host_network=True), W1)
+    assert w.holds("p") is None
+    assert w.used() == 0
 
 
 def test_pods_seen_before_their_node_are_placed_with_its_first_report_in_their_order():

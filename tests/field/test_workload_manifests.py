@@ -327,6 +327,20 @@ NAMED: tuple[tuple[str, Json, str], ...] = (
         "Job: spec.tasks[0].replicas: is no whole number",
     ),
     (
+        "pods in the network of their node",
+        thing(
+            "apps/v1",
+            "Deployment",
+            {"template": {**POD, "spec": {"hostNetwork": True, "containers": CONTAINERS}}},
+        ),
+        "Deployment: spec.hostNetwork: a pod in its node's network gets no interfaces",
+    ),
+    (
+        "pods that name their node",
+        thing("batch/v1", "Job", {"template": {**POD, "spec": {"nodeName": "w1", "containers": CONTAINERS}}}),
+        "Job: spec.nodeName: a pod that names its node is not placed; use nodeSelector",
+    ),
+    (
         "no object in a list",
         {"apiVersion": "v1", "kind": "List", "items": [{"kind": "List", "items": [3]}]},
         "List.items[0].items[0]: wanted a Kubernetes object",

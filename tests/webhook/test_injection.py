@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from injection_cases import CASES, MOUNT, REFUSED, SCHEDULER, SIDECAR, SLOT, Case
+from injection_cases import (
+    CASES,
+    HOST_NETWORK,
+    MOUNT,
+    NO_INTERFACES,
+    REFUSED,
+    SCHEDULER,
+    SIDECAR,
+    SLOT,
+    Case,
+)
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch
 
@@ -65,6 +75,12 @@ def test_annotation_that_names_nothing_is_refused(annotations: dict[str, str], m
     assert (refused.value.message, refused.value.reason) == (message, Reason.MALFORMED_ANNOTATION)
     del pod["metadata"]["annotations"]["rdma_interfaces_required"]
     assert injected(pod) == pod, "a pod without interfaces"
+
+
+def test_pod_in_its_nodes_network_is_refused():
+    with pytest.raises(MalformedError) as refused:
+        INJECTION.patch(decode_review(review(HOST_NETWORK.pod())).object)
+    assert refused.value.message == NO_INTERFACES
 
 
 def test_pod_without_containers_is_left_for_the_api_server_to_refuse():

@@ -45,6 +45,7 @@ from k8s_rdma.wire.annotation import (
     requests_interfaces,
     with_gpus,
 )
+from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, require_room
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.pod_spec import requested
@@ -384,6 +385,7 @@ def _requested_rates(pod: PodView) -> tuple[int, ...]:
     as every agent refuses it.
     """
     try:
+        require_own_network(pod.host_network)
         interfaces = read_pod(pod.annotations, strict=False).request.interfaces
     except MalformedError:
         interfaces = ()
@@ -511,7 +513,9 @@ class PodRequestCache:
 
         It is read once while it stays the same: a long one takes 0.05 s, and comes with every try.
         """
-        return self._read(pod, pod.annotations, lambda: pod.devices)
+        request = self._read(pod, pod.annotations, lambda: pod.devices)
+        require_own_network(pod.host_network and bool(request))
+        return request
 
     def read_unbound(self, pod: PodView) -> Request:
         """Read the request of a pod to be bound; MalformedError also when its placement has no room."""
@@ -550,6 +554,7 @@ class PodRequestCache:
     def parse(self, pod: Pod) -> PendingPod:
         """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
         request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
+        require_own_network(pod.spec.host_network and bool(request))
         self._require_room(annotation_bytes(pod.annotations), request)
         if self._vf_resource is not None:
             _check_count(request, pod.annotations, _counted(pod, self._vf_resource), self._vf_resource)

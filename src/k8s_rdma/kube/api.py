@@ -53,7 +53,8 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         things of its node as well, or has no annotation of this system. devices: the number of devices of
         each extended resource that its containers get. annotation_bytes: of all annotations, also those of
         others; 0 for a bound pod, and without an annotation of this system. gang: that it belongs to. claims:
-        names of its ResourceClaims, also of generated ones, as for extended resources.
+        names of its ResourceClaims, also of generated ones, as for extended resources. host_network: whether
+        it is in its node's network, and so without interfaces.
     """
 
     namespace: str
@@ -73,6 +74,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     annotation_bytes: int = 0
     gang: Gang | None = None
     claims: tuple[str, ...] = ()
+    host_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations and not bound else 0,
             gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
             claims=_claims(self.spec, status),
+            host_network=self.spec.host_network is True,
         )
 
 

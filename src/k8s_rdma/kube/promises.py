@@ -31,14 +31,14 @@ def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePol
 
 
 def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
-    """Read what a bound pod's placement annotation promises; None when it has none.
+    """Read what a bound pod's placement annotation promises; None without one, and in the node's network.
 
     MalformedError when it has one that does not count. Without keys anybody may have written it, so it counts
     only if it gives what the pod asks for, and no more than its namespace may have: then it says no more than
     where. The request is read only then: every change of a pod comes by here, and a long one takes 0.1 s.
     """
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
-    if not text or pod.node is None:
+    if not text or pod.node is None or pod.host_network:
         return None
     promise = decode_own(text, uid=pod.uid, node=pod.node, keys=keys)
     if keys is not None:
@@ -52,7 +52,11 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
 def unverified_promise(pod: PodView) -> Promise | None:
     """Read a promise as `read_promise`, without its signature: for readers without the keys."""
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
-    return decode_own(text, uid=pod.uid, node=pod.node, keys=None) if text and pod.node else None
+    return (
+        decode_own(text, uid=pod.uid, node=pod.node, keys=None)
+        if text and pod.node and not pod.host_network
+        else None
+    )
 
 
 def _require_given(pod: PodView, placement: Placement) -> None:

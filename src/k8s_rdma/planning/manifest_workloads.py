@@ -14,6 +14,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.planned_cluster import PriorityClasses, Workload, request_of, tolerations_of
 from k8s_rdma.planning.snapshot import NodeDemand, PreemptionPolicy, PriorityClass
 from k8s_rdma.wire.annotation import ANNOTATION, requests_interfaces
+from k8s_rdma.wire.annotation_values import refuse, require_own_network
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
+    node_name: str | None = None
     priority: int | None = None
     priority_class_name: str | None = None
     scheduling_group: SchedulingGroup | None = None
@@ -114,7 +116,10 @@ def _workload(
         demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
         devices = devices_of(spec)
         priority_class = _priority_class(spec.priority_class_name, classes)
-    except ValueError as error:
+        require_own_network(spec.host_network)
+        if spec.node_name:
+            refuse("spec.nodeName", "a pod that names its node is not placed; use nodeSelector")
+    except (ValueError, MalformedError) as error:
         raise MalformedError(f"manifest: {kind}: {error}") from error
     namespace = meta.namespace or "default"
     gang = gang_of(namespace, spec.scheduling_group, labels)

@@ -35,6 +35,7 @@ from k8s_rdma.kube.objects import PodObject
 from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
+from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
@@ -495,6 +496,11 @@ def _pod(
     pod = found.view()
     own = {key: text for key, text in pod.annotations.items() if key != PLACEMENT_ANNOTATION}
     if pod.finished or not (requests_interfaces(own) or PLACEMENT_ANNOTATION in pod.annotations):
+        return None
+    try:
+        require_own_network(pod.host_network)
+    except MalformedError as error:
+        unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}")
         return None
     annotations = {key: text for key, text in own.items() if key in REQUEST_ANNOTATIONS}
     try:

@@ -23,6 +23,7 @@ from k8s_rdma.wire.annotation import (
     DEFAULT_CONTAINER_ANNOTATION,
     NCCL_ANNOTATION,
 )
+from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.json import Buffer, decode, shown
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class Injection:
         if not _requests_interfaces(annotations) or pod.spec.node_name:
             return []
         _require_few(pod.spec)
+        require_own_network(pod.spec.host_network)
         patch = []
         if self.scheduler_name and (pod.spec.scheduler_name or _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
             patch.append(Operation("/spec/schedulerName", self.scheduler_name))
@@ -176,7 +178,7 @@ class Injection:
 
     def _slot_containers(self, pod: Pod) -> set[str]:
         named = _named(pod)
-        if not self.slot or pod.spec.host_network:
+        if not self.slot:
             return set()
         with_devices = {container.name for _, container in _containers(pod) if self._has_devices(container)}
         if named is None:

@@ -51,6 +51,16 @@ def refuse(path: str, why: str) -> NoReturn:
     raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
 
 
+def require_own_network(host_network: bool | None) -> None:
+    """Require a network of its own of a pod with interfaces, by annotation or by claim.
+
+    The container runtime calls no plugin for a pod in its node's network (`hostNetwork`). MalformedError as
+    `refuse`.
+    """
+    if host_network:
+        refuse("spec.hostNetwork", "a pod in its node's network gets no interfaces")
+
+
 def _refuse_constant(text: str) -> NoReturn:
     msg = f"{text} is no JSON number"
     raise ValueError(msg)

@@ -125,6 +125,7 @@ class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     volumes: list[dict[str, str | _Something]] | None = None
     affinity: _Something | None = None
     topology_spread_constraints: list[_Something] | None = None
+    host_network: bool | None = None
 
     @property
     def depends_on_neighbours(self) -> bool:

@@ -22,6 +22,7 @@ UNPLACED = PODS.warning("unplaced")
 OTHER_SCHEDULER = PODS.error("other-scheduler")
 OTHER_KEY = PODS.error("other-key")
 WITHOUT_INTERFACES = PODS.error("without-interfaces")
+HOST_NETWORK = PODS.error("host-network")
 NOT_ALLOWED = PODS.warning("not-allowed")
 POLICIES_UNUSABLE = PODS.error("policies-unusable")
 
@@ -40,6 +41,7 @@ class PodFact:
     """A pod that asks for interfaces and has not finished. node: empty while it is unbound.
 
     placed: whether it has a placement. running: whether its containers were started.
+    host_network: whether it is in its node's network.
     holds_interfaces: whether its node reports its interfaces; None while that is unknown.
     scheduler: the name in its specification. key: the one that its placement names (`key_named_in`).
     not_allowed: a sentence on what its namespace's policy refuses now.
@@ -51,6 +53,7 @@ class PodFact:
     node: str
     placed: bool
     running: bool
+    host_network: bool = False
     holds_interfaces: bool | None = None
     scheduler: str = "default-scheduler"
     key: str = ""
@@ -104,7 +107,8 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         )
     unasking = facts.profiles_without_extender()
     refused = [_not_allowed(pod) for pod in facts.pods if pod.not_allowed]
-    allowed = [pod for pod in facts.pods if not pod.not_allowed]
+    refused += [_in_host_network(pod) for pod in facts.pods if pod.host_network]
+    allowed = [pod for pod in facts.pods if not (pod.not_allowed or pod.host_network)]
     found = [finding for pod in allowed for finding in _check_pod(pod, unasking.get(pod.scheduler), facts)]
     found += refused
     yield from sorted(found, key=lambda finding: -finding.severity.rank)[:_SHOWN]
@@ -195,6 +199,17 @@ def _without_interfaces(pod: PodFact) -> Finding:
         source=f"rdmanode {pod.node}, allocations",
         expected="the interfaces that it requests",
         fix=f"k8s-rdma doctor node on {pod.node}, then recreate the pod",
+    )
+
+
+def _in_host_network(pod: PodFact) -> Finding:
+    state = f"runs on {pod.node} without interfaces" if pod.running else "cannot have interfaces"
+    return HOST_NETWORK(
+        f"{state}: hostNetwork is true",
+        about=pod.name,
+        source="spec.hostNetwork",
+        expected="a network of its own",
+        fix="leave hostNetwork out of the pod template, or the annotation",
     )
 
 

@@ -324,6 +324,7 @@ def _fact(pod: dict[str, Any]) -> PodFact:
         node=str(pod["spec"].get("nodeName") or ""),
         placed=placement is not None,
         running=pod.get("status", {}).get("phase") == "Running",
+        host_network=pod["spec"].get("hostNetwork") is True,
         scheduler=str(pod["spec"].get("schedulerName") or DEFAULT_NAME),
         key=key_named_in(placement or ""),
     )
