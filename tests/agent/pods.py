@@ -63,6 +63,7 @@ class KnowingCluster:
         self.asked: list[Pod] = []
         self.given: list[Receipt] = []
         self.moved: list[str] = []
+        self.ignored: list[str] = []
         self.errors: list[K8sRdmaError] = []
         self.caps: list[tuple[str, bool]] = []
         self.rates: list[tuple[str, bool]] = []
@@ -95,6 +96,9 @@ class KnowingCluster:
 
     def attached(self, receipt: Receipt, results: object) -> None:
         self.given.append(receipt)
+
+    def annotation_ignored(self, pod: Pod, why: str) -> None:
+        self.ignored.append(why)
 
     def placed_anew(self, pod: Pod, why: str) -> None:
         self.moved.append(why)

@@ -144,9 +144,16 @@ async def test_another_cause_is_another_event_and_its_message_fits(tmp_path):
         w.cluster.refused(pod, FULL)
         w.cluster.refused(pod, K8sRdmaError("ä" * 2000, reason=Reason.MALFORMED_ANNOTATION))
         w.cluster.placed_anew(pod, "PF a had no room")
-        await w.until(lambda: len(w.events()) == 3)
+        w.cluster.annotation_ignored(pod, "k8s-rdma.io/polcy: unknown annotation")
+        await w.until(lambda: len(w.events()) == 4)
         told = {each["reason"]: each for each in w.events()}
-        assert set(told) == {"RdmaInsufficient", "RdmaMalformedAnnotation", "RdmaPlacedAnew"}
+        assert set(told) == {
+            "RdmaInsufficient",
+            "RdmaMalformedAnnotation",
+            "RdmaPlacedAnew",
+            "RdmaUnknownAnnotation",
+        }
+        assert told["RdmaUnknownAnnotation"]["type"] == "Warning"
         assert told["RdmaPlacedAnew"]["type"] == "Normal"
         long = told["RdmaMalformedAnnotation"]["message"]
         assert MAX_MESSAGE_BYTES - 3 <= len(long.encode()) <= MAX_MESSAGE_BYTES

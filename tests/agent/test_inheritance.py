@@ -90,6 +90,8 @@ class Promising:
 
     def cap_altered(self, *_: object, **__: object) -> None: ...
 
+    def annotation_ignored(self, *_: object) -> None: ...
+
     def placed_anew(self, *_: object) -> None:
         pass
 

@@ -57,6 +57,23 @@ def test_policy_is_of_what_all_attachments_of_a_pod_give(
     assert machine.is_pristine()
 
 
+@pytest.mark.parametrize("request_key", ["rdma_interfaces_required", "k8s-rdma.io/interface"])
+def test_annotation_that_there_is_not_is_reported_with_the_nearest_one(
+    machine: Machine, request_key: str
+) -> None:
+    cluster = KnowingCluster({request_key: "[{}]", "k8s-rdma.io/polcy": "same-pf"})
+    machine.cluster = cluster
+
+    async def scenario(runtime: Runtime) -> None:
+        assert (await runtime.ask("ADD", conf("1.0.0"))).exit_status == 0
+
+    in_turn(machine, scenario)
+    [why] = cluster.ignored
+    assert "k8s-rdma.io/polcy: unknown annotation" in why
+    assert why.endswith("did you mean k8s-rdma.io/policy?")
+    assert ("did you mean k8s-rdma.io/interfaces?" in why) == (request_key == "k8s-rdma.io/interface")
+
+
 @every_version
 def test_attachments_of_a_pod_give_their_shares_and_end_one_by_one(machine: Machine, version: str) -> None:
     wanted = requests(

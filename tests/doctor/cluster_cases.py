@@ -304,6 +304,11 @@ CASES: dict[str, list[Finding]] = {
     "pods-not-allowed": pod(
         not_allowed="namespace default may not have trust true (interface 0): no policy is for it"
     ),
+    "pods-unknown-annotation": pod(
+        unknown_keys=(
+            "k8s-rdma.io/polcy: unknown annotation, which has no effect; did you mean k8s-rdma.io/policy?",
+        )
+    ),
     "pods-host-network": pod(host_network=True),
     "pods-policies-unusable": run(
         check_pods, PodFacts(pods=(POD,), policies_failure="policies[0].namespaces: is empty")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
 from k8s_rdma.doctor.collectors.cluster import asking_pods
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
@@ -82,6 +83,17 @@ def test_pods_that_the_policy_of_now_refuses_are_known_whether_bound_or_not() ->
         "team-1/p3": "",
     }
     assert not any(each.not_allowed for each in asking_pods(api, {}))
+
+
+def test_pod_that_misspells_its_annotation_is_known_and_nothing_else_is_said_of_it() -> None:
+    api = Listed(pods=3, events=1)
+    api.pods[0]["metadata"]["annotations"] = {"k8s-rdma.io/interface": "[{}]"}
+    api.pods[1]["metadata"]["annotations"] = {"other.example.org/interface": "[{}]"}
+    misspelt, asking = asking_pods(api, {})
+    assert (misspelt.name, misspelt.has_request, misspelt.events) == ("team-0/p0", False, ())
+    assert (asking.name, asking.has_request, asking.unknown_keys) == ("team-0/p2", True, ())
+    [finding, *_] = [each for each in check_pods(PodFacts(pods=(misspelt,))) if each.about]
+    assert finding.found.endswith("did you mean k8s-rdma.io/interfaces?")
 
 
 def test_pod_with_a_placement_names_its_key_also_when_it_asks_for_nothing_any_more() -> None:

@@ -78,6 +78,15 @@ async def test_pod_that_the_extender_bound_did_not_skip_it():
         assert (await explained(w, "pod=default/p")).notes == ()
 
 
+@pytest.mark.anyio
+async def test_pod_whose_annotation_is_misspelt_is_explained_with_the_nearest_one():
+    async with world("w1") as w:
+        await w.create_pod("p", annotations={"k8s-rdma.io/interface": "[{}]"})
+        found = await explained(w, "pod=default/p")
+    assert (found.state, len(found.notes)) == ("no-rdma", 1)
+    assert found.notes[0].endswith("did you mean k8s-rdma.io/interfaces?")
+
+
 # the last refusals
 
 

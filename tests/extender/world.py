@@ -78,12 +78,15 @@ class World:
         devices: Mapping[str, int] | None = None,
         gang: str | None = None,
         labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Create a pod that asks for interfaces with these rates, or has this request annotation.
 
         devices: of a device plugin's resources, all for its one container. gang: of which PodGroup it is.
         """
         meta: dict[str, Any] = {"name": name, "labels": dict(labels or {})}
+        if annotations:
+            meta["annotations"] = dict(annotations)
         if rates or annotation is not None:
             meta["annotations"] = {"rdma_interfaces_required": annotation or interfaces(*rates)}
         if policy is not None:

@@ -439,6 +439,18 @@ def test_annotation_that_a_tool_puts_on_all_objects_is_no_fault():
     )
 
 
+def test_misspelt_annotation_is_named():
+    pod = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(POD)}
+    pod["metadata"]["annotations"]["k8s-rdma.io/polcy"] = "same-pf"
+    [sentence] = read_workloads(json.dumps(pod)).warnings
+    assert sentence.startswith(
+        "Pod: k8s-rdma.io/polcy: unknown annotation, which has no effect; did you mean"
+    )
+    pod["metadata"]["annotations"] = {"k8s-rdma.io/interface": "[{}]"}
+    with pytest.raises(MalformedError, match=r"no interfaces: .*; Pod: k8s-rdma\.io/interface: unknown"):
+        read_workloads(json.dumps(pod))
+
+
 def test_pods_by_claims_are_named_as_not_placed():
     claims = {"metadata": {}, "spec": {"containers": CONTAINERS, "resourceClaims": [{"name": "rdma"}]}}
     document = thing("apps/v1", "Deployment", {"template": claims})

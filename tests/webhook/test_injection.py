@@ -22,6 +22,7 @@ from injection_cases import (
 )
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch
+from k8s_rdma.wire.annotation_keys import unknown_keys
 
 INJECTION = Injection(scheduler_name=SCHEDULER, slot=SLOT, device_resources=(MOUNT, "tencent.com/rdma"))
 
@@ -124,3 +125,15 @@ def test_pod_without_interfaces_may_have_any_number_of_containers():
     pod = many(257)
     del pod["metadata"]["annotations"]["rdma_interfaces_required"]
     assert injected(pod) == pod
+
+
+@pytest.mark.parametrize("asking", [{}, {"rdma_interfaces_required": "[{}]"}])
+def test_misspelt_annotation_is_warned_of(asking: dict[str, str]):
+    pod = Case(name="", annotations={**asking, "k8s-rdma.io/polcy": "same-pf"}).pod()
+    request = decode_review(review(pod))
+    warnings = unknown_keys(request.object.metadata.annotations or ())
+    response = json.loads(encode_patch(request.uid, INJECTION.patch(request.object), warnings))["response"]
+    assert response["allowed"]
+    assert response["warnings"] == [
+        "k8s-rdma.io/polcy: unknown annotation, which has no effect; did you mean k8s-rdma.io/policy?"
+    ]

@@ -91,9 +91,13 @@ async def test_reviews_are_answered_over_https(tmp_path: Path, issuer: Issuer):
             response = await posted(client, pod)
             assert response["allowed"] is False
             assert response["status"] == {"code": 422, "message": message}
+        misspelt = await posted(client, Case(name="", annotations={"k8s-rdma.io/interface": "[{}]"}).pod())
+        assert [warning.rpartition("; ")[2] for warning in misspelt["warnings"]] == [
+            "did you mean k8s-rdma.io/interfaces?"
+        ]
         metrics = (await client.get("/metrics")).text
         assert f'k8s_rdma_webhook_requests_total{{outcome="refused"}} {len(REFUSED)}.0' in metrics
-        unchanged = sum(case.injected() == case.pod() for case in CASES)
+        unchanged = sum(case.injected() == case.pod() for case in CASES) + 1
         assert f'k8s_rdma_webhook_requests_total{{outcome="unchanged"}} {unchanged}.0' in metrics
         assert int(status(program.process.pid)["Threads"]) <= 2
         assert resident_kib(program.process.pid) < 64 << 10

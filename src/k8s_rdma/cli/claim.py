@@ -16,6 +16,7 @@ from k8s_rdma.config.workload_kinds import Path as FieldPath
 from k8s_rdma.config.workload_kinds import dotted
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, POLICY_ANNOTATION, read_pod
+from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.claim_template import ClaimTemplates, TemplateNames, claim_templates, with_claims
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def _converted_pods(
         _warn(warning)
     several = len(found.templates) > 1
     for pod in found.templates:
+        for sentence in unknown_keys(annotations_of(pod.pod)):
+            _warn(f"{object_name(document)}: {sentence}")
         chosen = _named(document, names, pod.part if several else "")
         converted = _converted(_annotations(pod.pod, policy), chosen)
         if converted.templates:

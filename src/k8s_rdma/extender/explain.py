@@ -36,6 +36,7 @@ from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
+from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode, describe_rates_status
 from k8s_rdma.wire.placement_keys import KeySource
@@ -132,6 +133,7 @@ class PodExplainer:
             malformed=malformed,
             not_allowed=not_allowed,
             view=view,
+            notes=unknown_keys(view.annotations),
         )
 
     def _remembered(self, namespace: str, name: str, note: str) -> KnownPod | str:

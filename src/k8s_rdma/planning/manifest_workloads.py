@@ -14,6 +14,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.planned_cluster import PriorityClasses, Workload, request_of, tolerations_of
 from k8s_rdma.planning.snapshot import NodeDemand, PreemptionPolicy, PriorityClass
 from k8s_rdma.wire.annotation import ANNOTATION, requests_interfaces
+from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.annotation_values import refuse, require_own_network
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
@@ -72,6 +73,8 @@ def read_workloads(text: str, count: int | None = None, classes: PriorityClasses
             continue
         several = len(found.templates) > 1
         for template in found.templates:
+            unknown = unknown_keys(annotations_of(template.pod))
+            warnings += (f"{object_name(document)}: {sentence}" for sentence in unknown)
             if requests_interfaces(annotations_of(template.pod)):
                 part = template.part if several else ""
                 workloads.append(_workload(document, template, part, count, classes))

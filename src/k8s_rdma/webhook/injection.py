@@ -27,7 +27,7 @@ from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.json import Buffer, decode, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 API_VERSION = "admission.k8s.io/v1"
@@ -112,9 +112,11 @@ def decode_review(body: Buffer) -> Request:
     return decode(body, _reviews, "AdmissionReview").request
 
 
-def encode_patch(uid: str, patch: list[Operation]) -> bytes:
-    """The review that admits the object with a patch."""
+def encode_patch(uid: str, patch: list[Operation], warnings: Sequence[str] = ()) -> bytes:
+    """The review that admits the object with a patch, with warnings for its author."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
+    if warnings:
+        response["warnings"] = list(warnings)
     if patch:
         text = base64.b64encode(msgspec.json.encode(patch)).decode()
         response |= {"patchType": "JSONPatch", "patch": text}

@@ -35,6 +35,7 @@ from k8s_rdma.http_server.asgi import (
 from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError, return_large_buffers
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch, encode_refusal
+from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.cdi import ResourceText
 from k8s_rdma.wire.rest import Error
 
@@ -189,7 +190,8 @@ class WebhookApp:
             pod = f"{request.namespace}/{meta.name or meta.generate_name}"
             _log.warning("pod_refused", pod=pod, error=error.message)
             return encode_refusal(request.uid, error.message), "refused"
-        return encode_patch(request.uid, patch), "injected" if patch else "unchanged"
+        warnings = unknown_keys(request.object.metadata.annotations or ())
+        return encode_patch(request.uid, patch, warnings), "injected" if patch else "unchanged"
 
     def _misdirected(self, path: str, method: str) -> Answer:
         if path != INJECT_PATH and path not in self._paths:

@@ -122,6 +122,10 @@ class Cluster(Protocol):
         """Publish a pod's new interfaces. results: addresses by the interfaces' names."""
         ...
 
+    def annotation_ignored(self, pod: Pod, why: str) -> None:
+        """Report an annotation of the pod that has no effect."""
+        ...
+
     def placed_anew(self, pod: Pod, why: str) -> None:
         """Report that a pod's placement did not fit any more, and that it got another on this node."""
         ...
@@ -413,6 +417,11 @@ class ApiCluster:
         value = self._statuses.with_entries(receipt, network_status(receipt, results))
         write = partial(self._api.annotate_pod, receipt.pod, NETWORK_STATUS_ANNOTATION, value)
         self._outbox.put(("status", receipt.pod.uid, ""), write)
+
+    def annotation_ignored(self, pod: Pod, why: str) -> None:
+        """Record an event."""
+        if _in_kubernetes(pod):
+            self._events.record(about_pod(pod), "RdmaUnknownAnnotation", why, warning=True)
 
     def placed_anew(self, pod: Pod, why: str) -> None:
         """Record an event."""

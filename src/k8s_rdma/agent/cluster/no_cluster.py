@@ -119,6 +119,9 @@ class NoCluster:
     def attached(self, receipt: Receipt, results: Mapping[str, object]) -> None:
         """Ignore the attachment."""
 
+    def annotation_ignored(self, pod: Pod, why: str) -> None:
+        """Ignore the annotation."""
+
     def placed_anew(self, pod: Pod, why: str) -> None:
         """Ignore the new placement."""
 

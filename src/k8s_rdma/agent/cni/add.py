@@ -42,6 +42,7 @@ from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.claims import LONGEST_WAIT_S
 from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
@@ -132,6 +133,8 @@ class AddCommand:
                 annotations=await self._annotations(conf, env, pod),
                 still_waiting=lambda: not pending.cancelled and still_waiting(),
             )
+            if unknown := unknown_keys(call.annotations):
+                self._cluster.annotation_ignored(pod, "; ".join(unknown))
             try:
                 return await self._add(call)
             except K8sRdmaError as error:

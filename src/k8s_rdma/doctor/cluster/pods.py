@@ -23,6 +23,7 @@ OTHER_SCHEDULER = PODS.error("other-scheduler")
 OTHER_KEY = PODS.error("other-key")
 WITHOUT_INTERFACES = PODS.error("without-interfaces")
 HOST_NETWORK = PODS.error("host-network")
+UNKNOWN_ANNOTATION = PODS.warning("unknown-annotation")
 NOT_ALLOWED = PODS.warning("not-allowed")
 POLICIES_UNUSABLE = PODS.error("policies-unusable")
 
@@ -38,7 +39,9 @@ _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFact:
-    """A pod that asks for interfaces and has not finished. node: empty while it is unbound.
+    """A pod that has not finished, and asks for interfaces or misspells it. node: empty while it is unbound.
+
+    has_request: whether it asks for any, or has some. unknown_keys: a sentence for each misspelt annotation.
 
     placed: whether it has a placement. running: whether its containers were started.
     host_network: whether it is in its node's network.
@@ -54,6 +57,8 @@ class PodFact:
     placed: bool
     running: bool
     host_network: bool = False
+    has_request: bool = True
+    unknown_keys: tuple[str, ...] = ()
     holds_interfaces: bool | None = None
     scheduler: str = "default-scheduler"
     key: str = ""
@@ -106,11 +111,12 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
             fix="correct what the message names",
         )
     unasking = facts.profiles_without_extender()
-    refused = [_not_allowed(pod) for pod in facts.pods if pod.not_allowed]
-    refused += [_in_host_network(pod) for pod in facts.pods if pod.host_network]
-    allowed = [pod for pod in facts.pods if not (pod.not_allowed or pod.host_network)]
+    pods = [pod for pod in facts.pods if pod.has_request]
+    allowed = [pod for pod in pods if not (pod.not_allowed or pod.host_network)]
     found = [finding for pod in allowed for finding in _check_pod(pod, unasking.get(pod.scheduler), facts)]
-    found += refused
+    found += [_not_allowed(pod) for pod in pods if pod.not_allowed]
+    found += [_in_host_network(pod) for pod in pods if pod.host_network]
+    found += [_unknown_annotation(pod) for pod in facts.pods if pod.unknown_keys]
     yield from sorted(found, key=lambda finding: -finding.severity.rank)[:_SHOWN]
     if len(found) > _SHOWN:
         yield WAITING(
@@ -120,9 +126,7 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
             fix="k8s-rdma top; k8s-rdma explain pod NAMESPACE/NAME",
         )
     if not found:
-        yield PODS_OK(
-            f"none of {len(facts.pods)} pods that ask for interfaces is stuck", source="pods; events"
-        )
+        yield PODS_OK(f"none of {len(pods)} pods that ask for interfaces is stuck", source="pods; events")
 
 
 def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterator[Finding]:
@@ -199,6 +203,16 @@ def _without_interfaces(pod: PodFact) -> Finding:
         source=f"rdmanode {pod.node}, allocations",
         expected="the interfaces that it requests",
         fix=f"k8s-rdma doctor node on {pod.node}, then recreate the pod",
+    )
+
+
+def _unknown_annotation(pod: PodFact) -> Finding:
+    return UNKNOWN_ANNOTATION(
+        "; ".join(pod.unknown_keys),
+        about=pod.name,
+        source="metadata.annotations",
+        expected="annotations of docs/annotation.md",
+        fix="correct the annotation in the pod template, then recreate the pod",
     )
 
 

@@ -73,6 +73,7 @@ from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.calls import Documents, read_extender_config
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.wire.annotation import read_request, request_text
+from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
@@ -230,12 +231,16 @@ def asking_pods(
     selected, facts = [], []
     for pod in api.items("/api/v1/pods", UNFINISHED):
         request = _request(pod)
-        if request is None or request or PLACEMENT_ANNOTATION in _annotations(pod):
+        unknown = unknown_keys(_annotations(pod))
+        has_request = request is None or bool(request) or PLACEMENT_ANNOTATION in _annotations(pod)
+        if has_request or unknown:
             selected.append(pod)
             refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
             facts.append(
                 replace(
                     _fact(pod),
+                    has_request=has_request,
+                    unknown_keys=unknown,
                     holds_interfaces=_holds_interfaces(api, pod, holding, skews),
                     not_allowed=refused,
                     rates=rates_fact(api, pod, request, holding),
@@ -251,6 +256,8 @@ def asking_pods(
 
 
 def _is_stuck(fact: PodFact) -> bool:
+    if not fact.has_request:
+        return False
     unprogrammed = fact.rates is not None and not fact.rates.is_programmed
     return unprogrammed or not (fact.running and fact.placed)
 
