@@ -23,7 +23,7 @@ from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.wire.plugin_config import MIN_BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 Schema = dict[str, Any]
 
@@ -163,6 +163,9 @@ def values_schema() -> Schema:
     """The schema: what values.yaml has, and nothing else."""
     schema = _of_default(default_values(), ())
     schema["properties"]["global"] = _OBJECT  # Helm puts one into every chart's values
+    schema["properties"]["enabled"] = {
+        "type": "boolean"
+    }  # the usual condition of a parent chart's dependency
     for old, new in DEPRECATED_VALUES.items():
         properties = schema["properties"]
         for key in old[:-1]:
@@ -187,6 +190,37 @@ def _of_default(value: Any, path: tuple[str, ...]) -> Schema:
         properties = {key: _of_default(each, (*path, key)) for key, each in value.items()}
         return {"type": "object", "additionalProperties": False, "properties": properties}
     return {"type": "boolean"} if isinstance(value, bool) else _TEXT
+
+
+_ABSENT_IN_OLDER = frozenset({("namespacePolicies",), ("placementKey", "signingSecretName")})
+"""Values by whose absence the chart knows that Helm has those of an older chart (`--reuse-values`)."""
+
+
+def defaults_text() -> str:
+    """Return defaults.json: the defaults of keys that a user's file leaves without a value."""
+    values, schema = default_values(), values_schema()
+    entries = [
+        {"section": path[:-1], "key": path[-1], "value": value}
+        for path, value in _defaults(values, schema["properties"], ())
+        if path not in _ABSENT_IN_OLDER
+    ]
+    return json.dumps({"defaults": entries}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _defaults(
+    values: Mapping[str, Any], properties: Mapping[str, Schema], section: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Find sections, before their keys, and single values; lists and the user's own maps if they are empty.
+
+    To take the default of a list or of such a map away, users write null (Helm's rule).
+    """
+    for key, value in values.items():
+        schema, path = properties[key], (*section, key)
+        is_section = "properties" in schema
+        if is_section or not value or not isinstance(value, dict | list):
+            yield path, value
+        if is_section:
+            yield from _defaults(value, schema["properties"], path)
 
 
 def _definitions() -> Schema:
@@ -224,5 +258,6 @@ def _means_something(schema: Mapping[str, Any], key: str) -> bool:
 
 
 def write_schema() -> None:
-    """Write it into the chart."""
+    """Write the schema, and the defaults for keys without a value, into the chart."""
     (CHART / "values.schema.json").write_text(schema_text())
+    (CHART / "files" / "defaults.json").write_text(defaults_text())

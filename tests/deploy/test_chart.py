@@ -736,6 +736,67 @@ def test_processes_of_which_nothing_is_said_have_their_defaults(kubernetes: str,
     assert "source" not in said
 
 
+def without_values(values: Json, section: tuple[str, ...] = ()) -> Json:
+    """Null in place of each value that is no section."""
+    optional = {("namespacePolicies",), ("placementKey", "signingSecretName")}  # an older chart lacks them
+    return {
+        key: without_values(value, (*section, key)) if isinstance(value, dict) and value else None
+        for key, value in values.items()
+        if (*section, key) not in optional
+    }
+
+
+def stable(values: Json) -> list[Json]:
+    """The objects that are not random."""
+    return [each for each in documents(render(values)) if each["kind"] != "Secret"]
+
+
+DEFAULTS = default_values()
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        *({name: None} for name in DEFAULTS if name != "namespacePolicies"),
+        {"node": dict.fromkeys(("init", "agent", "server", "devicePlugin", "cni"))},
+        {
+            "node": {"server": {"tls": None}},
+            "extender": {"scheduler": None},
+            "monitoring": {"serviceMonitor": None},
+        },
+        {"extender": {"scheduler": {"image": None}}, "injection": {"webhook": None}},
+        {"node": {"kubeletDir": None, "priorityClassName": None, "podLabels": None, "cni": {"binDir": None}}},
+        {"extender": {"replicas": None, "mode": None, "scheduler": {"weight": None, "name": None}}},
+    ],
+    ids=str,
+)
+def test_key_without_a_value_has_its_default(empty: Json):
+    """A section that has only comments is null, and Helm would take it away."""
+    assert stable(empty) == stable({})
+
+
+@pytest.mark.parametrize("more", [{}, {"viewers": {"enabled": True}, "web": {"enabled": True}}], ids=str)
+def test_values_are_rendered_if_none_has_a_value(more: Json):
+    assert stable(with_values(without_values(DEFAULTS), more))
+
+
+def test_chart_that_is_disabled_without_a_parent_is_refused():
+    assert documents(render({"enabled": True}))
+    with pytest.raises(TemplateError, match="enabled: false counts as the condition of a parent chart"):
+        render({"enabled": False})
+
+
+@pytest.mark.parametrize(
+    "path", [*(CHART / "templates").rglob("*.yaml"), CHART / "templates" / "NOTES.txt"], ids=str
+)
+def test_template_begins_with_defaults_for_keys_without_a_value(path: Path):
+    assert path.read_text().startswith('{{- include "k8s-rdma.complete" . -}}\n')
+
+
+def test_defaults_of_keys_without_a_value_are_those_of_the_values():
+    assert (CHART / "files" / "defaults.json").read_text() == schema.defaults_text(), "make chart"
+
+
 @pytest.mark.parametrize("uninstall", [False, True])
 def test_node_of_which_nothing_is_said_is_rendered(uninstall: bool):
     assert documents(render(with_values(NOTHING_SAID, {"node": {"uninstall": uninstall}})))

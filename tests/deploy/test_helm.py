@@ -13,7 +13,7 @@ import k8s_rdma
 from chart_values import GIVEN
 from deploy.release.artifacts import build_chart
 from deploy.release.source import Source
-from deploy.rendering.chart import CHART, documents, render
+from deploy.rendering.chart import CHART, default_values, documents, render
 from documents import ROOT
 from helm_program import every_helm, needs_helm
 
@@ -105,3 +105,35 @@ def test_helm_refuses_values_and_says_which(helm: str, package: Path, options: t
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert reason in ended.stderr
+
+
+UMBRELLA = """\
+apiVersion: v2
+name: platform
+version: 1.0.0
+dependencies: [{name: k8s-rdma, version: 0.1.0, condition: k8s-rdma.enabled}]
+"""
+
+
+def test_chart_is_part_of_an_umbrella_by_a_condition(helm: str, tmp_path: Path):
+    parent = tmp_path / "platform"
+    (parent / "charts").mkdir(parents=True)
+    (parent / "charts" / "k8s-rdma").symlink_to(CHART)
+    (parent / "Chart.yaml").write_text(UMBRELLA)
+    (parent / "values.yaml").write_text("global: {imageRegistry: x}\n")
+    values: Json = {"enabled": True, "hardware": None, "node": None}
+    theirs = template(helm, parent, {"k8s-rdma": values}, NEWEST, tmp_path)
+    assert theirs == by_name(documents(render({}, kubernetes=NEWEST)))
+    values["enabled"] = False
+    assert not template(helm, parent, {"k8s-rdma": values}, NEWEST, tmp_path)
+
+
+def test_sections_with_only_comments_have_their_defaults(helm: str, tmp_path: Path):
+    path = tmp_path / "values.yaml"
+    sections = "".join(
+        f"{name}:\n  # a comment\n" for name in default_values() if name != "namespacePolicies"
+    )
+    path.write_text(sections)
+    command = ("template", "k8s-rdma", str(CHART), "--namespace=k8s-rdma", f"--kube-version={NEWEST}")
+    theirs = by_name(yaml.safe_load_all(run(helm, *command, f"--values={path}")))
+    assert theirs == by_name(documents(render({}, kubernetes=NEWEST)))

@@ -1,3 +1,18 @@
+{{/*
+Every template begins with this. A key without a value, such as a section that has only comments, has its default: Helm
+would take the key away. Lists and maps with keys of the user's, such as nodeSelector, stay as Helm leaves them.
+*/}}
+{{- define "k8s-rdma.complete" -}}
+{{- if eq (toJson .Values.enabled) "false" -}}
+{{- fail "enabled: false counts as the condition of a parent chart's dependency alone; without one, uninstall the release" -}}
+{{- end -}}
+{{- range (.Files.Get "files/defaults.json" | fromJson).defaults -}}
+{{- $section := $.Values -}}
+{{- range .section -}}{{- $section = get $section . -}}{{- end -}}
+{{- if or (not (hasKey $section .key)) (eq (toJson (get $section .key)) "null") -}}{{- $_ := set $section .key .value -}}{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "k8s-rdma.labels" -}}
 app.kubernetes.io/name: k8s-rdma
 app.kubernetes.io/instance: {{ .Release.Name }}

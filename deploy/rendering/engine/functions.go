@@ -74,7 +74,12 @@ func functions(root *template.Template, cluster []map[string]any) template.FuncM
 			return append(append([]any{}, values...), value)
 		},
 		"dict":  dict,
-		"get":   func(of map[string]any, key string) any { return of[key] },
+		"get": func(of map[string]any, key string) any {
+			if value, is := of[key]; is {
+				return value
+			}
+			return ""
+		},
 		"hasKey": func(of map[string]any, key string) bool { _, is := of[key]; return is },
 		"set":   func(of map[string]any, key string, value any) map[string]any { of[key] = value; return of },
 		"merge": merge,
