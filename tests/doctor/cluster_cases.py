@@ -52,6 +52,17 @@ def scheduler_text(text: str | None, config: ExtenderConfig = DEFAULTS, **more: 
     return run(check_scheduler, SchedulerFacts(files=(file,), extender=config))
 
 
+OURS = RECOMMENDED["extenders"][0]
+GPU_SHARE = {
+    "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
+    "filterVerb": "filter",
+    "bindVerb": "bind",
+    "nodeCacheCapable": True,
+    "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
+}
+"""An entry as another extender's documents have it."""
+ALSO_OURS = {"managedResources": [{"name": "k8s-rdma.io/slot"}]}
+
 SECOND = SchedulerFile(
     location="ConfigMap k8s-rdma/k8s-rdma-extender, scheduler.yaml",
     text=(SCHEDULERS / "second-scheduler.yaml").read_text(),
@@ -244,6 +255,11 @@ CASES: dict[str, list[Finding]] = {
     "scheduler-short-timeout": registered(httpTimeout="1500ms"),
     "scheduler-whole-nodes": registered(nodeCacheCapable=False),
     "scheduler-no-weight": registered(weight=None),
+    "scheduler-refused": registered(weigth=2),
+    "scheduler-second-binder": scheduler_text(yaml.safe_dump(RECOMMENDED | {"extenders": [OURS, GPU_SHARE]})),
+    "scheduler-managed-twice": scheduler_text(
+        yaml.safe_dump(RECOMMENDED | {"extenders": [OURS, {**GPU_SHARE, "bindVerb": "", **ALSO_OURS}]})
+    ),
     "scheduler-bind-unwanted": registered(ExtenderConfig(binder="scheduler", allow_unplaced=True)),
     "extender-not-asked": extender(url=""),
     "extender-no-pod": extender(url="", pods=()),

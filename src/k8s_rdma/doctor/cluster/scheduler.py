@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from k8s_rdma.doctor.cluster.scheduler_refusals import binders, managed_twice, shape_refusals, value_refusals
 from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.yaml import read_yaml
@@ -82,12 +83,26 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
         raise ValueError(file.why)
     document = read_yaml(file.text)
     if not isinstance(document, dict) or document.get("kind") != "KubeSchedulerConfiguration":
-        msg = "kind: wanted KubeSchedulerConfiguration"
-        raise ValueError(msg)
+        raise ValueError(_other_kind(document))
     if invalid := [key for key in _LISTS if not isinstance(document.get(key), list | None)]:
         msg = f"{invalid[0]}: wanted a list"
         raise ValueError(msg)
     return document
+
+
+def _other_kind(document: object) -> str:
+    """Say which other file it is, of those that people take for the configuration."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    said = "kind: wanted KubeSchedulerConfiguration"
+    match kind, document:
+        case "ConfigMap", {"data": dict() as data}:
+            keys = ", ".join(map(str, data))
+            return f"{said}, found a ConfigMap; give the text of its key ({keys}) as a file of its own"
+        case "Policy", _:
+            return f"{said}, found a Policy, which kube-scheduler before 1.23 has by --policy-config-file"
+        case "Pod" | "Deployment", _:
+            return f"{said}, found a {kind}; the configuration is the file that its --config names"
+    return said
 
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
@@ -154,8 +169,11 @@ EVERY_POD = SCHEDULER.warning("every-pod")
 IGNORABLE = SCHEDULER.error("ignorable")
 SHORT_TIMEOUT = SCHEDULER.warning("short-timeout")
 WHOLE_NODES = SCHEDULER.note("whole-nodes")
-NO_WEIGHT = SCHEDULER.warning("no-weight")
+NO_WEIGHT = SCHEDULER.error("no-weight")
 BIND_UNWANTED = SCHEDULER.error("bind-unwanted")
+REFUSED = SCHEDULER.error("refused")
+SECOND_BINDER = SCHEDULER.error("second-binder")
+MANAGED_TWICE = SCHEDULER.error("managed-twice")
 
 API_VERSIONS = ("kubescheduler.config.k8s.io/v1",)
 TIMEOUT_S = 10.0
@@ -207,18 +225,53 @@ def _check_file(
             fix=f"apiVersion: {API_VERSIONS[0]}",
         )
     names = profile_names(document)
-    if (ours := our_entry(document, config)) is None:
+    ours = our_entry(document, config)
+    refused = tuple(_check_refusals(file, document, ours))
+    yield from refused
+    if ours is None:
         yield (
             _without_extender(file, names, schedulers) if schedulers else _without_us(file, document, config)
         )
         return
     found = tuple(_check_entry(f"{file.location} ({', '.join(names)})", ours, names, config))
     yield from found
-    if worst(found).rank <= Severity.NOTE.rank:
+    if worst((*refused, *found)).rank <= Severity.NOTE.rank:
         yield OK(
             f"{_scheduler_names(names)} the extender at {ours.get('urlPrefix')}",
             about=file.location,
             source=file.location,
+        )
+
+
+def _check_refusals(
+    file: SchedulerFile, document: dict[str, Any], ours: dict[str, Any] | None
+) -> Iterator[Finding]:
+    """Find the faults for which kube-scheduler refuses the file, in whichever entry they are."""
+    for refusal in (*shape_refusals(document), *value_refusals(document, ours)):
+        yield REFUSED(
+            f"{refusal.why}: kube-scheduler refuses the file",
+            about=refusal.field,
+            source=file.location,
+            expected="a file that kube-scheduler takes",
+            fix=refusal.fix,
+        )
+    if len(binding := binders(document)) > 1:
+        yield SECOND_BINDER(
+            f"{' and '.join(str(entry.get('urlPrefix')) for entry in binding)} have a bindVerb: "
+            "kube-scheduler takes one, and refuses the file",
+            about="bindVerb",
+            source=file.location,
+            expected="one extender that binds",
+            fix="binder: scheduler, without our bindVerb; or a second scheduler: "
+            "docs/extender-registration.md",
+        )
+    for resource in managed_twice(document):
+        yield MANAGED_TWICE(
+            f"{resource} is managed twice: kube-scheduler refuses the file",
+            about="managedResources",
+            source=file.location,
+            expected="each resource in one entry",
+            fix=f"take {resource} out of one entry: docs/extender-registration.md",
         )
 
 
