@@ -177,7 +177,7 @@ class World:
             "publish": {"rdmaNode": True, "leaseNamespace": _NAMESPACE},
         }
         if node.has_claims:
-            rule = {"names": [node.pf(len(node.vfs) - 1)[0]], "use": "claims"}
+            rule = {"names": sorted(self.pfs_for_claims(node)), "use": "claims"}
             config["hardware"] = {"pfs": [rule], "all": True}
         self._start_k8s_rdma("agent", node, config)
 
@@ -210,6 +210,10 @@ class World:
     def getpfs(self, node: DemoNode) -> list[dict[str, Any]]:
         """Get `/getpfs` of a node."""
         return list(self._http.get(f"http://{node.address}:{SERVER_PORT}/getpfs").raise_for_status().json())
+
+    def pfs_for_claims(self, node: DemoNode) -> frozenset[str]:
+        """The names of a node's PFs that give no interfaces by annotation."""
+        return frozenset([node.pf(len(node.vfs) - 1)[0]] if node.has_claims else [])
 
     def sandbox(self, name: str) -> PodNetwork:
         """A running pod, seen from within; K8sRdmaError when it does not run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.core.allocation import choose_vfs, with_allocations
-from k8s_rdma.core.inventory import Generation
+from k8s_rdma.core.inventory import CLAIMS_POOL, Generation
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.types import (
@@ -26,7 +27,15 @@ from k8s_rdma.core.types import (
     VfDriver,
 )
 from k8s_rdma.wire.node_report import Unenforced, node_report
-from k8s_rdma.wire.rest import Enforced, MacRange, NodeReport, ability_of, decode_report, encode_report
+from k8s_rdma.wire.rest import (
+    Enforced,
+    MacRange,
+    NodeReport,
+    ability_of,
+    decode_report,
+    encode_getpfs,
+    encode_report,
+)
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState
@@ -237,3 +246,12 @@ def test_pf_tells_what_else_its_driver_takes_and_that_this_agent_caps_by_softwar
         hardware(pf_state(supported_settings=frozenset({Setting.VLAN, Setting.MAC})), pf_state(PF1)), Ledger()
     ).pfs
     assert (first.takes, second.takes) == (("mac", "software-caps", "vlan"), ("software-caps",))
+
+
+@pytest.mark.parametrize("pool", ["tencent.com/rdma", CLAIMS_POOL])
+def test_vf_that_no_annotation_gets_is_shown_as_allocated(pool: str) -> None:
+    """`GET /getpfs` of RIT's programs knows of no exclusive resources and no claims, prepared ones or not."""
+    seen = hardware(replace(pf_state(), vfs=(vf(PF0, 0), replace(vf(PF0, 1), pool=pool))))
+    [pf] = json.loads(encode_getpfs(told(seen, Ledger())))
+    assert [each["allocated"] for each in pf["vfs"]] == [False, True]
+    assert (pf["used_vfs"], pf["capacity_vfs"]) == (1, 2)

@@ -70,6 +70,16 @@ async def test_pods_that_the_scheduler_bound_count_from_then_on_though_nobody_pl
         assert c.api.fenced == []
 
 
+async def test_refusal_that_no_eviction_cures_is_in_the_map_that_older_schedulers_read():
+    """kube-scheduler before 1.21, which `rit-policy.json` is for, has no `FailedAndUnresolvableNodes`."""
+    async with cluster("w1") as c, scheduled(c) as s:
+        await c.create_pod("p", 900_000)
+        args = json.dumps({"Pod": c.pods["p"], "Nodes": None, "NodeNames": ["w1"]})
+        reply = (await s.post(FILTER, args)).json()
+    assert reply["FailedAndUnresolvableNodes"]["w1"].startswith(NOT_ENOUGH)
+    assert reply["FailedNodes"] == reply["FailedAndUnresolvableNodes"]
+
+
 async def test_pods_bound_before_the_extender_started_count_as_well():
     async with cluster("w1") as c:
         await c.create_pod("p", 6_000)

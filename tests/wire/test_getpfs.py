@@ -7,8 +7,20 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rest import ForeignVf, NodeReport, PfReport, VfReport, encode_getpfs, rates_of
+from k8s_rdma.wire.rest import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    VfReport,
+    encode_getpfs,
+    rates_of,
+)
 
 EXAMPLE = """[{"name":"enp4s0f0","used_tx_rate":0,"capacity_tx_rate":100000,"used_vfs":0,"capacity_vfs":120,
   "vfs":[{"vf":0,"mac":"7a:90:db:7b:30:ac","vlan":0,"qos":0,"vlan_proto":"N/A","spoof_check":"OFF","trust":"ON",
@@ -81,6 +93,36 @@ def test_capacity_is_the_link_speed_and_zero_when_unknown(link_mbps: int | None,
 
 def test_document_is_an_empty_list_when_there_is_no_pf() -> None:
     assert encode_getpfs(NodeReport(node="w1", generation="e.1", ledger="ok", pfs=())) == b"[]"
+
+
+CLAIMED = Interface(
+    pf="0000:04:00.0",
+    vf=1,
+    ifname="rdma0",
+    mac="7a:90:db:7b:30:ac",
+    min_tx_rate=20_000,
+    max_tx_rate=0,
+    set_min_tx_rate=20_000,
+    set_max_tx_rate=0,
+    enforced=Enforced(min="hardware", max=None),
+    pool=CLAIMS_POOL,
+)
+
+
+@pytest.mark.parametrize(
+    ("claims_mbps", "used"), [(None, 25_000), (50_000, 55_000), (20_000, 25_000), (0, 25_000)]
+)
+def test_part_of_the_link_for_claims_is_used_whoever_has_of_it(claims_mbps: int | None, used: int) -> None:
+    told = report(vf(0, rate=5_000, allocated=True), vf(1, rate=20_000, allocated=True), capacity_vfs=1)
+    allocation = Allocation(
+        pod=Pod(namespace="default", name="p", uid="u"),
+        container_id="c",
+        phase="attached",
+        interfaces=(CLAIMED,),
+    )
+    split = replace(told.pfs[0], claims_mbps=claims_mbps, pools={CLAIMS_POOL: 1})
+    [pf] = json.loads(encode_getpfs(replace(told, pfs=(split,), allocations=(allocation,))))
+    assert (pf["used_tx_rate"], pf["used_vfs"], pf["capacity_vfs"]) == (used, 2, 2)
 
 
 def test_capacity_is_all_vfs_whichever_pool_they_are_in() -> None:

@@ -41,6 +41,7 @@ from k8s_rdma.wire.extender import (
     decode_preemption,
     encode_preemption,
     encode_reply,
+    in_both_maps,
 )
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
@@ -160,7 +161,9 @@ class Extender:
 
     async def filter(self, body: Buffer) -> Buffer:
         """Answer `ExtenderArgs` with an `ExtenderFilterResult`."""
-        return encode_reply(await self.scheduling.filter(decode_args(body)))
+        result = await self.scheduling.filter(decode_args(body))
+        # Registrations without a bind verb may be of a kube-scheduler before 1.21, which reads one map alone.
+        return encode_reply(result if self._config.binder == "extender" else in_both_maps(result))
 
     async def prioritize(self, body: Buffer) -> Buffer:
         """Answer `ExtenderArgs` with a `HostPriorityList`."""

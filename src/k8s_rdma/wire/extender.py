@@ -221,6 +221,18 @@ def decode_args(body: Buffer) -> ExtenderArgs:
     return args
 
 
+def in_both_maps(result: ExtenderFilterResult) -> ExtenderFilterResult:
+    """Return the result with each refusal in `FailedNodes`, too.
+
+    kube-scheduler from 1.21 on reads a node of both maps as one that evictions cannot help. Before, it does
+    not know `FailedAndUnresolvableNodes`, and shows no reason for nodes that are there alone.
+
+    Source: `findNodesThatPassExtenders`, pkg/scheduler/schedule_one.go.
+    """
+    failed = {**result.failed_and_unresolvable_nodes, **result.failed_nodes}
+    return msgspec.structs.replace(result, failed_nodes=failed)
+
+
 def decode_binding(body: Buffer) -> ExtenderBindingArgs:
     """Parse the body of bind; MalformedError names the field."""
     return decode(body, _binding_decoder, "binding arguments")

@@ -240,7 +240,10 @@ def _gpu(gpu: Gpu) -> GpuReport:
 
 
 def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
-    """A VF; of one that is given away MAC and rates are what its pod was given, whatever that made of it."""
+    """A VF; of one that is given away MAC and rates are what its pod was given, whatever that made of it.
+
+    A VF of an exclusive resource or for claims is as good as allocated for readers of `/getpfs`.
+    """
     return VfReport(
         vf=vf.index,
         mac=interface.mac if interface else vf.mac,
@@ -254,7 +257,7 @@ def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
         max_tx_rate=interface.max_tx_rate_mbps if interface else vf.max_tx_rate_mbps,
         vgt_plus=vf.vgt_plus,
         rate_group=vf.rate_group,
-        allocated=interface is not None or vf.netdev is None,
+        allocated=interface is not None or vf.netdev is None or bool(vf.pool),
     )
 
 
