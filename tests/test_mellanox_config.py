@@ -7,6 +7,7 @@ import pytest
 
 from k8s_rdma.config.devices import SharedResource, SharedSelector, load_device_config, load_mellanox_config
 from k8s_rdma.core.types import LinkType
+from k8s_rdma.deviceplugin.modes import CountedDevices
 from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
@@ -57,9 +58,24 @@ def test_whole_file_is_read_as_shared_resources_whichever_option_names_it(file: 
         link_types=(LinkType.ETHERNET, LinkType.INFINIBAND),
     )
     assert read.config.resources == (
-        SharedResource(name="example.com/a", count=1000, select=select),
-        SharedResource(name="rdma/b", count=5, select=SharedSelector(if_names=("ib1", "ib2"))),
+        SharedResource(name="example.com/a", count=1000, max_per_container=1000, select=select),
+        SharedResource(
+            name="rdma/b", count=5, max_per_container=5, select=SharedSelector(if_names=("ib1", "ib2"))
+        ),
     )
+
+
+@pytest.mark.parametrize("most", [1, 63, 1000])
+def test_container_may_have_all_shares_as_pods_of_that_program_ask(file: Path, most: int) -> None:
+    """Public pods ask for `rdma/hca: 1k`; that program has no limit for a container."""
+    [resource] = load(file, {"configList": [{**ENTRY, "rdmaHcaMax": most}]}).config.resources
+    shares = CountedDevices(resource.name, resource.count, resource.max_per_container)
+    shares.check_ids([device.id for device in shares.offer("")], "")
+
+
+def test_resource_without_shares_is_read(file: Path) -> None:
+    [resource] = load(file, {"configList": [{**ENTRY, "rdmaHcaMax": 0}]}).config.resources
+    assert resource.count == 0
 
 
 def test_use_cdi_is_for_all_its_resources(file: Path) -> None:
@@ -90,7 +106,9 @@ def test_keys_are_read_as_go_reads_them(file: Path) -> None:
     }
     read = load(file, {"configlist": [entry], "mode": "hca"})
     assert read.config.resources == (
-        SharedResource(name="rdma/hca", count=3, select=SharedSelector(if_names=("ib0",))),
+        SharedResource(
+            name="rdma/hca", count=3, max_per_container=3, select=SharedSelector(if_names=("ib0",))
+        ),
     )
     assert read.ignored == ("configlist[0].x", "mode")
 

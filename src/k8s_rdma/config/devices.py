@@ -437,6 +437,7 @@ def _resource(entry: Entry, path: str, *, cdi: bool) -> dict[str, Any]:
         "mode": "shared",
         "name": f"{prefix}/{entry.resource_name}",
         "count": entry.rdma_hca_max,
+        "maxPerContainer": max(entry.rdma_hca_max, 1),  # as many as there are: that program has no limit
         "cdi": cdi,
         "select": _select(entry, path),
     }
