@@ -101,8 +101,7 @@ def shape_refusals(document: Json) -> Iterator[Refusal]:
 def value_refusals(document: Json, ours: Json | None) -> Iterator[Refusal]:
     """Find values that kube-scheduler refuses; of our own entry, the weight is left to its own check."""
     for index, extender in enumerate(_maps(document, "extenders")):
-        weight = extender.get("weight")
-        if extender is not ours and extender.get("prioritizeVerb") and not (_is_whole(weight) and weight > 0):
+        if extender is not ours and extender.get("prioritizeVerb") and not _is_weight(extender.get("weight")):
             why = "missing, though prioritizeVerb is set"
             yield Refusal(field=f"extenders[{index}].weight", why=why, fix="weight: 1")
         timeout = extender.get("httpTimeout")
@@ -159,8 +158,8 @@ def _is(value: object, kind: str) -> bool:
     return isinstance(value, _TYPES[kind])
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_extended(name: str) -> bool:
