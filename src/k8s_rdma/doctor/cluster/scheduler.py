@@ -93,16 +93,16 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
 def _other_kind(document: object) -> str:
     """Say which other file it is, of those that people take for the configuration."""
     kind = document.get("kind") if isinstance(document, dict) else None
-    said = "kind: wanted KubeSchedulerConfiguration"
+    text = "kind: wanted KubeSchedulerConfiguration"
     match kind, document:
         case "ConfigMap", {"data": dict() as data}:
             keys = ", ".join(map(str, data))
-            return f"{said}, found a ConfigMap; give the text of its key ({keys}) as a file of its own"
+            return f"{text}, found a ConfigMap; give the text of its key ({keys}) as a file of its own"
         case "Policy", _:
-            return f"{said}, found a Policy, which kube-scheduler before 1.23 has by --policy-config-file"
+            return f"{text}, found a Policy, which kube-scheduler before 1.23 has by --policy-config-file"
         case "Pod" | "Deployment", _:
-            return f"{said}, found a {kind}; the configuration is the file that its --config names"
-    return said
+            return f"{text}, found a {kind}; the configuration is the file that its --config names"
+    return text
 
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Faults for which kube-scheduler refuses its configuration file, whoever's entry has them.
+"""Faults for which kube-scheduler refuses its configuration file, in any extender's entry.
 
 Source: `pkg/scheduler/apis/config/validation/validation.go` and `pkg/scheduler/apis/config/scheme`, which
 decodes strictly (Kubernetes 1.36).
@@ -125,7 +125,7 @@ def value_refusals(document: Json, ours: Json | None) -> Iterator[Refusal]:
 
 
 def binders(document: Json) -> list[Json]:
-    """Return the entries with a `bindVerb`, of which kube-scheduler takes one."""
+    """Return the entries with a `bindVerb`; kube-scheduler takes one."""
     return [extender for extender in _maps(document, "extenders") if extender.get("bindVerb")]
 
 
