@@ -104,6 +104,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("ipam", "ranges"): {"type": "object", "additionalProperties": _SUBNETS},
     ("ipam", "by"): {"enum": ["auto", "host-local", "whereabouts"]},
     ("ipam", "perNode"): {"anyOf": [{"enum": [True]}, {"type": "integer", "minimum": MIN_BLOCK}]},
+    ("dra", "deviceClass"): _NAME,
     ("dra", "maxSurge"): _SHARE,
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,

@@ -537,6 +537,35 @@ def test_dra_driver_is_there_where_it_is_switched_on():
     assert selector["cel"]["expression"] == f'device.driver == "{DRIVER}"'
 
 
+def test_device_class_may_have_another_name_which_policies_follow():
+    objects = documents(render(with_values(CLAIMS, {"dra": {"deviceClass": "k8s-rdma"}})))
+    assert names_of(objects, "DeviceClass") == {"k8s-rdma"}
+    for name in ("k8s-rdma-claims", "k8s-rdma-claims-order"):
+        [variable] = [
+            each["expression"]
+            for each in by_name(objects, "ValidatingAdmissionPolicy", name)["spec"]["variables"]
+            if each["name"] == "deviceClasses"
+        ]
+        assert variable == "['k8s-rdma']"
+
+
+DRANET = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "rdma", "namespace": ""},
+    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "dra.net"'}}]},
+}
+"""The class of github.com/google/dranet's examples, by the name that ours has."""
+
+
+def test_device_class_of_another_driver_is_left_alone():
+    with pytest.raises(TemplateError, match=r"dra\.deviceClass: the DeviceClass rdma is of another driver"):
+        render(CLAIMS, cluster=[DRANET])
+    assert render(with_values(CLAIMS, {"dra": {"deviceClass": "k8s-rdma"}}), cluster=[DRANET])
+    ours = {**DRANET, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}
+    assert render(CLAIMS, cluster=[ours])
+
+
 def test_dra_driver_has_kubelets_directories_and_the_token_of_its_pod():
     objects = documents(render(with_values(CLAIMS, {"node": {"kubeletDir": "/srv/kubelet"}})))
     settings = by_name(objects, "ConfigMap", "k8s-rdma-claims")["data"]["claims.yaml"]

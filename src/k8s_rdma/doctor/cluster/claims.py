@@ -17,6 +17,7 @@ from k8s_rdma.doctor.cluster.scheduler import (
     read_configuration,
 )
 from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
+from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ CLAIMS_OK = CLAIMS.ok()
 NO_API = CLAIMS.error("no-api")
 GATE_OFF = CLAIMS.error("gate-off")
 NO_CLASS = CLAIMS.error("no-class")
+CLASS_TAKEN = CLAIMS.warning("class-taken")
 NOT_PUBLISHED = CLAIMS.warning("not-published")
 SLICE_UNUSED = CLAIMS.error("slice-unused")
 TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
@@ -63,7 +65,8 @@ class ClaimFacts:
     """Facts about claims in a cluster; PFs by node, each as name by PCI address.
 
     served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None where
-        unknown. classes: DeviceClasses of our driver.
+        unknown. classes: DeviceClasses of our driver. taken_by: the other driver, or its selector, whose
+        class has the name that ours has by default; empty if there is none.
     agents_pfs: PFs that are to be published, by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose
         slices kube-scheduler does not use, and why.
     schedulers: names of schedulers, with the number of bound, unfinished pods with claims that name each.
@@ -74,6 +77,7 @@ class ClaimFacts:
     served: bool
     gate: bool | None = None
     classes: frozenset[str] = frozenset()
+    taken_by: str = ""
     agents_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     slices_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -157,10 +161,20 @@ def _check_api(facts: ClaimFacts) -> Iterator[Finding]:
     if not facts.classes:
         yield NO_CLASS(
             f"there is none of {DRIVER}: no claim gets a PF",
-            about="DeviceClass rdma",
+            about="DeviceClass",
             source="deviceclasses",
             expected=f'one whose selector is device.driver == "{DRIVER}"',
-            fix="the chart's dra.enabled: true",
+            fix="the chart's dra.enabled: true"
+            + (f", with dra.deviceClass: another name than {DEVICE_CLASS}" if facts.taken_by else ""),
+        )
+    if facts.taken_by:
+        ours = " or ".join(sorted(facts.classes)) or "the one of dra.deviceClass"
+        yield CLASS_TAKEN(
+            f"is of another driver ({facts.taken_by}): claims that name it get nothing of {DRIVER}",
+            about=f"DeviceClass {DEVICE_CLASS}",
+            source="deviceclasses",
+            expected=f"claims that name {ours}",
+            fix="deviceClassName in claims and templates; k8s-rdma claim --class NAME",
         )
 
 

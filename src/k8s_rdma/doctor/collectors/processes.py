@@ -38,6 +38,7 @@ from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
 from k8s_rdma.wire.annotation import request_name, request_text
+from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.cluster_claims import API as CLAIMS_API
 from k8s_rdma.wire.cluster_claims import (
     BUS_ID,
@@ -48,6 +49,7 @@ from k8s_rdma.wire.cluster_claims import (
     our_classes,
     pod_claims,
 )
+from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.placement_annotation import (
     CLAIM_CAPS_ANNOTATION,
     PLACEMENT_ANNOTATION,
@@ -186,6 +188,17 @@ _GATES = re.compile(r'^kubernetes_feature_enabled\{name="(\w+)",[^}]*\} ([01])',
 """kube-apiserver's metric of feature gates (k8s.io/component-base/metrics/prometheus/feature)."""
 
 
+_DRIVER_IS = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
+
+
+def _taken_by(device_class: dict[str, Any]) -> str:
+    """Return the driver that another driver's class selects; without one, its expressions."""
+    selectors = (device_class.get("spec") or {}).get("selectors") or ()
+    expressions = [str((selector.get("cel") or {}).get("expression", "")) for selector in selectors]
+    drivers = [driver for expression in expressions for driver in _DRIVER_IS.findall(expression)]
+    return ", ".join(dict.fromkeys(drivers)) or shown("; ".join(expressions) or "no selector")
+
+
 def claim_facts(
     api: Documents, rdma_nodes: Iterable[dict[str, Any]], scheduler: SchedulerFacts
 ) -> ClaimFacts:
@@ -200,6 +213,7 @@ def claim_facts(
     facts = ClaimFacts(
         served=True,
         classes=frozenset(name for name, found in selectors.items() if found is not None),
+        taken_by=_taken_by(documents[DEVICE_CLASS]) if selectors.get(DEVICE_CLASS, ()) is None else "",
         agents_pfs=agents_pfs,
         slices_pfs={
             node.node: {str(pf.attributes.get(BUS_ID)): pf.name for pf in node.pfs}
