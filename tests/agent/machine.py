@@ -111,6 +111,8 @@ class Machine:
         self.locate: LocateGpus | None = None
         self.resources: tuple[Resource, ...] = ()
         self.rules: tuple[PfRule, ...] = ()
+        self.require_rdma = True
+        self.now_s = 0.0
         self.claim_commands: ClaimCommands | None = None
         self.addresses: AddressRegistry = SingleNodeAddresses()
         self.sandboxes: dict[int, NetnsRef] = {}
@@ -148,6 +150,8 @@ class Machine:
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=pools_of(self.resources),
             rules=self.rules,
+            require_rdma=self.require_rdma,
+            now=lambda: self.now_s,
         )
         policy = Policy(
             keys=FixedKeys(key),
@@ -214,6 +218,12 @@ class Machine:
             ranges = [[{"subnet": "10.55.206.0/24"}]]
             conf["ipam"] = {"type": "host-local", "ranges": ranges, "dataDir": str(self.directory / "leases")}
         return json.dumps(conf | changes).encode()
+
+
+def no_other_vfs(*numbers: int) -> tuple[FakePf, ...]:
+    """PFs of so many VFs each: as many as a pod takes, so that a VF that cannot be given fails its ADD."""
+    pfs = zip((PF0, PF1), numbers, strict=False)
+    return tuple(FakePf(name=f"f{index}", pci=pci, vfs=vfs) for index, (pci, vfs) in enumerate(pfs))
 
 
 def pools_of(resources: tuple[Resource, ...]) -> tuple[Pool, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.machine import Machine, asks
+from agent.machine import Machine, asks, no_other_vfs
 from agent.pods import conf, ordinary, told
 from agent.runtime import Runtime, every_version, in_turn, since_interfaces
 from fakes.kernel import FakeKernel
@@ -169,6 +169,9 @@ def test_delegate_and_vfs_give_a_pod_both(
 def test_what_the_delegate_made_goes_when_a_step_fails(
     machine: Machine, main: ScriptedPlugin, ipam: ScriptedPlugin, step: int
 ) -> None:
+    machine.pfs = no_other_vfs(2)
+    machine.boot()
+
     async def scenario(runtime: Runtime) -> None:
         machine.kernel.fail(index=step)
         alone = conf("1.0.0", delegate={"type": "main"}, interfaceNames="rdma{i}", ipam={"type": "ipam"})

@@ -16,7 +16,8 @@ from cdi_documents import decode_specification
 from factories import PF0, PF1
 from k8s_rdma.agent.claims import POLL_S, ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
-from k8s_rdma.agent.node import Node, Sandbox
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.ledger import Attachment, Pod

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.machine import PLUGINS, Machine, asks, call
+from agent.machine import PLUGINS, Machine, asks, call, no_other_vfs
 from factories import PF0, PF1
-from k8s_rdma.agent.node import Sandbox
 from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins, called_plugins
+from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.ledger import Attachment, Phase, Pod, Receipt
@@ -163,7 +163,7 @@ def test_add_says_what_to_set_when_the_runtime_delivers_no_annotations(machine: 
 @pytest.mark.parametrize("step", range(8))
 @pytest.mark.parametrize("changes", [0, 1, 99])
 def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, changes: int) -> None:
-    machine = Machine(tmp_path, ipam=True)
+    machine = Machine(tmp_path, ipam=True, pfs=no_other_vfs(2, 1))
 
     async def scenario() -> None:
         with machine.running() as (node, verbs):
@@ -176,6 +176,29 @@ def test_add_undoes_everything_when_a_step_fails(tmp_path: Path, step: int, chan
             assert not node.ledger.receipts
             assert not machine.markers()
             await verbs.delete(call("DEL"), "net")
+
+    run(scenario)
+
+
+@needs_host_local
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("changes", [0, 1, 99])
+def test_add_takes_other_vfs_when_a_step_fails(tmp_path: Path, step: int, changes: int) -> None:
+    machine = Machine(tmp_path, ipam=True)
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns = machine.hardware.create_namespace()
+            machine.kernel.fail(index=step, after_changes=changes)
+            stdin = machine.stdin(asks({"min_tx_rate": 60_000}, {"min_tx_rate": 60_000}, {"max_tx_rate": 9}))
+            added = await verbs.add(call("ADD"), netns, stdin)
+            assert added is not None
+            [kept] = node.ledger.receipts.values()
+            assert (kept, kept.phase, len(machine.leases())) == (added.receipt, Phase.ATTACHED, 3)
+            assert {each.vf.pf for each in kept.interfaces} == {PF0, PF1}
+            await verbs.delete(call("DEL"), "net")
+            assert machine.is_pristine()
+            assert not machine.markers()
 
     run(scenario)
 

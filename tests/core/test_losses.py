@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from factories import PF0, interface, pf_state, vf
-from k8s_rdma.core.allocation import lost_interfaces
+from factories import PF0, PF1, hardware, interface, pf_state, vf
+from k8s_rdma.core.kernel import Hardware, Unreadable
+from k8s_rdma.core.losses import SeenPfs, lost_interfaces, lost_with_pfs
 from k8s_rdma.core.types import InterfaceOptions, VfDriver
 
 AWAY = vf(PF0, 0, netdev=None)
@@ -63,3 +64,42 @@ def test_vf_that_is_not_with_its_pod_is_told_with_what_became_of_it(
 def test_vfs_of_other_pfs_are_told_with_those() -> None:
     elsewhere = interface("0000:09:00.0", 0)
     assert list(lost_interfaces(pf_state(), [("default/p", elsewhere)])) == []
+
+
+def seen(*observations: Hardware) -> Hardware:
+    """The last observation with what the earlier ones had."""
+    pfs = SeenPfs()
+    return [pfs.with_losses(observation) for observation in observations][-1]
+
+
+def test_pf_that_leaves_the_machine_is_reported_until_it_returns() -> None:
+    both, one = hardware(pf_state(PF0), pf_state(PF1)), hardware(pf_state(PF1))
+    [problem] = seen(both, one, one).problems
+    assert problem.startswith("PF enp3s0f0 (0000:03:00.0) is gone")
+    assert "4 VFs" in problem
+    assert seen(both, one, both) == both
+
+
+def test_pf_that_is_known_to_be_unreadable_is_not_gone() -> None:
+    both = hardware(pf_state(PF0), pf_state(PF1))
+    unreadable = Hardware((pf_state(PF1),), (Unreadable("PF enp3s0f0", "no driver", PF0),))
+    assert seen(both, unreadable).problems == ()
+    unknown = Hardware((), (Unreadable("PFs", "EIO"),))
+    assert seen(both, unknown).problems == ()
+    [problem] = seen(both, Hardware((), (Unreadable("PF enp3s0f0", "no driver", PF0),))).problems
+    assert problem.startswith("PF enp3s0f1 ")
+
+
+def test_vfs_that_nobody_has_are_reported_when_they_go() -> None:
+    state = seen(hardware(pf_state(vfs=8)), hardware(pf_state(vfs=0))).pfs[0]
+    assert state.problems == (
+        "it has 0 VFs, and had 8: run k8s-rdma init, or restart the agent if so wanted",
+    )
+    assert seen(hardware(pf_state(vfs=0)), hardware(pf_state(vfs=8))).pfs[0].problems == ()
+
+
+def test_pods_on_a_pf_that_is_gone_are_reported() -> None:
+    given = [("default/p", interface(PF0, 1)), ("default/q", interface(PF1, 0))]
+    [problem] = lost_with_pfs(hardware(pf_state(PF1)), given)
+    assert problem.startswith("VF 1 of PF 0000:03:00.0, which pod default/p was given as rdma0, is lost")
+    assert list(lost_with_pfs(Hardware((), (Unreadable("PFs", "EIO"),)), given)) == []

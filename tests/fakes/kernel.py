@@ -518,9 +518,29 @@ class FakeKernel:
         for number, _ in enumerate(self._changes(step)):
             if number == stop:
                 break
+            self._require_health(step)
         if stop is not None:
             msg = f"{type(step).__name__}: made to fail after {stop} changes"
             raise KernelError(msg)
+
+    def _require_health(self, step: Step) -> None:
+        for vf, (steps, why) in self.machine.sick.items():
+            if isinstance(step, steps) and vf in self._concerned(step):
+                msg = f"{_describe(vf)}: {type(step).__name__}: {why}"
+                raise KernelError(msg)
+
+    def _concerned(self, step: Step) -> set[VfRef]:
+        match step:
+            case ProgramVfs():
+                return self._concerned(step.rates)
+            case SetRates():
+                return {VfRef(step.pf, rate.index) for rate in step.rates}
+            case ConfigureInterface():
+                device = self.machine.device(step.netns, step.ifname)
+                return {vf for vf, each in self.machine.functions.items() if each.device is device}
+            case GiveVf() | BringHome() | BindVf() | UnbindVf():
+                return {step.vf}
+        return set()
 
     def _stop(self) -> int | None:
         index = len(self.applied)

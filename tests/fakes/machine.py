@@ -23,6 +23,8 @@ from k8s_rdma.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from k8s_rdma.core.step import Step
+
 
 HOST = 0
 """The place of everything in the host's namespace."""
@@ -189,6 +191,7 @@ class FakeMachine:
         `unreadable_observations` observations more, without end where that is None.
     silent: why no question about the hardware is answered; empty while they are.
     token_bucket: whether its kernel can limit what netdevs send.
+    sick: VFs that cannot be given, each with the kinds of steps that fail on it and the kernel's answer.
     """
 
     def __init__(self, *pfs: FakePf) -> None:
@@ -203,6 +206,7 @@ class FakeMachine:
         self.unreadable_observations: int | None = None
         self.silent = ""
         self.token_bucket = True
+        self.sick: dict[VfRef, tuple[tuple[type[Step], ...], str]] = {}
         self.functions = {
             VfRef(pf.pci, index): function_of(pf, number, index)
             for number, pf in enumerate(self.pfs.values())
@@ -322,6 +326,10 @@ class FakeMachine:
         neighbours = (item for item in self._devices if item.is_up and item is not device)
         foreign = self.others_addresses.union(*(each.addresses for each in neighbours))
         return frozenset(each for each in device.addresses if ":" in each and each in foreign)
+
+    def make_sick(self, vf: VfRef, *steps: type[Step], why: str = "EBUSY: Device or resource busy") -> None:
+        """Let steps of these kinds fail on a VF, whatever they ask for."""
+        self.sick[vf] = (steps, why)
 
     def set_link(self, pci: PciAddress, link_mbps: int | None) -> None:
         """Let a link change its speed; None when it is down."""

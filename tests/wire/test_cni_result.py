@@ -178,6 +178,27 @@ def test_result_extends_one_without_a_version_of_its_own() -> None:
     assert (result["cniVersion"], len(result["interfaces"])) == ("0.4.0", 1)
 
 
+@pytest.mark.parametrize(
+    ("version", "before"),
+    [
+        ("0.4.0", "0.3.0"),
+        ("0.4.0", "0.3.1"),
+        ("0.3.1", "0.4.0"),
+        ("1.0.0", "1.1.0"),
+        ("1.1.0", "1.0.0"),
+        ("0.2.0", "0.1.0"),
+    ],
+)
+@pytest.mark.parametrize("interfaces", [[], [BARE]])
+def test_previous_result_of_another_version_of_the_same_form_counts_as_one_of_this(
+    version: str, before: str, interfaces: list[ResultInterface]
+) -> None:
+    previous = {"cniVersion": before, "dns": {"domain": "example"}, "theirs": 7}
+    result = json.loads(encode_result(interfaces, version, json.dumps(previous).encode()))
+    expected = {"cniVersion": version, "dns": {"domain": "example"}, "theirs": 7}
+    assert {key: result[key] for key in expected} == expected
+
+
 @pytest.mark.parametrize("interfaces", [[], [FIRST]])
 @pytest.mark.parametrize(
     ("version", "before", "named"),

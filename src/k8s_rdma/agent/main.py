@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -139,7 +140,7 @@ class Host:
     worker: the only thread that uses the kernel and the files.
     memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty where there is none.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
-    pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
+    pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims. now: seconds.
     """
 
     name: NodeName
@@ -155,6 +156,8 @@ class Host:
     sole_cdi_writer: bool = True
     pools: Sequence[Pool] = ()
     rules: Sequence[PfRule] = ()
+    require_rdma: bool = True
+    now: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +184,8 @@ def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitabl
         boot_id=host.boot_id,
         pools=host.pools,
         rules=host.rules,
+        require_rdma=host.require_rdma,
+        now=host.now,
     )
     directory = CdiDirectory(
         host.files, PurePosixPath(host.cdi_dir), host.device_nodes, memlock_hook=host.memlock_hook
@@ -497,6 +502,7 @@ def _open_host(
         plugins=_open_plugins(config, client),
         pools=pools,
         rules=config.hardware.to_core().rules,
+        require_rdma=config.kernel == "linux" and config.hardware.require_rdma,
     )
 
 

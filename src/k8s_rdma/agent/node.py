@@ -8,10 +8,10 @@ disk. A failed scan never counts as an observation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -40,91 +40,40 @@ from k8s_rdma.core.allocation import (
     with_allocations,
     with_gpus,
     with_rates,
+    without_vfs,
 )
-from k8s_rdma.core.claims import AllocatedClaim, judge, promised_interfaces, with_uses
-from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
-from k8s_rdma.core.devices.pod_devices import SlotInUse
+from k8s_rdma.core.claims import AllocatedClaim, exchanged, judge, promised_interfaces, with_uses
+from k8s_rdma.core.devices.held_vfs import held_interfaces
 from k8s_rdma.core.devices.pools import Pool, in_pools
-from k8s_rdma.core.inventory import Gpu, PfRule
+from k8s_rdma.core.devices.required_rdma import with_required_rdma
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
     Attachment,
     ClaimPromise,
-    DelegatedPlugin,
     Ledger,
     Phase,
     Pod,
     PromisedInterface,
     Receipt,
 )
+from k8s_rdma.core.losses import SeenPfs
 from k8s_rdma.core.placement import Placement, Rejection
-from k8s_rdma.core.plan import Addressing, configurations, hand_over
+from k8s_rdma.core.plan import Addressing, concerned, configurations, hand_over
 from k8s_rdma.core.reprogramming import changes_caps, changing, judge_caps, judge_rates
-from k8s_rdma.core.step import NetnsRef, Step, VfRef
+from k8s_rdma.core.step import Step, VfRef
+from k8s_rdma.core.vf_failures import FailedTry, VfFailures
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
 from k8s_rdma.wire.sockets import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
     from k8s_rdma.agent.ledger_store import LedgerStore
+    from k8s_rdma.agent.sandbox import Sandbox
+    from k8s_rdma.core.inventory import PfRule
     from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
-    """The sandbox that interfaces go to: the attachment of a CNI ADD, with its names and plugins.
-
-    ifnames: names in the sandbox, in the request's order. entries: the indices of these interfaces in the
-        pod's request; a pod with several attachments has some of its interfaces in each.
-    ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
-    devices: the exclusive devices of a pod that holds some, one for each interface.
-    gpus: those to which interfaces belong that are to be near GPUs.
-    promised: the interfaces that ResourceClaims promise, by their index in `entries`.
-    """
-
-    attachment: Attachment
-    pod: Pod
-    netns: NetnsRef
-    ifnames: tuple[str, ...]
-    entries: tuple[int, ...]
-    ipam: DelegatedPlugin | None = None
-    ipams: tuple[tuple[str, DelegatedPlugin | None], ...] = ()
-    delegate: DelegatedPlugin | None = None
-    device_info_file: str = ""
-    slots: tuple[SlotInUse, ...] = ()
-    devices: tuple[HeldDevice, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
-    promised: Mapping[int, PromisedInterface] = field(default_factory=dict)
-
-    def annotated(self, request: Request) -> tuple[Sandbox, Request]:
-        """Select the interfaces that no claim promises. request: the part of the pod's for all of them."""
-        if not self.promised:
-            return self, request
-        indexes = [index for index in range(len(self.entries)) if index not in self.promised]
-        only = replace(
-            self,
-            ifnames=tuple(self.ifnames[index] for index in indexes),
-            entries=tuple(self.entries[index] for index in indexes),
-            promised={},
-        )
-        return only, replace(request, interfaces=tuple(request.interfaces[index] for index in indexes))
-
-    def receipt(self, interfaces: tuple[AllocatedInterface, ...], *, phase: Phase, boot_id: str) -> Receipt:
-        """Make the receipt of this sandbox's interfaces."""
-        return Receipt(
-            attachment=self.attachment,
-            pod=self.pod,
-            netns=self.netns,
-            boot_id=boot_id,
-            phase=phase,
-            interfaces=interfaces,
-            ipam=self.ipam,
-            ipams=self.ipams,
-            delegate=self.delegate,
-            device_info_file=self.device_info_file,
-            slots=self.slots,
-        )
 
 
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
@@ -132,6 +81,20 @@ def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
     message = f"node {rejection.node}: cannot give pod {pod.full_name} its RDMA interfaces: "
     return K8sRdmaError(message + rejection.message_for(pod.namespace), reason=rejection.reason)
 
+
+class UngivenError(KernelError):
+    """A step failed that gives a pod its interfaces.
+
+    failed: the interfaces that the step was for, and the kernel's error. undone: whether they are home again.
+    """
+
+    def __init__(self, error: KernelError, failed: FailedTry) -> None:
+        super().__init__(error.message, reason=error.reason, details=error.details)
+        self.failed = failed
+        self.undone = False
+
+
+_TRIED = "tried for this pod in vain"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -183,6 +146,7 @@ class Node:
     caps: the state of caps that software enforces; see `restore_caps`.
     homes: what VFs are at home, and failures to bring them there.
     addresses: of attachments by interface, with prefix lengths; none of those made before this process.
+    failures: of VFs that could not be given; changed on the worker's thread.
     ledger_store: the ledger, on disk and in memory.
     """
 
@@ -195,16 +159,23 @@ class Node:
         boot_id: str,
         pools: Sequence[Pool] = (),
         rules: Sequence[PfRule] = (),
+        require_rdma: bool = True,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Scan the hardware; change nothing yet (see `unfinished`).
 
         pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
+        require_rdma: whether a VF without an RDMA device is unusable, if its PF has one. now: seconds.
         """
         self.name = name
         self._kernel = kernel
         self._boot_id = boot_id
         self._pools = pools
         self.rules = rules
+        self._require_rdma = require_rdma
+        self._seen = SeenPfs()
+        self._now = now
+        self.failures = VfFailures()
         self.scanner = Scanner(kernel, self._classified)
         self.ledger_store = ledger_store
         self.placements: Mapping[PodUid, Placement] = {}
@@ -221,7 +192,13 @@ class Node:
         return self.ledger_store.ledger
 
     def _classified(self, hardware: Hardware) -> Hardware:
-        return with_uses(in_pools(hardware, self._pools), self.rules, self.ledger)
+        if self._require_rdma:
+            hardware = with_required_rdma(hardware)
+        hardware = self._seen.with_losses(in_pools(hardware, self._pools))
+        return self._with_failures(with_uses(hardware, self.rules, self.ledger))
+
+    def _with_failures(self, hardware: Hardware) -> Hardware:
+        return self.failures.mark(hardware, self._now())
 
     def promise(
         self, claim: AllocatedClaim, *, scan: bool = True, instead: bool = False
@@ -246,6 +223,22 @@ class Node:
         previous, self.hardware = self.hardware, self.scanner.look_again(self.hardware)
         return previous != self.hardware
 
+    def review_failures(self) -> bool:
+        """Let VFs whose time is over be tried again. Returns whether any is."""
+        previous, self.hardware = self.hardware, self._with_failures(self.hardware)
+        return previous != self.hardware
+
+    def note_tries(
+        self, tries: Sequence[FailedTry], given: Sequence[AllocatedInterface], pod: PodUid
+    ) -> tuple[VfRef, ...]:
+        """Note the VFs that an ADD tried in vain; return those that are set aside by that.
+
+        given: the interfaces that the pod got in the end; none where it got none.
+        """
+        aside = self.failures.note(tries, given, pod, self._now())
+        self.hardware = self._with_failures(self.hardware)
+        return aside
+
     def prepare(
         self,
         sandbox: Sandbox,
@@ -265,6 +258,7 @@ class Node:
         K8sRdmaError (`HELD_BY_OLDER_SANDBOX`) when the pod holds interfaces in another sandbox: a pod gets
         its interfaces once, however many sandboxes ask at the same time.
         """
+        sandbox = self._with_exchanged(sandbox)
         ledger = self.ledger.without_attachments(*inherited)
         self._require_once(sandbox, ledger)
         interfaces: tuple[AllocatedInterface, ...] | Rejection = ()
@@ -284,6 +278,22 @@ class Node:
         for attachment in inherited:
             self.addresses.pop(attachment, None)
         return receipt
+
+    def _with_exchanged(self, sandbox: Sandbox) -> Sandbox:
+        """Exchange promised VFs that are set aside or avoided, if there are others; on disk from here on."""
+        self.hardware = self._with_failures(self.hardware)
+        hardware = without_vfs(self.hardware, sandbox.avoided, _TRIED)
+        aside = {VfRef(pf.pci, vf.index) for pf in hardware.pfs for vf in pf.vfs if vf.set_aside}
+        if aside.isdisjoint(interface.vf for interface in sandbox.promised.values()):
+            return sandbox
+        instead: dict[VfRef, PromisedInterface] = {}
+        mine = (promise for promise in self.ledger.promises.values() if promise.pod.uid == sandbox.pod.uid)
+        for promise in exchanged(mine, aside, hardware, self.ledger):
+            former = self.ledger.promises[promise.uid]
+            self.ledger_store.promise(promise)
+            instead |= {old.vf: new for old, new in zip(former.interfaces, promise.interfaces, strict=True)}
+        promised = {index: instead.get(old.vf, old) for index, old in sandbox.promised.items()}
+        return replace(sandbox, promised=promised)
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
         """Raise K8sRdmaError when the pod already has any of the requested interfaces."""
@@ -322,7 +332,8 @@ class Node:
             (interface, sandbox.ifnames[index], sandbox.entries[index])
             for index, interface in sandbox.promised.items()
         ]
-        claimed = promised_interfaces(named, self.name, self.hardware, ledger)
+        hardware = without_vfs(self.hardware, sandbox.avoided, _TRIED)
+        claimed = promised_interfaces(named, self.name, hardware, ledger)
         if isinstance(claimed, Rejection):
             return claimed
         by_entry = {interface.entry: interface for interface in (*chosen, *claimed)}
@@ -354,6 +365,7 @@ class Node:
     ) -> tuple[AllocatedInterface, ...] | Rejection:
         if sandbox.promised:
             return self._with_promised(sandbox, request, promised, ledger)
+        hardware = without_vfs(self.hardware, sandbox.avoided, _TRIED)
         pending = outstanding(self.placements, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
         admitted = ledger.with_admitted(self.placements)
         if sandbox.devices:
@@ -361,7 +373,7 @@ class Node:
                 node=self.name,
                 request=request,
                 devices=sandbox.devices,
-                hardware=self.hardware,
+                hardware=hardware,
                 ledger=ledger,
                 promised=promised,
                 admitted=admitted,
@@ -373,7 +385,7 @@ class Node:
             node=self.name,
             request=request,
             promised=promised,
-            hardware=self.hardware,
+            hardware=hardware,
             ledger=ledger,
             admitted=admitted,
             outstanding=pending,
@@ -382,7 +394,7 @@ class Node:
         )
         if isinstance(decision, Rejection):
             return decision
-        chosen = choose_vfs(decision, self.hardware, ledger, sandbox.ifnames, sandbox.entries)
+        chosen = choose_vfs(decision, hardware, ledger, sandbox.ifnames, sandbox.entries)
         if isinstance(chosen, Rejection) or not sandbox.gpus:
             return chosen
         return with_gpus(chosen, request, sandbox.gpus)
@@ -390,18 +402,28 @@ class Node:
     def move_to_pod(self, receipt: Receipt) -> None:
         """Move VFs to the pod, down and without addresses, since some IPAM plugins lease through them.
 
-        KernelError at the first step that fails; `detach` undoes the steps before it.
+        UngivenError at the first step that fails; `detach` undoes the steps before it. A plain KernelError
+        where the namespace is gone.
         """
         for step in hand_over(receipt):
-            self._kernel.apply(step)
+            self._apply(step, receipt)
         self.hardware = with_allocations(self.hardware, receipt.interfaces)
 
     def attach(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
         """Bring the pod's interfaces up with these addresses; fails as `move_to_pod`."""
         for step in configurations(receipt, addressing):
-            self._kernel.apply(step)
+            self._apply(step, receipt)
         self.addresses[receipt.attachment] = {ifname: entry[0] for ifname, entry in addressing.items()}
         return self.ledger_store.record(replace(receipt, phase=Phase.ATTACHED))
+
+    def _apply(self, step: Step, receipt: Receipt) -> None:
+        try:
+            self._kernel.apply(step)
+        except KernelError as error:
+            interfaces = concerned(step, receipt)
+            if not interfaces or not self._kernel.namespace_alive(receipt.netns):
+                raise
+            raise UngivenError(error, FailedTry(interfaces=interfaces, why=error.message)) from error
 
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
@@ -551,6 +573,7 @@ class Node:
             if now.exemption:
                 return Adopted(candidate=now, outcome="left alone", why=now.exemption)
             self._kernel.reset(now.ref)
+            self.failures.forget(now.ref)
         except (KernelError, MalformedError) as error:
             return Adopted(candidate=foreign, outcome="failed", why=str(error))
         return Adopted(candidate=now, outcome="reset", why=now.foreign)

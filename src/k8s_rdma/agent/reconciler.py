@@ -123,6 +123,8 @@ class Reconciler:
             if due:
                 await self._scan()
                 await self._reporter.publish()
+            elif await self._worker.run(self._node.review_failures):
+                await self._reporter.publish()
             else:
                 await self._reporter.publish_problems()
             self._retry.set()

@@ -3,11 +3,6 @@
 Foreign VFs may be adopted while they lie unused in the host's namespace. An older CNI plugin that crashed,
 or was replaced, leaves rates and VLANs behind on VFs that no pod has.
 
-Promises on a node that do not hold now are reported to its operator: rates, caps, and interfaces that pods
-have lost. Nothing is taken from the pods that have them. VFs go with their PF's driver and with a change of
-`sriov_numvfs`, netdevs with their VF's driver. The netdev of a VF that gets a driver again is another one,
-in the host's network namespace.
-
 A reservation is the same before and after a restart of any process. Used is what the node's agent reports
 allocated, what every bound, unfinished pod was promised that the report does not hold, and the binds made
 here that the pod watch has not shown yet. A pod with several attachments is reported in part for a while. A
@@ -47,7 +42,7 @@ from k8s_rdma.core.placement import (
     place,
     usage_of,
 )
-from k8s_rdma.core.programming import keeps_minimums, programmed
+from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.step import VfHome, VfRef
 from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid, RateAbility
 from k8s_rdma.errors import MalformedError, Reason
@@ -231,7 +226,8 @@ def choose_vfs(
 ) -> tuple[AllocatedInterface, ...] | Rejection:
     """The free VFs of lowest index on each PF, in the placement's order, and what is set on them.
 
-    A VF that has a MAC which an interface on its PF asks for goes to that.
+    VFs that could not be given lately come last. A VF that has a MAC which an interface on its PF asks for
+    goes to that.
 
     ifnames: in the pod. entries: which ones of the pod's request the placement is of, where that is a part of
         it; None where it is all of it.
@@ -266,91 +262,8 @@ def with_gpus(
     )
 
 
-def lost_interfaces(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
-    """The pods that do not have the VFs of a PF that they were given, one sentence each.
-
-    allocated: each interface with its pod, `namespace/name`, of sandboxes that exist.
-    """
-    vfs = {vf.index: vf for vf in pf.vfs}
-    for pod, interface in allocated:
-        if interface.vf.pf != pf.pci:
-            continue
-        why = _why_lost(pf, vfs.get(interface.vf.index), interface)
-        if why:
-            yield (
-                f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} was given as {interface.ifname}, "
-                f"is lost to it: {why}; the pod has to be started anew"
-            )
-
-
-def _why_lost(pf: PfState, vf: Vf | None, interface: AllocatedInterface) -> str:
-    """Describe in a clause why the interface is lost; empty while it is not."""
-    if vf is None:
-        return f"the PF has {len(pf.vfs)} VFs now"
-    if vf.netdev is not None:
-        return f"its netdev is in the host's network namespace, as {vf.netdev}"
-    serves = not interface.is_netdev and vf.driver == interface.options.driver
-    return "" if serves else vf.unusable
-
-
-def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
-    """Describe the reservations that the PF's link cannot keep, one sentence each."""
-    if pf.link_mbps is None and used.mbps:
-        yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link speed is unknown now"
-        return
-    if pf.link_mbps is not None and used.mbps > pf.link_mbps:
-        yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link has {pf.link_mbps} Mb/s now"
-        return
-    if not keeps_minimums(pf, used):
-        yield (
-            f"PF {pf.name}: minimum rates of {pf.driver} are weights, by which some of its {used.in_use} VFs "
-            "in use get less than is reserved for them"
-        )
-
-
-def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
-    """Report whether the VF still has its programmed rates; true where its PF does not show them."""
-    rate = interface.rate()
-    return all(
-        (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
-        for vf in pf.vfs
-        if vf.index == interface.vf.index
-    )
-
-
-def lost_rates(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
-    """The pods whose VFs on the PF have other rates than were programmed, one sentence each.
-
-    allocated: each interface with its pod, `namespace/name`. Some drivers forget rates when their link
-        changes.
-    """
-    for pod, interface in allocated:
-        if interface.vf.pf == pf.pci and not holds_its_rates(pf, interface):
-            rate = interface.rate()
-            yield (
-                f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} has, no longer has the rates that "
-                f"were programmed on it: min {rate.min_tx_rate_mbps}, max {rate.max_tx_rate_mbps} Mb/s"
-            )
-
-
-def lost_caps(
-    pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]], reasons: Mapping[VfRef, str]
-) -> Iterator[str]:
-    """The pods whose caps on the PF were to be kept by software and are not, one sentence each.
-
-    allocated: as for `lost_rates`. reasons: by VF, the reason in a clause.
-    """
-    for pod, interface in allocated:
-        why = reasons.get(interface.vf)
-        if interface.vf.pf == pf.pci and why:
-            yield (
-                f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} has as {interface.ifname}, is not "
-                f"limited to {interface.software_max_tx_rate_mbps} Mb/s by software now: {why}"
-            )
-
-
 def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, list[Vf]]) -> list[Vf | None]:
-    """A VF for each, of those that are free, ordered by index; None where there is none left."""
+    """A VF for each, of those that are free, in their order; None where there is none left."""
     picked: list[Vf | None] = [None] * len(interfaces)
     for index, placed in enumerate(interfaces):
         free_vfs, mac = free.get(placed.pf, []), placed.options.mac
@@ -391,7 +304,8 @@ def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) 
 
 def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
     allocated = _allocated_vfs(ledger).get(pf.pci, ())
-    return [vf for vf in pf.vfs if vf.index not in allocated and not vf.pool and is_free(vf)]
+    free = (vf for vf in pf.vfs if vf.index not in allocated and not vf.pool and is_free(vf))
+    return sorted(free, key=lambda vf: vf.failures)
 
 
 def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
@@ -516,7 +430,7 @@ def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate
         reason = "free already"
     elif user:
         reason = f"its device was given to pod {user}, says kubelet"
-    elif vf.netdev is None or vf.unusable:
+    elif vf.netdev is None or (vf.unusable and not vf.set_aside):
         reason = foreign
     return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=reason)
 
@@ -570,6 +484,11 @@ def foreign_reason(vf: Vf) -> str:
     if vf.vlan:
         return f"VLAN {vf.vlan}, which is not ours"
     return ""
+
+
+def without_vfs(hardware: Hardware, vfs: Collection[VfRef], why: str) -> Hardware:
+    """The hardware with these VFs set aside."""
+    return _with_vfs(hardware, {vf: {"unusable": why, "set_aside": True} for vf in vfs}) if vfs else hardware
 
 
 def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:

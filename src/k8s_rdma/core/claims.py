@@ -39,7 +39,7 @@ from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 
 LEAST_PERCENT = 1
@@ -376,9 +376,33 @@ def _vf(hardware: Hardware, ref: VfRef) -> Vf | None:
 
 
 def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:
-    for vf in pf.vfs:
+    """Yield the free VFs for claims: those that could not be given lately come last."""
+    for vf in sorted(pf.vfs, key=lambda vf: vf.failures):
         if vf.pool == CLAIMS_POOL and VfRef(pf.pci, vf.index) not in in_use and is_free(vf):
             yield vf
+
+
+def exchanged(
+    promises: Iterable[ClaimPromise], vfs: Collection[VfRef], hardware: Hardware, ledger: Ledger
+) -> tuple[ClaimPromise, ...]:
+    """The promises that have any of these VFs, each with other free ones of the same PFs instead.
+
+    One whose PF has no other stays as it is, and is left out. No promise's pod may have interfaces of it.
+    """
+    pfs = {pf.pci: pf for pf in hardware.pfs}
+    in_use = {*ledger.holders(), *ledger.promised_vfs(), *vfs}
+
+    def other(interface: PromisedInterface) -> PromisedInterface:
+        pf = pfs.get(interface.vf.pf)
+        vf = next(_free_vfs(pf, in_use), None) if pf is not None and interface.vf in vfs else None
+        if pf is None or vf is None:
+            return interface
+        ref = VfRef(pf.pci, vf.index)
+        in_use.add(ref)
+        return replace(interface, vf=ref, pci=vf.pci, rdma_device=vf.rdma_device or "")
+
+    found = (replace(promise, interfaces=tuple(map(other, promise.interfaces))) for promise in promises)
+    return tuple(promise for promise in found if promise != ledger.promises[promise.uid])
 
 
 def promised_interfaces(

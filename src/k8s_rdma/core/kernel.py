@@ -120,6 +120,8 @@ class Vf:
     driver: what drives its PCI function; empty where nothing does, or that is not known.
     unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
     pool: the exclusive resource that it belongs to (`core.devices.pools`); empty for who asks by annotation.
+    failures: how often it could not be given since it last could (`core.vf_failures`); VFs with fewer are
+        given before it. set_aside: whether `unusable` is for the same cause, and passes.
     Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
     `/getpfs`; text as `ip link` and MLNX_OFED print it.
     """
@@ -145,6 +147,8 @@ class Vf:
     driver: str = ""
     unusable: str = ""
     pool: str = ""
+    failures: int = 0
+    set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +163,8 @@ class PfState:
     rates, enforce: what its driver can program, and what is demanded of it.
     supported_settings: what else its driver can do for VFs. software_caps: whether the kernel can limit what
         netdevs send.
-    problems: one sentence each for an operator, such as that the link is down.
+    problems: one sentence each for an operator, such as that the link is down. failures: likewise, of
+        VFs that could not be given (`core.vf_failures`).
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
     claims_mbps: the part of its link that is for ResourceClaims, where it is split; None where it is whole.
     """
@@ -182,6 +187,7 @@ class PfState:
     supported_settings: frozenset[Setting] = frozenset()
     software_caps: bool = True
     problems: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     mac: str = field(default="", compare=False)
     claims_mbps: int | None = None
     altnames: tuple[str, ...] = ()
@@ -202,10 +208,14 @@ class PfState:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Something that a scan could not look at, and why; it is never reported as absent."""
+    """Something that a scan could not look at, and why; it is never reported as absent.
+
+    pf: the PF that it is, or that it is of; None where it may be any.
+    """
 
     subject: str
     why: str
+    pf: PciAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)

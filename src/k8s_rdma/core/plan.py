@@ -23,6 +23,7 @@ from k8s_rdma.core.step import (
     VfConfig,
     VfHome,
     VfRate,
+    VfRef,
 )
 from k8s_rdma.core.types import Enforce, PciAddress
 from k8s_rdma.errors import printable
@@ -73,6 +74,22 @@ def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tu
         if interface.is_netdev:
             steps += (*_cap(receipt, interface), _configure(receipt, interface, addressing))
     return tuple(steps)
+
+
+def concerned(step: Step, receipt: Receipt) -> tuple[AllocatedInterface, ...]:
+    """The interfaces of a receipt that a step of its plan is for."""
+    match step:
+        case GiveVf() | BindVf():
+            vfs = {step.vf}
+        case SetRates():
+            vfs = {VfRef(step.pf, rate.index) for rate in step.rates}
+        case ProgramVfs():
+            return concerned(step.rates, receipt)
+        case ConfigureInterface() | CapInterface():
+            vfs = {interface.vf for interface in receipt.interfaces if interface.ifname == step.ifname}
+        case _:
+            vfs = set()
+    return tuple(interface for interface in receipt.interfaces if interface.vf in vfs)
 
 
 def undo(steps: Iterable[Step]) -> tuple[Step, ...]:

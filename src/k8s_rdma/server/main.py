@@ -19,6 +19,7 @@ import uvloop
 
 from k8s_rdma import process
 from k8s_rdma.config.files import port_of
+from k8s_rdma.core.devices.required_rdma import with_required_rdma
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError, MalformedError
@@ -150,7 +151,8 @@ class HardwareScan:
             msg = f"it cannot be scanned: {error}"
             raise KernelError(msg) from error
         if self._report is None or hardware is not self._hardware:
-            self._hardware, self._report = hardware, self._reports.build(hardware, Ledger())
+            required = with_required_rdma(hardware) if self._selection.require_rdma else hardware
+            self._hardware, self._report = hardware, self._reports.build(required, Ledger())
         return self._report
 
     def _scan(self) -> Hardware:

@@ -110,6 +110,9 @@ WITHOUT_INTERFACES = ("0.1.0", "0.2.0")
 `prevResult`."""
 WITH_IP_VERSION = ("0.3.0", "0.3.1", "0.4.0")
 """The versions in whose results each address has its IP version."""
+WITHOUT_IP_VERSION = ("1.0.0", "1.1.0")
+"""The versions after these."""
+_SHAPES = (WITHOUT_INTERFACES, WITH_IP_VERSION, WITHOUT_IP_VERSION)
 WITH_DETAILS = ("1.1.0",)
 """An interface has MTU and PCI address, and a route more than destination and gateway."""
 SINCE_CHECK = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("0.4.0") :]
@@ -219,14 +222,18 @@ def encode_result(
 
     Without interfaces that is `prev_result` byte by byte, or an empty result. What a version cannot say is
     left out: 0.2.0 and older hold the first IPv4 and the first IPv6 address only.
+    A `prev_result` of another version of the same form counts as one of this version, as for the reference
+    plugins.
     K8sRdmaError when the version is not supported; MalformedError (`INVALID_NETCONF`) when `prev_result` is
-    no result of the same version, or leaves no room for ours in `MAX_STDOUT_BYTES`.
+    no result of that form, or leaves no room for ours in `MAX_STDOUT_BYTES`.
     """
     check_version(version)
     fields = _previous(prev_result, version)
     if not interfaces:
-        return _fitting(bytes(prev_result) or _encoder.encode({"cniVersion": version}))
-    document: dict[str, object] = {"cniVersion": version, **fields}
+        same = bytes(fields.get("cniVersion", b"")) in (b"", _encoder.encode(version))
+        as_it_was = bytes(prev_result) if same else b""
+        return _fitting(as_it_was or _encoder.encode(fields | {"cniVersion": version}))
+    document: dict[str, object] = {"cniVersion": b"", **fields} | {"cniVersion": version}
     if version in WITHOUT_INTERFACES:
         document |= {key: ip for key, ip in _old_ips(interfaces).items() if _is_empty(fields, key)}
     else:
@@ -281,8 +288,10 @@ def _previous(prev_result: msgspec.Raw | bytes, version: str) -> dict[str, msgsp
     own_version = fields.get("cniVersion")
     if own_version is not None:
         theirs = decode(own_version, _text_decoder, f"{subject}.cniVersion", Reason.INVALID_NETCONF)
-        if theirs != version:
-            msg = f"{subject}.cniVersion: {shown(theirs)} is not the configuration's {version}"
+        if theirs != version and not any(theirs in shape and version in shape for shape in _SHAPES):
+            msg = (
+                f"{subject}.cniVersion: {shown(theirs)} is not the configuration's {version}, nor of its form"
+            )
             raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
     return fields
 

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.allocation import (
+from k8s_rdma.core.allocation import foreign_vfs, mbps_by_claims, used_locally
+from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
+from k8s_rdma.core.losses import (
     broken_promises,
-    foreign_vfs,
     holds_its_rates,
     lost_caps,
     lost_interfaces,
     lost_rates,
-    mbps_by_claims,
-    used_locally,
+    lost_with_pfs,
 )
-from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, PodUid, enforcer_of
@@ -168,7 +167,7 @@ def node_report(
             if receipt.interfaces
         ),
         unreadable=tuple(f"{item.subject}: {item.why}" for item in hardware.unreadable),
-        problems=hardware.problems,
+        problems=(*hardware.problems, *lost_with_pfs(hardware, _attached(ledger))),
         macs=tuple(map(_mac_range, macs_of(hardware, ledger))),
     )
 
@@ -183,17 +182,21 @@ def _with_problems(
 ) -> Iterator[tuple[PfState, Iterable[str]]]:
     """List each PF with the promises on it that do not hold now."""
     inventory = hardware.inventory(NodeName(""))
-    attached = [
-        (receipt.pod.full_name, interface)
-        for receipt in ledger.receipts.values()
-        if receipt.phase is Phase.ATTACHED
-        for interface in receipt.interfaces
-    ]
+    attached = _attached(ledger)
     for state in hardware.pfs:
         pf = inventory.pf(state.pci)
         broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
         losses = (*lost_interfaces(state, attached), *lost_rates(state, attached))
         yield state, (*broken, *losses, *lost_caps(state, attached, caps_lost))
+
+
+def _attached(ledger: Ledger) -> list[tuple[str, AllocatedInterface]]:
+    return [
+        (receipt.pod.full_name, interface)
+        for receipt in ledger.receipts.values()
+        if receipt.phase is Phase.ATTACHED
+        for interface in receipt.interfaces
+    ]
 
 
 def _pf(
@@ -220,7 +223,7 @@ def _pf(
         rates=rates_of(pf.rates),
         enforce=pf.enforce,
         takes=tuple(sorted(pf.requestable_settings)),
-        problems=(*pf.problems, *problems),
+        problems=(*pf.problems, *pf.failures, *problems),
         foreign=foreign,
         pools=pf.pools(),
         claims_mbps=None if pf.claims_mbps is None else max(pf.claims_mbps, mbps_by_claims(used)),

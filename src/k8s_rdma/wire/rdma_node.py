@@ -557,6 +557,11 @@ def _ready(report: NodeReport) -> Condition:
         why = f"not all of its hardware could be looked at: {'; '.join(report.unreadable)}"
         why = _clipped(why, _MOST_OF_MESSAGE)
         return Condition(type="Ready", status="False", reason="HardwareUnreadable", message=why)
+    if report.problems:
+        why = _clipped(
+            f"its agent serves, and reports problems: {'; '.join(report.problems)}", _MOST_OF_MESSAGE
+        )
+        return Condition(type="Ready", status="True", reason="ProblemsReported", message=why)
     why = "its agent serves, and sees all of its hardware"
     return Condition(type="Ready", status="True", reason="AgentServes", message=why)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -33,14 +34,15 @@ from k8s_rdma.agent.cni.pod_request import (
     unknown_networks,
 )
 from k8s_rdma.agent.ledger_store import UnendedPodError
-from k8s_rdma.agent.node import Node, Sandbox, Worker, rejected
+from k8s_rdma.agent.node import Node, UngivenError, Worker, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
-from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, PromisedInterface, Receipt
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
+from k8s_rdma.core.vf_failures import FailedTry, to_avoid
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.claims import LONGEST_WAIT_S
@@ -51,6 +53,7 @@ from k8s_rdma.wire.plugin_config import IpamResult
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.agent.cni.node_access import NodeAccess
+    from k8s_rdma.agent.sandbox import Sandbox
     from k8s_rdma.core.kernel import PodInterface
     from k8s_rdma.core.step import NetnsRef
 
@@ -65,6 +68,9 @@ DETECTION_POLL_INTERVAL_S = 0.05
 
 HANDOVER_POLL_S, MOST_WAITING = 0.2, 64
 """The interval at which an ADD looks for a claim that another pod still has, and how many do so at a time."""
+
+RETRY_WITHIN_S = 20.0
+"""The time within which an ADD begins another try with other VFs: the executable waits for 60 s."""
 
 DEADLINE_S = 3.0
 """The kernel may probe a second later (`rtr_solicit_delay`), and more than once (`dad_transmits`)."""
@@ -186,8 +192,7 @@ class AddCommand:
             limited = LimitedPod(
                 pod=call.pod, annotated=pod_request.annotated, policies=policies, by_annotation=has_request
             )
-            receipt = await self._prepare(call, sandbox, part, limited)
-            return await self._attach(call, receipt, part)
+            return await self._give(call, sandbox, part, limited)
 
     async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
         """Return what its claims promise the pod; wait for those of a pod deleted by force, until that ends.
@@ -266,6 +271,67 @@ class AddCommand:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
+    async def _give(
+        self, call: AddCall, sandbox: Sandbox, part: PodRequest, limited: LimitedPod
+    ) -> AddResult:
+        """Choose VFs and attach them, or others where some cannot be given (`core.vf_failures`)."""
+        deadline_s = time.monotonic() + RETRY_WITHIN_S
+        tries: list[FailedTry] = []
+        added: AddResult | None = None
+        receipt = await self._prepare(call, sandbox, part, limited)
+        choose = partial(self._prepare_node, part=part, limited=limited)
+        try:
+            while added is None:
+                try:
+                    added = await self._attach(call, receipt)
+                except UngivenError as error:
+                    tries.append(error.failed)
+                    again = time.monotonic() < deadline_s and call.still_waiting()
+                    successor = await self._successor(error, sandbox, choose, tries if again else ())
+                    if successor is None:
+                        raise
+                    _log.warning("vf_not_given", vfs=sorted(error.failed.vfs), error=error.message)
+                    receipt = successor
+        finally:
+            if tries or self._node.failures:
+                await self._note_tries(tries, added.receipt.interfaces if added else (), sandbox.pod)
+        self._log_attached(added, part, tries)
+        return added
+
+    async def _note_tries(
+        self, tries: Sequence[FailedTry], given: Sequence[AllocatedInterface], pod: Pod
+    ) -> None:
+        for vf in await self._worker.run(self._node.note_tries, tries, given, pod.uid):
+            _log.warning("vf_set_aside", pf=vf.pf, vf=vf.index)
+
+    async def _successor(
+        self,
+        error: UngivenError,
+        sandbox: Sandbox,
+        choose: Callable[[Sandbox, Collection[Attachment]], Receipt | Rejection],
+        tries: Sequence[FailedTry],
+    ) -> Receipt | None:
+        """Record other VFs in place of released ones; drop the receipt, and return None, if there are none.
+
+        choose: as `_prepare_node`. tries: those until now; none if no other VFs are to be tried. A receipt
+        whose VFs are not home stays.
+        """
+        if not error.undone:
+            return None
+        if tries:
+            await self._worker.run(self._node.refresh)
+        for avoided in to_avoid(tries, self._node.hardware):
+            other, inherited = replace(sandbox, avoided=avoided), (sandbox.attachment,)
+            try:
+                found = await self._worker.run(choose, other, inherited)
+            except K8sRdmaError as failure:
+                _log.warning("other_vfs_not_tried", error=failure.message)
+                break
+            if not isinstance(found, Rejection):
+                return found
+        await self._worker.run(self._node.forget, sandbox.attachment)
+        return None
+
     async def _prepare(
         self, call: AddCall, sandbox: Sandbox, part: PodRequest, limited: LimitedPod
     ) -> Receipt:
@@ -278,20 +344,21 @@ class AddCommand:
             self._node.placements = self._cluster.placements()
             own = part.request.interfaces[: part.annotated]
             await locks.enter_async_context(self._addresses.holding(addresses_of(own), by_claim=False))
-            receipt = await self._worker.run(self._prepare_node, sandbox, part, inherited, limited)
+            choose = partial(self._prepare_node, part=part, limited=limited)
+            receipt = await self._worker.run(choose, sandbox, inherited)
         if isinstance(receipt, Rejection):
             raise rejected(receipt, sandbox.pod)
         return receipt
 
     def _prepare_node(
-        self, sandbox: Sandbox, part: PodRequest, inherited: Collection[Attachment], limited: LimitedPod
+        self, sandbox: Sandbox, inherited: Collection[Attachment], *, part: PodRequest, limited: LimitedPod
     ) -> Receipt | Rejection:
         """Choose and record; first remove CDI files by which the pod's slots name another pod's devices."""
         limited.require(len(self._node.ledger.promised_to(sandbox.pod.uid)))
         self._device_specs.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
-    async def _attach(self, call: AddCall, receipt: Receipt, part: PodRequest) -> AddResult:
+    async def _attach(self, call: AddCall, receipt: Receipt) -> AddResult:
         answered: set[str] = set()
         try:
             await self._on_prepared()
@@ -311,25 +378,34 @@ class AddCommand:
         except BaseException as failure:
             ifnames = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
             unanswered = tuple(name for name in ifnames if name not in answered)
-            try:
-                await self._delete_command.end(replace(receipt, unanswered=unanswered))
-            except K8sRdmaError as error:
-                failure.add_note(f"undoing it failed as well: {error}; {error.details}")
+            await self._undo(failure, replace(receipt, unanswered=unanswered))
             raise
-        self._log_attached(receipt, part, addresses)
         return AddResult(receipt=receipt, addresses=addresses, result=result)
 
-    def _log_attached(self, receipt: Receipt, part: PodRequest, addresses: Mapping[str, IpamResult]) -> None:
+    async def _undo(self, failure: BaseException, receipt: Receipt) -> None:
+        """Release everything; the receipt stays after an UngivenError, so that no other pod gets its room."""
+        try:
+            if isinstance(failure, UngivenError):
+                await self._delete_command.give_back(receipt)
+                failure.undone = True
+            else:
+                await self._delete_command.end(receipt)
+        except K8sRdmaError as error:
+            failure.add_note(f"undoing it failed as well: {error}; {error.details}")
+
+    def _log_attached(self, added: AddResult, part: PodRequest, tries: Sequence[FailedTry]) -> None:
+        receipt = added.receipt
         if not receipt.interfaces:
             return
-        self._cluster.attached(receipt, addresses)
+        self._cluster.attached(receipt, added.addresses)
         if part.ignored:
             self._cluster.placed_anew(receipt.pod, part.ignored)
         elif part.promised is not None and not part.devices:
             promised = [placed.pf for placed in part.promised.interfaces]
             pfs = [interface.vf.pf for interface in receipt.interfaces]
             if promised != pfs:
-                why = f"PF {', '.join(promised)} was promised and had no room; given {', '.join(pfs)}"
+                failed = f"could not be given ({tries[-1].why})" if tries else "had no room"
+                why = f"PF {', '.join(promised)} was promised and {failed}; given {', '.join(pfs)}"
                 self._cluster.placed_anew(receipt.pod, why)
 
 

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cdi_specs import device_info_file
-from k8s_rdma.agent.node import Sandbox
 from k8s_rdma.agent.plugins.runner import CalledPlugins
+from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.core.types import PodUid, VfDriver

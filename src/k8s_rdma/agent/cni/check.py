@@ -164,7 +164,8 @@ def _require_hardware(node: Node, *, delegates: bool) -> None:
     pfs = node.hardware.pfs
     if any(pf.vfs for pf in pfs) or (delegates and not pfs and not node.hardware.unreadable):
         return
-    hidden = "; ".join(f"{item.subject}: {item.why}" for item in node.hardware.unreadable)
+    unreadable = (f"{item.subject}: {item.why}" for item in node.hardware.unreadable)
+    hidden = "; ".join((*unreadable, *node.hardware.problems))
     finding = f"none of PFs {', '.join(pf.name for pf in pfs)} has VFs" if pfs else "there is no SR-IOV PF"
     msg = f"node {node.name}: {finding}; has k8s-rdma init ended well here?"
     raise K8sRdmaError(msg, details=hidden)

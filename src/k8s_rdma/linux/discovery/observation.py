@@ -152,7 +152,10 @@ class Observer:
             ),
             unreadable=(
                 *(selected_pf.state for selected_pf in observed if isinstance(selected_pf.state, Unreadable)),
-                *(Unreadable(f"PF {selected_pf.pf.pci}", selected_pf.why) for selected_pf in missing),
+                *(
+                    Unreadable(f"PF {selected_pf.pf.pci}", selected_pf.why, selected_pf.pf.pci)
+                    for selected_pf in missing
+                ),
             ),
             problems=(
                 *(selected_pf.why for selected_pf in discovery.skipped if selected_pf not in missing),
@@ -190,7 +193,7 @@ class Observer:
             pf.must_be_as_found()
         except (OSError, KernelError) as error:
             self._written_settings.pop(pf.pci, None)
-            unreadable = Unreadable(f"PF {pf.name}", str(error))
+            unreadable = Unreadable(f"PF {pf.name}", str(error), pf.pci)
             return _ObservedPf(unreadable, index, (f"{unreadable.subject}: {unreadable.why}",))
         doubts = (
             f"PF {pf.name}: VF {observed.vf.index}: {observed.doubt}" for observed in vfs if observed.doubt

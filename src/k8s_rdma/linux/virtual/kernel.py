@@ -236,7 +236,9 @@ class VirtualSriov:
             try:
                 revive_vf(pf, index, self._rtnl)
             except KernelError as error:
-                unreadable.append(Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be recreated: {error}"))
+                unreadable.append(
+                    Unreadable(f"VF {index} of PF {pf.pci}", f"cannot be recreated: {error}", pf.pci)
+                )
         return len(dead) > len(unreadable)
 
     def _observe_pf(
@@ -246,12 +248,14 @@ class VirtualSriov:
         uplink, scheduler = links.get(pf.uplink), links.get(pf.scheduler_name)
         ports = [links.get(pf.port_name(index)) for index in range(pf.vfs)]
         if scheduler is None or None in ports:
-            unreadable.append(Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing"))
+            unreadable.append(
+                Unreadable(f"PF {pf.pci}", f"links that {pf.name} is made of are missing", pf.pci)
+            )
             return None
         try:
             rates = self._rates.read_all(pf, scheduler.index)
         except KernelError as error:
-            unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}"))
+            unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}", pf.pci))
             return None
         by_index = {link.index: link for link in links.values()}
         bridge = links.get(pf.name)
