@@ -173,7 +173,7 @@ class Node:
         self._pools = pools
         self.rules = rules
         self._require_rdma = require_rdma
-        self._seen = SeenPfs()
+        self._seen_pfs = SeenPfs()
         self._now = now
         self.failures = VfFailures()
         self.scanner = Scanner(kernel, self._classified)
@@ -194,7 +194,7 @@ class Node:
     def _classified(self, hardware: Hardware) -> Hardware:
         if self._require_rdma:
             hardware = with_required_rdma(hardware)
-        hardware = self._seen.with_losses(in_pools(hardware, self._pools))
+        hardware = self._seen_pfs.with_losses(in_pools(hardware, self._pools))
         return self._with_failures(with_uses(hardware, self.rules, self.ledger))
 
     def _with_failures(self, hardware: Hardware) -> Hardware:
@@ -229,13 +229,13 @@ class Node:
         return previous != self.hardware
 
     def note_tries(
-        self, tries: Sequence[FailedTry], given: Sequence[AllocatedInterface], pod: PodUid
+        self, tries: Sequence[FailedTry], interfaces: Sequence[AllocatedInterface], pod: PodUid
     ) -> tuple[VfRef, ...]:
         """Note the VFs that an ADD tried in vain; return those that are set aside by that.
 
-        given: the interfaces that the pod got in the end; none where it got none.
+        interfaces: those that the pod got in the end; none if it got none.
         """
-        aside = self.failures.note(tries, given, pod, self._now())
+        aside = self.failures.note(tries, interfaces, pod, self._now())
         self.hardware = self._with_failures(self.hardware)
         return aside
 

@@ -392,7 +392,7 @@ def exchanged(
     pfs = {pf.pci: pf for pf in hardware.pfs}
     in_use = {*ledger.holders(), *ledger.promised_vfs(), *vfs}
 
-    def other(interface: PromisedInterface) -> PromisedInterface:
+    def alternative(interface: PromisedInterface) -> PromisedInterface:
         pf = pfs.get(interface.vf.pf)
         vf = next(_free_vfs(pf, in_use), None) if pf is not None and interface.vf in vfs else None
         if pf is None or vf is None:
@@ -401,7 +401,7 @@ def exchanged(
         in_use.add(ref)
         return replace(interface, vf=ref, pci=vf.pci, rdma_device=vf.rdma_device or "")
 
-    found = (replace(promise, interfaces=tuple(map(other, promise.interfaces))) for promise in promises)
+    found = (replace(promise, interfaces=tuple(map(alternative, promise.interfaces))) for promise in promises)
     return tuple(promise for promise in found if promise != ledger.promises[promise.uid])
 
 

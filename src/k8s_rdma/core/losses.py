@@ -123,12 +123,12 @@ class SeenPfs:
             self._names[pf.pci] = pf.name
             self._vfs[pf.pci] = max(len(pf.vfs), self._vfs.get(pf.pci, 0))
         pfs = tuple(map(self._with_lost_vfs, hardware.pfs))
-        problems = (*hardware.problems, *self._gone(hardware))
+        problems = (*hardware.problems, *self._lost_pfs(hardware))
         if (pfs, problems) == (hardware.pfs, hardware.problems):
             return hardware
         return replace(hardware, pfs=pfs, problems=problems)
 
-    def _gone(self, hardware: Hardware) -> Iterator[str]:
+    def _lost_pfs(self, hardware: Hardware) -> Iterator[str]:
         present = _present(hardware)
         for pci, name in sorted(self._names.items()) if present is not None else ():
             if pci not in (present or ()):
@@ -139,11 +139,13 @@ class SeenPfs:
                 )
 
     def _with_lost_vfs(self, pf: PfState) -> PfState:
-        before, now = self._vfs[pf.pci], len(pf.vfs)
-        if now == before:
+        known, number = self._vfs[pf.pci], len(pf.vfs)
+        if number == known:
             return pf
-        lost = f"it has {now} VFs, and had {before}: run k8s-rdma init, or restart the agent if so wanted"
-        return replace(pf, problems=(*pf.problems, lost))
+        problem = (
+            f"it has {number} VFs, and had {known}: run k8s-rdma init, or restart the agent if so wanted"
+        )
+        return replace(pf, problems=(*pf.problems, problem))
 
 
 def _present(hardware: Hardware) -> Set[PciAddress] | None:

@@ -57,9 +57,9 @@ class FailedTry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """What is known of a VF that could not be given.
+    """A VF's failures since it last could be given.
 
-    times: how often it could not since it last could. pods: some of those concerned, `_SUSPECT_PODS` at most.
+    why: the kernel's last error. times: their number. pods: some of those concerned, `_SUSPECT_PODS` at most.
     alone: whether no other VF failed in the last ADD that tried it. elsewhere: whether that ADD found room on
     another PF. aside_s: for how long the VF is set aside; 0 for one that never was. until_s: when that ends.
     """
@@ -90,30 +90,40 @@ class VfFailures:
         return bool(self._failures)
 
     def note(
-        self, tries: Sequence[FailedTry], given: Collection[AllocatedInterface], pod: PodUid, now_s: float
+        self,
+        tries: Sequence[FailedTry],
+        interfaces: Collection[AllocatedInterface],
+        pod: PodUid,
+        now_s: float,
     ) -> tuple[VfRef, ...]:
         """Note the outcome of an ADD; return the VFs that are set aside by it.
 
-        given: the interfaces that the pod got in the end; empty where it got none.
+        interfaces: those that the pod got in the end; empty if it got none.
         """
-        aside = set(self._compared(given, pod, now_s))
-        for failed in tries:
-            for interface in failed.interfaces:
-                found, beside = self._counted(interface.vf, failed.why, pod), _is_beside(interface, given)
-                found = replace(found, alone=len(tries) == 1, elsewhere=bool(given) and not beside)
-                if len(failed.interfaces) == 1 and (beside or (found.alone and found.aside_s)):
-                    aside.add(interface.vf)
-                self._failures[interface.vf] = found
-        for interface in given:
+        to_set_aside = set(self._compared(interfaces, pod, now_s))
+        for attempt in tries:
+            for interface in attempt.interfaces:
+                is_beside = _is_beside(interface, interfaces)
+                failure = replace(
+                    self._counted(interface.vf, attempt.why, pod),
+                    alone=len(tries) == 1,
+                    elsewhere=bool(interfaces) and not is_beside,
+                )
+                if len(attempt.interfaces) == 1 and (is_beside or (failure.alone and failure.aside_s)):
+                    to_set_aside.add(interface.vf)
+                self._failures[interface.vf] = failure
+        for interface in interfaces:
             self._failures.pop(interface.vf, None)
-        for vf in aside & self._failures.keys():
+        for vf in to_set_aside & self._failures.keys():
             self._failures[vf] = _set_aside(self._failures[vf], now_s)
-        self._clear({interface.vf.pf for interface in given}, now_s)
-        return tuple(sorted(aside & self._failures.keys()))
+        self._clear({interface.vf.pf for interface in interfaces}, now_s)
+        return tuple(sorted(to_set_aside & self._failures.keys()))
 
-    def _compared(self, given: Collection[AllocatedInterface], pod: PodUid, now_s: float) -> Iterator[VfRef]:
+    def _compared(
+        self, interfaces: Collection[AllocatedInterface], pod: PodUid, now_s: float
+    ) -> Iterator[VfRef]:
         """Yield VFs on which alone an earlier ADD of this pod failed, of PFs that give it VFs now."""
-        pfs = {interface.vf.pf for interface in given}
+        pfs = {interface.vf.pf for interface in interfaces}
         for vf, failure in self._failures.items():
             alone = failure.alone and failure.pods == {pod}
             if vf.pf in pfs and alone and not failure.elsewhere and now_s >= failure.until_s:
@@ -140,9 +150,9 @@ class VfFailures:
         return hardware if pfs == hardware.pfs else replace(hardware, pfs=pfs)
 
     def _counted(self, vf: VfRef, why: str, pod: PodUid) -> _Failure:
-        before = self._failures.get(vf, _Failure(why=why))
-        pods = before.pods if len(before.pods) >= _SUSPECT_PODS else before.pods | {pod}
-        return replace(before, why=why, times=before.times + 1, pods=pods)
+        previous = self._failures.get(vf, _Failure(why=why))
+        pods = previous.pods if len(previous.pods) >= _SUSPECT_PODS else previous.pods | {pod}
+        return replace(previous, why=why, times=previous.times + 1, pods=pods)
 
     def _marked(self, pf: PfState, now_s: float) -> PfState:
         failures = {vf.index: failure for vf, failure in self._failures.items() if vf.pf == pf.pci}
@@ -167,11 +177,11 @@ def to_avoid(tries: Sequence[FailedTry], hardware: Hardware) -> Iterator[frozens
     yield failed
 
 
-def _is_beside(failed: AllocatedInterface, given: Collection[AllocatedInterface]) -> bool:
+def _is_beside(failed: AllocatedInterface, interfaces: Collection[AllocatedInterface]) -> bool:
     """Report whether the same interface of the pod was given on another VF of the PF."""
     return any(
         interface.entry == failed.entry and interface.vf.pf == failed.vf.pf and interface.vf != failed.vf
-        for interface in given
+        for interface in interfaces
     )
 
 
@@ -181,12 +191,12 @@ def _set_aside(failure: _Failure, now_s: float) -> _Failure:
 
 
 def _marked_vf(vf: Vf, failure: _Failure | None, now_s: float) -> Vf:
-    by_itself = "" if vf.set_aside else vf.unusable
+    observed_why = "" if vf.set_aside else vf.unusable
     if failure is None:
-        return replace(vf, failures=0, set_aside=False, unusable=by_itself)
-    aside = now_s < failure.until_s and not by_itself
-    why = f"set aside: {_describe(failure)}" if aside else by_itself
-    return replace(vf, failures=failure.times, set_aside=aside, unusable=why)
+        return replace(vf, failures=0, set_aside=False, unusable=observed_why)
+    is_aside = now_s < failure.until_s and not observed_why
+    why = f"set aside: {_describe(failure)}" if is_aside else observed_why
+    return replace(vf, failures=failure.times, set_aside=is_aside, unusable=why)
 
 
 def _describe(failure: _Failure) -> str:

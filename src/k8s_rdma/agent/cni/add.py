@@ -299,9 +299,9 @@ class AddCommand:
         return added
 
     async def _note_tries(
-        self, tries: Sequence[FailedTry], given: Sequence[AllocatedInterface], pod: Pod
+        self, tries: Sequence[FailedTry], interfaces: Sequence[AllocatedInterface], pod: Pod
     ) -> None:
-        for vf in await self._worker.run(self._node.note_tries, tries, given, pod.uid):
+        for vf in await self._worker.run(self._node.note_tries, tries, interfaces, pod.uid):
             _log.warning("vf_set_aside", pf=vf.pf, vf=vf.index)
 
     async def _successor(
@@ -321,9 +321,9 @@ class AddCommand:
         if tries:
             await self._worker.run(self._node.refresh)
         for avoided in to_avoid(tries, self._node.hardware):
-            other, inherited = replace(sandbox, avoided=avoided), (sandbox.attachment,)
+            alternative, inherited = replace(sandbox, avoided=avoided), (sandbox.attachment,)
             try:
-                found = await self._worker.run(choose, other, inherited)
+                found = await self._worker.run(choose, alternative, inherited)
             except K8sRdmaError as failure:
                 _log.warning("other_vfs_not_tried", error=failure.message)
                 break

@@ -32,7 +32,7 @@ def _judged(pf: PfState) -> PfState:
     lacking = [vf.index for vf in at_home if vf.rdma_device is None]
     if not lacking or not (having or pf.rdma_device is not None):
         return pf
-    vfs = tuple(_without(vf) if vf.index in lacking else vf for vf in pf.vfs)
+    vfs = tuple(_unusable(vf) if vf.index in lacking else vf for vf in pf.vfs)
     problems = pf.problems
     if len(lacking) == len(pf.vfs):
         problem = (
@@ -44,5 +44,5 @@ def _judged(pf: PfState) -> PfState:
     return replace(pf, vfs=vfs, problems=problems)
 
 
-def _without(vf: Vf) -> Vf:
+def _unusable(vf: Vf) -> Vf:
     return vf if vf.unusable else replace(vf, unusable=WITHOUT_RDMA)
