@@ -139,11 +139,11 @@ class SeenPfs:
                 )
 
     def _with_lost_vfs(self, pf: PfState) -> PfState:
-        known, number = self._vfs[pf.pci], len(pf.vfs)
-        if number == known:
+        largest, number = self._vfs[pf.pci], len(pf.vfs)
+        if number == largest:
             return pf
         problem = (
-            f"it has {number} VFs, and had {known}: run k8s-rdma init, or restart the agent if so wanted"
+            f"it has {number} VFs, and had {largest}: run k8s-rdma init, or restart the agent if so wanted"
         )
         return replace(pf, problems=(*pf.problems, problem))
 
