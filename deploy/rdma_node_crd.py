@@ -7,13 +7,17 @@ agent can write is never refused.
 
 from __future__ import annotations
 
+from inspect import cleandoc
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import yaml
 
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.rest import UNIQUE
 
+MANIFEST = Path(__file__).parent / "crds" / "rdmanodes.yaml"
 _SCHEMA_KEYS = ("type", "description", "enum", "minimum", "maximum", "maxLength", "maxItems")
 
 _COLUMNS = (
@@ -33,6 +37,12 @@ Changed is the age of what is published: at rest an agent writes nothing but its
 
 _WIDE = frozenset({"Devices free/total", "Claims free/total"})
 """Those that are printed for `-o wide` alone: few nodes have exclusive resources, or PFs for claims."""
+
+
+def write_manifest() -> None:
+    """Write the manifest's file."""
+    definition = msgspec.to_builtins(custom_resource_definition())
+    MANIFEST.write_text(yaml.safe_dump(definition, sort_keys=False, width=110, allow_unicode=True))
 
 
 def custom_resource_definition() -> dict[str, Any]:
@@ -90,6 +100,8 @@ def _structural(schema: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]
         (other,) = (each for each in schema["anyOf"] if each != {"type": "null"})
         return {**_structural(other, types), "nullable": True}
     made = {word: schema[word] for word in _SCHEMA_KEYS if word in schema}
+    if "description" in made:  # a docstring, of which Python 3.13 and later keep no indentation
+        made["description"] = cleandoc(made["description"])
     if "pattern" in schema:  # RE2 has no `\Z`, and its `$` is the end of the text (Python's may be before it)
         made["pattern"] = schema["pattern"].replace(r"\Z", "$")
     if "enum" in schema:

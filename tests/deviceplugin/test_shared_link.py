@@ -62,7 +62,7 @@ class PlayedAgent:
             server.close()
             for writer in writers:
                 writer.close()
-            self.socket.unlink()
+            self.socket.unlink(missing_ok=True)  # asyncio removes it itself from Python 3.13 on
 
     async def told(self) -> dict[str, tuple[str, ...]]:
         async with asyncio.timeout(DEADLINE_S):

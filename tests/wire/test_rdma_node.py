@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 
-from deploy.rdma_node_crd import custom_resource_definition
+from deploy.rdma_node_crd import MANIFEST, custom_resource_definition
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
@@ -28,8 +27,6 @@ from k8s_rdma.wire.rest import (
     rates_of,
 )
 from wire.rdma_node_values import reports
-
-MANIFEST = Path(__file__).parents[2] / "deploy" / "crds" / "rdmanodes.yaml"
 
 
 def pf(number: int = 0, *, vfs: int = 120, foreign: int = 0, **more: Any) -> PfReport:
@@ -247,7 +244,7 @@ def test_wrong_field_of_a_status_is_named(document: dict[str, Any], field: str) 
 
 
 def test_manifest_is_the_definition_of_the_types() -> None:
-    """To write it anew: `python -m wire.test_rdma_node`, in `tests`."""
+    """To write it anew: `make chart`."""
     assert yaml.safe_load(MANIFEST.read_text()) == custom_resource_definition()
 
 
@@ -316,10 +313,3 @@ def mistakes(schema: dict[str, Any], value: Any, where: str = "status") -> list[
             known = schema["properties"].get(name)
             found += mistakes(known, each, f"{where}.{name}") if known else [f"{where}.{name}: unknown"]
     return found
-
-
-if __name__ == "__main__":
-    text = yaml.safe_dump(
-        msgspec.to_builtins(custom_resource_definition()), sort_keys=False, width=110, allow_unicode=True
-    )
-    MANIFEST.write_text(text)
