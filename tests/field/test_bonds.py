@@ -26,8 +26,8 @@ def add_bond(
 ) -> None:
     """Two ports of a card in one bond, and one RDMA device for both, on the first function.
 
-    RoCE LAG (no VFs): the port's netdev is the first PF's, as `rdma link` shows on OCI's BM.GPU shapes
-    (https://github.com/oracle-quickstart/oci-hpc-oke); VF LAG: the bond's.
+    As in https://github.com/vllm-project/aibrix/issues/1144: `mlx5_bond_0` with one port. Its netdev is
+    the first PF's (RoCE LAG, no VFs) or the bond's (VF LAG).
     """
     machine.add_pf(PF, "p0", 10, vfs=vfs, rdma=None, master=90, driver=driver)
     machine.add_pf(PF1, "p1", 30, vfs=vfs, rdma=None, master=90, driver=driver)
@@ -90,7 +90,7 @@ def test_port_of_a_bridge_is_no_port_of_a_bond(machine: SmallMachine) -> None:
 
 
 def test_named_port_without_an_rdma_device_is_not_advised_to_be_named(machine: SmallMachine) -> None:
-    """No LAG joins two cards of one port each, and the second one's RDMA driver is not loaded."""
+    """No LAG joins two cards (https://github.com/MrBr-github/lshca/issues/77); one has no RDMA driver."""
     other = type(PF)("0000:af:00.0")
     machine.add_pf(PF, "p0", 10, rdma="mlx5_0", master=90)
     machine.add_pf(other, "p1", 30, rdma=None, master=90)

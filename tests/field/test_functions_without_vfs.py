@@ -91,3 +91,11 @@ def test_bluefield_without_sriov_says_on_which_side_it_is_turned_on() -> None:
     assert found.fix.startswith("on the host, not on the card's own processor: mlxconfig")
     [other] = check_firmware(replace(facts, plain=(replace(function, vendor="15b3:1021"),)))
     assert other.fix.startswith("mlxconfig")
+
+
+def test_pf_that_has_vfs_and_lacks_its_netdev_is_advised_by_its_reason() -> None:
+    """An InfiniBand host whose ib_ipoib was unloaded: its PF counts as unreadable as long as it has VFs."""
+    facts = facts_of("infiniband-without-ipoib")
+    [unreadable] = findings(facts)["hardware-unreadable"]
+    assert "ib_ipoib makes it for mlx5_0 and is not loaded" in unreadable.found
+    assert unreadable.fix.startswith("modprobe ib_ipoib")

@@ -160,7 +160,7 @@ def test_slow_pcie_link_is_found_by_doctor_before_there_are_vfs(machine: SmallMa
 
 
 def test_two_ports_of_one_card_are_found_to_share_its_pcie_link(machine: SmallMachine) -> None:
-    """ConnectX-5 of two ports in a slot of 8 GT/s x16: 126 Gb/s for 200."""
+    """A card of two ports in a slot of 8 GT/s x16: 126 Gb/s for 200 (https://github.com/openucx/ucx/issues/8851)."""
     for pci, name, rdma, index in ((PF, "p0", "mlx5_0", 10), (PF1, "p1", "mlx5_1", 30)):
         machine.add_pf(pci, name, index, vfs=1, rdma=rdma)
         machine.write(f"{machine.device(pci)}/current_link_speed", "8.0 GT/s PCIe")

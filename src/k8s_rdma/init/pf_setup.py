@@ -56,8 +56,8 @@ _BY_KERNEL = re.compile(r"(eth|ib)\d+")
 _RENAMED = "4"
 """NET_NAME_RENAMED of `name_assign_type` (Linux `Documentation/ABI/testing/sysfs-class-net`)."""
 NO_CARD = (
-    "No network card of this machine can have VFs: SR-IOV is off in the BIOS or in the card's firmware, or "
-    "this is another node than was meant."
+    "No network card of this machine can have VFs: SR-IOV is off in the BIOS or in the card's firmware, the "
+    "machine has VFs alone that its host passed into it, or this is another node than was meant."
 )
 
 

@@ -109,15 +109,15 @@ def _check_machine(facts: HardwareFacts) -> Iterator[Finding]:
         return
     if not facts.selected:
         yield _none_selected(facts)
+    fixes = {skipped.why: skipped.advice for skipped in facts.skipped}
     for problem in facts.hardware.unreadable:
         yield UNREADABLE(
             problem.why,
             about=problem.subject,
             source="sysfs, netlink",
             expected="readable hardware; until then the node accepts no new pods",
-            fix="docs/operating-a-node.md",
+            fix=fixes.get(problem.why, "docs/operating-a-node.md"),
         )
-    fixes = {skipped.why: skipped.advice for skipped in facts.skipped}
     for sentence in facts.hardware.problems:
         yield SKIPPED(
             sentence,

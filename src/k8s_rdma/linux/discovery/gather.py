@@ -53,12 +53,13 @@ _PF = (
     *("revision", "subsystem_vendor", "subsystem_device", "modalias", "uevent"),
     *("sriov_totalvfs", "sriov_numvfs", "sriov_drivers_autoprobe", "sriov_offset", "sriov_stride"),
     *("sriov_vf_device", "sriov_vf_total_msix"),
+    *("current_link_speed", "current_link_width", "max_link_speed", "max_link_width"),
 )
 _NETDEV = (
     *("ifindex", "type", "address", "mtu", "flags", "operstate", "carrier", "speed", "duplex"),
     *("dev_id", "dev_port", "phys_port_name", "phys_switch_id", "phys_port_id"),
 )
-_RDMA = ("node_type", "node_guid", "fw_ver", "hca_type", "board_id", "parent")
+_RDMA = ("node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type", "board_id", "parent")
 _RDMA_PORT = ("state", "phys_state", "rate", "link_layer")
 _VIRTFN = re.compile(r"virtfn\d+")
 _VETH = "veth"
