@@ -103,6 +103,7 @@ def test_cleaning_changes_nothing_when_it_holds_and_when_the_vf_is_elsewhere(lab
     given = lab.inherited("rdma0", netns)
     lab.kernel.apply(CleanVf(vf=vf, home=home))
     assert lab.inherited("rdma0", netns) == given
+    lab.kernel.apply(step.inverse)
 
 
 def test_vf_comes_home_new_when_its_home_was_not_noted(lab, vf):
@@ -130,7 +131,9 @@ def test_vf_keeps_its_rates_and_settings_when_a_new_netdev_replaces_its_own(lab,
 
 def test_xdp_program_of_a_pod_is_shown(lab, vf):
     netns = lab.namespace()
-    lab.kernel.apply(give(lab, vf, netns))
+    step = give(lab, vf, netns)
+    lab.kernel.apply(step)
     assert not lab.kernel.interfaces(netns)["rdma0"].xdp
     lab.attach_program("rdma0", netns)
     assert lab.kernel.interfaces(netns)["rdma0"].xdp
+    lab.kernel.apply(step.inverse)

@@ -18,11 +18,11 @@ def vf(lab):
     return VfRef(lab.pcis[0], 1)
 
 
-@pytest.mark.parametrize("altname", ["rdma0", "eth0", "spare"])
+@pytest.mark.parametrize("altname", ["rdma0", "taken", "spare"])
 def test_vf_is_given_and_comes_home_without_the_alternative_name_that_it_had_at_home(lab, vf, altname):
-    """`rdma0` is its name in the pod, `eth0` another interface's there."""
+    """`rdma0` is its name in the pod, `taken` another interface's there."""
     netns, name = lab.namespace(), home_of(lab, vf).name
-    lab.occupy("eth0", netns)
+    lab.occupy("taken", netns)
     lab.add_altname(name, None, altname)
     step = give(lab, vf, netns)
     lab.kernel.apply(step)
