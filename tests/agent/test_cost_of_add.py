@@ -62,3 +62,20 @@ def test_add_syncs_one_commit_however_many_interfaces(machine, count):
     statements = []
     run(machine, [PLAIN] * count, statements)
     assert in_commits(statements) == ["FULL", "NORMAL"]
+
+
+def test_add_reads_attributes_of_a_vf_only_the_first_time(machine):
+    """Later they are known from its return; `CleanVf` compares them within the kernel."""
+
+    async def scenario():
+        with machine.running() as (_, verbs):
+            reads = []
+            for _ in range(3):
+                before = machine.kernel.attribute_reads
+                netns = machine.hardware.create_namespace()
+                await verbs.add(call("ADD"), netns, machine.stdin(asks(PLAIN, PLAIN)))
+                reads.append(machine.kernel.attribute_reads - before)
+                await verbs.delete(call("DEL"), "net")
+            assert reads == [2, 0, 0]
+
+    asyncio.run(scenario())

@@ -376,14 +376,15 @@ class FakeKernel:
 
     machine: what it acts on; another FakeKernel on the same machine is the agent after a restart.
     applied: every step that was asked for, failed ones too.
-    observations, samples, looks_inside: how often the hardware was looked at, its traffic, a namespace's VFs.
+    observations, samples, looks_inside, attribute_reads: how often the hardware was looked at, its traffic, a
+        namespace's VFs, the attributes of one.
     """
 
     def __init__(self, machine: FakeMachine) -> None:
         """Act on this machine."""
         self.machine = machine
         self.applied: list[Step] = []
-        self.observations = self.samples = self.looks_inside = 0
+        self.observations = self.samples = self.looks_inside = self.attribute_reads = 0
         self._faults: list[_Fault] = []
         self._watches: list[Callable[[], None]] = []
 
@@ -420,6 +421,7 @@ class FakeKernel:
     def attributes(self, vf: VfRef) -> Attributes:
         """Return the attributes of a VF's netdev at home."""
         with self.machine.lock:
+            self.attribute_reads += 1
             device = _netdev(self.machine.function(vf), vf)
             if device.place != HOST:
                 msg = f"{_describe(vf)}: its netdev is not in the host's namespace"
