@@ -72,14 +72,18 @@ class Dcb(SocketClient[NetlinkSocket]):
 
     def state(self, netdev: str) -> DcbState | None:
         """Return the settings that a netdev's driver reports; None without DCB or without such a netdev."""
+        answer = self.answer(netdev)
+        return None if answer is None else decode_dcb(answer)
+
+    def answer(self, netdev: str) -> bytes | None:
+        """Return all settings, encoded; None as with `state`."""
         body = _HEADER.pack(0, _IEEE_GET) + text(_DCB_IFNAME, netdev)
         try:
-            answer = self.socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")
+            return self.socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")
         except NetlinkError as error:
             if error.errno in _SAYS_NOTHING:
                 return None
             raise
-        return decode_dcb(answer)
 
 
 def decode_dcb(answer: bytes) -> DcbState:

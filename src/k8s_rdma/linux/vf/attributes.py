@@ -14,6 +14,7 @@ from k8s_rdma.linux.netlink.link_attributes import (
     set_link_attributes,
 )
 from k8s_rdma.linux.netlink.programs import tcx_programs
+from k8s_rdma.linux.netlink.rtnl import Dcb
 from k8s_rdma.linux.netlink.socket import NetlinkError, SocketClient
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         operation = f"attributes of {link.name}"
         found = read_link_attributes(self._rtnl, link.index, operation)
         found |= self.socket.read(link.index) | self._ioctls.settings(link.name) | tcx_programs(link.index)
+        dcb = Dcb(self._rtnl.socket).answer(link.name)
+        if dcb is not None:
+            found["DCB"] = digest(dcb)
         if self._sysfs is not None:
             found |= _in_files(self._sysfs, f"class/net/{link.name}")
         return tuple(sorted(found.items()))
