@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import msgspec
@@ -152,6 +153,7 @@ def test_claim_is_reserved_for_one_pod(found: Json, told: list[str]):
 
 # Slices
 
+DNS_SUBDOMAIN = re.compile(r"(?:[a-z0-9](?:[-a-z0-9]*[a-z0-9])?\.)*[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 SLICE: Json = {
     "metadata": {"name": slice_name("w1", 0)},
     "spec": {"driver": DRIVER, "nodeName": "w1", "pool": {"name": "w1"}, "devices": []},
@@ -206,8 +208,9 @@ def test_device_plugin_writes_no_other_slices(wrong: Json, told: str):
         assert told in slice_refusals(operation, new, old)[0]
 
 
-def test_slices_of_nodes_with_long_names_are_named_as_the_driver_names_them():
-    node = "n" * 253
+@pytest.mark.parametrize("node", ["n" * 253, "n" * 199 + ".example", "n" * 200, "n" * 198 + ".example"])
+def test_slices_of_nodes_with_long_names_are_named_as_the_driver_names_them(node: str):
+    assert DNS_SUBDOMAIN.fullmatch(slice_name(node, 3))
     found = copy.deepcopy(SLICE)
     found["metadata"]["name"] = slice_name(node, 3)
     found["spec"] |= {"nodeName": node, "pool": {"name": node}}

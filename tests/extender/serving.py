@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FILTER = "/scheduler/rdma_scheduling"
 PRIORITIZE = "/scheduler/prioritize"
 BIND = "/scheduler/bind"
+PREEMPT = "/scheduler/preempt"
 
 
 @dataclass(slots=True)

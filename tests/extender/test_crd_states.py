@@ -297,6 +297,17 @@ async def test_node_that_is_not_listed_again_publishes_nothing_any_more():
         assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
 
 
+async def test_node_publishes_nothing_any_more_when_a_list_that_began_anew_does_not_hold_it():
+    async with watching(first=report("w1")) as w:
+        events = w.watches.real.follow_rdma_nodes()
+        listed = await anext(events)
+        w.states.stream()
+        w.states.on_event(Page(listed.items))
+        w.states.on_event(Listed((), is_anew=True))
+        await events.aclose()
+        assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
+
+
 async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_after_its_end():
     async with watching(first=report("w1")) as w:
         w.promise()

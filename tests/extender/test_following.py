@@ -154,6 +154,22 @@ def test_changes_of_nodes_take_effect_at_the_end_of_the_first_list_and_later_wit
     assert w.state.snapshots[W1].used[pf.pci].vfs == 3
 
 
+def test_pod_is_gone_when_a_list_that_began_anew_does_not_hold_it():
+    w = Watched()
+    w.listing(pod("p", "w1"), pod("q", "w1"))
+    w.now += 1
+    w.pods.stream(Lists())
+    w.pods.on_event(Page((pod("p", "w1"),)))
+    w.pods.on_event(Page((pod("q", "w1"),), is_anew=True))
+    w.pods.on_event(Listed((pod("r", "w1"),)))
+    assert [w.ended(name) for name in "pqr"] == [True, False, False]
+    w.now += 1
+    w.pods.stream(Lists())
+    w.pods.on_event(Page((pod("q", "w1"),)))
+    w.pods.on_event(Listed((pod("r", "w1"),), is_anew=True))
+    assert [w.ended(name) for name in "pqr"] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("asks", "counts"),
     [

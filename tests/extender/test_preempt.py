@@ -97,6 +97,15 @@ async def test_nodes_that_cannot_be_read_or_are_not_known_are_dropped():
         assert await preempt(w, "high", **asked) == {"w2": ["low-w2"]}
 
 
+async def test_node_that_helps_is_found_behind_many_that_cannot_be_read():
+    async with world("w1") as w:
+        w.extender.preempting.search_s = 1e-9  # after the first search, if it found nothing
+        await place(w, "low", "w1", 8_000)
+        await create(w, "high", 8_000, priority=9)
+        unknown = {f"n{number}": ["low"] for number in range(100)}
+        assert await preempt(w, "high", **unknown, w1=["low"]) == {"w1": ["low"]}
+
+
 async def test_victims_of_a_pod_that_asks_for_nothing_go_back_as_they_came():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000)

@@ -22,6 +22,8 @@ def serving_objects(
 ) -> Iterator[str]:
     """A kubeconfig for it. answers: by path: a document, or the status of a refusal; 404 for other paths.
 
+    Pages of lists have their own: `PATH?limit` the first, `PATH?continue` the others.
+
     proxied: by the beginning of a path, that ends with `/proxy`: the server that the rest is asked of, as the
     API server does it, without `Authorization`.
     """
@@ -38,7 +40,9 @@ def serving_objects(
             self.wfile.write(body)
 
         def _stored(self) -> tuple[int, bytes]:
-            answer = answers.get(urlsplit(self.path).path, 404)
+            asked = urlsplit(self.path)
+            kinds = (f"{asked.path}?{key}" for key in ("continue", "limit") if f"{key}=" in asked.query)
+            answer = next(filter(None, map(answers.get, (*kinds, asked.path))), 404)
             return (answer, b"{}") if isinstance(answer, int) else (200, answer)
 
         def _proxied(self) -> tuple[int, bytes] | None:

@@ -271,6 +271,50 @@ async def test_list_of_large_objects_comes_in_pages_of_fewer(answering):
     assert longest <= 16
 
 
+@pytest.mark.parametrize("padding", [0, 1 << 18])
+async def test_whole_list_is_asked_for_when_continuations_expire(answering, padding):
+    """A list that begins anew page by page may expire again, and never ends.
+
+    Sources: https://github.com/folio-pro/kdashboard/issues/70, https://github.com/kubernetes/kubernetes/pull/67284.
+    """
+    pods = [pod_document(f"p{number}", annotations={"a": "x" * padding}) for number in range(120)]
+
+    async def handle(request):
+        if "continue" in request.query:
+            pods[:] = [pod for pod in pods if pod["metadata"]["name"] != "p0"]  # gone between the lists
+            status = {"kind": "Status", "code": 410, "message": "too old", "reason": "Expired"}
+            return Response(status=410, body=json.dumps(status).encode())
+        limit = int(request.query.get("limit", 10**6))
+        following = {"continue": "next"} if limit < len(pods) else {}
+        if "limit" in request.query:
+            limit, following = 50, {"continue": "next"}
+        meta = {"resourceVersion": "7", **following}
+        listing = {"items": pods[:limit], "metadata": meta}
+        return Response(status=200, body=json.dumps(listing).encode())
+
+    names, longest = set(), 0
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        async for page in events:
+            if page.is_anew:
+                names.clear()
+            names |= {pod.name for pod in page.items}
+            longest = max(longest, sum(len(pod.annotations.get("a", "")) for pod in page.items))
+            if isinstance(page, Listed):
+                break
+    assert names == {f"p{number}" for number in range(1, 120)}
+    assert longest <= 17 << 20
+
+
+async def test_expired_list_is_an_error_when_it_is_no_continuation(answering):
+    async def handle(_request):
+        return Response(status=410, body=b'{"kind":"Status","code":410,"message":"too old"}')
+
+    async with answering(handle) as client, aclosing(client.follow_pods()) as events:
+        with pytest.raises(ApiRefusedError) as lost:
+            await anext(events)
+    assert lost.value.status == 410
+
+
 async def test_bookmark_is_a_version_and_no_node(answering):
     """Nobody asks for bookmarks; a proxy may hand them on all the same."""
     versions = []
@@ -434,7 +478,11 @@ async def test_token_that_was_rotated_is_read_anew(tmp_path):
         await client.close()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../nodes/w1", "a%2Fb", "a?b", "a#b"])
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "../../nodes/w1", "a%2Fb", "a?b", "a#b", "a\0", "a\n", "a" * 300_000],
+    ids=lambda name: ascii(name[:20]),
+)
 async def test_name_that_would_lead_to_another_path_is_refused(answering, name):
     asked = []
 

@@ -86,3 +86,14 @@ def test_containers_of_a_node_are_found_by_name_each_with_its_pod(tmp_path: Path
         with pytest.raises(ApiRefusedError, match="not the name of an object"):
             list(node_containers(api, "../secrets", "w1", "server"))
     assert found == [(pods[1], {"name": "server", "x": 1})]
+
+
+def test_rest_of_a_list_comes_without_pages_when_its_continuation_expires(tmp_path: Path) -> None:
+    first, gone, last = ({"metadata": {"name": name, "namespace": "d"}} for name in "abc")
+    answers: dict[str, bytes | int] = {
+        "/api/v1/pods?limit": json.dumps({"items": [first, gone], "metadata": {"continue": "x"}}).encode(),
+        "/api/v1/pods?continue": 410,
+        "/api/v1/pods": json.dumps({"items": [first, last]}).encode(),
+    }
+    with serving_objects(answers, tmp_path) as kubeconfig, Documents(kubeconfig) as api:
+        assert list(api.items("/api/v1/pods")) == [first, gone, last]

@@ -4,8 +4,10 @@ The state of a large cluster is a million long-lived objects. The garbage collec
 them again and again while they are read in, which takes a quarter of a start, and later with every full
 collection: half a second without an answer to any request. So the objects that stay are frozen (`gc.freeze`).
 
-Answers that a scheduler understands are always 200 (it takes anything else for a failure of the extender
-and shows no more than the status); 400 is for bodies that are none of its documents, 413 for too long ones.
+Answers that a scheduler understands are always 200: it takes anything else for a failure of the extender and
+shows no more than the status. So a document of filter or bind with a fault in its pod is answered with
+`Error`, which `kubectl describe pod` shows. 400 is for bodies that are no JSON, and for faults of prioritize
+and preempt, whose answers have no such field; 413 for too long ones.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.process import stop_on_signals
-from k8s_rdma.wire.json import Buffer
+from k8s_rdma.wire.json import Buffer, is_document
 from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
@@ -121,6 +123,9 @@ View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Paths for kubelet's probes, which have neither certificate nor token."""
+
+_WITH_ERROR = frozenset({"filter", "bind"})
+"""Verbs whose answers have a field `Error`, which the scheduler shows."""
 
 _UNAUTHORIZED = {"www-authenticate": "Bearer"}
 
@@ -216,7 +221,8 @@ class ExtenderApp:
         except BodyError as error:
             return _refuse(name, error.status, str(error)), error.outcome
         except MalformedError as error:
-            return _refuse(name, 400, error.message, headers=self._connection()), "malformed"
+            status = 200 if name in _WITH_ERROR and is_document(error) else 400
+            return _refuse(name, status, error.message, headers=self._connection()), "malformed"
 
     def _connection(self) -> dict[str, str]:
         return {} if self._ready() else _LAST

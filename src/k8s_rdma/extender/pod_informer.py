@@ -106,10 +106,10 @@ class PodInformer:
     def on_event(self, event: Event[PodView]) -> None:
         """Handle an event of the watch."""
         match event:
-            case Page(pods):
-                self._page(pods)
-            case Listed(pods):
-                self._list(pods)
+            case Page(pods, is_anew):
+                self._page(pods, is_anew=is_anew)
+            case Listed(pods, is_anew):
+                self._list(pods, is_anew=is_anew)
             case Changed(pod):
                 self._on_update(pod)
             case Deleted(pod):
@@ -128,14 +128,16 @@ class PodInformer:
         if not self.cache.pods.is_bound(uid):
             self.on_delete(uid)
 
-    def _page(self, pods: tuple[PodView, ...]) -> None:
+    def _page(self, pods: tuple[PodView, ...], *, is_anew: bool) -> None:
+        if is_anew:
+            self._paged.clear()
         self._paged.update(pod.uid for pod in pods)
         with self.cache.state.together():
             for pod in pods:
                 handle_item("pods", self._on_update, pod)
 
-    def _list(self, pods: tuple[PodView, ...]) -> None:
-        self._page(pods)
+    def _list(self, pods: tuple[PodView, ...], *, is_anew: bool) -> None:
+        self._page(pods, is_anew=is_anew)
         listed = frozenset(self._paged)
         self._paged.clear()
         for waiting in self.cache.pods.unbound_pods():

@@ -174,12 +174,13 @@ class Preempting:
         await self.cache.addresses.search(pod, self.queue)
         if obstacle := self._obstacle(pod):
             return self._answer(args, began, {}, obstacle)
-        names = [NodeName(name) for name in victims_by_node]
         nominated_nodes = self.cache.nominations.refused(pod.uid) - victims_by_node.keys()
+        names = [NodeName(name) for name in victims_by_node]
         await self.states.refresh([*names, *nominated_nodes], newer_than=self.clock() - self.max_age_s)
         if any(self._comes_to_fit(pod, node) for node in nominated_nodes):
             return self._answer(args, began, {}, WAITING)
-        chosen = await self._search(pod, args)
+        readable = filter(self.cache.state.snapshots.__contains__, names)
+        chosen = await self._search(pod, args, {node: victims_by_node[node] for node in readable})
         placed = self._places(pod, chosen)  # what was found first may be another's by now
         if placed:
             rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
@@ -198,16 +199,19 @@ class Preempting:
             return BUDGETS_UNKNOWN
         return ""
 
-    async def _search(self, pod: PendingPod, args: ExtenderPreemptionArgs) -> dict[NodeName, Victims]:
-        """Search node by node, between other work: there may be a search for each pod of each node."""
+    async def _search(
+        self, pod: PendingPod, args: ExtenderPreemptionArgs, victims_by_node: Mapping[NodeName, MetaVictims]
+    ) -> dict[NodeName, Victims]:
+        """Search node by node, between other work: there may be a search for each pod of each node.
+
+        victims_by_node: of nodes that can be read; evictions help on no other.
+        """
         found: dict[NodeName, Victims] = {}
         async with self.queue.turn(pod.namespace) as turn:
-            for name, victims in args.by_uid().items():
-                chosen = await self._choose_on(
-                    pod, NodeName(name), self._proposal(args, NodeName(name), victims), turn
-                )
+            for node, victims in victims_by_node.items():
+                chosen = await self._choose_on(pod, node, self._proposal(args, node, victims), turn)
                 if chosen is not None:
-                    found[NodeName(name)] = chosen
+                    found[node] = chosen
                 if turn.used_s > self.search_s * (1 if found else _IN_VAIN):
                     break
                 await turn.give_way()
@@ -302,16 +306,15 @@ class Preempting:
     def _answer(
         self, args: ExtenderPreemptionArgs, began: float, victims: Mapping[str, MetaVictims], reason: str
     ) -> ExtenderPreemptionResult:
-        victims_by_node, meta = args.by_uid(), args.pod.metadata
-        count = len(victims)
+        meta, count, candidates = args.pod.metadata, len(victims), args.count
         self.decision_log.record(
             Outcome(
                 verb="preempt",
                 pod=f"{meta.namespace}/{meta.name}",
                 uid=meta.uid,
-                candidates=len(victims_by_node),
+                candidates=candidates,
                 reason=reason,
-                reasons=Counter({FIT: count, "dropped": len(victims_by_node) - count}),
+                reasons=Counter({FIT: count, "dropped": candidates - count}),
                 duration_s=self.clock() - began,
             )
         )

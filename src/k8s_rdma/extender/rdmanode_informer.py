@@ -338,10 +338,10 @@ class RdmaNodeInformer:
     def on_event(self, event: Event[RdmaNodeView]) -> None:
         """Handle an event of the `RdmaNode` objects."""
         match event:
-            case Page(views):
-                self._on_page(views)
-            case Listed(views):
-                self._on_page(views)
+            case Page(views, is_anew):
+                self._on_page(views, is_anew=is_anew)
+            case Listed(views, is_anew):
+                self._on_page(views, is_anew=is_anew)
                 listed = self._paged
                 for node in [n for n, entry in self._nodes.items() if entry.published and n not in listed]:
                     self._unpublished(node)
@@ -367,7 +367,9 @@ class RdmaNodeInformer:
             case Deleted(lease):
                 self._drop_if_nothing(NodeName(lease.name), self._nodes.get(NodeName(lease.name)))
 
-    def _on_page(self, views: Iterable[RdmaNodeView]) -> None:
+    def _on_page(self, views: Iterable[RdmaNodeView], *, is_anew: bool) -> None:
+        if is_anew:
+            self._paged.clear()
         for view in views:
             self._paged.add(view.node)
             handle_item("rdmanodes", self._published, view)

@@ -87,16 +87,24 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some of the objects there are, while a list is under way; `Listed` ends it and names the rest."""
+    """Some of the objects there are, while a list is under way; `Listed` ends it and names the rest.
+
+    is_anew: whether the list began again, so that objects on pages before this one may be gone.
+    """
 
     items: tuple[T, ...]
+    is_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """The complete list, with the pages before it; objects that are not on it are gone."""
+    """The complete list, with the pages before it; objects that are not on it are gone.
+
+    is_anew: as of `Page`.
+    """
 
     items: tuple[T, ...]
+    is_anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,18 +36,10 @@ from k8s_rdma.kube.api import (
     PodView,
     RdmaNodeView,
 )
-from k8s_rdma.kube.calls import (
-    Selection,
-    Status,
-    connections_of,
-    decode_object,
-    named_errors,
-    read_refusal,
-    segment,
-    watch_objects,
-)
+from k8s_rdma.kube.calls import connections_of, named_errors, read_refusal, segment
 from k8s_rdma.kube.connections import async_client
 from k8s_rdma.kube.kubeconfig import process_api_server, usable_credentials
+from k8s_rdma.kube.list_watch import Selection, Status, decode_object, watch_objects
 from k8s_rdma.kube.objects import (
     BindingObject,
     BudgetObject,

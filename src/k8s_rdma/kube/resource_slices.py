@@ -18,7 +18,8 @@ from lightkube.types import PatchType
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, Event
-from k8s_rdma.kube.calls import Selection, named_errors, segment, watch_objects
+from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.kube.list_watch import Selection, watch_objects
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
 from k8s_rdma.wire.claims import DRIVER
 

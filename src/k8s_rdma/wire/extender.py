@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 
@@ -45,13 +45,19 @@ MAX_SCORE = 10
 
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
+Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[a-z0-9]([-.a-z0-9]*[a-z0-9])?\Z")]
+"""The name of an object: it becomes part of paths, of log lines and of messages."""
+
+Uid: TypeAlias = Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[!-~]+\Z")]
+"""A UID, by which pods are remembered."""
+
 
 class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The part of a pod's metadata that this system reads."""
 
-    name: str
-    namespace: str
-    uid: str
+    name: Name
+    namespace: Name
+    uid: Uid
     resource_version: str = ""
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
@@ -171,12 +177,12 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 
 
 class ExtenderBindingArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The body of a bind request."""
+    """The body of a bind request: names that are none never reach the API server's paths."""
 
-    pod_name: str
-    pod_namespace: str
-    pod_uid: str = msgspec.field(name="PodUID")
-    node: str
+    pod_name: Name
+    pod_namespace: Name
+    pod_uid: Uid = msgspec.field(name="PodUID")
+    node: Name
 
 
 class ExtenderBindingResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
@@ -316,6 +322,11 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="
     pod: Pod
     node_name_to_victims: dict[str, Victims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of candidate nodes."""
+        return len(self.node_name_to_meta_victims or self.node_name_to_victims or ())
 
     def by_uid(self) -> Mapping[str, MetaVictims]:
         """The victims of each node by UID, whichever way they came."""

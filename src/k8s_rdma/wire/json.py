@@ -83,6 +83,12 @@ def decode(
         raise MalformedError(msg, reason=reason) from error
 
 
+def is_document(error: MalformedError) -> bool:
+    """Report whether what does not fit is JSON at all, so that it is its content that is wrong."""
+    cause = error.__cause__
+    return isinstance(cause, msgspec.ValidationError) or not isinstance(cause, msgspec.DecodeError)
+
+
 _DEEPEST = 100
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 

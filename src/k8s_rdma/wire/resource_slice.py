@@ -36,9 +36,10 @@ _MAX_NODE = 200
 def slice_name(node: str, index: int) -> str:
     """The name of a node's slice, a DNS subdomain; nodes are to differ in their first 200 characters.
 
-    `deploy/policies/slices.yaml` makes the same.
+    `deploy/policies/slices.yaml` makes the same. No label of a subdomain begins with a dash, so that a dot at
+    the cut goes.
     """
-    return f"{node[:_MAX_NODE]}-{DRIVER}-{index}"
+    return f"{node[:_MAX_NODE].removesuffix('.')}-{DRIVER}-{index}"
 
 
 def slice_specs(
