@@ -424,3 +424,48 @@ def test_full_file_system_leaves_what_was_there(node: NodeFiles, program: Path, 
 def test_section_that_our_plugin_would_refuse_is_refused_first(text: str, said: str) -> None:
     with pytest.raises(MalformedError, match=said.replace("?", r"\?").replace(".", r"\.")):
         plugin_section(text.encode(), chained=True)
+
+
+LOOPBACK = json.dumps({"cniVersion": "0.3.1", "name": "lo", "type": "loopback"})
+"""The file that packages of runtimes bring; see `contrib/cni` of CRI-O."""
+
+
+@pytest.mark.parametrize("name", ["99-loopback.conf", "200-loopback.conf"])
+def test_loopback_alone_is_no_network_to_chain_behind(node: NodeFiles, program: Path, name: str) -> None:
+    (node.confs / "10-pods.conflist").unlink()
+    (node.confs / name).write_text(LOOPBACK)
+    outcome = node.installation().install(program)
+    [told] = outcome.problems
+    assert "no network of another plugin is there" in told
+    assert not (node.confs / FILE).exists()
+
+
+def test_network_that_comes_later_is_chained_though_the_loopback_sorts_before_it(
+    node: NodeFiles, program: Path
+) -> None:
+    (node.confs / "05-loopback.conf").write_text(LOOPBACK)
+    assert node.installation().install(program).problems == ()
+    file, document = node.network()
+    assert (file, document["name"]) == (FILE, "pods")
+
+
+def test_loopback_before_our_file_is_named_because_runtimes_would_read_it(
+    node: NodeFiles, program: Path
+) -> None:
+    (node.confs / "00-a-loopback.conf").write_text(LOOPBACK)
+    [told] = node.installation().install(program).problems
+    assert "00-a-loopback.conf: comes before 00-k8s-rdma.conflist" in told
+
+
+def test_list_in_a_file_for_one_plugin_is_named(node: NodeFiles, program: Path) -> None:
+    (node.confs / "10-pods.conflist").rename(node.confs / "10-pods.conf")
+    [told] = node.installation().install(program).problems
+    assert "10-pods.conf: plugins: is a list, which runtimes read from .conflist alone" in told
+
+
+@pytest.mark.parametrize(
+    "key", ["spoofchk", "trust", "link_state", "min_tx_rate", "vlanQoS", "resourceName", "pkey"]
+)
+def test_key_of_sriov_cni_is_named_with_its_page(key: str) -> None:
+    with pytest.raises(MalformedError, match=rf"--plugin: {key}: of sriov-cni; .*docs/migration-sriov\.md"):
+        plugin_section(json.dumps({key: "on"}).encode(), chained=True)

@@ -39,6 +39,7 @@ import structlog
 import yaml
 from msgspec import inspect
 
+from k8s_rdma.config.foreign_formats import foreign_format
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import parse_memlock
 from k8s_rdma.wire.json import describe_unknown, shown
@@ -305,6 +306,8 @@ def _configured(
         return convert(kind, settings)
     except msgspec.ValidationError as error:
         origin = f"{path}: " if path else ""
+        if path and (foreign := foreign_format(settings)):
+            raise MalformedError(f"{origin}{foreign}") from error
         refusal = _refusal(kind, settings, path, overrides, node)
         raise MalformedError(refusal or f"{origin}{error}") from error
 

@@ -18,6 +18,7 @@ from k8s_rdma.wire.conflist import (
     PLUGIN,
     UnfitError,
     chained_list,
+    gives_no_interface,
     is_chained,
     is_read,
     lone_list,
@@ -69,7 +70,8 @@ class InstalledConflists:
     """Contents of the directory.
 
     own: what is in our file; None for no file. former: others of ours, under a name of before. rival: the
-    first file of another program; empty for none. data: its content; unreadable: why that is unknown.
+    first file of another program by which pods get an interface; empty for none. data: its content;
+    unreadable: why that is unknown.
     """
 
     own: bytes | None
@@ -203,11 +205,16 @@ class ConfDirectory:
                 own = text
             elif text is not None and read_origin(text) is not None:
                 former.append(name)
-            elif not unmanaged:
+            elif not unmanaged and not self._is_beside_ours(name, text):
                 unmanaged, data, unreadable = name, text or b"", why
         return InstalledConflists(
             own=own, former=tuple(former), rival=unmanaged, data=data, unreadable=unreadable
         )
+
+    def _is_beside_ours(self, name: str, text: bytes | None) -> bool:
+        """Report whether a file is as good as none, such as the loopback's; one before ours counts."""
+        behind = os.fsencode(name) > os.fsencode(self._file)
+        return behind and text is not None and gives_no_interface(name, text)
 
     def _read(self, name: str) -> tuple[bytes | None, str]:
         """A file's content, or the reason why it is unreadable; neither where it disappeared meanwhile.

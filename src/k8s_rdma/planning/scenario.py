@@ -269,7 +269,7 @@ def load_trace(scenario: Scenario, path: str) -> list[Arrival] | None:
         return None
     trace = Path(path).parent / scenario.trace
     try:
-        with trace.open(newline="", encoding="utf-8") as lines:
+        with trace.open(newline="", encoding="utf-8-sig") as lines:  # as spreadsheets write CSV
             return [*_read_trace(csv.DictReader(lines), scenario)]
     except OSError as error:
         msg = f"trace {trace}: {error.strerror}"

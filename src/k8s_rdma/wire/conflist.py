@@ -43,6 +43,14 @@ _UNCHECKED = {"disableCheck": msgspec.Raw(b"true")}
 """`bridge`, `ptp` and others take all addresses of a result for their own interface's, and fail CHECK over
 ours (`ValidateExpectedInterfaceIPs` of plugins 1.9). CRI-O calls CHECK for every pod that it starts."""
 
+_OF_SRIOV_CNI = frozenset(
+    {
+        *("vlanQoS", "vlanProto", "mac", "spoofchk", "trust", "link_state", "min_tx_rate", "max_tx_rate"),
+        *("logLevel", "logFile", "pkey", "rdmaIsolation", "ibKubernetesEnabled", "resourceName"),
+    }
+)
+"""Keys of sriov-cni's and ib-sriov-cni's configuration, and of objects of their operator, that ours lacks."""
+
 _OF_THE_LIST = ("type", "name", "cniVersion", "prevResult", "runtimeConfig")
 
 
@@ -92,6 +100,9 @@ def is_read(name: str) -> bool:
 def decode_conf(name: str, data: bytes) -> ConfList:
     """Read a file, list or single plugin as its name says; MalformedError names the file and the place."""
     fields = decode(data, _fields_decoder, name, Reason.INVALID_NETCONF)
+    if not name.endswith(".conflist") and "plugins" in fields and "type" not in fields:
+        msg = f"{name}: plugins: is a list, which runtimes read from .conflist alone; rename the file"
+        raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
     if name.endswith(".conflist"):
         plugins = decode(fields.pop("plugins", msgspec.Raw(b"[]")), _plugins_decoder, f"{name}: plugins")
     else:
@@ -103,6 +114,18 @@ def decode_conf(name: str, data: bytes) -> ConfList:
         raise MalformedError(f"{name}: name: missing or empty", reason=Reason.INVALID_NETCONF)
     types = tuple(_type(name, number, plugin) for number, plugin in enumerate(plugins))
     return ConfList(fields=fields, plugins=plugins, types=types)
+
+
+_BESIDE_INTERFACES = frozenset({"loopback", "portmap", "bandwidth", "firewall", "tuning", "sbr", "vrf"})
+"""Plugins that give a pod no interface to others; packages of runtimes bring a file of `loopback` alone."""
+
+
+def gives_no_interface(name: str, data: bytes) -> bool:
+    """Report whether by a file a pod has no interface to others; False for a malformed one."""
+    try:
+        return _BESIDE_INTERFACES.issuperset(decode_conf(name, data).types)
+    except MalformedError:
+        return False
 
 
 def _type(name: str, number: int, section: msgspec.Raw) -> str:
@@ -136,6 +159,10 @@ def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
     for key in _OF_THE_LIST:
         if key in decoded:
             raise MalformedError(f"{subject}: {key}: is not for you to set", reason=Reason.INVALID_NETCONF)
+    if theirs := sorted(_OF_SRIOV_CNI.intersection(decoded)):
+        keys = ", ".join(theirs)
+        msg = f"{subject}: {keys}: of sriov-cni; pods set it by annotation: docs/migration-sriov.md"
+        raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
     if chained and "delegate" in decoded:
         msg = f"{subject}: delegate: is for --network alone; chained, another plugin stands before this one"
         raise MalformedError(msg, reason=Reason.INVALID_NETCONF)

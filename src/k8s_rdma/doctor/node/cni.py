@@ -15,7 +15,15 @@ from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 from k8s_rdma.wire.cni_result import SINCE_CHECK
-from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN, ConfList, decode_conf, is_read, read_origin
+from k8s_rdma.wire.conflist import (
+    LEGACY_PLUGIN,
+    PLUGIN,
+    ConfList,
+    decode_conf,
+    gives_no_interface,
+    is_read,
+    read_origin,
+)
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 
 CNI = Subject("cni", "CNI plugin")
@@ -71,9 +79,10 @@ class CniFacts:
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
     """Check the file that the runtime uses."""
     files = sorted((file for file in facts.files if is_read(file.name)), key=lambda file: file.name)
-    if not files:
+    if not any(_may_give_interfaces(file) for file in files):
+        only = f" but {', '.join(file.name for file in files)}" if files else ""
         yield NO_FILE(
-            "there is no network configuration",
+            f"there is no network configuration{only}",
             about=facts.directory,
             source=facts.directory,
             expected="a file of the cluster's network plugin, and ours made from it",
@@ -103,6 +112,11 @@ def check_cni(facts: CniFacts) -> Iterator[Finding]:
             about=files[0].name,
             source=path,
         )
+
+
+def _may_give_interfaces(file: CniFile) -> bool:
+    text = file.text
+    return text is None or not gives_no_interface(file.name, text.encode(errors="surrogateescape"))
 
 
 def _read(file: CniFile) -> ConfList:
