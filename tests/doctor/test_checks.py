@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from doctor import cluster_cases, node_cases
+from documents import ROOT
+from k8s_rdma.cli.doctor import CHECKS as REGISTERED
 from k8s_rdma.cli.doctor import KINDS, SUBJECTS
 from k8s_rdma.config.devices import ExactResource
 from k8s_rdma.doctor.finding import Severity, worst
 from k8s_rdma.doctor.node.hardware import check_hardware
 from named_commands import wrong
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from syntax import syntax_tree
 
 CASES = node_cases.CASES | cluster_cases.CASES
 GOOD = node_cases.GOOD | cluster_cases.GOOD
@@ -27,6 +28,74 @@ KIND = {kind.id: kind for kind in KINDS}
 
 def test_every_kind_has_facts_that_make_it():
     assert set(CASES) == set(KIND) - {"not-looked-at"}
+
+
+DOCTOR = ROOT / "src" / "k8s_rdma" / "doctor"
+CHECKS = [
+    path
+    for folder in ("node", "cluster")
+    for path in sorted((DOCTOR / folder).glob("*.py"))
+    if path.name != "__init__.py"
+]
+MAKERS = frozenset({"ok", "note", "warning", "error", "Subject", "Kind", "Finding"})
+"""The functions that make a kind, or a finding without one."""
+
+
+def unregistered(tree: ast.Module) -> list[int]:
+    """The lines of calls that make a kind or a finding elsewhere than as a constant of the module."""
+    constants = {
+        id(statement.value)
+        for statement in tree.body
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+    }
+    return [
+        call.lineno
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and id(call) not in constants and _function(call) in MAKERS
+    ]
+
+
+def _function(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+@pytest.mark.parametrize("path", CHECKS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_kinds_are_constants_of_their_module_which_have_cases_and_rows(path: Path):
+    """A kind that a function makes would have no case, no row of the page and no title."""
+    assert not unregistered(syntax_tree(path))
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("X = CNI.error('a')", []),
+        ("def f():\n    yield CNI.error('a')('x')", [2]),
+        ("class A:\n    x = Kind('a', s, 'b')", [2]),
+        ("def f():\n    return Finding(id='a')", [2]),
+        ("TABLE = {'a': CNI.note('a')}", [1]),
+    ],
+)
+def test_kind_that_is_no_constant_is_seen(code: str, lines: list[int]):
+    assert unregistered(ast.parse(code)) == lines
+
+
+def test_modules_of_checks_are_all_registered():
+    assert {Path(str(module.__file__)) for module in REGISTERED} == set(CHECKS)
+
+
+def test_every_check_is_run():
+    """By a collector, or by the command; tests alone do not count."""
+    command = ROOT / "src" / "k8s_rdma" / "cli" / "doctor.py"
+    trees = map(syntax_tree, (*(DOCTOR / "collectors").glob("*.py"), command))
+    used = {each.id for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Name)}
+    checks = {
+        function.name
+        for path in CHECKS
+        for function in syntax_tree(path).body
+        if isinstance(function, ast.FunctionDef) and function.name.startswith("check_")
+    }
+    assert len(checks) > 20
+    assert checks <= used
 
 
 @pytest.mark.parametrize("name", CASES)

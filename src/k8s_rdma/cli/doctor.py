@@ -6,7 +6,9 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,14 +22,13 @@ from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extend
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
-from k8s_rdma.doctor.cluster import claims, components, nodes, objects, pods, rates, scheduler, versions
+from k8s_rdma.doctor import cluster, node
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.collectors.processes import in_metrics, key_usage_in_metrics
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Finding, Kind, Severity, Subject, exit_status, worst
-from k8s_rdma.doctor.node import cni, hardware, kernel, lossless, processes, rdma_namespaces, runtime
 from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.calls import Documents
@@ -44,17 +45,21 @@ if TYPE_CHECKING:
 
     from k8s_rdma.config.devices import DevicePluginConfig
 
-NODE = (hardware, kernel, rdma_namespaces, lossless, runtime, cni, processes)
-CLUSTER = (components, versions, scheduler, objects, nodes, claims, pods, rates)
+CHECKS = tuple(
+    import_module(f"{package.__name__}.{module.name}")
+    for package in (node, cluster)
+    for module in iter_modules(package.__path__)
+)
+"""The modules of checks: all that there are, so that none can be left out."""
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,
-    *(kind for module in (*NODE, *CLUSTER) for kind in vars(module).values() if isinstance(kind, Kind)),
+    *(kind for module in CHECKS for kind in vars(module).values() if isinstance(kind, Kind)),
 )
 
 SUBJECTS: dict[str, str] = {
     subject.name: subject.title
-    for module in (*NODE, *CLUSTER)
+    for module in CHECKS
     for subject in vars(module).values()
     if isinstance(subject, Subject)
 }
