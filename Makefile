@@ -182,6 +182,10 @@ image-test: setup-tests cni ## tests/image, on what `make image` built
 release: $(RELEASE_READY) ## dist/VERSION, all files of a release: VERSION=X.Y.Z, SOURCE=ADDRESS, IMAGE=REPOSITORY, KEY=FILE; see docs/release.md
 	@$(RUN) python -m deploy.release build "$(VERSION)" --source "$(SOURCE)" --repository "$(IMAGE)" $(if $(KEY),--key "$(KEY)") $(ARGS)
 
+.PHONY: release-sign
+release-sign: ## dist/VERSION/SHA256SUMS.sig, where nothing is built; needs python3 and ssh-keygen alone: VERSION=X.Y.Z, KEY=FILE
+	@python3 -m deploy.release.signing "dist/$(VERSION)" --key "$(KEY)"
+
 .PHONY: release-check
 release-check: setup-tests $(RELEASE_READY) ## what `make release` made, as users verify and install it: VERSION=X.Y.Z, SIGNERS=FILE
 	@$(RUN) python -m deploy.release check "dist/$(VERSION)" $(if $(SIGNERS),--signers "$(SIGNERS)") $(ARGS)

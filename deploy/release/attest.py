@@ -13,9 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from deploy.release.source import ReleaseError
 
 if TYPE_CHECKING:
@@ -41,6 +38,9 @@ LOCKS = ("runtime", "release", "image")
 
 def build_sbom(source: Source, output: Path, packages: Iterable[DebianPackage]) -> Path:
     """Write the CycloneDX document: Python's packages as pinned, with licences, and Debian's of the image."""
+    from packaging.requirements import Requirement  # noqa: PLC0415  who signs alone has no such packages
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
     document = _python_packages(source)
     component = document["metadata"]["component"]
     own, purl = component["bom-ref"], f"pkg:pypi/k8s-rdma@{source.version}"

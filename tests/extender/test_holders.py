@@ -78,6 +78,33 @@ async def test_holders_of_a_node_that_cannot_be_read_are_promises():
         assert view.notes[0].startswith("from placements alone: ")
 
 
+async def test_namespace_has_no_pods_that_a_node_invents():
+    async with cluster("w1") as c, served(c) as http:
+        await http.ready()
+        made = await c.create_pod("p", 1000)
+        await bind(c, http, "p", "w1")
+        c.nodes["w1"].holds(**{made["metadata"]["uid"]: 1000, "invented": 6000})
+        await c.create_pod("q", 1000)
+        await http.post(FILTER, c.args("q"))
+        assert {row.uid for row in (await holders(http, "w1")).holders} >= {"invented"}
+        view = await namespace(http, "default")
+        assert (view.interfaces, view.reserved_mbps) == (1, 1000)
+        assert [row.pod for row in view.holders] == ["p"]
+
+
+async def test_namespace_has_no_pod_of_its_own_that_another_node_reports():
+    """A node may name any pod of the cluster, which all nodes can list."""
+    async with cluster("w1", "w2") as c, served(c) as http:
+        await http.ready()
+        made = await c.create_pod("p", 1000)
+        await bind(c, http, "p", "w1")
+        c.nodes["w2"].holds(**{made["metadata"]["uid"]: 6000})
+        await c.create_pod("q", 1000)
+        await http.post(FILTER, c.args("q"))
+        view = await namespace(http, "default")
+        assert [(row.node, row.reserved_mbps) for row in view.holders] == [("w1", 1000)]
+
+
 async def test_namespace_has_its_sums_and_its_limit():
     limit = NamespaceLimit(namespace="default", reserved_mbps=9000)
     async with cluster("w1", "w2") as c, served(c, limits=(limit,)) as http:

@@ -309,7 +309,11 @@ class Extender:
             role=self.readiness.role,
             clock=self._clock,
         )
-        return Views(explainer, overview, Holders(cache=self.cache, nodes=self._known_nodes))
+        return Views(
+            explainer,
+            overview,
+            Holders(cache=self.cache, nodes=self._known_nodes, api=self._config.api),
+        )
 
     def _may_exist(self, node: NodeName) -> bool:
         return self.nodes.may_exist(node)

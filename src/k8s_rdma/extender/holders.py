@@ -38,10 +38,15 @@ class _Holder(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Holders:
-    """Answers from the caches. nodes: the names of all that are known."""
+    """Answers from the caches.
+
+    nodes: the names of all that are known. api: whether the API server tells which pods are bound: then a
+        namespace has those alone, whatever nodes report.
+    """
 
     cache: SchedulerCache
     nodes: Callable[[], Collection[NodeName]]
+    api: bool = False
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def of_node(self, node: NodeName) -> HoldersView | None:
@@ -63,7 +68,7 @@ class Holders:
                 if index % _SLICE == 0:
                     await asyncio.sleep(0)
                 for holder in self._on(node):
-                    if holder.namespace == namespace:
+                    if holder.namespace == namespace and self._exists(node, holder):
                         interfaces += len(holder.interfaces)
                         reserved_mbps += sum(interface.min_tx_rate_mbps for interface in holder.interfaces)
                         if len(rows) < MAX_HOLDERS:
@@ -75,6 +80,11 @@ class Holders:
             holders=tuple(rows[:MAX_HOLDERS]),
             limit=self.cache.limits.use(namespace),
         )
+
+    def _exists(self, node: NodeName, holder: _Holder) -> bool:
+        """Report whether the pod counts for its namespace: a node may report any, in any namespace."""
+        promised = holder.admitted is not None
+        return promised or not self.api or self.cache.pods.is_bound_in(holder.namespace, node, holder.uid)
 
     def _silence(self, node: NodeName) -> str:
         return self.cache.state.why_unreadable(node)

@@ -110,6 +110,7 @@ class _PodRecord:
     unbound: the latest version, where it asks for interfaces and is not bound; perhaps without annotations.
     taken_at: when the store took it. node: where it is bound. unpromised: what it asks for, where it was
         bound without a promise that counts.
+    namespace: where it is bound and may hold interfaces by annotation, devices or claims.
     key_id: of the key that signed its placement, `_NO_KEY` where no key accepts it; None while not known.
     gang: that it belongs to. placed: whether it has a place in it, as far as the API server knows.
     """
@@ -120,6 +121,7 @@ class _PodRecord:
     node: NodeName | None = None
     occupant: Occupant | None = None
     unpromised: BoundPod | None = None
+    namespace: str = ""
     key_id: str | None = None
     gang: Gang | None = None
     placed: bool = False
@@ -169,6 +171,9 @@ class PodStore(PodIndex):
             self._set_gang(pod, pod.gang, record)
         if pod.node is not None and not pod.annotations.keys().isdisjoint(_OCCUPANTS_HAVE):
             self._set_occupant(pod, pod.node, record)
+        if pod.node is not None and (record.occupant is not None or pod.claims or pod.devices):
+            record.namespace = intern(pod.namespace)
+            self._set_node(pod.uid, pod.node, record)
         self._store(pod.uid, record)
 
     def on_signature(self, uid: PodUid, key_id: str | None) -> None:
@@ -242,6 +247,11 @@ class PodStore(PodIndex):
         """Report whether the pod is bound to the node and may hold interfaces there."""
         record = self._nodes.get(node, {}).get(uid)
         return record is not None and record.occupant is not None
+
+    def is_bound_in(self, namespace: str, node: NodeName, uid: PodUid) -> bool:
+        """Report whether the API server has bound the pod to the node; that may report what it likes."""
+        record = self._nodes.get(node, {}).get(uid)
+        return record is not None and record.namespace == namespace
 
     def terminating(self, node: NodeName) -> Collection[PodUid]:
         """The pods that give back by themselves what they hold there: terminating, finished or gone."""
