@@ -26,10 +26,12 @@ from k8s_rdma.core.types import (
     Setting,
     VfDriver,
 )
-from k8s_rdma.wire.node_report import Unenforced, node_report
+from k8s_rdma.wire.node_report import NodeReports, Unenforced, node_report
+from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.rest import (
     Enforced,
     MacRange,
+    MentionedPod,
     NodeReport,
     ability_of,
     decode_report,
@@ -164,6 +166,17 @@ def test_interface_is_only_accounted_when_its_vf_lost_its_rates() -> None:
         "VF 0 of PF enp3s0f0, which pod default/p has, no longer has the rates that were programmed on it: "
         "min 150, max 250 Mb/s"
     )
+
+
+def test_report_has_the_pods_that_its_problems_name_and_no_others() -> None:
+    seen, ledger = allocated(pf_state(), 150, 250)
+    assert told(seen, ledger).mentions == ()
+    [pf] = seen.pfs
+    forgotten = replace(pf, vfs=(replace(pf.vfs[0], min_tx_rate_mbps=0, max_tx_rate_mbps=0), *pf.vfs[1:]))
+    report = NodeReports(NodeName("w1"), "e").build(hardware(forgotten), ledger)
+    assert report.mentions == (MentionedPod(namespace="default", name="p"),)
+    assert status_of(report).mentions == report.mentions
+    assert decode_report(encode_report(report)).mentions == report.mentions
 
 
 def test_rates_of_virtual_pfs_are_enforced_by_software() -> None:

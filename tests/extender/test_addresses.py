@@ -15,10 +15,11 @@ from extender.preemption import create, place, preempt
 from extender.world import World, cluster, extending, until, world
 from k8s_rdma.core.macs import MacRanges
 from k8s_rdma.core.namespace_policy import address_number
+from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import InterfaceOptions, NodeName
+from k8s_rdma.core.types import InterfaceOptions, NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
-from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_store import PendingPod, PodStore
@@ -99,6 +100,22 @@ async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
     taken = address_number(OTHER)
     state.observe(names[1], replaced(facts[names[1]], macs=Counted.merge([(taken, taken)])), 1.0)
     assert check.conflict(pod).node == names[1]
+
+
+def test_refusal_for_an_address_names_its_pod_to_people_of_the_same_namespace_alone():
+    state, node = ClusterState(), NodeName("w2")
+    state.observe(node, facts_of(report(node), node), 0.0)
+    nominations = NominatedPods(
+        state, PodStore(), FitCache(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
+    )
+    placed = PlacedInterface(pf=PF0, options=InterfaceOptions(mac=MAC))
+    state.reserve(node, PodUid("v"), Reservation(interfaces=(placed,), pod="victim/vmac", created_at=0))
+    wanted = Request((InterfaceRequest(options=InterfaceOptions(mac=MAC)),))
+    pod = PendingPod(uid="p", namespace="crowd", name="p", priority=0, request=wanted)
+    conflict = AddressCheck(state, nominations).conflict(pod)
+    clause = f"interface 0 asks for mac {MAC}, which"
+    assert conflict.why_for("victim") == conflict.why == f"{clause} pod victim/vmac on node w2 has"
+    assert conflict.why_for("crowd") == f"{clause} a pod of another namespace on node w2 has"
 
 
 async def test_mac_that_nobody_has_is_free_beside_those_that_nodes_report():

@@ -27,7 +27,8 @@ from k8s_rdma.web.access import (
     ReviewedAccess,
 )
 from k8s_rdma.web.config import WebConfig
-from web.cases import EXAMPLE, cluster, explanation, waiting
+from k8s_rdma.wire.rest import MentionedPod
+from web.cases import EXAMPLE, cluster, explanation, node, pf, waiting
 from web.serving import Site, listening, serving
 
 if TYPE_CHECKING:
@@ -115,6 +116,30 @@ async def reviewed(
                 yield site, reviews
         finally:
             await client.close()
+
+
+PROBLEMS = (
+    "pod research/train: the caps of its annotation are not programmed: rdma0: beyond the link",
+    "VF 3 of PF enp65s0f0np0, which pod finance/payroll.0 has, no longer has the rates that were programmed",
+    "PF enp65s0f0np0: 5 Mb/s are reserved, and its link speed is unknown now",
+)
+
+
+@pytest.mark.parametrize("mentions", [True, False], ids=["with-mentions", "of-an-older-agent"])
+async def test_problems_of_a_node_name_no_pods_of_namespaces_that_a_viewer_may_not_list(
+    tmp_path: Path, mentions: bool
+):
+    pods = (("research", "train"), ("finance", "payroll.0")) if mentions else ()
+    named = tuple(MentionedPod(namespace=namespace, name=name) for namespace, name in pods)
+    view = cluster(node("worker-1", pf(0), problems=PROBLEMS, mentions=named))
+    async with reviewed(tmp_path, view) as (site, _):
+        for path in ("/", "/nodes/worker-1"):
+            for header, expected in ((OPERATOR, True), (TENANT, False)):
+                text = (await site.http.get(path, headers=header)).text
+                assert ("finance" in text, "payroll" in text) == (expected, expected)
+                assert "pod research/train: the caps" in text
+                assert ("which a pod of another namespace has, no longer" in text) is not expected
+                assert "its link speed is unknown now" in text
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:54008", "LOCALHOST:1", "[::1]:8080"])

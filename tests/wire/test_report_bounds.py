@@ -91,6 +91,7 @@ WHOLE: dict[str, Any] = {
         }
     ],
     "problems": ["p"],
+    "mentions": [{"namespace": "a", "name": "b"}],
 }
 """A status with every field that the schema knows."""
 

@@ -46,6 +46,7 @@ DOCUMENT: dict[str, Any] = {
     "allocations": [],
     "unreadable": ["enp4s0f0: no answer"],
     "problems": [],
+    "mentions": [],
     "macs": [{"first": "0a:00:00:00:00:00"}, {"first": "0a:00:00:00:00:10", "number": 8}],
     "gpus": [
         {

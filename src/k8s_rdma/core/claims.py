@@ -328,16 +328,21 @@ def _with_vfs(
     hardware: Hardware,
     ledger: Ledger,
 ) -> ClaimPromise | Rejection:
-    """Choose VFs: those promised before that still exist, and else the free ones of lowest index."""
+    """Choose VFs: those promised before that still exist, those that have the MAC, then by lowest index."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     promise = ledger.promises.get(claim.uid)
     earlier = [interface.vf for interface in promise.interfaces] if promise else [None] * len(placed)
     existing = [vf if vf is not None and _vf(hardware, vf) else None for vf in earlier]
     in_use = {*ledger.holders(), *ledger.promised_vfs()}
-    free = {pci: iter(_free_vfs(pfs[pci], in_use)) for pci in {place.pf for place in placed}}
+    free = {pci: list(_free_vfs(pfs[pci], in_use)) for pci in {place.pf for place in placed}}
+    having = [
+        _take_having(place, free[place.pf]) if ref is None else None
+        for place, ref in zip(placed, existing, strict=True)
+    ]
     interfaces = []
-    for entry, place, ref in zip(claim.interfaces, placed, existing, strict=True):
-        vf = _vf(hardware, ref) if ref is not None else next(free[place.pf], None)
+    for entry, place, ref, own in zip(claim.interfaces, placed, existing, having, strict=True):
+        found = _vf(hardware, ref) if ref is not None else own
+        vf = found or (free[place.pf].pop(0) if free[place.pf] and ref is None else None)
         if vf is None:
             pf = pfs[place.pf]
             count = sum(candidate.pool == CLAIMS_POOL for candidate in pf.vfs)
@@ -355,6 +360,15 @@ def _with_vfs(
         memlock=claim.memlock,
         memlock_required=claim.memlock_required,
     )
+
+
+def _take_having(place: PlacedInterface, free: list[Vf]) -> Vf | None:
+    """Take the free VF that has the MAC which an interface asks for: another one could not have it beside."""
+    mac = place.options.mac
+    having = next((vf for vf in free if mac and mac in (vf.mac, vf.admin_mac)), None)
+    if having is not None:
+        free.remove(having)
+    return having
 
 
 def _promised(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> PromisedInterface:

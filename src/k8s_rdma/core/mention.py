@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,14 @@ def pod_mention(namespace: str, name: str) -> Mention:
     return Mention(namespace=namespace, text=f"pod {namespace}/{name}")
 
 
+_POD = re.compile(r"(?<![\w.-])pod ([a-z0-9][-a-z0-9]*)/([a-z0-9][-a-z0-9.]*[a-z0-9]|[a-z0-9])")
+
+
+def pods_named(text: str) -> tuple[Mention, ...]:
+    """Find the pods that a text names by `pod NAMESPACE/NAME`: an older writer passes on no mentions."""
+    return tuple(pod_mention(namespace, name) for namespace, name in _POD.findall(text))
+
+
 def shown(text: str, mentions: Iterable[Mention], visible: Callable[[str], bool]) -> str:
     """Return a text without the names of namespaces that its reader may not see.
 
@@ -37,3 +45,16 @@ def shown(text: str, mentions: Iterable[Mention], visible: Callable[[str], bool]
         if not visible(mention.namespace):
             text = re.sub(rf"(?<![\w.-]){re.escape(mention.text)}(?![\w/-]|[.]\w)", mention.instead, text)
     return text
+
+
+MAX_LISTED = 3
+"""The number of pods that a text names; others are counted."""
+
+
+def listed_for(namespace: str, pods: Collection[str]) -> str:
+    """List pods, `namespace/name`, for people who see those of one namespace alone; count all others."""
+    own = [pod for pod in pods if pod.startswith(f"{namespace}/")]
+    names, hidden = own[:MAX_LISTED], len(pods) - len(own)
+    further = f"{len(own) - len(names)} more" if len(own) > len(names) else ""
+    elsewhere = f"{hidden} of other namespaces" if hidden else ""
+    return " and ".join(filter(None, (", ".join(names), further, elsewhere)))

@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from k8s_rdma.core.ledger import Pod
+from k8s_rdma.core.mention import listed_for
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.core.request import Request
@@ -74,7 +75,6 @@ _CONFLICT = 409
 _NOT_FOUND = 404
 _READ_AGAIN_S = 5.0
 _POLL_S = 0.05
-_SHOWN_PODS = 3
 _TRIES = 5
 """Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
 
@@ -553,7 +553,8 @@ class Binder:
             if (beyond := self.cache.limits.refusal(bind.namespace, bind.uid, request.request)) is not None:
                 return Refusal(f"{NOT_ENOUGH_FREE} ({beyond})", Reason.NAMESPACE_LIMIT)
             if (address_conflict := self.cache.addresses.conflict(pod)) is not None:
-                return Refusal(f"{NOT_ENOUGH_FREE} ({address_conflict.why})", Reason.ADDRESS_IN_USE)
+                why = address_conflict.why_for(bind.namespace)
+                return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.ADDRESS_IN_USE)
             found = self.cache.fit_cache.place(request.request, snapshot)
             if isinstance(found, Rejection):
                 changes = self._changes_since(bind.node, request, nominated=len(holding))
@@ -582,8 +583,7 @@ class Binder:
             return f"; room is held there for {nominated} pods of a gang or nominated, or its report changed"
         if not pods:
             return "; its report changed since the pod was filtered"
-        others_text = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
-        return f"; bound there since the pod was filtered: {', '.join(pods[:_SHOWN_PODS])}{others_text}"
+        return f"; bound there since the pod was filtered: {listed_for(request.pod.namespace, pods)}"
 
 
 def _reason(error: str) -> str:

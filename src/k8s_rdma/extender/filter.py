@@ -12,6 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+import structlog
+
+from k8s_rdma.core.mention import listed_for
 from k8s_rdma.core.offers import WHOLE
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.types import NodeName
@@ -55,12 +58,14 @@ _LATE_S = 0.05
 _COUNTED_AT_ONCE = 256
 """Nodes on which a request is counted in one go; that takes 0.1 ms, and 2 ms where all refuse it."""
 
-_SHOWN_PODS = 3
 
 NOT_SEARCHED = Infeasible(
     Reason.UNDECIDED,
     f"{NOT_ENOUGH_FREE} (not known: this request is new and takes long to place on many nodes; tried again)",
 )
+
+
+_log = structlog.get_logger()
 
 
 class _Pass(NamedTuple):
@@ -195,8 +200,7 @@ class FeasibilityChecker:
         why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
             pods = self.cache.assumed_pods.pod_names(name, pod.uid)
-            others_text = f" and {len(pods) - _SHOWN_PODS} more" if len(pods) > _SHOWN_PODS else ""
-            why = f"{why}: {', '.join(pods[:_SHOWN_PODS])}{others_text}"
+            why = f"{why}: {listed_for(pod.namespace, pods)}"
         return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
 
 
@@ -321,7 +325,9 @@ class Scheduling:
         if address_conflict is not None:
             self.cache.assumed_pods.forget(pod.uid)
             self.requeuer.refused(pod.uid, pod.request, [address_conflict.node], pod.namespace)
-            return self._refuse(args, began, NOT_ENOUGH_FREE, address_conflict.why, Reason.ADDRESS_IN_USE)
+            _log.info("address_in_use", uid=pod.uid, why=address_conflict.why)
+            why = address_conflict.why_for(pod.namespace)
+            return self._refuse(args, began, NOT_ENOUGH_FREE, why, Reason.ADDRESS_IN_USE)
         found = await self._sort(pod, names)
         self._record("filter", args, began, found.reasons)
         return found.reply(args, candidates)

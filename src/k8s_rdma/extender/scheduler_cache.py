@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from k8s_rdma.core.macs import NO_MAC
+from k8s_rdma.core.mention import Mention, pod_mention, shown
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import Gang, NodeName, PodUid
@@ -67,10 +68,18 @@ _NOTHING: Mapping[PodUid, tuple[PlacedInterface, ...]] = MappingProxyType({})
 
 
 class AddressConflict(NamedTuple):
-    """An address that another pod or node has: why the pod cannot have it, and on which node it is."""
+    """An address that another pod or node has: why the pod cannot have it, and on which node it is.
+
+    mentions: the pod that has it.
+    """
 
     why: str
     node: NodeName
+    mentions: tuple[Mention, ...] = ()
+
+    def why_for(self, namespace: str) -> str:
+        """Return the reason for people who see the pods of one namespace alone, as an event's readers do."""
+        return shown(self.why, self.mentions, lambda mentioned: mentioned == namespace)
 
 
 class AddressCheck:
@@ -114,8 +123,9 @@ class AddressCheck:
             for node, uid in self._state.promised_addresses.holders(address):
                 if uid != pod.uid:
                     holder = self._state.reservation(node, uid)
-                    owner = f"pod {holder.pod}" if holder else "another pod"
-                    yield AddressConflict(f"{clause}, which {owner} on node {node} has", node)
+                    mentions = (_mention(holder.pod),) if holder else ()
+                    owner = mentions[0].text if mentions else "another pod"
+                    yield AddressConflict(f"{clause}, which {owner} on node {node} has", node, mentions)
         for node, hold in self._nominations.holds_against(pod.uid, pod.priority):
             for address in (
                 requested_address
@@ -123,9 +133,9 @@ class AddressCheck:
                 for requested_address in addresses(placed.options)
             ):
                 if address in requested:
-                    yield AddressConflict(
-                        f"{requested[address]}, which is held for pod {hold.pod} on node {node}", node
-                    )
+                    mention = _mention(hold.pod)
+                    why = f"{requested[address]}, which is held for {mention.text} on node {node}"
+                    yield AddressConflict(why, node, (mention,))
         yield from self._reported(pod, requested)
 
     def _reported(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
@@ -159,6 +169,11 @@ def _requested(pod: PendingPod) -> dict[str, str]:
         for index, interface in enumerate(pod.request.interfaces)
         for address in addresses(interface.options)
     }
+
+
+def _mention(pod: str) -> Mention:
+    namespace, _, name = pod.partition("/")
+    return pod_mention(namespace, name)
 
 
 def _kind(address: str) -> str:

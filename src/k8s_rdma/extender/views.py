@@ -167,7 +167,8 @@ class Overview:
         if facts is None:
             why = self.cache.state.why_unreadable(node)
             return _Row(replace(row, problems=(why,), unreadable=True), pfs)
-        return _Row(replace(row, problems=(*_problems(pfs.rows), *facts.problems)), pfs)
+        problems = (*_problems(pfs.rows), *facts.problems)
+        return _Row(replace(row, problems=problems, mentions=facts.mentions), pfs)
 
     def _pfs_of(self, snapshot: NodeSnapshot) -> _Pfs:
         pfs = self._pfs.get(snapshot)

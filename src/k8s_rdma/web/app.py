@@ -22,10 +22,11 @@ from k8s_rdma.web.source import NoAnswerError
 from k8s_rdma.wire.views import Sort, causes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from k8s_rdma.web.extender_views import ExtenderViews
     from k8s_rdma.web.traffic import Traffic
+    from k8s_rdma.wire.views import NodeRow
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"
@@ -125,6 +126,7 @@ class WebApp:
             "overview.html",
             request.query,
             cluster=cluster,
+            problems=await self._visible_problems(nodes.rows, request.viewer),
             pending=pending,
             first_pods=pending.rows[: pages.FIRST_PODS],
             nodes=nodes,
@@ -152,6 +154,7 @@ class WebApp:
             request.query,
             cluster=cluster,
             node=node,
+            problems=(await self._visible_problems([node], request.viewer))[node.name],
             sent_mbps=self._traffic.sent_mbps,
             holdings=Holdings.select(rows, visibility, request.query.page),
             flows=await self._traffic.flows(node=node.name),
@@ -185,6 +188,14 @@ class WebApp:
             return self._error(404, f"the extender knows no pod {namespace}/{name}")
         flows = await self._traffic.flows(namespace=namespace, pod=name)
         return self._page("pod.html", request.query, pod=explanation, flows=sorted(flows.items()))
+
+    async def _visible_problems(
+        self, nodes: Sequence[NodeRow], viewer: Viewer
+    ) -> Mapping[str, tuple[str, ...]]:
+        """Return the problems of nodes, by name, without names of pods that a viewer may not see."""
+        mentions = (mention for node in nodes for mention in pages.mentions_of(node))
+        visibility = await viewer.visibility(dict.fromkeys(mention.namespace for mention in mentions))
+        return {node.name: pages.visible_problems(node, visibility) for node in nodes}
 
     async def _visible_pending(self, cluster: Cluster, viewer: Viewer, text: str) -> Pending:
         """Select the pods that a viewer may see; asks first about those whose names contain the text."""

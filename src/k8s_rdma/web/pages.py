@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import parse_qs, urlencode
 
+from k8s_rdma.core.mention import Mention, pod_mention, pods_named, shown
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
 from k8s_rdma.web.traffic import PfName
@@ -225,6 +226,21 @@ class Holdings:
         )
         part = Part.cut(equal, number=page, size=HOLDINGS_ON_A_PAGE)
         return cls(part=part, hidden=hidden, hidden_mbps=hidden_mbps, undecided=visibility.undecided)
+
+
+def mentions_of(node: NodeRow) -> tuple[Mention, ...]:
+    """Return the pods that the problems of a node name."""
+    named = (mention for problem in node.problems for mention in pods_named(problem))
+    return (*(pod_mention(pod.namespace, pod.name) for pod in node.mentions), *named)
+
+
+def visible_problems(node: NodeRow, visibility: Visibility) -> tuple[str, ...]:
+    """Return the problems of a node without names of pods that a viewer may not see."""
+    mentions = mentions_of(node)
+    return tuple(
+        shown(problem, mentions, lambda namespace: namespace in visibility.namespaces)
+        for problem in node.problems
+    )
 
 
 def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, int]) -> int | None:

@@ -21,7 +21,16 @@ from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid,
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rdma_node import PoolVfs, most_macs
-from k8s_rdma.wire.rest import MAX_MACS, MAX_PFS, MAX_POOLS, MacRange, RatesRefusal, Vfs, ability_of
+from k8s_rdma.wire.rest import (
+    MAX_MACS,
+    MAX_PFS,
+    MAX_POOLS,
+    MacRange,
+    MentionedPod,
+    RatesRefusal,
+    Vfs,
+    ability_of,
+)
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus
@@ -54,7 +63,8 @@ class NodeFacts:
     macs: of its PFs and VFs, and those that VFs have in pods.
     generations: of placements whose rates are programmed, of pods with another than the first.
     refusals: of later generations, which the node has not programmed.
-    problems: what its agent says that an operator should know, one sentence each.
+    problems: what its agent says that an operator should know, one sentence each. mentions: the pods that
+        they name.
     claims: what is for ResourceClaims of each PF that has VFs for them.
     takes_placements: whether its agent has later placements of pods sent to it.
     """
@@ -69,6 +79,7 @@ class NodeFacts:
     generations: Mapping[PodUid, int] = field(default_factory=dict)
     refusals: Mapping[PodUid, RatesRefusal] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    mentions: tuple[MentionedPod, ...] = ()
     claims: tuple[ClaimsUse, ...] = ()
     takes_placements: bool = False
 
@@ -119,6 +130,7 @@ def read_facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
             for allocation in status.allocations
             if allocation.refused is not None
         },
+        mentions=status.mentions,
         problems=(*status.problems, *(f"{pf.name}: {why}" for pf in status.pfs for why in pf.problems)),
         claims=tuple(_claims(status)),
     )

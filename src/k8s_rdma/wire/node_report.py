@@ -20,6 +20,7 @@ from k8s_rdma.core.losses import (
     lost_with_pfs,
 )
 from k8s_rdma.core.macs import macs_of
+from k8s_rdma.core.mention import pod_mention
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, PodUid, enforcer_of
 from k8s_rdma.wire.annotation import format_options
@@ -30,6 +31,7 @@ from k8s_rdma.wire.rest import (
     GpuReport,
     Interface,
     MacRange,
+    MentionedPod,
     NodeReport,
     PfReport,
     Pod,
@@ -120,6 +122,7 @@ class NodeReports:
             problems=(*problems, *report.problems),
             gpus=tuple(map(_gpu, gpus)),
         )
+        report = replace(report, mentions=tuple(_mentions(report, ledger)))
         if report == self._last_report:
             return self._last_report
         self._counter += 1
@@ -170,6 +173,18 @@ def node_report(
         problems=(*hardware.problems, *lost_with_pfs(hardware, _attached(ledger))),
         macs=tuple(map(_mac_range, macs_of(hardware, ledger))),
     )
+
+
+def _mentions(report: NodeReport, ledger: Ledger) -> Iterator[MentionedPod]:
+    """Find the pods that problems name: each is one of the ledger's."""
+    problems = "\n".join((*report.problems, *(why for pf in report.pfs for why in pf.problems)))
+    if not problems:
+        return
+    attached = {(receipt.pod.namespace, receipt.pod.name) for receipt in ledger.receipts.values()}
+    promised = {(promise.pod.namespace, promise.pod.name) for promise in ledger.promises.values()}
+    for namespace, name in sorted(attached | promised):
+        if pod_mention(namespace, name).text in problems:
+            yield MentionedPod(namespace=namespace, name=name)
 
 
 def _mac_range(found: tuple[int, int]) -> MacRange:

@@ -28,6 +28,7 @@ from k8s_rdma.wire.rest import (
     Label,
     MacRange,
     Mbps,
+    MentionedPod,
     Message,
     Mtu,
     Name,
@@ -223,6 +224,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     macs: of its PFs and VFs, and those that VFs have in pods; none of an older agent.
     gpus: that kubelet gives pods; none where the agent does not know them.
+    mentions: the pods that problems name, as in `/v1/node`.
     """
 
     generation: Generation
@@ -233,6 +235,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     gpus: Annotated[tuple[GpuStatus, ...], Meta(max_length=bounds.MAX_GPUS)] = ()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=bounds.MAX_CONDITIONS)] = ()
     problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
+    mentions: Annotated[tuple[MentionedPod, ...], Meta(max_length=bounds.MAX_PODS)] = ()
 
     def ready(self) -> Condition | None:
         """The condition that says whether the rest may be relied upon; None where there is none."""
@@ -362,6 +365,7 @@ def status_of(report: NodeReport) -> RdmaNodeStatus:
         gpus=tuple(map(_gpu, report.gpus)),
         conditions=(_ready(report),),
         problems=_truncated(report.problems),
+        mentions=report.mentions,
     )
     try:
         return decode_status(encode_status(status))
@@ -568,7 +572,7 @@ def _ready(report: NodeReport) -> Condition:
 
 def _truncated(problems: Sequence[str]) -> tuple[str, ...]:
     """The first of them: the object must stay small, and `/v1/node` tells them all."""
-    shown = tuple(_clipped(problem, _MOST_OF_PROBLEM) for problem in problems[:_MOST_PROBLEMS])
+    shown = tuple(_clipped_at_word(problem, _MOST_OF_PROBLEM) for problem in problems[:_MOST_PROBLEMS])
     omitted = len(problems) - len(shown)
     return (*shown, f"and {omitted} more") if omitted else shown
 
@@ -578,6 +582,13 @@ def _label(text: str) -> str:
     if len(text) <= bounds.MAX_LABEL and _LABEL.search(text):
         return text
     return _clipped(ascii(text)[1:-1], bounds.MAX_LABEL)
+
+
+def _clipped_at_word(text: str, limit: int) -> str:
+    """The beginning of a text; a pod's name stays whole, by which its mention finds it, or goes."""
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit - 3].rpartition(' ')[0] or text[: limit - 3]}..."
 
 
 def _clipped(text: str, limit: int) -> str:

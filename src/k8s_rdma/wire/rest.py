@@ -359,6 +359,13 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     devices: int = 1
 
 
+class MentionedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that problems name, as `pod NAMESPACE/NAME`, so that a reader's view can leave it out."""
+
+    namespace: Name
+    name: Name
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's state at one generation (`epoch.counter`).
 
@@ -366,6 +373,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
         use is foreign.
     unreadable: what the scan could not see, one sentence each; the document is then not served.
     problems: what an operator should know of the node and of no PF alone, one sentence each.
+    mentions: the pods that problems name, the PFs' included.
     agent_version: of the agent whose report it is; empty while it is down.
     macs: of its PFs and VFs, and those that VFs have in pods.
     gpus: that kubelet gives pods; none where the agent does not know them.
@@ -380,6 +388,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     allocations: tuple[Allocation, ...] = ()
     unreadable: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    mentions: tuple[MentionedPod, ...] = ()
     agent_version: str = ""
     macs: tuple[MacRange, ...] = ()
     gpus: tuple[GpuReport, ...] = ()

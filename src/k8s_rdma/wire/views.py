@@ -16,6 +16,7 @@ import msgspec
 
 from k8s_rdma.core.types import Enforcer
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.rest import MentionedPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -300,6 +301,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
     unreadable: the node cannot be read now: PFs and pods are those of its last report, and what was
         promised there; no PFs if it has never reported any.
+    mentions: the pods that problems name.
     """
 
     name: str
@@ -308,6 +310,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     problems: tuple[str, ...] = ()
     pfs: tuple[PfRow, ...] = ()
     unreadable: bool = False
+    mentions: tuple[MentionedPod, ...] = ()
 
 
 def _share(part: int, whole: int) -> float:
