@@ -308,3 +308,19 @@ def test_adopt_leaves_a_device_alone_that_kubelet_gave_to_a_pod(tmp_path: Path) 
         assert it.rates() == {("f0", 1): (60, 120)}
 
     run(machine, scenario)
+
+
+class FaultyLookup(PodDeviceLookup):
+    async def exclusive(self) -> dict[str, str]:
+        raise RuntimeError("list index out of range")
+
+
+def test_unexpected_fault_is_an_answer_and_the_agent_goes_on(machine: Machine) -> None:
+    async def scenario(it: Asked) -> None:
+        adoption = Adoption(
+            node=it.node, worker=machine.worker, reporter=it.reporter, pod_devices=FaultyLookup()
+        )
+        reply = decode_adopted(await adoption.call(encode_adopt(AdoptRequest(), 1000)))
+        assert "the agent has a fault: RuntimeError('list index out of range')" in reply.error
+
+    run(machine, scenario)

@@ -50,6 +50,16 @@ async def test_annotations_of_a_static_pod_are_those_of_the_object_that_mirrors_
         assert found["rdma_interfaces_required"] == REQUEST["rdma_interfaces_required"]
 
 
+async def test_pod_that_the_runtime_names_without_its_uid_is_identified(tmp_path):
+    async with world(tmp_path) as w:
+        pod = await w.run_pod(annotations=REQUEST)
+        unidentified = replace(pod, uid=PodUid("container:c1"))
+        assert await w.cluster.identified(unidentified) == pod
+        assert await w.cluster.identified(pod) == pod
+        elsewhere = replace(await w.run_pod("q", node="w2"), uid=PodUid("container:c2"))
+        assert await w.cluster.identified(elsewhere) == elsewhere
+
+
 @pytest.mark.parametrize(("node", "says"), [("w2", "not on node w1"), ("", "no such pod")])
 async def test_annotations_are_refused_of_a_pod_that_is_not_here(tmp_path, node, says):
     async with world(tmp_path) as w:

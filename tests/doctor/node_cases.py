@@ -357,6 +357,7 @@ CASES: dict[str, list[Finding]] = {
     "cni-no-capability": cni(("10-net.conflist", conflist(capabilities={}))),
     "cni-checked": cni(OURS, PLAIN, calls_check=True),
     "cni-configuration-refused": cni(("10-net.conflist", conflist(interfaceName="rdma{i}"))),
+    "cni-meaningless-keys": cni(("10-net.conflist", conflist(if0="eth1"))),
     "cni-other-run-dir": cni(("10-net.conflist", conflist(runDir="/run/other"))),
     "cni-plugin-missing": cni(OURS, missing="host-local"),
     "cni-outdated": cni(MADE, PLAIN),

@@ -149,7 +149,7 @@ async def call(node: Node, command: str, conf: dict[str, Any], sandbox: Sandbox,
 
 
 def test_configuration_of_the_plugin_before_gives_its_interfaces(make_node: Callable[[int], Node]) -> None:
-    """No version, no capabilities, its name: the annotation comes from the API server."""
+    """No capabilities, its name: the annotation comes from the API server."""
     node = make_node(4)
     conf = json.loads((EXAMPLES / "rit.conf").read_text())
     plugins = node.directory / "plugins"
@@ -167,11 +167,11 @@ def test_configuration_of_the_plugin_before_gives_its_interfaces(make_node: Call
             node.start_agent()
             sandbox = await node.runtime(chained=False).create(await cluster.bound("p", *WISH))
             result = await attach(node, conf, sandbox, "eth0")
-            assert result["cniVersion"] == "0.1.0"
-            assert result["ip4"]["gateway"] == "10.55.206.1"
+            assert result["cniVersion"] == "0.4.0"
+            assert result["ips"][0]["gateway"] == "10.55.206.1"
             found = links(node, sandbox.netns)
             assert list(found) == ["eth0", "eth1"]
-            assert f"{found['eth0'][0]}/24" == result["ip4"]["ip"]
+            assert f"{found['eth0'][0]}/24" == result["ips"][0]["address"]
             assert await call(node, "DEL", conf, sandbox, "eth0") == b""
 
     asyncio.run(scenario())

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.cni_request import Attachment, NetConf, decode_netconf, decode_network, plugin_type
+from k8s_rdma.wire.cni_request import (
+    Attachment,
+    NetConf,
+    decode_netconf,
+    decode_network,
+    meaningless_keys,
+    plugin_type,
+)
 
 RECORDINGS = [
     path
@@ -140,6 +147,8 @@ def test_key_is_let_pass_when_it_is_known_or_neutral(keys: dict[str, object]) ->
         ({"networks": {"a": {"range": {}}}}, "networks.a.range: unknown key; known are ipam, l2enable"),
         ({"networks": ["a"]}, 'networks: ["a"]; wanted an object'),
         ({"ipMasq": True}, "ipMasq: not supported: "),
+        ({"pfOnly": True}, "pfOnly: not supported: pods get VFs, not PFs"),
+        ({"if1": "eth1"}, "if1: unknown key; "),
         ({"cniVersion": "one"}, "cniVersion: one is no version of the form 1.0.0"),
         ({"cniVersion": "1.0"}, "cniVersion: 1.0 is no version"),
         ({"cniVersion": 1}, "cniVersion: 1; wanted text"),
@@ -169,6 +178,14 @@ def test_key_is_let_pass_when_it_is_known_or_neutral(keys: dict[str, object]) ->
 )
 def test_netconf_is_refused_naming_the_key_when_malformed(keys: dict[str, object], message: str) -> None:
     assert refusal(text(**keys)).startswith(message)
+
+
+def test_keys_of_earlier_sriov_plugins_pass_and_are_named() -> None:
+    conf = text(if0="enp4s0f0", master="enp4s0f0", pfNetdevices=["enp4s0f0"], createmac=True, pfOnly=False)
+    assert decode_netconf(conf).name == "net"
+    assert meaningless_keys(conf) == ("createmac", "if0", "master", "pfNetdevices")
+    assert meaningless_keys(text(if0name="rdma0")) == ()
+    assert decode_netconf(text(dpdk={"dpdk_driver": "vfio-pci", "ifname": "x"})).name == "net"
 
 
 @pytest.mark.parametrize("stdin", [b"", b"[]", b"null", b"{", b"\xff", b'{"a":' + b"[" * 100_000])

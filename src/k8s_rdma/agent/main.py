@@ -205,7 +205,7 @@ def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitabl
             access=access, plugins=host.plugins, pods=pods, delete_command=delete, on_prepared=on_prepared
         ),
         delete=delete,
-        check=CheckCommand(access, host.plugins, pods.policy),
+        check=CheckCommand(access, host.plugins, pods),
         caps=SoftwareCaps(node, host.worker, pods.cluster),
         locks=access.locks,
     )

@@ -209,25 +209,27 @@ class Adoption:
     async def call(self, request: Request) -> Reply:
         """Adopt the VFs that the request names. A failure is an answer, too."""
         try:
-            adopt_request = decode_adopt(request)
-            scope = Scope(pf=adopt_request.pf, vf=adopt_request.vf)
-            in_use = await self._pod_devices.exclusive()
-            found = await self._worker.run(self._node.adoptable, scope, in_use)
+            return encode_adopted(await self._answer(request))
         except K8sRdmaError as error:
             _log.warning("adopt_refused", error=str(error))
             return encode_adopted(AdoptReply(error=str(error)))
-        vfs = tuple(
-            map(
-                _adopted_vf,
-                map(_supposed, found) if adopt_request.dry_run else await self._adopt(found, in_use),
-            )
-        )
+        except Exception as error:
+            _log.exception("adopt_failed")
+            return encode_adopted(AdoptReply(error=f"the agent has a fault: {error!r}; its log has more"))
+
+    async def _answer(self, request: Request) -> AdoptReply:
+        adopt_request = decode_adopt(request)
+        scope = Scope(pf=adopt_request.pf, vf=adopt_request.vf)
+        in_use = await self._pod_devices.exclusive()
+        found = await self._worker.run(self._node.adoptable, scope, in_use)
+        outcomes = map(_supposed, found) if adopt_request.dry_run else await self._adopt(found, in_use)
+        vfs = tuple(map(_adopted_vf, outcomes))
         for vf in vfs:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
             _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
         await self._reporter.publish()
         unreadable = tuple(f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable)
-        return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
+        return AdoptReply(vfs=vfs, unreadable=unreadable)
 
     async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
         adopted = [await self._worker.run(self._node.adopt, vf, in_use) for vf in found]

@@ -499,7 +499,7 @@ class ClusterState:
         return entry.programmed(uid) if entry else 0
 
     def refusal(self, node: NodeName, uid: PodUid) -> RatesRefusal | None:
-        """Return the generation of the pod's rates that the node's last report says to be refused."""
+        """Return the change of the pod's rates that the node's last report refuses; None without one."""
         entry = self._nodes.get(node)
         return entry.facts.refusals.get(uid) if entry and entry.facts else None
 

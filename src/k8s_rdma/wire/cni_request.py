@@ -38,6 +38,11 @@ OWN_KEYS = frozenset(
 INHERITED_KEYS = frozenset({"if0name", "l2enable", "vlan", "dpdk", "cniDir"})
 """Keys of the plugin that this one replaces; `cniDir`, the directory of its state, has no effect here."""
 
+MEANINGLESS_KEYS = frozenset({"if0", "master", "pfNetdevices", "createmac"})
+"""Keys of that plugin and of its ancestors (hustcat's, Intel's and Tencent's SR-IOV plugins) that name PFs or
+ask for what every VF has. Here placements choose PFs, so that these keys say nothing; a node's file may keep
+them, with a warning."""
+
 STANDARD_KEYS = frozenset(
     {
         *("cniVersion", "cniVersions", "name", "type", "ipam", "dns", "prevResult"),
@@ -70,7 +75,10 @@ _REQUIRED: Mapping[Command, tuple[str, ...]] = {
 }
 
 _UNSUPPORTED: Mapping[str, str] = MappingProxyType(
-    {"ipMasq": "masquerading belongs to the plugin of the pod's main network"}
+    {
+        "ipMasq": "masquerading belongs to the plugin of the pod's main network",
+        "pfOnly": "pods get VFs, not PFs",
+    }
 )
 """The keys that would change what a pod gets, so they are refused instead of ignored; neutral values pass."""
 _NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
@@ -78,7 +86,7 @@ _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 """A network's name (libcni, `pkg/utils`); a plugin's name obeys the same here, as it is a file's name."""
-_DPDK_KEYS = ("dpdk_driver", "dpdk_tool", "kernel_driver", "pci_addr")
+_DPDK_KEYS = ("dpdk_driver", "dpdk_tool", "ifname", "kernel_driver", "pci_addr")
 _NO_PLUGIN = (b"{}", b"null")
 
 
@@ -303,12 +311,17 @@ def _refuse(variable: str, why: str) -> NoReturn:
 def check_key(key: str, value: msgspec.Raw) -> None:
     """MalformedError (`INVALID_NETCONF`) unless the key is known, or reserved by the specification."""
     keys = OWN_KEYS | INHERITED_KEYS | STANDARD_KEYS | DEVICE_KEYS
-    if key in keys or key.startswith(RESERVED_PREFIX):
+    if key in keys or key in MEANINGLESS_KEYS or key.startswith(RESERVED_PREFIX):
         return
     if key not in _UNSUPPORTED:
         refuse(shown(key), describe_unknown(key, sorted(keys)))
     if bytes(value) not in _NEUTRAL:
         refuse(key, f"not supported: {_UNSUPPORTED[key]}")
+
+
+def meaningless_keys(stdin: bytes) -> tuple[str, ...]:
+    """Return the keys that say nothing here, in order; MalformedError as `decode_fields`."""
+    return tuple(sorted(MEANINGLESS_KEYS & decode_fields(stdin).keys()))
 
 
 def refuse(key: str, why: str) -> NoReturn:

@@ -80,6 +80,10 @@ class Cluster(Protocol):
         """
         ...
 
+    async def identified(self, pod: Pod) -> Pod:
+        """Return the pod with its UID where the runtime does not tell it; as it is if it cannot be read."""
+        ...
+
     def placements(self) -> Mapping[PodUid, Placement]:
         """Return the known placements of this node's bound, unfinished pods.
 
@@ -354,6 +358,19 @@ class ApiCluster:
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
         """Read the pod's annotations from the API server, within `ANNOTATIONS_S`."""
+        return (await self._read(pod)).annotations
+
+    async def identified(self, pod: Pod) -> Pod:
+        """Read the UID from the API server, within `ANNOTATIONS_S`."""
+        if not pod.namespace or _in_kubernetes(pod):
+            return pod
+        try:
+            return replace(pod, uid=PodUid((await self._read(pod)).uid))
+        except K8sRdmaError as error:
+            _log.warning("pod_not_identified", pod=pod.full_name, error=error.message)
+            return pod
+
+    async def _read(self, pod: Pod) -> PodView:
         try:
             async with asyncio.timeout(ANNOTATIONS_S):
                 found = await self._api.get_whole_pod(pod.namespace, pod.name)
@@ -366,7 +383,7 @@ class ApiCluster:
         if found is None or mismatch:
             msg = f"pod {pod.full_name}: {mismatch}; its annotations are not those of this sandbox; try again"
             raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
-        return found.annotations
+        return found
 
     def placements(self) -> Mapping[PodUid, Placement]:
         """Return the placements of the last list and watch; none before the first list."""

@@ -96,6 +96,10 @@ class NoCluster:
         )
         raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
+    async def identified(self, pod: Pod) -> Pod:
+        """Return the pod as it is: there is no API server."""
+        return pod
+
     async def wait_listed(self) -> None:
         """Return at once: there is no list of placements."""
 

@@ -44,9 +44,10 @@ from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.core.vf_failures import FailedTry, to_avoid
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
+from k8s_rdma.wire.annotation import request_name
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.claims import LONGEST_WAIT_S
-from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf, refuse
+from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf, meaningless_keys, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
 from k8s_rdma.wire.plugin_config import IpamResult
 
@@ -106,6 +107,7 @@ class AddCommand:
         self._stale_sandboxes = StaleSandboxes(access, delete_command)
         self._on_prepared = on_prepared
         self._waiting = 0
+        self._named_keys: set[tuple[str, tuple[str, ...]]] = set()
 
     async def add(
         self,
@@ -122,6 +124,7 @@ class AddCommand:
         """
         conf = decode_netconf(stdin)
         check_version(conf.cni_version)
+        self._name_meaningless_keys(conf, stdin)
         plugins = called_plugins(stdin, conf, env, chained=conf.chained)
         if conf.chained and plugins.delegate is not None:
             refuse(
@@ -130,13 +133,16 @@ class AddCommand:
             )
         pod = pod_of(env)
         with self._pending_adds.register(Attachment(conf.name, env.container_id, env.ifname)) as pending:
+            annotations = await self._annotations(conf, env, pod)
+            if env.pod_name is not None and env.pod_uid is None and request_name(annotations) in annotations:
+                pod = await self._cluster.identified(pod)
             call = AddCall(
                 env=env,
                 netns=netns,
                 conf=conf,
                 plugins=plugins,
                 pod=pod,
-                annotations=await self._annotations(conf, env, pod),
+                annotations=annotations,
                 still_waiting=lambda: not pending.cancelled and still_waiting(),
             )
             if unknown := unknown_keys(call.annotations):
@@ -147,6 +153,13 @@ class AddCommand:
                 if error.reason is not Reason.AGENT_UNREACHABLE:
                     self._cluster.refused(pod, error)
                 raise
+
+    def _name_meaningless_keys(self, conf: NetConf, stdin: bytes) -> None:
+        """Log the keys of a network configuration that say nothing here, once for each network."""
+        keys = meaningless_keys(stdin)
+        if keys and (conf.name, keys) not in self._named_keys:
+            self._named_keys.add((conf.name, keys))
+            _log.warning("netconf_keys_meaningless", network=conf.name, keys=list(keys))
 
     async def _annotations(self, conf: NetConf, env: CniEnvironment, pod: Pod) -> Mapping[str, str]:
         if conf.pod_annotations is not None:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cni.add_call import pod_of
-from k8s_rdma.agent.cni.pod_request import Policy, interfaces_of_network, read_pod_request
+from k8s_rdma.agent.cni.pod_request import (
+    NOTHING_HELD,
+    HeldDevices,
+    PodRequest,
+    add_device_interfaces,
+    interfaces_of_network,
+    read_pod_request,
+    select_network,
+)
 from k8s_rdma.agent.plugins.runner import called_plugins, target_of
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
@@ -32,6 +40,7 @@ from k8s_rdma.wire.cni_result import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from k8s_rdma.agent.cni.add import PodSources
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.plugins.ipam import CniPlugins
@@ -55,14 +64,14 @@ class Findings:
 class CheckCommand:
     """Checks attachments and the node, and changes nothing."""
 
-    def __init__(self, access: NodeAccess, plugins: CniPlugins, policy: Policy) -> None:
-        """policy: the same as for ADD."""
+    def __init__(self, access: NodeAccess, plugins: CniPlugins, pods: PodSources) -> None:
+        """pods: the same as for ADD."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
         self._device_specs = access.device_specs
         self._plugins = plugins
-        self._policy = policy
+        self._pods = pods
 
     async def check(self, call: CniEnvironment, stdin: bytes) -> None:
         """Raise K8sRdmaError: `ALTERED` for differences, `UNKNOWN_CONTAINER` for a missing attachment.
@@ -74,7 +83,7 @@ class CheckCommand:
         async with self._locks.alone(call.container_id):
             receipt = self._node.ledger.receipts.get(attachment)
             if receipt is None:
-                self._require_none_wanted(conf, call)
+                await self._require_none_wanted(conf, call)
                 return
             if receipt.phase is not Phase.ATTACHED or await self._worker.run(self._node.orphaned, receipt):
                 msg = f"container {call.container_id}: its sandbox is gone, or its interfaces are released"
@@ -95,18 +104,50 @@ class CheckCommand:
         except K8sRdmaError as error:
             raise K8sRdmaError(error.message, reason=Reason.NOT_READY, details=error.details) from error
 
-    def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
-        """Raise K8sRdmaError where the pod asked for interfaces of this network and has none."""
-        annotations = conf.pod_annotations or {}
+    async def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
+        """Raise K8sRdmaError if the pod is to have interfaces of this network, and has none.
+
+        It may ask by annotation, hold exclusive devices, or be promised interfaces by claims, as on ADD.
+        """
+        annotations = await self._annotations(conf, call)
         uid = pod_of(call).uid
-        pod_request = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._policy)
+        pod_request = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._pods.policy)
+        devices = await self._devices(call, pod_request)
+        if devices is not None:
+            pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
+        pod_request = pod_request.with_claims(self._node.ledger.promised_to(uid))
         receipts = self._node.ledger.of_container(call.container_id)
         taken_entries = {interface.entry for receipt in receipts for interface in receipt.interfaces}
-        if interfaces_of_network(
+        part = interfaces_of_network(
             pod_request.request, own=conf.own_networks, attached=taken_entries, annotations=annotations
-        ):
+        )
+        if devices is not None:
+            part = select_network(pod_request, part, conf, self._node.hardware, self._node.ledger)
+        if part:
             msg = f"container {call.container_id}: it requests interfaces of network {conf.name} and has none"
             raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
+
+    async def _annotations(self, conf: NetConf, call: CniEnvironment) -> Mapping[str, str]:
+        """Return the pod's annotations; none, with a warning, where they cannot be read now."""
+        if conf.pod_annotations is not None or call.pod_name is None:
+            return conf.pod_annotations or {}
+        try:
+            return await self._pods.cluster.annotations(pod_of(call))
+        except K8sRdmaError as error:
+            _log.warning("check_incomplete", unreadable=[error.message])
+            return {}
+
+    async def _devices(self, call: CniEnvironment, pod_request: PodRequest) -> HeldDevices | None:
+        """Return the pod's devices; None, with a warning, where kubelet does not tell them now."""
+        if call.pod_name is None:
+            return NOTHING_HELD
+        try:
+            return await self._pods.devices.devices_of(pod_of(call), required=bool(pod_request.request))
+        except K8sRdmaError as error:
+            if error.reason is not Reason.KUBELET_FAILURE:
+                raise
+            _log.warning("check_incomplete", unreadable=[error.message])
+            return None
 
     async def _require_unaltered(self, receipt: Receipt, conf: NetConf) -> None:
         """Raise K8sRdmaError for differences that several checks in a row found.

@@ -13,7 +13,7 @@ import msgspec
 
 from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
+from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf, meaningless_keys
 from k8s_rdma.wire.cni_result import SINCE_CHECK
 from k8s_rdma.wire.conflist import (
     LEGACY_PLUGIN,
@@ -38,6 +38,7 @@ NO_CAPABILITY = CNI.warning("no-capability")
 CHECKED = CNI.error("checked")
 REFUSED = CNI.error("configuration-refused")
 OTHER_RUN_DIR = CNI.error("other-run-dir")
+MEANINGLESS = CNI.warning("meaningless-keys")
 PLUGIN_MISSING = CNI.error("plugin-missing")
 PROGRAM = CNI.error("program")
 
@@ -219,8 +220,9 @@ def _check_section(
     facts: CniFacts, path: str, chosen: ConfList, section: dict[str, Any]
 ) -> Iterator[Finding]:
     fields = {key: chosen.fields[key] for key in ("cniVersion", "name") if key in chosen.fields}
+    netconf = msgspec.json.encode({**fields, **section})
     try:
-        conf = decode_netconf(msgspec.json.encode({**fields, **section}))
+        conf = decode_netconf(netconf)
     except MalformedError as error:
         yield REFUSED(
             error.message,
@@ -230,6 +232,14 @@ def _check_section(
             fix="correct what the message names",
         )
         return
+    for key in meaningless_keys(netconf):
+        yield MEANINGLESS(
+            "says nothing here: placements choose PFs and VFs",
+            about=key,
+            source=path,
+            expected="keys of docs/cni.md",
+            fix=f"remove {key}; a pod names its PF by `pf` in its annotation",
+        )
     if conf.run_dir != facts.run_dir:
         yield OTHER_RUN_DIR(
             f"is {conf.run_dir}; the agent's is {facts.run_dir}",
