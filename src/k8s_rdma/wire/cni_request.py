@@ -38,10 +38,10 @@ OWN_KEYS = frozenset(
 INHERITED_KEYS = frozenset({"if0name", "l2enable", "vlan", "dpdk", "cniDir"})
 """Keys of the plugin that this one replaces; `cniDir`, the directory of its state, has no effect here."""
 
-MEANINGLESS_KEYS = frozenset({"if0", "master", "pfNetdevices", "createmac"})
+MEANINGLESS_KEYS = frozenset({"if0", "master", "vf", "pfNetdevices", "createmac"})
 """Keys of that plugin and of its ancestors (hustcat's, Intel's and Tencent's SR-IOV plugins) that name PFs or
-ask for what every VF has. Here placements choose PFs, so that these keys say nothing; a node's file may keep
-them, with a warning."""
+VFs, or ask for what every VF has. Here placements choose these, so that the keys say nothing; the file of a
+node may keep them, with a warning."""
 
 STANDARD_KEYS = frozenset(
     {
