@@ -220,12 +220,10 @@ class Rtnl(SocketClient[NetlinkSocket]):
 
         Others are not decoded: a pod decides how many links it has.
         """
-        number, lower = self.number_of(namespace), u32(_LINK, index)
-        if number is None:
-            return []
-        body = _IFINFO.pack(0, 0, 0, 0, 0) + _SHOWN
+        body, lower = _IFINFO.pack(0, 0, 0, 0, 0) + _SHOWN, u32(_LINK, index)
         links = [_link(found) for found in self.socket.dump(_GETLINK, body, "links") if lower in found]
-        return [link for link in links if (link.peer, link.peer_elsewhere) == (index, number)]
+        number = self.number_of(namespace) if links else None  # the kernel may choose it for the answer
+        return [link for link in links if link.peer == index and link.peer_elsewhere == number is not None]
 
     def number_of(self, namespace: int) -> int | None:
         """Return this namespace's number for another one (a descriptor), as in `Link.peer_elsewhere`."""
