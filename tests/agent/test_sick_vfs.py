@@ -17,7 +17,16 @@ from k8s_rdma.agent.reconciler import Adoption
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.step import BindVf, BringHome, ConfigureInterface, GiveVf, ProgramVfs, SetRates, VfRef
+from k8s_rdma.core.step import (
+    BindVf,
+    BringHome,
+    CleanVf,
+    ConfigureInterface,
+    GiveVf,
+    ProgramVfs,
+    SetRates,
+    VfRef,
+)
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.core.vf_failures import FIRST_RETRY_S
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -68,11 +77,13 @@ def report(node: Node) -> NodeReport:
     return NodeReports(node.name, "e").build(node.hardware, node.ledger)
 
 
-@pytest.mark.parametrize("step", [GiveVf, SetRates, ConfigureInterface])
+@pytest.mark.parametrize("step", [CleanVf, GiveVf, SetRates, ConfigureInterface])
 def test_add_takes_another_vf_and_the_node_reports_the_one_that_failed(machine: Machine, step: type) -> None:
     async def scenario(node: Node, verbs: Verbs) -> None:
-        for pf in (PF0, PF1):
+        for pf, netdev in ((PF0, "f0v0"), (PF1, "f1v0")):
             machine.hardware.make_sick(VfRef(pf, 0), step)
+            if step is CleanVf:
+                machine.hardware.tune_interface(netdev, None, held_program=True, XDP="98 (driver)")
         for number in range(6):
             assert VfRef(PF0, 0) not in await given(machine, verbs, f"p{number}")
         [foreign] = report(node).pfs[0].foreign

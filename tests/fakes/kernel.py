@@ -540,7 +540,7 @@ class FakeKernel:
             case ConfigureInterface():
                 device = self.machine.device(step.netns, step.ifname)
                 return {vf for vf, each in self.machine.functions.items() if each.device is device}
-            case GiveVf() | BringHome() | BindVf() | UnbindVf():
+            case CleanVf() | GiveVf() | BringHome() | BindVf() | UnbindVf():
                 return {step.vf}
         return set()
 

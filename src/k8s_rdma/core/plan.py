@@ -79,7 +79,7 @@ def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tu
 def concerned(step: Step, receipt: Receipt) -> tuple[AllocatedInterface, ...]:
     """The interfaces of a receipt that a step of its plan is for."""
     match step:
-        case GiveVf() | BindVf():
+        case CleanVf() | GiveVf() | BindVf():
             vfs = {step.vf}
         case SetRates():
             vfs = {VfRef(step.pf, rate.index) for rate in step.rates}
