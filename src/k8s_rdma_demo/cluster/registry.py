@@ -21,6 +21,7 @@ from datetime import timedelta
 import msgspec
 
 from k8s_rdma_demo.cluster.custom_resources import checked_definition, resource_of
+from k8s_rdma_demo.cluster.defaults import with_defaults
 from k8s_rdma_demo.cluster.fields import as_stored
 from k8s_rdma_demo.cluster.objects import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -28,7 +29,6 @@ from k8s_rdma_demo.cluster.objects import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
-    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Clock,
@@ -49,7 +49,6 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
 )
 from k8s_rdma_demo.cluster.pod_strategy import check_spec_update, complete_spec, grace_period_s, new_pod
-from k8s_rdma_demo.cluster.resource_claims import complete_claim_spec
 from k8s_rdma_demo.cluster.resource_slices import stored_slice
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
@@ -430,16 +429,10 @@ def _decoded(resource: ResourceType, document: JsonObject) -> JsonObject:
     """Return a request's object in the form that the server stores; StatusError 400 for a malformed one."""
     check_shape(resource.kind, document)
     try:
-        decoded = as_stored(document, _kind_of(resource))
-        if resource == RESOURCE_CLAIMS:
-            return {**decoded, "spec": complete_claim_spec(spec_of(decoded))}
-        if resource == RESOURCE_CLAIM_TEMPLATES:
-            template = spec_of(decoded)
-            return {**decoded, "spec": {**template, "spec": complete_claim_spec(spec_of(template))}}
+        return with_defaults(as_stored(document, _kind_of(resource)), _kind_of(resource))
     except ValueError as error:  # of a quantity or a time
         kind, version = resource.kind, resource.version
         raise bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {error}') from error
-    return decoded
 
 
 def _kind_of(resource: ResourceType) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
+RBAC = "rbac.authorization.k8s.io"
 PODS_URL = "/api/v1/namespaces/default/pods"
 CLAIMS_URL = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 SLICES_URL = "/apis/resource.k8s.io/v1/resourceslices"
@@ -224,6 +225,57 @@ async def test_claim_has_defaults_and_quantities_in_one_form(cluster):
         "allocationMode": "ExactCount",
         "count": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "written", "stored"),
+    [
+        (
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+            {
+                "roleRef": {"kind": "ClusterRole", "name": "view"},
+                "subjects": [
+                    {"kind": "ServiceAccount", "name": "a", "namespace": "default"},
+                    {"kind": "User", "name": "b"},
+                ],
+            },
+            {
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "view"},
+                "subjects": [
+                    {"kind": "ServiceAccount", "name": "a", "namespace": "default"},
+                    {"apiGroup": RBAC, "kind": "User", "name": "b"},
+                ],
+            },
+        ),
+        (
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            {"value": 5},
+            {"value": 5, "preemptionPolicy": "PreemptLowerPriority"},
+        ),
+    ],
+)
+async def test_kinds_besides_pods_have_defaults(
+    cluster, url: str, written: dict[str, Any], stored: dict[str, Any]
+):
+    async with cluster() as c:
+        created = await c.http.post(url, json={"metadata": {"name": "x"}, **written})
+    assert created.status_code == 201, created.text
+    assert {key: created.json()[key] for key in stored} == stored
+
+
+async def test_names_of_a_definition_are_complete(cluster):
+    versions = [{"name": "v1", "served": True, "storage": True}]
+    names = {"kind": "Thing", "plural": "things"}
+    spec = {"group": "example.org", "scope": "Cluster", "names": names, "versions": versions}
+    url = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    async with cluster() as c:
+        created = await c.http.post(url, json={"metadata": {"name": "things.example.org"}, "spec": spec})
+    assert created.json()["status"]["acceptedNames"] == {
+        **names,
+        "singular": "thing",
+        "listKind": "ThingList",
+    }
+    assert created.json()["spec"]["conversion"] == {"strategy": "None"}
 
 
 async def test_capacity_of_a_slice_may_be_a_number(cluster):
