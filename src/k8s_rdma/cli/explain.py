@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from rich.markup import escape
 from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
+from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints, read_constraints
 from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.core.refusal import count
@@ -41,7 +43,7 @@ from k8s_rdma.wire.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
 
@@ -77,11 +79,13 @@ class _ByClaims:
     """A pod by the API server. explanation: None where it has no claims of ours, or with a problem.
 
     annotated: whether it requests interfaces by annotation as well; None where the pod could not be read.
+    constraints: Kubernetes' own, besides RDMA.
     """
 
     explanation: ClaimsExplanation | None = None
     annotated: bool | None = None
     problem: str = ""
+    constraints: PodConstraints = UNCONSTRAINED
 
 
 def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None:
@@ -107,24 +111,26 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
                 raise _with_problem(error, claims.problem) from error
             note = f"what it requests by annotation is not explained: {error.message}"
             noted = replace(claims.explanation, notes=(*claims.explanation.notes, note))
-            claims = _ByClaims(explanation=noted, annotated=True)
+            claims = replace_fields(claims, explanation=noted, annotated=True)
     if options.as_json:
         write_json(_document(body, claims) + b"\n")
         return
     page = _Page(console())
     if body is not None:
         explanation = for_terminal(decode_explanation(body))
-        page.show(explanation)
+        page.show(explanation, claims.constraints.obstacles)
         requests = explanation.interfaces or explanation.malformed
         if claims.problem and not (requests and claims.annotated is None):
             page.note(visible(_note(claims)))
     if claims.explanation is not None:
-        page.show_claims(for_terminal(claims.explanation))
+        page.show_claims(for_terminal(claims.explanation), () if body else claims.constraints.obstacles)
+    for note in claims.constraints.notes:
+        page.note(visible(note))
 
 
 def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
     """Ask the API server. MalformedError for a kubeconfig that is named and cannot be used."""
-    annotated = None
+    annotated, constraints = None, UNCONSTRAINED
     with ExitStack() as stack:
         try:
             api = stack.enter_context(Documents(options.kubeconfig))
@@ -137,10 +143,11 @@ def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
             if pod is None:
                 return _ByClaims(problem=f"the API server at {api.url} has no pod {namespace}/{name}")
             annotated = requests_interfaces(pod["metadata"].get("annotations") or {})
+            constraints = read_constraints(api, pod)
             found = explain_claims(api, pod, nodes=options.nodes, every=options.every)
         except (MalformedError, *API_ERRORS) as error:
-            return _ByClaims(annotated=annotated, problem=error.message)
-    return _ByClaims(explanation=found, annotated=annotated)
+            return _ByClaims(annotated=annotated, problem=error.message, constraints=constraints)
+    return _ByClaims(explanation=found, annotated=annotated, constraints=constraints)
 
 
 def _with_problem(error: K8sRdmaError, problem: str) -> K8sRdmaError:
@@ -165,6 +172,10 @@ def _document(body: bytes | None, claims: _ByClaims) -> bytes:
     document = {} if body is None else decode(body, _any_object, "explanation")
     if claims.problem:
         document["notes"] = [*document.get("notes", ()), _note(claims)]
+    if claims.constraints.obstacles:
+        document["obstacles"] = claims.constraints.obstacles
+    if claims.constraints.notes:
+        document["notes"] = [*document.get("notes", ()), *claims.constraints.notes]
     if claims.explanation is not None:
         document["claims"] = claims.explanation
     return msgspec.json.encode(document)
@@ -177,9 +188,10 @@ class _Page:
         self._console = console
         self._plain = not console.is_terminal
 
-    def show(self, explanation: Explanation) -> None:
-        """Print the whole explanation, the most important part first."""
+    def show(self, explanation: Explanation, obstacles: Sequence[str]) -> None:
+        """Print the whole explanation, the most important part first. obstacles: besides RDMA."""
         self._lines(_about(explanation))
+        self._lines(map(_obstacle, obstacles))
         stuck = _not_started(explanation)
         groups = () if stuck else explanation.groups
         if stuck:
@@ -189,7 +201,7 @@ class _Page:
                 f"and `k8s-rdma doctor node` on {escape(', '.join(stuck))}"
             )
         if groups:
-            self._console.print(_heading(explanation))
+            self._console.print("\nbut for that:" if obstacles else _heading(explanation))
         for group in groups:
             self._group(group)
         for node in explanation.nodes:
@@ -197,9 +209,10 @@ class _Page:
         for note in explanation.notes:
             self.note(note)
 
-    def show_claims(self, claims: ClaimsExplanation) -> None:
-        """Print what the API server says of the pod's claims."""
+    def show_claims(self, claims: ClaimsExplanation, obstacles: Sequence[str]) -> None:
+        """Print the API server's view of the pod's claims. obstacles: besides RDMA."""
         self._lines(_about_claims(claims))
+        self._lines(map(_obstacle, obstacles))
         for group in claims.groups:
             self._group(group)
         for node in claims.nodes:
@@ -244,6 +257,10 @@ class _Page:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._console.print(line)
+
+
+def _obstacle(sentence: str) -> str:
+    return f"[red]cannot be scheduled[/]: {escape(visible(sentence))}"
 
 
 def _not_started(explanation: Explanation) -> list[str]:

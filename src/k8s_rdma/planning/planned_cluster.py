@@ -26,7 +26,7 @@ from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces
 from k8s_rdma.wire.node_facts import read_facts, unready_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from k8s_rdma.core.inventory import Pf
 
@@ -219,7 +219,8 @@ class PlannedCluster:
 
     def eligible(self, workload: Workload) -> list[NodeName]:
         """The nodes that the pods may be on by selector, taints and cordons, whatever they hold."""
-        return [name for name in self.cluster if _may_be_on(self.nodes[name], workload)]
+        selector, tolerations = workload.node_selector, workload.tolerations
+        return [name for name in self.cluster if may_be_on(self.nodes[name], selector, tolerations)]
 
     def limit_refusal(self, namespace: str, request: Request, freed: Share = _NOTHING) -> str:
         """Describe how one more such pod exceeds its namespace's limit; empty where it does not.
@@ -282,13 +283,16 @@ def _node(name: NodeName, record: NodeRecord, promised: Mapping[PodUid, Placemen
     return node
 
 
-def _may_be_on(node: NodeRecord, workload: Workload) -> bool:
-    if node.unschedulable or not workload.node_selector.items() <= node.labels.items():
+def may_be_on(
+    node: NodeRecord, node_selector: Mapping[str, str], tolerations: Collection[Toleration]
+) -> bool:
+    """Report whether a pod may be on a node by selector, taints and cordons."""
+    if node.unschedulable or not node_selector.items() <= node.labels.items():
         return False
     return all(
         any(
             toleration.tolerates(DeviceTaint(taint.key, taint.value, taint.effect))
-            for toleration in workload.tolerations
+            for toleration in tolerations
         )
         for taint in node.taints
         if taint.effect in _BLOCKING

@@ -1,0 +1,119 @@
+"""`k8s-rdma explain pod` names what keeps a pod from nodes besides RDMA: gates, selectors and taints."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.asking import Ran, k8s_rdma
+from extender.serving import served
+from extender.world import cluster
+from kube.stored_objects import serving_objects
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+
+Json = dict[str, Any]
+GATE = {"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+"""Of pods in a queue: github.com/kubernetes-sigs/kueue, keps/976-plain-pods."""
+GATED = (
+    "schedulingGates kueue.x-k8s.io/admission: kube-scheduler does not try it before they are removed; "
+    "Kueue removes its own when it admits the pod's Workload"
+)
+CORDONED = "is cordoned, or has a taint that it does not tolerate"
+FAST = {"nodeSelector": {"net": "fast"}}
+TAINT = {"taints": [{"key": "gpu", "value": "", "effect": "NoSchedule"}]}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def node(name: str, labels: Json | None = None, **spec: Any) -> Json:
+    return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+
+
+async def explained(tmp_path: Path, spec: Json, nodes: list[Json] | int) -> tuple[Ran, Json]:
+    """The answer as text and as JSON, of a cluster whose nodes have room."""
+    async with cluster("w1", "w2") as c, served(c) as s:
+        await s.ready()
+        made = await c.create_pod("p", 1000)
+        answers: dict[str, bytes | int] = {
+            "/api/v1/namespaces/default/pods/p": json.dumps(
+                {**made, "spec": {**made["spec"], **spec}}
+            ).encode(),
+            "/api/v1/nodes": nodes if isinstance(nodes, int) else json.dumps({"items": nodes}).encode(),
+        }
+        with serving_objects(answers, tmp_path) as kubeconfig:
+            arguments = ("explain", "pod", "default/p", "--kubeconfig", kubeconfig, "--extender", s.url)
+            return await k8s_rdma(*arguments, COLUMNS="200"), json.loads(
+                (await k8s_rdma(*arguments, "--json")).out
+            )
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "obstacle"),
+    [
+        (
+            GATE,
+            [node("w1"), node("w2")],
+            GATED,
+        ),
+        (FAST, [node("w1"), node("w2")], "nodeSelector net=fast: no node of 2 has these labels"),
+        (
+            FAST,
+            [node("w1", FAST["nodeSelector"], unschedulable=True), node("w2")],
+            f"each of 1 node that nodeSelector net=fast selects {CORDONED}",
+        ),
+        (
+            {},
+            [node("w1", **TAINT), node("w2", **TAINT)],
+            f"each of 2 nodes {CORDONED}",
+        ),
+    ],
+)
+async def test_what_keeps_a_pod_from_every_node_is_named_before_nodes_that_have_room(
+    tmp_path: Path, spec: Json, nodes: list[Json], obstacle: str
+):
+    ran, document = await explained(tmp_path, spec, nodes)
+    assert f"cannot be scheduled: {obstacle}\n" in ran.out
+    assert "\nbut for that:\n2 nodes: fits" in ran.out
+    assert document["obstacles"] == [obstacle]
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes", "note"),
+    [
+        (
+            FAST,
+            [node("w1"), node("w2", FAST["nodeSelector"])],
+            "by nodeSelector, taints and cordons it may be on 1 of 2 nodes: w2",
+        ),
+        (
+            FAST,
+            403,
+            "whether nodes are what nodeSelector net=fast selects is not known: get /api/v1/nodes",
+        ),
+    ],
+)
+async def test_nodes_that_are_left_out_are_a_note(
+    tmp_path: Path, spec: Json, nodes: list[Json] | int, note: str
+):
+    ran, document = await explained(tmp_path, spec, nodes)
+    assert f"note: {note}" in ran.out
+    assert "cannot be scheduled" not in ran.out
+    assert document["notes"][-1].startswith(note)
+    assert "obstacles" not in document
+
+
+@pytest.mark.parametrize("nodes", [[node("w1"), node("w2")], 403])
+async def test_pod_that_may_be_on_every_node_is_explained_as_before(tmp_path: Path, nodes: list[Json] | int):
+    ran, document = await explained(tmp_path, {"tolerations": [{"operator": "Exists"}]}, nodes)
+    assert "cannot be scheduled" not in ran.out
+    assert "note: " not in ran.out
+    assert "obstacles" not in document
