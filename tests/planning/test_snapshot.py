@@ -17,6 +17,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.planning.anonymity import UNREADABLE_ANNOTATION, anonymised
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
 from k8s_rdma.planning.snapshot import (
     VERSION,
@@ -25,7 +26,6 @@ from k8s_rdma.planning.snapshot import (
     Snapshot,
     Taint,
     TolerationRecord,
-    anonymised,
     decode_snapshot,
     encode_snapshot,
     take_snapshot,
@@ -477,3 +477,45 @@ def test_snapshot_has_what_preemption_depends_on(tmp_path: Path):
         ("high", 9, "Never")
     ]
     assert "PriorityClass torn" in snapshot.unreadable[0]
+
+
+TENANT = "hunter2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"mac": "0a-0b-0c-0d-0e-0f"}]',
+        '[{"mac": "0a0b.0c0d.0e0f"}]',
+        '[{"min_tx_rate": "hunter2"}]',
+        "hunter2",
+        '[{"hunter2": 1}]',
+        '[{"min_tx_rate": 1}] hunter2',
+        '[{"name": "hunter2", "min_tx_rate": -1}]',
+    ],
+)
+def test_annotation_that_cannot_be_read_is_left_out_of_an_anonymous_snapshot(text: str, tmp_path: Path):
+    pods = [pod("p", {"rdma_interfaces_required": text, "k8s-rdma.io/policy": TENANT})]
+    snapshot = taken(
+        lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=pods) | configured(), tmp_path
+    )
+    other = anonymised(snapshot)
+    (record,) = other.pods
+    assert record.annotations == {"rdma_interfaces_required": UNREADABLE_ANNOTATION}
+    assert len(PlannedCluster.from_snapshot(other).unreadable) == len(
+        PlannedCluster.from_snapshot(snapshot).unreadable
+    )
+
+
+def test_annotation_of_an_anonymous_snapshot_is_written_anew(tmp_path: Path):
+    escaped = "".join(f"\\u{ord(sign):04x}" for sign in MAC)
+    text = f'[{{"name": "{TENANT}", "network": "{TENANT}", "mac": "{escaped}", "min_tx_rate": 5}}]'
+    annotations = {"k8s-rdma.io/interfaces": text, "k8s-rdma.io/policy": "spread-pfs"}
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=[pod("p", annotations)])
+    other = anonymised(taken(answers | configured(), tmp_path))
+    written = json.loads(other.pods[0].annotations.pop("k8s-rdma.io/interfaces"))
+    assert written == [
+        {"name": "rdma-1", "network": "network-1", "mac": "02:00:00:00:00:01", "min_tx_rate": 5}
+    ]
+    assert other.pods[0].annotations == {"k8s-rdma.io/policy": "spread-pfs"}
+    assert TENANT not in encode_snapshot(other).decode()

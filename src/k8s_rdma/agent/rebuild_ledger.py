@@ -36,6 +36,7 @@ from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers, DeferredDeletes
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
+from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.allocation import is_free
@@ -531,7 +532,7 @@ def _cached(directories: Iterable[Path], unreadable: list[RebuiltAttachment]) ->
     files = [path for directory in directories for path in directory.iterdir()]
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
         try:
-            yield decode_cached(path.read_bytes())
+            yield decode_cached(read_found_file(path))
         except (MalformedError, OSError) as error:
             unreadable.append(
                 RebuiltAttachment(subject=path.name, message=f"cannot be read: {error}", complete=False)

@@ -67,7 +67,7 @@ def read_cluster(api: Documents) -> ClusterClaims:
 
 def read_pod(api: Documents, namespace: str, name: str) -> dict[str, Any] | None:
     """Read a pod; None where there is none. K8sRdmaError when the API server refuses or does not answer."""
-    return api.get(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
+    return api.get_object(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
 
 
 def explain_claims(
@@ -98,7 +98,7 @@ def explain_claims(
     head = replace(head, obstacles=() if finished else obstacles, notes=notes)
     try:
         names = class_names(documents.values())
-        classes = {name: api.get(f"{API}/deviceclasses/{segment(name)}") for name in names}
+        classes = {name: api.get_object(f"{API}/deviceclasses/{segment(name)}") for name in names}
         claims = read_claims(documents, our_classes(classes), head.uid)
     except MalformedError as error:
         return replace(head, malformed=error.message)
@@ -180,7 +180,7 @@ def _claim_documents(
         else:
             notes.append(f"claim {entry.name} has no name yet")
             continue
-        found = api.get(f"{in_namespace}/{kind}s/{segment(name)}")
+        found = api.get_object(f"{in_namespace}/{kind}s/{segment(name)}")
         if found is None:
             missing.append(f"there is no {kind} {namespace}/{name}")
         elif entry.claim:

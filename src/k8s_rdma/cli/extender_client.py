@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 import httpx2
 
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.calls import Documents, bounded_reply
+from k8s_rdma.kube.bounded_http import bounded_reply, end_in_time
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, TOKENS_SECRET, message_of
 from k8s_rdma.wire.views import CLUSTER_PATH, MAX_ROWS, Sort, decode_view, unreadable_nodes
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from k8s_rdma.kube.calls import Reply
+    from k8s_rdma.kube.bounded_http import Reply
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 URL_VARIABLE = "K8S_RDMA_EXTENDER"
@@ -138,6 +140,7 @@ class ExtenderClient:
         self._client = httpx2.Client(
             base_url=self.url, headers=headers, verify=_trust(address), timeout=TIMEOUT_S, trust_env=False
         )
+        end_in_time(self._client, TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -190,7 +193,7 @@ def _refusal(url: str, path: str, reply: Reply) -> str:
 def _token(path: Path) -> str:
     """Return the first token in a file."""
     try:
-        lines = map(str.strip, path.read_text(encoding="ascii").splitlines())
+        lines = map(str.strip, read_named_file(path).decode("ascii").splitlines())
         return next(line for line in lines if line and not line.startswith("#"))
     except StopIteration as error:
         msg = f"--token-file {path}: holds no token"

@@ -1,26 +1,26 @@
 """`k8s-rdma gather`: this machine as a file; with `--report` an archive for maintainers, without secrets.
 
-Secrets are known by the names of keys, as nothing else distinguishes a secret from a value. Our own files
-name files that hold secrets, and hold none themselves; those of other network plugins may.
+`cli.publishable` says what of files and logs is written.
 """
 
 from __future__ import annotations
 
 import io
-import re
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
 from k8s_rdma.cli.console import versions
 from k8s_rdma.cli.doctor import DIRECTORIES, NodeOptions, collect_node, document
+from k8s_rdma.cli.publishable import redacted, redacted_text
+from k8s_rdma.config.bounded_files import read_end_of_file, read_named_text
 from k8s_rdma.doctor.collectors.processes import ask_agent
-from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.errors import K8sRdmaError, MalformedError, printable, visible
 from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
@@ -31,55 +31,7 @@ from k8s_rdma.wire.yaml import read_yaml, yaml_words
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.collectors.node import NodeCollector
-
-OMITTED = "(left out)"
-
-_SECRET = re.compile(
-    r"(?i)pass(word|wd|phrase)?$|secret|token|credential|authorization|(?<!k)key(-?data)?$|-data$"
-)
-_PLACE = re.compile(r"(?i)(file|dir|path|name|namespace)$")
-_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}")
-_IN_TEXT = re.compile(
-    r"""(?ix) (?P<key>["']?[\w-]*(?:pass(?:word|wd|phrase)?|secret|token|credential|authorization)[\w-]*["']?
-    \s*[:=]\s*) (?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;}"']+)"""
-)
-_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL)
-_JWT = re.compile(r"\beyJ[\w-]{10,}\.[\w-]+\.[\w-]+")
-
-
-def redacted(document: Any) -> Any:
-    """A document of any depth; of keys that name a secret the value is left out, whatever it is."""
-    match document:
-        case dict():
-            return {key: OMITTED if is_secret(str(key)) else redacted(item) for key, item in document.items()}
-        case list():
-            return [redacted(item) for item in document]
-        case str():
-            return redacted_text(document)
-        case _:
-            return document
-
-
-def is_secret(key: str) -> bool:
-    """Report whether a key holds a secret; a secret's path is not secret."""
-    return bool(_SECRET.search(key)) and not _PLACE.search(key)
-
-
-def redacted_text(text: str) -> str:
-    """A log, or any text: tokens, PEM blocks, and values beside words that name a secret."""
-    text = _PEM.sub(OMITTED, text)
-    text = _JWT.sub(OMITTED, text)
-    text = _BEARER.sub(lambda found: f"{found[1]} {OMITTED}", text)
-    return _IN_TEXT.sub(_without_value, text)
-
-
-def _without_value(found: re.Match[str]) -> str:
-    name = re.sub(r"[^\w-]", "", found["key"])
-    if _PLACE.search(name) or OMITTED.startswith(found["value"].strip("\"'")[:5]):
-        return found[0]
-    quote = found["value"][0] if found["value"][0] in "\"'" else ""
-    return f"{found['key']}{quote}{OMITTED}{quote}"
-
+    from k8s_rdma.doctor.node.cni import CniFile
 
 MOST_OF_A_LOG_BYTES = 4 << 20
 """The limit of a log; only its end is kept."""
@@ -100,7 +52,7 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
                 try:
                     _add(archive, name, build())
                 except (K8sRdmaError, OSError, ValueError) as error:
-                    missing.append(f"{name}: {error}")
+                    missing.append(printable(f"{name}: {error}"))
             _add(archive, "missing.txt", "".join(f"{item}\n" for item in missing).encode())
     except OSError as error:
         msg = f"--report {output}: {error.strerror or error}"
@@ -120,8 +72,8 @@ def _parts(collector: NodeCollector, queries: NetlinkQueries, logs: tuple[Path, 
     yield "state.json", lambda: _state(Path(collector.agent.run_dir) / "state.sock")
     for path in _configurations():
         yield f"configuration/{path.name}", partial(_configuration_of, path)
-    for name, text in collector.networks():
-        yield f"networks/{name}", partial(_configuration, text)
+    for file in collector.networks():
+        yield f"networks/{printable(file.name)}", partial(_network, file)
     for path in logs:
         yield f"logs/{path.name}", partial(_log, path)
 
@@ -132,7 +84,7 @@ def _configurations() -> Iterator[Path]:
 
 
 def _configuration_of(path: Path) -> bytes:
-    return _configuration(path.read_text(encoding="utf-8"))
+    return _configuration(read_named_text(path))
 
 
 def _configuration(text: str) -> bytes:
@@ -144,6 +96,12 @@ def _configuration(text: str) -> bytes:
     return yaml.safe_dump(redacted(document), sort_keys=False).encode()
 
 
+def _network(file: CniFile) -> bytes:
+    if file.text is None:
+        raise MalformedError(file.why)
+    return _configuration(file.text)
+
+
 def _state(socket: Path) -> bytes:
     report, why = ask_agent(socket)
     if report is None:
@@ -152,9 +110,7 @@ def _state(socket: Path) -> bytes:
 
 
 def _log(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - MOST_OF_A_LOG_BYTES))
-        return redacted_text(file.read().decode(errors="replace")).encode()
+    return redacted_text(read_end_of_file(path, MOST_OF_A_LOG_BYTES).decode(errors="replace")).encode()
 
 
 def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:

@@ -23,7 +23,8 @@ from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents, node_containers
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status

@@ -13,6 +13,7 @@ import typer
 from k8s_rdma import process
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.agent.plugins.runner import below
+from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, NodeDirectory, all_locked, require_program
 from k8s_rdma.install.installation import Installation, follow
@@ -101,7 +102,7 @@ def _text(plugin: str) -> bytes:
     if plugin.lstrip().startswith("{"):
         return plugin.encode()
     try:
-        return Path(plugin).read_bytes()
+        return read_named_file(plugin)
     except OSError as error:
         msg = f"--plugin: {plugin}: neither a JSON object nor a file: {error.strerror}"
         raise MalformedError(msg) from error

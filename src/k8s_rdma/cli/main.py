@@ -17,6 +17,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 from k8s_rdma import __version__
 from k8s_rdma.cli.api_options import ApiCommand
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
+from k8s_rdma.cli.output import guarded_output
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -219,7 +220,7 @@ def completion(
 
 
 def main() -> None:
-    """Run the command line; a failure is one line on stderr and exit status 1."""
+    """Run the command line; a failure is one line on stderr and exit status 1, of standard output 2."""
     _run(_PROGRAM)
 
 
@@ -258,9 +259,10 @@ def complete_kubectl() -> None:
 
 def _run(program: str) -> None:
     completion_init()
-    try:
-        app(prog_name=program)
-    except K8sRdmaError as error:
-        details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
-        sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")
-        sys.exit(1)
+    with guarded_output():
+        try:
+            app(prog_name=program)
+        except K8sRdmaError as error:
+            details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
+            sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")
+            sys.exit(1)

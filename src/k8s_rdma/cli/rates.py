@@ -130,7 +130,7 @@ def _result(api: Documents, namespace: str, name: str, options: RatesOptions) ->
 def _change(api: Documents, namespace: str, name: str, options: RatesOptions) -> RatesResult:
     pod, path = f"{namespace}/{name}", f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
     for tries_left in reversed(range(_TRIES)):
-        document = api.get(path)
+        document = api.get_object(path)
         if document is None:
             raise MalformedError(f"pod {pod} does not exist")
         metadata = document["metadata"]
@@ -290,7 +290,7 @@ def _outcome(api: Documents, path: str, pod: str, edit: _Edit, options: RatesOpt
     final = {"refused", "programmed"} if options.wait else _DECIDED
     status = None
     while time.monotonic() < over:
-        document = api.get(path)
+        document = api.get_object(path)
         if document is None:
             raise MalformedError(f"pod {pod} does not exist any more")
         status = _status(document["metadata"].get("annotations") or {}, edit)

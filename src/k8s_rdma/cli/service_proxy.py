@@ -21,7 +21,7 @@ from k8s_rdma.wire.rest import TOKEN_FIELD, TOKENS_SECRET, message_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.kube.calls import Reply
+    from k8s_rdma.kube.bounded_http import Reply
 
 NAMESPACE = "k8s-rdma"
 """The chart's, where it was installed as documented."""

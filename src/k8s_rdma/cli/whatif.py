@@ -13,15 +13,16 @@ from rich.text import Text
 
 from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader, node_verdicts
+from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
+from k8s_rdma.planning.anonymity import anonymised
 from k8s_rdma.planning.manifest_workloads import load_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, workload_of
 from k8s_rdma.planning.snapshot import (
     Snapshot,
-    anonymised,
     decode_snapshot,
     encode_snapshot,
     snapshot_of_cluster,
@@ -62,6 +63,8 @@ FROM_CLUSTER = "cluster"
 DOES_NOT_FIT = 1
 MALFORMED = 2
 _MOST_ROWS = 20
+MAX_SNAPSHOT_BYTES = 512 << 20
+"""The limit for the file of a snapshot: that of 5,000 nodes with 100,000 pods has a tenth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +175,7 @@ def _planned(source: Source) -> PlannedCluster:
     if source.origin == FROM_CLUSTER:
         return PlannedCluster.from_snapshot(_of_cluster(source))
     try:
-        data = Path(source.origin).read_bytes()
+        data = read_named_file(source.origin, MAX_SNAPSHOT_BYTES)
     except OSError as error:
         msg = f"--from {source.origin}: {error.strerror}"
         raise MalformedError(msg) from error

@@ -8,11 +8,11 @@ without regard to case, null as absent, unknown ones passed over and reported.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
+from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig, fit, load_config
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText, is_netdev_name
 from k8s_rdma.core.devices.pod_devices import shared_resource
@@ -509,7 +509,7 @@ def load_device_config(path: str | None, overrides: Mapping[str, Any], *, cdi: b
 def load_mellanox_config(path: str, overrides: Mapping[str, Any], *, cdi: bool) -> Read:
     """Load a file that can be no other's. MalformedError names it, and the field."""
     try:
-        document = decode(Path(path).read_bytes(), _decoder, path)
+        document = decode(read_named_file(path), _decoder, path)
     except OSError as error:
         raise MalformedError(f"{path}: {error.strerror}") from error
     if not isinstance(document, dict):
@@ -528,6 +528,6 @@ def _from_mellanox(document: object, path: str, overrides: Mapping[str, Any], *,
 def _json(path: str) -> object:
     """Read JSON; None for what is none, or unreadable: `load_config` reports that."""
     try:
-        return msgspec.json.decode(Path(path).read_bytes())
+        return msgspec.json.decode(read_named_file(path))
     except (OSError, msgspec.DecodeError):
         return None

@@ -17,7 +17,6 @@ import re
 import sys
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from stat import S_ISDIR
 from time import monotonic
 from types import NoneType, UnionType
@@ -39,6 +38,7 @@ import structlog
 import yaml
 from msgspec import inspect
 
+from k8s_rdma.config.bounded_files import read_named_text
 from k8s_rdma.config.foreign_formats import foreign_format
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import parse_memlock
@@ -47,6 +47,7 @@ from k8s_rdma.wire.yaml import compose, yaml_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
 
 DEPRECATED_KEYS: Mapping[str, str] = {
@@ -323,7 +324,7 @@ def has_control(value: object) -> bool:
 
 def _read(path: str) -> tuple[Any, yaml.Node | None]:
     try:
-        document, node = compose(Path(path).read_text(encoding="utf-8"))
+        document, node = compose(read_named_text(path))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise MalformedError(f"{path}: {_reason(error)}") from error
     return {} if document is None else document, node

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from k8s_rdma.config.bounded_files import read_named_text, read_stream_text
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.yaml import Bounded, yaml_words
 
@@ -28,18 +30,22 @@ ManifestLoader.yaml_implicit_resolvers = {
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_MAX_BYTES = 256 << 20
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[0-7]+|0x[0-9a-fA-F]+)$")
 ManifestLoader.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, list("-+0123456789"))
 
 
 def read_text(manifest: Path | None) -> str:
     """Read a manifest, by default standard input; K8sRdmaError when that fails."""
+    is_input = manifest is None or str(manifest) == "-"
+    origin = "standard input" if is_input else str(manifest)
     try:
-        return sys.stdin.read() if manifest is None or str(manifest) == "-" else manifest.read_text()
+        if manifest is None or is_input:
+            return read_stream_text(sys.stdin.buffer, origin, _MAX_BYTES)
+        return read_named_text(manifest, _MAX_BYTES)
     except OSError as error:
-        raise K8sRdmaError(f"{manifest}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"{manifest or 'standard input'}: not UTF-8") from error
+        refused = MalformedError if error.errno == errno.EILSEQ else K8sRdmaError
+        raise refused(f"{origin}: {error.strerror}") from error
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
+from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.config.files import Reloaded, files_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.placement_keys import (
@@ -41,6 +42,8 @@ SIGNING_FILES = ("signing.key", "placement.key")
 LEAST_KEY_BYTES = 16
 """The minimum length of a secret: a shorter one is open to a brute-force attack. NIST SP 800-131A allows no
 HMAC key of fewer than 112 bits."""
+
+_MAX_BYTES = 1 << 20
 
 _PKCS8_PREFIX = bytes.fromhex("302e020100300506032b657004220420")
 """The prefix of a private Ed25519 key in DER (PrivateKeyInfo, RFC 8410, section 7), before its 32 bytes."""
@@ -110,7 +113,8 @@ def _verifier(key: Key) -> SharedKey | PublicKey:
 def _read(path: Path) -> dict[Path, Sequence[Key]]:
     """The keys by file; at least one, and no more than are tried."""
     try:
-        contents = {file: file.read_bytes() for file in (files_of(path) if path.is_dir() else [path])}
+        files = files_of(path) if path.is_dir() else [path]
+        contents = {file: read_found_file(file, _MAX_BYTES) for file in files}
     except OSError as error:
         raise MalformedError(f"{FIELD} {error.filename or path}: {error.strerror}") from error
     return _parse(f"{FIELD} {path}", contents)

@@ -31,6 +31,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
+from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.files import Reloaded, TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import TOKEN_FIELD, Error, ErrorDocument
@@ -310,7 +311,7 @@ def _read_token(path: Path, field: str) -> str:
 
 def _read_tokens(path: Path, field: str) -> list[str]:
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        lines = read_named_file(path).decode("ascii").splitlines()
     except OSError as error:
         msg = f"{field} {path}: {error.strerror}"
         raise MalformedError(msg) from error

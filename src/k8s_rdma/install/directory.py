@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN
 
@@ -53,7 +54,7 @@ class NodeDirectory:
         """The content of a file, or of the node's file behind a link; None where there is none."""
         path = self.path / name
         try:
-            return (self._leads(path) if self._leads else path).read_bytes()
+            return read_found_file(self._leads(path) if self._leads else path)
         except FileNotFoundError:
             return None
 

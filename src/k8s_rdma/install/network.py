@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 MODE = 0o600
 """Others' files may hold secrets, and so may a copy of one; runtimes run as root."""
 
-_NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
-"""Errors besides ENOENT for a link that leads to no file."""
+_NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO})
+"""Errors besides ENOENT for an entry that is no file, such as a pipe or a link to a device."""
 _NO_OTHER = "no network of another plugin is there; install the cluster's (--wait and --follow wait for it)"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, left_for
 from k8s_rdma.linux.receipts import REBUILD, Receipts
@@ -115,7 +116,7 @@ def started_with_us(caches: Iterable[Path]) -> tuple[str, ...]:
     found = []
     for path in sorted(entry for cache in caches if cache.is_dir() for entry in cache.iterdir()):
         with suppress(OSError, MalformedError):
-            cached = decode_cached(path.read_bytes())
+            cached = decode_cached(read_found_file(path))
             if cached.stdin((PLUGIN, LEGACY_PLUGIN)) is not None:
                 found.append(f"{cached.network_name}/{cached.if_name} of {cached.container_id}")
     return tuple(found)

@@ -7,12 +7,11 @@ which knows the forms that credentials have.
 from __future__ import annotations
 
 import re
-from base64 import b64decode
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import httpx2  # what lightkube 1.x raises
@@ -21,31 +20,49 @@ import structlog
 from lightkube import ApiError, NotReadyError
 from lightkube.core.exceptions import ConfigError
 
-from k8s_rdma.config.files import parse_config
-from k8s_rdma.config.placement_keys import keys_of_files
-from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import (
     TOO_LARGE,
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
 )
+from k8s_rdma.kube.bounded_http import (
+    MAX_ANSWER_BYTES,
+    MAX_REFUSAL_BYTES,
+    AnswerTooLongError,
+    Reply,
+    aread_body,
+    bounded_reply,
+    bounded_response,
+)
 from k8s_rdma.kube.connections import blocking_client
 from k8s_rdma.kube.kubeconfig import command_api_server, process_api_server, usable_credentials
+from k8s_rdma.kube.object_form import require_form, require_metadata, time_in_header
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.json import decode_lossy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from lightkube import AsyncClient
 
-    from k8s_rdma.wire.placement_keys import PlacementKeys
 
 T = TypeVar("T")
 
 PAGE = 500
 """Objects a list call returns at once, as kubectl does; fewer where they are large."""
+
+_PAGE_BYTES = 16 << 20
+"""The length of a page, which bounds the memory that a list takes."""
+
+MAX_LIST_BYTES = 256 << 20
+"""The limit for all pages of a list: RdmaNodes of 5,000 nodes with 100,000 interfaces take a quarter."""
+
+MAX_PODS_BYTES = 2 << 30
+"""The limit for a list of all pods; commands keep few of them: 150,000 pods with 10 KB each."""
+
+LIST_S = 300.0
+"""The limit for all pages of a list."""
 
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
@@ -109,7 +126,7 @@ def named_errors(operation: str) -> Iterator[None]:
 async def read_refusal(response: httpx2.Response) -> None:
     """Read the answer that refuses a watch, as an event hook; nothing else would read it."""
     if response.is_error:
-        await response.aread()
+        await aread_body(response, MAX_REFUSAL_BYTES)
 
 
 def api_error(
@@ -137,28 +154,6 @@ def status_message(response: httpx2.Response) -> str:
         return str(response.json()["message"])
     except (ValueError, LookupError, TypeError, RecursionError):
         return response.reason_phrase or "refused"
-
-
-class Reply(NamedTuple):
-    """The status and body of an HTTP answer."""
-
-    status: int
-    body: bytes
-
-
-def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> Reply:
-    """Get an answer, whatever its status. ValueError for one of more than max_bytes."""
-    response = http.send(request, stream=True)
-    try:
-        body = bytearray()
-        for chunk in response.iter_bytes():
-            body += chunk
-            if len(body) > max_bytes:
-                msg = f"an answer of more than {max_bytes} bytes"
-                raise ValueError(msg)
-    finally:
-        response.close()
-    return Reply(response.status_code, bytes(body))
 
 
 class Documents:
@@ -206,16 +201,23 @@ class Documents:
         """Read the document at a path; None where there is none (404). ApiRefusedError and the like."""
         try:
             with named_errors(f"get {path}"):
-                return self._document(self._http.get(path, params=dict(query or {})))
+                return self._document(self._send("GET", path, params=dict(query or {})))
         except ApiRefusedError as refused:
             if refused.status == 404:
                 return None
             raise
 
+    def get_object(self, path: str) -> dict[str, Any] | None:
+        """Read the object at a path, of the form that all have; None without it. Errors as of `get`."""
+        found = self.get(path)
+        if found is not None:
+            require_form(found, f"get {path}")
+        return found
+
     def text(self, path: str) -> str:
         """Read what is no JSON, such as metrics. ApiRefusedError and the like, also where there is none."""
         with named_errors(f"get {path}"):
-            return self._http.get(path).raise_for_status().text
+            return self._send("GET", path).raise_for_status().text
 
     def proxied(
         self, path: str, *, query: Mapping[str, str | list[str]], headers: Mapping[str, str], max_bytes: int
@@ -228,37 +230,80 @@ class Documents:
             request = self._http.build_request("GET", path, params=dict(query), headers=dict(headers))
             return bounded_reply(self._http, request, max_bytes)
 
-    def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-        """The objects of a list, page by page; none where there is no such kind."""
-        following, names = "", set[tuple[str, str]]()
+    def items(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        max_bytes: int = MAX_LIST_BYTES,
+        any_form: bool = False,
+    ) -> Iterator[dict[str, Any]]:
+        """The objects of a list, page by page; none where there is no such kind.
+
+        any_form: whether the caller looks at the form of each object. ApiUncertainError for a list without
+        end, and for objects without a name.
+        """
+        continuation, names = dict[str, str](), set[tuple[str, str]]()
+        limit, length, ends_at_s = PAGE, 0, monotonic() + LIST_S
         while True:
-            continuation = {"continue": following} if following else {}
             try:
-                document = self.get(path, {"limit": str(PAGE), **(query or {}), **continuation})
+                page = self._page(path, {**(query or {}), **continuation}, limit)
             except ApiRefusedError as refused:
-                if not following or refused.status != HTTPStatus.GONE:
+                if not continuation or refused.status != HTTPStatus.GONE:
                     raise
                 # The continuation has expired: a list without pages follows, without the objects so far.
-                whole = _items_of(path, self.get(path, query))
+                whole = _items_of(
+                    path, self._answer(path, query or {}, max_bytes).document, any_form=any_form
+                )
                 yield from (item for item in whole if _full_name(item) not in names)
                 return
-            items = _items_of(path, document)
+            items = _items_of(path, page.document, any_form=any_form)
             names.update(map(_full_name, items))
             yield from items
-            following = ((document or {}).get("metadata") or {}).get("continue", "")
+            del items
+            following = (page.document.get("metadata") or {}).get("continue", "")
             if not following:
                 return
+            continuation, limit, length = {"continue": following}, page.next_limit(), length + page.length
+            if length > max_bytes or monotonic() > ends_at_s:
+                msg = f"list {path}: no end within {max_bytes} bytes and {LIST_S:g} s"
+                raise ApiUncertainError(msg)
+
+    def _page(self, path: str, query: Mapping[str, str], limit: int) -> _DocumentPage:
+        """Read a page; one that gets too long is asked for again, with half as many objects."""
+        while True:
+            try:
+                return self._answer(path, {"limit": str(limit), **query}, _PAGE_BYTES, limit)
+            except ApiRefusedError as refused:
+                if refused.status == HTTPStatus.NOT_FOUND:
+                    return _DocumentPage({}, 0, limit)
+                raise
+            except ApiUncertainError as error:
+                if limit == 1 or not isinstance(error.__cause__, AnswerTooLongError):
+                    raise
+            limit //= 2
+
+    def _answer(
+        self, path: str, query: Mapping[str, str], max_bytes: int, limit: int = PAGE
+    ) -> _DocumentPage:
+        with named_errors(f"list {path}"):
+            request = self._http.build_request("GET", path, params=dict(query))
+            response = bounded_response(self._http, request, max_bytes)
+            return _DocumentPage(self._document(response), len(response.content), limit)
+
+    def _send(self, method: str, path: str, **parts: Any) -> httpx2.Response:
+        return bounded_response(self._http, self._http.build_request(method, path, **parts), MAX_ANSWER_BYTES)
 
     def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Post a document; the object that was made, or the answer to one that is not stored, as a review."""
         with named_errors(f"post {path}"):
-            return self._document(self._http.post(path, json=dict(document)))
+            return self._document(self._send("POST", path, json=dict(document)))
 
     def delete(self, path: str) -> None:
         """Delete the object at a path, which may take its time; nothing where there is none."""
         try:
             with named_errors(f"delete {path}"):
-                self._document(self._http.delete(path))
+                self._document(self._send("DELETE", path))
         except ApiRefusedError as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -266,85 +311,50 @@ class Documents:
     def patch(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """The object after a JSON merge patch; 409 where that has another `resourceVersion`."""
         with named_errors(f"patch {path}"):
-            return self._document(self._http.patch(path, json=dict(document), headers=_MERGE_PATCH))
+            return self._document(self._send("PATCH", path, json=dict(document), headers=_MERGE_PATCH))
 
     def _document(self, response: httpx2.Response) -> dict[str, Any]:
         if date := response.headers.get("date"):
-            self._now = parsedate_to_datetime(date)
+            self._now = time_in_header(date)
         response.raise_for_status()
         found = decode_lossy(response.content)
         if not isinstance(found, dict):
             msg = f"expected an object, got {type(found).__name__}"
             raise ValueError(msg)  # noqa: TRY004 - as the JSON decoder says it
+        if not isinstance(found.get("metadata"), dict | None):
+            msg = "metadata: expected an object"
+            raise ValueError(msg)  # noqa: TRY004 - as the JSON decoder says it
         return found
 
 
-def _items_of(path: str, document: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the objects of a list; none of no document. ApiUncertainError where they are none."""
-    items = (document or {}).get("items") or []
-    if not all(isinstance(item, dict) for item in items):
+class _DocumentPage(NamedTuple):
+    """A page of a list, its length in bytes, and the number of objects that it may have."""
+
+    document: dict[str, Any]
+    length: int
+    limit: int
+
+    def next_limit(self) -> int:
+        """Return the number of objects for the next one: more where there was room for twice as many."""
+        return min(PAGE, 2 * self.limit) if 2 * self.length <= _PAGE_BYTES else self.limit
+
+
+def _items_of(path: str, document: Mapping[str, Any], *, any_form: bool) -> list[dict[str, Any]]:
+    """Return the objects of a list. ApiUncertainError where they are none, or have no names."""
+    items = document.get("items") or []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         msg = f"list {path}: items: expected objects"
         raise ApiUncertainError(msg)
+    for item in () if any_form else items:
+        require_metadata(item, f"list {path}")
     return items
 
 
 def _full_name(item: Mapping[str, Any]) -> tuple[str, str]:
-    metadata = item.get("metadata") or {}
+    metadata = item.get("metadata")
+    if not isinstance(metadata, dict):
+        return "", ""
     return str(metadata.get("namespace", "")), str(metadata.get("name", ""))
-
-
-def node_containers(
-    api: Documents, namespace: str, node: str, name: str
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """List the containers of a name in the pods of the chart's DaemonSet on a node, each with its pod.
-
-    namespace: the chart's.
-    """
-    path = f"/api/v1/namespaces/{segment(namespace)}/pods"
-    query = {"labelSelector": _NODE_PODS, "fieldSelector": f"spec.nodeName={node}"}
-    for pod in api.items(path, query):
-        for container in (pod.get("spec") or {}).get("containers") or ():
-            if container.get("name") == name:
-                yield pod, container
-
-
-_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"
-EXTENDER_CONFIG = "k8s-rdma-extender"
-"""The ConfigMap in which the chart has the extender's configuration."""
-
-
-def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T]) -> T | None:
-    """Read the extender's configuration of the first namespace that has it; None where none has.
-
-    kind: the model to read it as, which may leave out keys. MalformedError names the ConfigMap and the field;
-    ApiRefusedError and the like.
-    """
-    for namespace in namespaces:
-        found = api.get(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{EXTENDER_CONFIG}")
-        text = ((found or {}).get("data") or {}).get("extender.yaml")
-        if isinstance(text, str):
-            return parse_config(kind, text, f"ConfigMap {namespace}/{EXTENDER_CONFIG}: extender.yaml")
-    return None
-
-
-PLACEMENT_KEY = "k8s-rdma-placement-key"
-"""The Secret with the keys that verify placements, by the chart's default."""
-
-
-def read_placement_keys(api: Documents, namespace: str) -> PlacementKeys:
-    """Read the keys that verify placements.
-
-    MalformedError where they are no keys, or there is no such Secret; ApiRefusedError and the like.
-    """
-    name = f"Secret {namespace}/{PLACEMENT_KEY}"
-    found = api.get(f"/api/v1/namespaces/{segment(namespace)}/secrets/{PLACEMENT_KEY}")
-    if found is None:
-        raise MalformedError(f"{name}: there is none")
-    try:
-        files = {key: b64decode(text, validate=True) for key, text in (found.get("data") or {}).items()}
-    except ValueError as error:
-        raise MalformedError(f"{name}: {error}") from error
-    return keys_of_files(name, files)
 
 
 def connections_of(client: AsyncClient) -> httpx2.AsyncClient:

@@ -16,6 +16,7 @@ import httpx2
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.config.bounded_files import read_named_file
+from k8s_rdma.kube.bounded_http import BoundedAsyncClient, end_in_time
 from k8s_rdma.kube.credentials import ClientCertificate, Fetched, file_token, load_certificate
 from k8s_rdma.kube.exec_plugins import plugin_credential, prepare_plugin
 
@@ -28,6 +29,7 @@ def blocking_client(server: ApiServer, *, timeout_s: float) -> httpx2.Client:
     http = httpx2.Client(**_parameters(server), timeout=httpx2.Timeout(timeout_s))
     if name := server.cluster.tls_server_name:
         http.event_hooks["request"].append(partial(_name_server, name))
+    end_in_time(http)
     _authenticate(http, server, plugin_timeout_s=None)
     return http
 
@@ -38,7 +40,7 @@ def async_client(server: ApiServer, *, timeout_s: float, keepalive_s: float) -> 
     timeout_s: for a call, and as long for an exec plugin. keepalive_s: as of `kube.client.connect`.
     """
     limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=keepalive_s)
-    http = httpx2.AsyncClient(**_parameters(server), timeout=httpx2.Timeout(timeout_s), limits=limits)
+    http = BoundedAsyncClient(**_parameters(server), timeout=httpx2.Timeout(timeout_s), limits=limits)
     if name := server.cluster.tls_server_name:
 
         async def name_server(request: httpx2.Request) -> None:

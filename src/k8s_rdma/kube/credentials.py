@@ -19,6 +19,7 @@ import httpx2
 from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.config.bounded_files import read_named_file
+from k8s_rdma.kube.bounded_http import MAX_REFUSAL_BYTES, aread_body, read_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -137,7 +138,7 @@ class Fetched(httpx2.Auth):
             response = yield _bearing(sent, request)
             if response.status_code != _UNAUTHORIZED:
                 return
-            response.read()  # its connection may be closed now
+            read_body(response, MAX_REFUSAL_BYTES)  # its connection may be closed now
         fetched = self._fetch()
         if self._certificate and self._certificate.load(fetched.certificate, self._source):
             self._certificate.close()
@@ -152,7 +153,7 @@ class Fetched(httpx2.Auth):
             response = yield _bearing(sent, request)
             if response.status_code != _UNAUTHORIZED:
                 return
-            await response.aread()
+            await aread_body(response, MAX_REFUSAL_BYTES)
         yield _bearing(await self._fetched_after(sent), request)
 
     async def _fetched_after(self, refused: Credential | None) -> Credential:

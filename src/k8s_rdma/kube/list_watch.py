@@ -23,6 +23,7 @@ from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
 
 from k8s_rdma.kube.api import Changed, Deleted, Event, Listed, Page
+from k8s_rdma.kube.bounded_http import ANSWER_S
 from k8s_rdma.kube.calls import PAGE, api_error, named_errors, segment, status_message
 from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.wire.json import pruned
@@ -223,15 +224,21 @@ async def _page(http: httpx2.AsyncClient, path: str, query: Mapping[str, str], l
     """Read a page; one that gets too long is asked for again, with half as many objects."""
     while True:
         chunks, length = [], 0
-        async with http.stream("GET", path, params={**query, "limit": str(limit)}) as response:
+        async with (
+            asyncio.timeout(ANSWER_S),
+            http.stream("GET", path, params={**query, "limit": str(limit)}) as response,
+        ):
             response.raise_for_status()
             async for chunk in response.aiter_bytes():
                 chunks.append(chunk)
                 length += len(chunk)
-                if length > _PAGE_BYTES and limit > 1:
+                if length > _PAGE_BYTES:
                     break
             else:
                 return _Page(b"".join(chunks), limit)
+        if limit == 1:
+            msg = f"an object of more than {_PAGE_BYTES} bytes"
+            raise ValueError(msg)
         limit //= 2
 
 
@@ -247,6 +254,9 @@ async def _changes(
             incomplete = b""
             async for chunk in response.aiter_bytes():
                 *lines, incomplete = (incomplete + chunk).split(b"\n")
+                if len(incomplete) > _PAGE_BYTES:
+                    msg = f"a change of more than {_PAGE_BYTES} bytes"
+                    raise ValueError(msg)
                 for line in filter(None, lines):
                     event, version = reader.read_event(line)
                     query["resourceVersion"] = version or query["resourceVersion"]

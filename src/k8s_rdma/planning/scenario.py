@@ -6,6 +6,7 @@ Times are in seconds, rates in Mb/s.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from bisect import bisect_right
 from itertools import accumulate
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
+from k8s_rdma.config.bounded_files import read_named_text
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.types import NodeName, pci_address
@@ -260,6 +262,9 @@ def load_scenario(path: str) -> Scenario:
 TRACE_COLUMNS = ("arrival_s", "lifetime_s", "shape")
 
 
+_MAX_TRACE_BYTES = 256 << 20
+
+
 def load_trace(scenario: Scenario, path: str) -> list[Arrival] | None:
     """Read the trace that a scenario names beside its file; None where it draws arrivals.
 
@@ -269,8 +274,8 @@ def load_trace(scenario: Scenario, path: str) -> list[Arrival] | None:
         return None
     trace = Path(path).parent / scenario.trace
     try:
-        with trace.open(newline="", encoding="utf-8-sig") as lines:  # as spreadsheets write CSV
-            return [*_read_trace(csv.DictReader(lines), scenario)]
+        text = read_named_text(trace, _MAX_TRACE_BYTES).removeprefix("\ufeff")  # as spreadsheets write CSV
+        return [*_read_trace(csv.DictReader(io.StringIO(text, newline="")), scenario)]
     except OSError as error:
         msg = f"trace {trace}: {error.strerror}"
         raise MalformedError(msg) from error

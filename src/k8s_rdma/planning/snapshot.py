@@ -6,7 +6,6 @@ and what they were promised. The file has each node and each pod on a line of it
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from enum import StrEnum
@@ -19,17 +18,12 @@ import msgspec
 from msgspec.structs import replace
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES
-from k8s_rdma.core.placement import EVERY_NAMESPACE
 from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import NodeName, PodUid, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
-from k8s_rdma.kube.calls import (
-    EXTENDER_CONFIG,
-    Documents,
-    read_extender_config,
-    read_placement_keys,
-)
+from k8s_rdma.kube.calls import MAX_PODS_BYTES, Documents
+from k8s_rdma.kube.chart_objects import EXTENDER_CONFIG, read_extender_config, read_placement_keys
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.objects import PodObject
 from k8s_rdma.kube.promises import read_promise, unverified_promise
@@ -41,7 +35,6 @@ from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
     Promise,
     decode_own,
-    decode_promise,
     encode,
 )
 from k8s_rdma.wire.rdma_node import (
@@ -61,13 +54,8 @@ T = TypeVar("T")
 
 VERSION = 2
 
-_ADDRESS = re.compile(r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5}(?:(?::[0-9a-fA-F]{2}){2})?\b")
-"""A MAC address, or a GUID, which has two octets more."""
-_MAC = len("00:00:00:00:00:00")
 _LIST_TIMEOUT_S = 60.0
 """The limit for one page of a list."""
-_KUBERNETES = "kubernetes.io"
-_PUBLIC_LABELS = (f"{_KUBERNETES}/arch", f"{_KUBERNETES}/os")
 
 _Amount = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -357,11 +345,11 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
     config = found or _ExtenderConfig(node_lease_namespace=namespace)
     read = _promise_reader(api, namespace, found, unreadable)
     why_refused = _refusals(api, config, extender, unreadable)  # before the reports that Leases name
-    statuses = dict(_statuses(api.items(LIST_PATH)))
+    statuses = dict(_statuses(api.items(LIST_PATH, any_form=True)))
     if not statuses:
         unreadable.append("there are no RdmaNodes, which agents write with publish: {rdmaNode: true}")
     nodes = []
-    for item in api.items("/api/v1/nodes"):
+    for item in api.items("/api/v1/nodes", any_form=True):
         node = _converted(item, _KubeNode, "node", unreadable)
         if node is not None and node.metadata.name in statuses:
             status = statuses[node.metadata.name]
@@ -369,7 +357,7 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
                 _node(node, status, status if isinstance(status, str) else why_refused(item, status))
             )
     pods = []
-    for item in api.items("/api/v1/pods"):
+    for item in api.items("/api/v1/pods", max_bytes=MAX_PODS_BYTES, any_form=True):
         pod = _converted(item, PodObject, "pod", unreadable)
         demanding = _converted(item, _DemandingPod, "pod", unreadable) if pod is not None else None
         if demanding is not None and (record := _pod(pod, demanding.spec, read, unreadable)):
@@ -443,7 +431,7 @@ def _name(node: Mapping[str, Any]) -> str:
 def _priority_classes(api: Documents, unreadable: list[str]) -> tuple[PriorityClass, ...] | None:
     classes = []
     try:
-        for item in api.items("/apis/scheduling.k8s.io/v1/priorityclasses"):
+        for item in api.items("/apis/scheduling.k8s.io/v1/priorityclasses", any_form=True):
             named = {**item, "name": (item.get("metadata") or {}).get("name")}
             if found := _converted(named, PriorityClass, "PriorityClass", unreadable):
                 classes.append(found)
@@ -530,112 +518,3 @@ def _pod(
 def _thousandths(demand: ResourceDemand) -> dict[str, int]:
     """The demand as kube-scheduler counts it: it rounds up as well."""
     return {resource: ceil(1000 * amount) for resource, amount in demand}
-
-
-# without names
-
-TaintOrToleration = TypeVar("TaintOrToleration", Taint, TolerationRecord)
-
-
-class _Aliases:
-    """Other names, the same for the same name: `node-1`, `node-2`, ..."""
-
-    def __init__(self, name: Callable[[int], str]) -> None:
-        self._name = name
-        self._aliases: dict[str, str] = {}
-
-    def __call__(self, name: str) -> str:
-        return self._aliases.setdefault(name, self._name(len(self._aliases) + 1))
-
-
-class _Anonymiser:
-    def __init__(self) -> None:
-        self.node = _Aliases("node-{}".format)
-        self.namespace = _Aliases("namespace-{}".format)
-        self.pod = _Aliases("pod-{}".format)
-        self.gang = _Aliases("gang-{}".format)
-        self.uid = _Aliases("uid-{}".format)
-        self._taint_key = _Aliases("taint-{}".format)
-        self._taint_value = _Aliases("value-{}".format)
-        self._mac = _Aliases(lambda number: f"02:{number.to_bytes(5).hex(':')}")
-        self._guid = _Aliases(lambda number: f"02:{number.to_bytes(7).hex(':')}")
-
-    def _address(self, found: re.Match[str]) -> str:
-        text = found[0].lower()
-        return self._mac(text) if len(text) == _MAC else self._guid(text)
-
-    def _taint(self, entry: TaintOrToleration) -> TaintOrToleration:
-        """Replace key and value, but for the keys of Kubernetes itself; an empty one is of every taint."""
-        is_kubernetes = f".{entry.key.partition('/')[0]}".endswith(f".{_KUBERNETES}")
-        return replace(
-            entry,
-            key=self._taint_key(entry.key) if entry.key and not is_kubernetes else entry.key,
-            value=self._taint_value(entry.value) if entry.value else "",
-        )
-
-    def node_record(self, node: NodeRecord) -> NodeRecord:
-        labels = {key: value for key, value in node.labels.items() if key in _PUBLIC_LABELS}
-        status = node.status and replace(
-            node.status,
-            allocations=tuple(
-                replace(
-                    allocation,
-                    pod=replace(
-                        allocation.pod,
-                        namespace=self.namespace(allocation.pod.namespace),
-                        name=self.pod(allocation.pod.name),
-                        uid=self.uid(allocation.pod.uid),
-                    ),
-                    refused=None,
-                )
-                for allocation in node.status.allocations
-            ),
-            conditions=tuple(replace(condition, message="") for condition in node.status.conditions),
-        )
-        why = "its report does not count" if node.why else ""
-        taints = tuple(map(self._taint, node.taints))
-        return replace(node, name=self.node(node.name), labels=labels, taints=taints, status=status, why=why)
-
-    def pod_record(self, pod: PodRecord) -> PodRecord:
-        node, uid = NodeName(self.node(pod.node) if pod.node else ""), PodUid(self.uid(pod.uid))
-        annotations = dict(pod.annotations)
-        if text := annotations.get(PLACEMENT_ANNOTATION):
-            placement = dataclasses.replace(decode_promise(text, keys=None).placement, node=node)
-            annotations[PLACEMENT_ANNOTATION] = encode(placement, uid, None)
-        return replace(
-            pod,
-            namespace=self.namespace(pod.namespace),
-            name=self.pod(pod.name),
-            uid=uid,
-            node=node,
-            gang=self.gang(pod.gang) if pod.gang else "",
-            annotations={key: _ADDRESS.sub(self._address, text) for key, text in annotations.items()},
-            node_selector={},
-            tolerations=tuple(map(self._taint, pod.tolerations)),
-        )
-
-
-def anonymised(snapshot: Snapshot) -> Snapshot:
-    """Replace names of nodes, pods, namespaces and gangs, taints, UIDs, MACs and GUIDs, equal ones alike.
-
-    Texts of others, selectors of nodes and their labels, but for operating system and architecture, are left
-    out.
-    MalformedError names a placement that cannot be read.
-    """
-    aliases = _Anonymiser()
-    number = len(snapshot.unreadable)
-    return replace(
-        snapshot,
-        limits=tuple(
-            replace(
-                limit,
-                namespace=limit.namespace
-                if limit.namespace == EVERY_NAMESPACE
-                else aliases.namespace(limit.namespace),
-            )
-            for limit in snapshot.limits
-        ),
-        unreadable=(f"objects that cannot be read: {number}",) if number else (),
-        nodes=tuple(map(aliases.node_record, snapshot.nodes)),
-        pods=tuple(map(aliases.pod_record, snapshot.pods)),
-    )

@@ -23,7 +23,8 @@ from k8s_rdma.core.verification import Flow, PfFacts, Rates, Trial, UnmeasuredEr
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents, node_containers, segment
+from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, decode_result, streams_of
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
@@ -229,7 +230,7 @@ class ClusterSite:
             time.sleep(_POLL_S)
 
     def _pod(self, name: str) -> dict[str, Any]:
-        pod = self._api.get(f"{self._path}/{segment(name)}")
+        pod = self._api.get_object(f"{self._path}/{segment(name)}")
         if pod is None:
             raise UnmeasuredError("a pod was deleted by somebody else")
         return pod
@@ -259,7 +260,7 @@ class ClusterSite:
     # Nodes
 
     def _status(self, node: str) -> RdmaNodeStatus:
-        document = self._api.get(f"/apis/{GROUP}/{VERSION}/{PLURAL}/{segment(node)}")
+        document = self._api.get_object(f"/apis/{GROUP}/{VERSION}/{PLURAL}/{segment(node)}")
         if document is None:
             msg = f"node {node}: there is no RdmaNode; agents write them with publish: {{rdmaNode: true}}"
             raise K8sRdmaError(msg)
@@ -268,7 +269,7 @@ class ClusterSite:
         return status
 
     def _hostname(self, node: str) -> str:
-        document = self._api.get(f"/api/v1/nodes/{segment(node)}")
+        document = self._api.get_object(f"/api/v1/nodes/{segment(node)}")
         if document is None:
             raise K8sRdmaError(f"node {node} does not exist")
         return str((document["metadata"].get("labels") or {}).get(_HOSTNAME) or node)

@@ -21,6 +21,7 @@ import msgspec
 import yaml
 
 from k8s_rdma import __version__
+from k8s_rdma.config.bounded_files import read_named_text
 from k8s_rdma.config.files import fit, parse_config
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import CLAIMS_POOL
@@ -70,7 +71,8 @@ from k8s_rdma.doctor.collectors.published_nodes import published_node
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.api import MIRROR
-from k8s_rdma.kube.calls import Documents, read_extender_config
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.chart_objects import read_extender_config
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.annotation_keys import unknown_keys
@@ -162,7 +164,7 @@ def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
 
 def named_file(path: Path) -> SchedulerFile:
     """The file that the command line names. OSError where it cannot be read."""
-    return SchedulerFile(location=str(path), text=path.read_text(encoding="utf-8"))
+    return SchedulerFile(location=str(path), text=read_named_text(path))
 
 
 def of_kubeadm(host: Host) -> SchedulerFile | None:
@@ -404,8 +406,7 @@ class ClusterCollector:
         """The extender's configuration, where it is seen. MalformedError where it is none."""
         if self.extender_file is None:
             return read_extender_config(self.api, self.namespaces, ExtenderConfig)
-        text = self.extender_file.read_text(encoding="utf-8")
-        return parse_config(ExtenderConfig, text, str(self.extender_file))
+        return parse_config(ExtenderConfig, read_named_text(self.extender_file), str(self.extender_file))
 
     @property
     def _leases(self) -> str:

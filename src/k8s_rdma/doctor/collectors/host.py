@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.plugins.runner import below
+from k8s_rdma.config.bounded_files import read_found_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ class Host:
 
     def read(self, path: str) -> str:
         """A file's text."""
-        return self.path_of(path).read_text(encoding="utf-8", errors="surrogateescape")
+        return read_found_file(self.path_of(path)).decode(errors="surrogateescape")
 
     def read_if_any(self, path: str) -> str | None:
         """Read a file; None where there is no such file."""

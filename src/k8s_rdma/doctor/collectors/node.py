@@ -193,9 +193,9 @@ class NodeCollector:
             ),
         )
 
-    def networks(self) -> Iterator[tuple[str, str]]:
-        """Files of the runtime's networks that can be read, with their text."""
-        yield from ((file.name, file.text) for file in self._cni_facts().files if file.text is not None)
+    def networks(self) -> tuple[CniFile, ...]:
+        """Return the files of the runtime's networks."""
+        return self._cni_facts().files
 
     def _cni_facts(self) -> CniFacts:
         setup = next(iter(self._runtimes), None)
@@ -254,10 +254,19 @@ class NodeCollector:
             yield from run_check(name, collect)
 
 
+_OTHER_FORM = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+
+
 def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
-    """A subject's findings; one that says why when it cannot be looked at."""
+    """A subject's findings; one that says why when it cannot be looked at.
+
+    Documents of others may have another form than their kind's, such as a pod without a specification.
+    """
     try:
         return tuple(check())
+    except _OTHER_FORM as error:
+        why = f"a document of another form than is documented: {type(error).__name__}: {error}"
+        return (not_looked_at(subject, why, denied=False),)
     except (OSError, K8sRdmaError, RecursionError) as error:  # of documents, what others wrote as well
         denied = any(isinstance(cause, PermissionError) for cause in (error, error.__cause__))
         return (not_looked_at(subject, str(error), denied=denied),)

@@ -1,0 +1,74 @@
+"""Standard output of commands: where it cannot be written, one line on standard error and exit status 2.
+
+Status 1 is an answer of some commands, such as `whatif` about pods that do not fit. An answer that cannot
+be read, as on a full disk or a closed pipe, is not one of these.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNWRITABLE = 2
+"""The exit status."""
+
+_STDOUT = 1
+
+
+class UnwritableOutputError(Exception):
+    """Standard output cannot be written. No OSError, which commands take for another file's."""
+
+
+class _Output(io.RawIOBase):
+    """Writes to standard output; after a failure nothing more, so that the interpreter's end is silent."""
+
+    def __init__(self) -> None:
+        self._has_failed = False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor, by which the size of a terminal is known."""
+        return _STDOUT
+
+    def isatty(self) -> bool:
+        """Report whether it is a terminal."""
+        return os.isatty(_STDOUT)
+
+    def write(self, data: Any) -> int:
+        """Write; UnwritableOutputError where that fails."""
+        if self._has_failed:
+            return len(data)
+        try:
+            return os.write(_STDOUT, data)
+        except OSError as error:
+            self._has_failed = True
+            raise UnwritableOutputError(error.strerror or errno.errorcode.get(error.errno or 0)) from error
+
+
+@contextmanager
+def guarded_output() -> Iterator[None]:
+    """Exit with status 2, after one line, where what is printed within cannot be written."""
+    stdout = sys.stdout
+    encoding, errors = getattr(stdout, "encoding", None) or "utf-8", getattr(stdout, "errors", None)
+    is_unbuffered = bool(getattr(stdout, "write_through", False))  # by PYTHONUNBUFFERED
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(_Output()), encoding, errors, line_buffering=is_unbuffered or os.isatty(_STDOUT)
+    )
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except UnwritableOutputError as error:
+        sys.stderr.write(f"k8s-rdma: standard output cannot be written: {error}\n")
+        sys.exit(UNWRITABLE)

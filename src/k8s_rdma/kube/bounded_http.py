@@ -1,0 +1,198 @@
+"""HTTP answers of others, with a limit of bytes and of time, whatever the server does.
+
+httpx2's timeouts are for each read, so that a server which sends a byte now and then is never late. A
+blocking client has no other end than that of its reads and writes: each waits no longer than is left until
+one deadline, from the connection to the last byte of the body. A compressed body counts as what it becomes;
+bodies that are compressed twice, or by other ways than gzip, are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httpx2
+
+if TYPE_CHECKING:
+    import ssl
+
+ANSWER_S = 60.0
+"""The limit for a whole answer, which is one page of a list."""
+
+MAX_ANSWER_BYTES = 32 << 20
+"""The limit for an answer: Kubernetes' objects end at 1.5 MiB, and pages of lists are made small."""
+
+MAX_REFUSAL_BYTES = 1 << 20
+
+_ENCODINGS = ("", "identity", "gzip")
+
+
+class AnswerTooLongError(ValueError):
+    """An answer has more bytes than it may have."""
+
+
+class Reply(NamedTuple):
+    """The status and body of an HTTP answer."""
+
+    status: int
+    body: bytes
+
+
+def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> Reply:
+    """Get an answer, whatever its status. AnswerTooLongError for more than max_bytes."""
+    response = bounded_response(http, request, max_bytes)
+    return Reply(response.status_code, response.content)
+
+
+def bounded_response(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> httpx2.Response:
+    """Get a whole answer, as `bounded_reply`. http: a client that `end_in_time` was called for."""
+    request.headers["accept-encoding"] = "gzip"
+    response = http.send(request, stream=True)
+    try:
+        read_body(response, max_bytes)
+    finally:
+        response.close()
+    return response
+
+
+def read_body(response: httpx2.Response, max_bytes: int) -> None:
+    """Read a body as `Response.read`. AnswerTooLongError for more than max_bytes."""
+    _require_encoding(response)
+    body = bytearray()
+    for chunk in response.iter_bytes():
+        body += chunk
+        if len(body) > max_bytes:
+            raise AnswerTooLongError(_too_long(max_bytes))
+    response._content = bytes(body)  # no other way
+
+
+async def aread_body(response: httpx2.Response, max_bytes: int) -> None:
+    """Read a body as `Response.aread`. AnswerTooLongError for more than max_bytes."""
+    _require_encoding(response)
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > max_bytes:
+            raise AnswerTooLongError(_too_long(max_bytes))
+    response._content = bytes(body)  # no other way
+
+
+def _too_long(max_bytes: int) -> str:
+    return f"an answer of more than {max_bytes} bytes"
+
+
+def _require_encoding(response: httpx2.Response) -> None:
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in _ENCODINGS:
+        msg = f"an answer in the encoding {encoding[:40]!r}; wanted gzip or none"
+        raise ValueError(msg)
+
+
+def end_in_time(http: httpx2.Client, limit_s: float = ANSWER_S) -> None:
+    """Have each answer of a blocking client end, or fail as httpx2.TimeoutException, within that time."""
+    deadline = _Deadline(limit_s)
+    for transport in (http._transport, *filter(None, http._mounts.values())):
+        pool: Any = getattr(transport, "_pool", None)  # no other way in
+        if pool is not None:
+            pool._network_backend = _TimedConnections(pool._network_backend, deadline)
+    http.event_hooks["request"].append(deadline.begin)
+
+
+class _Deadline:
+    """The time by which the latest request's answer has to be there."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._ends_at_s = inf
+
+    def begin(self, _request: httpx2.Request) -> None:
+        """Begin a request's time."""
+        self._ends_at_s = monotonic() + self._limit_s
+
+    def left_s(self, timeout: float | None) -> float:
+        """Return the time for one operation; raise httpx2.ReadTimeout where there is no more."""
+        left_s = self._ends_at_s - monotonic()
+        if left_s <= 0:
+            msg = f"no whole answer within {self._limit_s:g} s"
+            raise httpx2.ReadTimeout(msg)
+        return left_s if timeout is None else min(left_s, timeout)
+
+
+class _TimedConnections:
+    """A network backend of httpcore whose connections end with the answer's time."""
+
+    def __init__(self, connections: Any, deadline: _Deadline) -> None:
+        self._connections = connections
+        self._deadline = deadline
+
+    def connect_tcp(self, host: str, port: int, timeout: float | None = None, **options: Any) -> _TimedStream:
+        """Connect within the time that is left."""
+        left_s = self._deadline.left_s(timeout)
+        return _TimedStream(self._connections.connect_tcp(host, port, left_s, **options), self._deadline)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep between tries to connect."""
+        self._connections.sleep(seconds)
+
+
+class _TimedStream:
+    """A connection of httpcore. Time that is up ends the operation that would take longer."""
+
+    def __init__(self, stream: Any, deadline: _Deadline) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Read within the time that is left."""
+        return bytes(self._stream.read(max_bytes, self._deadline.left_s(timeout)))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Write within the time that is left."""
+        self._stream.write(buffer, self._deadline.left_s(timeout))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> _TimedStream:
+        """Make the TLS handshake within the time that is left."""
+        left_s = self._deadline.left_s(timeout)
+        return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left_s), self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what the connection says of itself."""
+        return self._stream.get_extra_info(info)
+
+
+class BoundedAsyncClient(httpx2.AsyncClient):
+    """A client whose whole answers have limits of bytes and time. A reader of streams has its own limits."""
+
+    def __init__(self, *, limit_s: float = ANSWER_S, **options: Any) -> None:
+        super().__init__(**options)
+        self._limit_s = limit_s
+
+    async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
+        """Send a request; httpx2.ReadTimeout and httpx2.DecodingError for what goes beyond the limits."""
+        if stream:
+            return await super().send(request, stream=True, **options)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await self._whole(request, options)
+        except TimeoutError as error:
+            msg = f"no whole answer within {self._limit_s:g} s"
+            raise httpx2.ReadTimeout(msg, request=request) from error
+
+    async def _whole(self, request: httpx2.Request, options: dict[str, Any]) -> httpx2.Response:
+        request.headers["accept-encoding"] = "gzip"
+        response = await super().send(request, stream=True, **options)
+        try:
+            await aread_body(response, MAX_ANSWER_BYTES)
+        except ValueError as error:
+            raise httpx2.DecodingError(str(error), request=request) from error
+        finally:
+            await response.aclose()
+        return response
