@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import socket
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
+import yaml
 
 from e2e.processes import pod
 from e2e.test_rebuild_ledger import held, keep, lost, rebuild, spoilt
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from e2e.node import Node
 
+ROOT = Path(__file__).parents[2]
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -196,6 +200,55 @@ def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_
             httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
         ):
             kubeconfig = write_kubeconfig(node.directory / "kubeconfig", api.url)
+            node.kill_agent()
+            node.settings["kubeconfig"] = str(kubeconfig)
+            await asyncio.to_thread(node.start_agent)
+            await scenario(http)
+
+    asyncio.run(beside_an_api_server())
+
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
+MAC = "02:00:00:00:00:77"
+
+
+def test_mac_of_a_claim_is_a_lease_while_it_is_promised(node: Node) -> None:
+    wanted, everything = interface("a", node.pfs[0].name, mac=MAC), {"allow": ["*"]}
+    policies = {"policies": [{"name": "all", "namespaces": ["*"], **everything}]}
+    (node.directory / "policies.json").write_text(json.dumps(policies))
+
+    async def leases(http: httpx2.AsyncClient) -> dict[str, str]:
+        items = (await http.get(LEASES)).json()["items"]
+        return {item["metadata"]["name"]: item["spec"]["holderIdentity"] for item in items}
+
+    async def scenario(http: httpx2.AsyncClient) -> None:
+        await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
+        assert not (await asyncio.to_thread(prepared, node, "p", wanted)).error
+        assert await leases(http) == {"addresses.mac.02-00-00-00-00-77": "w1"}
+        assert await asyncio.to_thread(unprepared, node, "p") == Answer()
+        while await leases(http):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+        another = {"metadata": {"name": "addresses.mac.02-00-00-00-00-77"}, "spec": {"holderIdentity": "w2"}}
+        assert (await http.post(LEASES, json=another)).is_success
+        refused = await asyncio.to_thread(prepared, node, "q", wanted)
+        assert f"MAC {MAC} is in use on node w2" in refused.error
+        assert node.leftovers() == {}
+
+    async def beside_an_api_server() -> None:
+        crd = yaml.safe_load((ROOT / "deploy/crds/rdmanodes.yaml").read_text())
+        async with (
+            asyncio.timeout(60),
+            serving_api() as api,
+            httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
+        ):
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            assert (await http.post(path, json=crd)).is_success
+            kubeconfig = write_kubeconfig(node.directory / "kubeconfig", api.url)
+            node.kill_agent()
+            node.settings["policyFile"] = str(node.directory / "policies.json")
+            await asyncio.to_thread(node.start_agent)
+            refused = await asyncio.to_thread(prepared, node, "p", wanted)
+            assert f"MAC {MAC}: whether another node has it is not known" in refused.error
             node.kill_agent()
             node.settings["kubeconfig"] = str(kubeconfig)
             await asyncio.to_thread(node.start_agent)
