@@ -114,6 +114,21 @@ def test_rdma_device_comes_home_before_the_netdev(lab, vf, queries, exclusive):
     assert home_of(lab, vf) == step.home
 
 
+class OfFunction(VfRdma):
+    """Counts RDMA devices of software as those of every function, which sysfs does not."""
+
+    def names(self, _):
+        return devices()
+
+
+def test_rdma_device_gets_its_name_back_when_a_pod_renamed_it(lab, vf, queries, at_home):
+    rdma, pci = OfFunction(queries=queries, sysfs=Sysfs(), host=0), state_of(lab, vf).pci
+    run("rdma", "dev", "set", at_home, "name", "mine")
+    for name in ("", at_home, at_home):
+        rdma.restore_name(pci, name, "restore")
+        assert devices() == {name or "mine"}
+
+
 def test_vf_with_an_rdma_device_is_given_and_brought_home_in_either_mode(lab, vf, at_home):
     before, netns = home_of(lab, vf), lab.namespace()
     assert state_of(lab, vf).rdma_device == at_home
