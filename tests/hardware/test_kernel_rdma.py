@@ -79,7 +79,7 @@ class Noted(VfRdma):
         )
         self.notes = []
 
-    def give(self, *arguments):
+    def move_to_pod(self, *arguments):
         super().move_to_pod(*arguments)
         self._note()
 
