@@ -126,7 +126,7 @@ class Agent:
             await writer.wait_closed()
         self._followers.clear()
         await self._server.wait_closed()
-        self.path.unlink()
+        self.path.unlink(missing_ok=True)  # asyncio removes it itself from Python 3.13 on
 
     def publish(self, offers: Offers) -> None:
         self.offers = offers
