@@ -124,6 +124,7 @@ def test_workloads_pods_use_its_template(name: str):
         ((), "just text", "manifest: wanted Kubernetes objects, or an annotation's list"),
         ((), "kind: Service\n", "no interfaces: nothing has an annotation rdma_interfaces_required"),
         (("--pod",), POD.replace("schedulerName: rdma-scheduler", "hostNetwork: true"), "spec.hostNetwork: "),
+        ((), POD.replace("schedulerName: rdma-scheduler", "hostNetwork: true"), "spec.hostNetwork: "),
         (
             (),
             POD.replace(f"'{ANNOTATION}'", "[1]"),
