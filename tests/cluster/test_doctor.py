@@ -18,7 +18,7 @@ from cluster.test_rbac import role_without
 from cluster.world import Cluster, cluster
 from doctor_documents import decode_doctor
 from k8s_rdma import __version__
-from k8s_rdma.doctor.collectors.cluster import asking_pods
+from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.kube.calls import Documents
 
 if TYPE_CHECKING:

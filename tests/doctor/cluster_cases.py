@@ -332,7 +332,9 @@ CASES: dict[str, list[Finding]] = {
     ),
     "pods-refused": pod(running=False, events=(SHORT,)),
     "pods-not-started": pod(running=False, events=(NO_AGENT,)),
-    "pods-waiting": pod(node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),)),
+    "pods-waiting": pod(
+        node="", running=False, placed=False, events=(("FailedScheduling", "0/3 nodes"),), said_s_ago=240.0
+    ),
     "pods-unplaced": pod(placed=False, scheduler="by-hand"),
     "pods-other-scheduler": pod(SCHEDULERS_SEEN, node="", running=False, placed=False),
     "pods-without-interfaces": pod(holds_interfaces=False),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
-from k8s_rdma.doctor.collectors.cluster import asking_pods
+from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 
@@ -108,3 +110,39 @@ def test_pod_with_a_placement_names_its_key_also_when_it_asks_for_nothing_any_mo
 def test_the_latest_events_of_a_pod_are_kept_when_it_has_many() -> None:
     [found] = asking_pods(Listed(pods=1, events=1000), {})
     assert [message for _, message in found.events] == [f"p0: {number}" for number in reversed(range(20))]
+
+
+@pytest.mark.parametrize(
+    ("times", "age_s"),
+    [
+        ({"lastTimestamp": 240}, 240),
+        ({"eventTime": 900}, 900),
+        ({"eventTime": 900, "series": 60}, 60),
+        ({"lastTimestamp": None}, None),
+    ],
+)
+def test_schedulers_word_has_the_age_of_its_latest_event(times: dict[str, int], age_s: float | None) -> None:
+    """As when it met an extender that restarted: the message is of an outage that is over."""
+    api = Listed(pods=1, events=0)
+    now = api.now()
+
+    def at(seconds: int | None) -> str | None:
+        return None if seconds is None else (now - timedelta(seconds=seconds)).isoformat()
+
+    dated = {key: at(seconds) for key, seconds in times.items()}
+    if "series" in dated:
+        dated["series"] = {"count": 2, "lastObservedTime": dated["series"]}
+    event = {
+        **_event(api.pods[0], 0),
+        "lastTimestamp": None,
+        "message": 'Post "http://x/filter": EOF',
+        **dated,
+    }
+
+    class WithEvent(Listed):
+        def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+            return iter(self.pods) if path == PODS else iter([event])
+
+    [found] = asking_pods(WithEvent(pods=1, events=0), {})
+    assert found.events[-1][1].endswith("EOF")
+    assert found.said_s_ago == (None if age_s is None else pytest.approx(age_s, abs=30))

@@ -12,7 +12,7 @@ from doctor.cluster_cases import rates
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.doctor.cluster.rates import RatesFact, check_rates
-from k8s_rdma.doctor.collectors.cluster import asking_pods
+from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
     RATES_STATUS_ANNOTATION,

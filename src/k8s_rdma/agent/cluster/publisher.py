@@ -67,9 +67,6 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 LAST_STATUS_RETRY_S = 16.0
 
-REDISCOVERY_INTERVAL_S = 300.0
-"""The time between two reads of the published objects: somebody may have deleted them."""
-
 _CONFLICT = 409
 _NO_CLUSTER = NoCluster()
 
@@ -193,7 +190,8 @@ class StatusPublisher:
     async def _discover_versions(self) -> _Versions:
         """Read the published objects, and create missing ones: they are deleted with their Node.
 
-        A known Lease needs no read: if somebody else wrote or deleted it, its next renewal is refused.
+        They are read before each renewal of the Lease, since somebody may have deleted the RdmaNode alone. A
+        known Lease needs no read: if somebody else wrote or deleted it, its next renewal is refused.
         """
         uid = (await self._own.wait_for_node()).uid
         published = await self._api.get_rdma_node(self._own.name)
@@ -202,7 +200,7 @@ class StatusPublisher:
         if published.version != self._written_version:
             self._published = None
         lease = self._versions.lease if self._versions is not None else await self._find_lease(uid)
-        self._discover_at = self._time.monotonic() + REDISCOVERY_INTERVAL_S
+        self._discover_at = self._time.monotonic() + self._renew_s
         return _Versions(published=published, lease=lease)
 
     async def _find_lease(self, uid: str) -> LeaseView:

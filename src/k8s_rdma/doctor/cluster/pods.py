@@ -30,6 +30,7 @@ POLICIES_UNUSABLE = PODS.error("policies-unusable")
 _SHOWN = 20
 _KEY_SIGN = "not made with this cluster's key"
 """Part of the message in which an agent refuses a placement (`wire.placement_annotation`)."""
+FAILED_SCHEDULING = "FailedScheduling"
 _SANDBOX_FAILED = "FailedCreatePodSandBox"
 _BY_US = re.compile(r'plugin type="[^"]*k8s-rdma-cni[^"]*"(?: name="[^"]*")? failed \(add\): (.*)', re.DOTALL)
 """Our plugin's error in kubelet's message (`pluginDescription`, `AddNetworkList` in libcni/api.go)."""
@@ -49,7 +50,8 @@ class PodFact:
     scheduler: the name in its specification. key: the one that its placement names (`key_named_in`).
     not_allowed: a sentence on what its namespace's policy refuses now.
     rates: None where it has no placement, or is not running.
-    events: of any component, the latest last: reason and message.
+    events: of any component, the latest last: reason and message. said_s_ago: the age of the latest one by
+    which its scheduler did not bind it; None without one.
     """
 
     name: str
@@ -65,6 +67,7 @@ class PodFact:
     not_allowed: str = ""
     rates: RatesFact | None = None
     events: tuple[tuple[str, str], ...] = ()
+    said_s_ago: float | None = None
 
     def last_said(self) -> tuple[str, str]:
         """The latest failure that extender, agent or plugin reported and that still holds; or nothing."""
@@ -166,7 +169,7 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
         )
     elif not pod.node:
         failure = next(
-            (message for reason, message in reversed(pod.events) if reason == "FailedScheduling"), ""
+            (message for reason, message in reversed(pod.events) if reason == FAILED_SCHEDULING), ""
         )
         if (
             not failure
@@ -175,12 +178,17 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
         ):
             failure = "no scheduler of that name is known, and the pod has no events"
         yield WAITING(
-            f"is not bound by {pod.scheduler}" + (f": {failure}" if failure else ""),
+            f"is not bound by {pod.scheduler}" + (f": {failure}{_ago(pod)}" if failure else ""),
             about=pod.name,
             source="pods; events",
             expected="a node",
             fix=f"k8s-rdma explain pod {pod.name}",
         )
+
+
+def _ago(pod: PodFact) -> str:
+    """Tell how old the scheduler's word is: it may be of an outage that is over."""
+    return "" if pod.said_s_ago is None else f" ({pod.said_s_ago:.0f} s ago)"
 
 
 def _not_allowed(pod: PodFact) -> Finding:

@@ -9,12 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
-from heapq import heappop, heappush
-from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -41,7 +37,7 @@ from k8s_rdma.doctor.cluster.objects import (
     check_webhook,
     rights,
 )
-from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
+from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
 from k8s_rdma.doctor.cluster.rates import check_rates
 from k8s_rdma.doctor.cluster.scheduler import (
     DEFAULT_NAME,
@@ -52,37 +48,31 @@ from k8s_rdma.doctor.cluster.scheduler import (
     profiles,
 )
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_requeue_by, check_versions
+from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import run_check
 from k8s_rdma.doctor.collectors.processes import (
     OURS,
-    UNFINISHED,
     api_version,
     claim_facts,
     crd_facts,
     full_name,
     mounts_of,
     of_images,
-    rates_fact,
     versions_of,
     webhook_facts,
 )
 from k8s_rdma.doctor.collectors.published_nodes import published_node
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import read_extender_config
 from k8s_rdma.kube.node_liveness import read_liveness
-from k8s_rdma.wire.annotation import read_request, request_text
-from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.node_clock import clock_skew_s
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, key_named_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.request import Request
     from k8s_rdma.doctor.finding import Finding
 
 MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
@@ -209,134 +199,6 @@ def _on_the_host(path: str, spec: _Spec) -> str | None:
             inside = f"/{mount.sub_path}" if mount.sub_path else ""
             return f"{volumes[mount.name]}{inside}{path.removeprefix(mount_path)}"
     return None
-
-
-_LATER = 500
-"""Pods whose events are looked at."""
-_EVENTS_OF_POD = 20
-"""The latest are kept."""
-_SETTLED_S = 60.0
-"""A node reports a pod well within this time after the pod's start (`wire.rdma_node`)."""
-
-
-def asking_pods(
-    api: Documents,
-    holding: Mapping[str, Mapping[str, int]],
-    policies: NamespacePolicies | None = None,
-    skews: Mapping[str, float | None] = MappingProxyType({}),
-) -> tuple[PodFact, ...]:
-    """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
-
-    holding: the generations of rates that nodes report, by UID of pods with interfaces. policies: the
-    operator's; None where they are not known. skews: of nodes' clocks, in seconds, by which kubelets date.
-    """
-    selected, facts = [], []
-    for pod in api.items("/api/v1/pods", UNFINISHED):
-        request = _request(pod)
-        unknown = unknown_keys(_annotations(pod))
-        has_request = request is None or bool(request) or PLACEMENT_ANNOTATION in _annotations(pod)
-        if has_request or unknown:
-            selected.append(pod)
-            refused = "" if policies is None or request is None else _not_allowed(pod, request, policies)
-            facts.append(
-                replace(
-                    _fact(pod),
-                    has_request=has_request,
-                    unknown_keys=unknown,
-                    holds_interfaces=_holds_interfaces(api, pod, holding, skews),
-                    not_allowed=refused,
-                    rates=rates_fact(api, pod, request, holding),
-                )
-            )
-    stuck = [pod for pod, fact in zip(selected, facts, strict=True) if _is_stuck(fact)]
-    events = _events(api, stuck[:_LATER])
-    of_pods = (events.get(str(pod["metadata"]["uid"]), ()) for pod in selected)
-    return tuple(
-        replace(fact, events=latest, rates=fact.rates and fact.rates.with_events(latest))
-        for fact, latest in zip(facts, of_pods, strict=True)
-    )
-
-
-def _is_stuck(fact: PodFact) -> bool:
-    if not fact.has_request:
-        return False
-    unprogrammed = fact.rates is not None and not fact.rates.is_programmed
-    return unprogrammed or not (fact.running and fact.placed)
-
-
-def _annotations(pod: dict[str, Any]) -> dict[str, str]:
-    return pod["metadata"].get("annotations") or {}
-
-
-def _request(pod: dict[str, Any]) -> Request | None:
-    """The pod's request; None where its annotation is malformed, so that the pod cannot start."""
-    try:
-        return read_request(request_text(_annotations(pod)), strict=False).request
-    except MalformedError:
-        return None
-
-
-def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolicies) -> str:
-    """The namespace policy's refusal; empty where it allows the pod."""
-    try:
-        policies.permit(str(pod["metadata"].get("namespace")), request)
-    except MalformedError as error:
-        return error.message
-    return ""
-
-
-def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Reason and message of the latest events, the latest last, by the pods' UIDs.
-
-    One list for each namespace, page by page: the API server keeps no index of events, and reads all of a
-    namespace for each list, whichever of them the list is to select.
-    """
-    found: dict[str, list[tuple[str, int, str, str]]] = {str(pod["metadata"]["uid"]): [] for pod in pods}
-    number = count()
-    for namespace in sorted({str(pod["metadata"]["namespace"]) for pod in pods}):
-        path = f"/api/v1/namespaces/{namespace}/events"
-        for event in api.items(path, {"fieldSelector": "involvedObject.kind=Pod"}):
-            latest = found.get(str((event.get("involvedObject") or {}).get("uid")))
-            if latest is None:
-                continue
-            timestamp = str(event.get("lastTimestamp") or event.get("eventTime") or "")
-            heappush(
-                latest, (timestamp, next(number), str(event.get("reason", "")), str(event.get("message", "")))
-            )
-            if len(latest) > _EVENTS_OF_POD:
-                heappop(latest)
-    return {uid: tuple(event[2:] for event in sorted(latest)) for uid, latest in found.items()}
-
-
-def _holds_interfaces(
-    api: Documents,
-    pod: dict[str, Any],
-    holding: Mapping[str, Mapping[str, int]],
-    skews: Mapping[str, float | None],
-) -> bool | None:
-    """Report whether the node lists the pod; None where its report is unknown, or the pod is young."""
-    node = str(pod["spec"].get("nodeName") or "")
-    uids = holding.get(node)
-    started = pod.get("status", {}).get("startTime")
-    if uids is None or not started:
-        return None
-    age_s = (api.now() - datetime.fromisoformat(started)).total_seconds() + (skews.get(node) or 0.0)
-    meta = pod["metadata"]
-    pod_uids = {meta["uid"], _annotations(pod).get(MIRROR)}
-    return not pod_uids.isdisjoint(uids) if age_s > _SETTLED_S else None
-
-
-def _fact(pod: dict[str, Any]) -> PodFact:
-    placement = _annotations(pod).get(PLACEMENT_ANNOTATION)
-    return PodFact(
-        name=full_name(pod),
-        node=str(pod["spec"].get("nodeName") or ""),
-        placed=placement is not None,
-        running=pod.get("status", {}).get("phase") == "Running",
-        host_network=pod["spec"].get("hostNetwork") is True,
-        scheduler=str(pod["spec"].get("schedulerName") or DEFAULT_NAME),
-        key=key_named_in(placement or ""),
-    )
 
 
 POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
