@@ -8,7 +8,7 @@ import pytest
 
 from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import asked, counted, create, nominate, place, preempt, uid
-from extender.world import cluster, extending, until, world
+from extender.world import DEADLINE_S, cluster, extending, until, world
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
@@ -95,6 +95,41 @@ async def test_nodes_that_cannot_be_read_or_are_not_known_are_dropped():
         await create(w, "high", 8_000, priority=9)
         asked = {"w1": ["low-w1"], "w2": ["low-w2"], "w3": ["low-w1"]}
         assert await preempt(w, "high", **asked) == {"w2": ["low-w2"]}
+
+
+async def two_urgent_pods(w) -> dict[str, list[str]]:
+    """Two pods on each node, one of each answered for the first urgent pod; the same is proposed for both."""
+    for node, name in itertools.product(("w1", "w2"), "ab"):
+        await place(w, f"{name}-{node}", node, 5_000)
+    for name in ("first", "second"):
+        await create(w, name, 5_000, priority=9)
+    proposed = {"w1": ["a-w1"], "w2": ["a-w2"]}
+    assert await preempt(w, "first", **proposed) == proposed
+    return proposed
+
+
+async def test_no_node_loses_pods_for_room_that_is_made_on_another():
+    """An API server that was killed has not been told which node the first pod's room is made on."""
+    async with world("w1", "w2") as w:
+        w.extender.preempting.choice_s = 0.0
+        proposed = await two_urgent_pods(w)
+        assert await preempt(w, "second", **proposed) == {}
+        await nominate(w, "first", "w1")
+        await until(lambda: w.extender.cache.nominations.nodes_of(uid(w, "first")) == {"w1"})
+        found = await preempt(w, "second", **proposed)
+        assert {node: sorted(names) for node, names in found.items()} == {
+            "w1": ["a-w1", "b-w1"],
+            "w2": ["a-w2"],
+        }
+
+
+async def test_preempt_waits_for_the_choice_that_another_pods_answer_left_open():
+    async with world("w1", "w2") as w:
+        w.extender.preempting.choice_s = DEADLINE_S
+        proposed = await two_urgent_pods(w)
+        asking = asyncio.create_task(preempt(w, "second", **proposed))
+        await nominate(w, "first", "w1")
+        assert (await asking)["w2"] == ["a-w2"]
 
 
 async def test_node_that_helps_is_found_behind_many_that_cannot_be_read():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -175,6 +176,7 @@ class NominatedPods(PodIndex):
         self._all_due_at = float("-inf")
         self._refused: dict[PodUid, frozenset[NodeName]] = {}
         self._work_added = asyncio.Event()
+        self._choice = asyncio.Event()
 
     def __len__(self) -> int:
         """The number of pods with a hold."""
@@ -219,6 +221,28 @@ class NominatedPods(PodIndex):
         """Readings for metrics."""
         help_text = "Pods that room is held for, since others were evicted."
         return {"pods_nominated": (help_text, "gauge", lambda: len(self))}
+
+    def undecided(self, pod: PendingPod) -> frozenset[NodeName]:
+        """The nodes with room for other pods that may come to be held on one of several nodes alone.
+
+        Room for a pod is held on all of them until the scheduler's choice is seen. More victims than
+        necessary would go from a node where it counts and is not needed.
+        """
+        now = self._clock()
+        return frozenset(
+            node
+            for uid, deadline in self._unnamed.items()
+            if uid != pod.uid and deadline > now and len(nodes := self._holds.nodes_of(uid)) > 1
+            for node in nodes
+            if (hold := self._holds.get(node, uid)) and hold.priority >= pod.priority
+        )
+
+    async def wait_for_choices(self, pod: PendingPod, nodes: Collection[NodeName], within_s: float) -> None:
+        """Return when none of the nodes is `undecided` for the pod, or after that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not self.undecided(pod).isdisjoint(nodes):
+                    await self._choice.wait()
 
     # what is heard
 
@@ -268,6 +292,7 @@ class NominatedPods(PodIndex):
             _log.info("nominated", pod=pod.pod, uid=pod.uid, node=node)
         else:
             return
+        self._tell_choice()
         released = self._holds.release(pod.uid)
         hold = released.pop(node, None)
         if hold is not None:
@@ -296,6 +321,7 @@ class NominatedPods(PodIndex):
         self._unnamed.pop(uid, None)
         self._unreserved.pop(uid, None)
         self._release(uid)
+        self._tell_choice()
 
     def uids(self) -> Iterable[PodUid]:
         """The pods of this index."""
@@ -325,6 +351,10 @@ class NominatedPods(PodIndex):
                     await self._work_added.wait()
             except TimeoutError:
                 self.expire()
+
+    def _tell_choice(self) -> None:
+        choice, self._choice = self._choice, asyncio.Event()
+        choice.set()
 
     def _release(self, uid: PodUid) -> None:
         self._refused.pop(uid, None)

@@ -133,7 +133,8 @@ BUDGETS_UNKNOWN = "budgets_unknown"
 """The reason for naming no node before disruption budgets have been read: they may forbid any eviction."""
 
 WAITING = "waiting"
-"""The reason for naming no node to a pod whose room is being made already."""
+"""The reason for naming no node to a pod whose room is being made already, or while it is not known where
+room is made for others."""
 
 _NOBODY: Collection[PodUid] = ()
 
@@ -149,7 +150,8 @@ class Preempting:
     """Answers preempt.
 
     clock, ready, max_age_s: as in `Scheduling`. queue: as in `FeasibilityChecker`. search_s: once one call
-    has taken so much processor time and found a node, the nodes that are left are not looked at.
+    has taken so much processor time and found a node, the nodes that are left are not looked at. choice_s:
+    how long a call waits for the scheduler's choice among nodes that were answered for other pods.
     """
 
     cache: SchedulerCache
@@ -161,6 +163,7 @@ class Preempting:
     queue: SearchQueue = field(default_factory=SearchQueue)
     max_age_s: float = 1.0
     search_s: float = 1.0
+    choice_s: float = 1.0
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
         """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
@@ -179,8 +182,13 @@ class Preempting:
         await self.states.refresh([*names, *nominated_nodes], newer_than=self.clock() - self.max_age_s)
         if any(self._comes_to_fit(pod, node) for node in nominated_nodes):
             return self._answer(args, began, {}, WAITING)
-        readable = filter(self.cache.state.snapshots.__contains__, names)
-        chosen = await self._search(pod, args, {node: victims_by_node[node] for node in readable})
+        readable = [*filter(self.cache.state.snapshots.__contains__, names)]
+        await self.cache.nominations.wait_for_choices(pod, readable, self.choice_s)
+        undecided = self.cache.nominations.undecided(pod)
+        candidates = {node: victims_by_node[node] for node in readable if node not in undecided}
+        if readable and not candidates:
+            return self._answer(args, began, {}, WAITING)
+        chosen = await self._search(pod, args, candidates)
         placed = self._places(pod, chosen)  # what was found first may be another's by now
         if placed:
             rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
