@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 
+import msgspec
 import pytest
 
 import bpf_programs
 import driver_settings
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.core.netdev_attributes import TCX_INGRESS, XDP, differences, programs
+from k8s_rdma.core.netdev_attributes import TCX_INGRESS, XDP, Attributes, differences, programs
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.netlink.rtnl import named, of_kind
+from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, of_kind
+from k8s_rdma.linux.netlink.socket import attribute
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
+from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
+
+_IFALIAS = 20
 
 
 @pytest.fixture
@@ -97,6 +102,40 @@ def test_tcx_program_is_read_and_stays(rtnl, netdev, read):
     with NetdevAttributes(rtnl) as attributes:
         attributes.restore(netdev, home, "restore")
     assert differences(home, read()) == ("its tcx ingress is 1, at home none",)
+
+
+@pytest.mark.parametrize(
+    "alias", [b"mine", b"100 %, a/b", "Büro".encode(), b"\xff\x1b[2J\nforged", b"\xfe" * 255]
+)
+def test_alias_of_any_bytes_is_recorded_restored_and_shown_in_one_line(rtnl, netdev, read, alias):
+    """The kernel stores what a process with CAP_NET_ADMIN sends: `dev_set_alias` looks at no bytes."""
+    before = read()
+    rtnl.change(netdev.index, "alias", attribute(_IFALIAS, alias))
+    home = read()
+    assert msgspec.json.decode(msgspec.json.encode(home), type=Attributes) == home
+    [difference] = differences(before, home)
+    assert difference.isprintable()
+    rtnl.change(netdev.index, "alias", attribute(_IFALIAS, b"another"))
+    with NetdevAttributes(rtnl) as attributes:
+        attributes.restore(netdev, home, "restore")
+    assert rtnl.details(netdev.index, 0, "alias")[_IFALIAS].rstrip(b"\0") == alias
+    assert read() == home
+
+
+def test_link_above_that_takes_all_frames_in_a_namespace_unknown_is_seen_and_stays(rtnl, netdev, read):
+    """A pod may move a macvlan on its VF to a third namespace, which outlives the pod's."""
+    home, third = read(), create_namespace()
+    try:
+        above = ["ip", "link", "add", "link", "vf4", "name", "thief", "type", "macvlan", "mode", "passthru"]
+        subprocess.run(above, check=True)
+        rtnl.change(rtnl.link("thief").index, "move", in_namespace(third), named("thief"))
+        with Rtnl(third) as elsewhere:
+            elsewhere.change(elsewhere.link("thief").index, "up", up=True)
+        with NetdevAttributes(rtnl) as attributes:
+            attributes.restore(netdev, home, "restore")
+        assert differences(home, read()) == ("its promiscuity is 1, at home 0",)
+    finally:
+        os.close(third)
 
 
 def test_attributes_in_sysfs_are_those_of_queues_and_polling(rtnl, tmp_path):

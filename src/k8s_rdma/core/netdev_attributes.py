@@ -6,6 +6,8 @@ or kernel does not have is missing. docs/inherited-state.md lists them, with the
 
 from __future__ import annotations
 
+from k8s_rdma.errors import visible
+
 Attributes = tuple[tuple[str, str], ...]
 """Values by name, ordered by name."""
 
@@ -48,4 +50,4 @@ def faults(now: Attributes, home: Attributes | None) -> tuple[str, ...]:
 def _shown(value: str | None) -> str:
     if value is None:
         return "unknown"
-    return value or "none"
+    return visible(value) or "none"

@@ -10,16 +10,16 @@ import struct
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING
+from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from k8s_rdma.core.netdev_attributes import XDP
-from k8s_rdma.linux.netlink.rtnl import with_alias, xdp_programs
+from k8s_rdma.linux.netlink.rtnl import xdp_programs
 from k8s_rdma.linux.netlink.socket import (
     NetlinkError,
     attribute,
     attributes,
     nested,
     number,
-    string,
     u32,
 )
 
@@ -32,6 +32,10 @@ _GETLINK, _SETLINK, _SKIP_STATS, _EXT_MASK = 18, 19, 8, 29
 _IFINFO = struct.Struct("=BxHiII")
 _BROADCAST, _LINKMODE, _LINKINFO, _IFALIAS, _PROTO_DOWN, _XDP = 2, 17, 18, 20, 39, 43
 _INFO_DATA = 2
+_COUNTS = {"promiscuity": 30, "allmulti": 61}
+"""Numbers of those who want all frames, or all multicast ones, beside the flags: a macvlan in mode passthru
+that was moved to another namespace is seen by nothing else."""
+
 _NUMBERS = {
     "txqueuelen": 13,
     "group": 27,
@@ -48,6 +52,9 @@ _FLAGS = 0x4 | 0x20 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 """Flags that may be set beside IFF_UP: DEBUG, NOTRAILERS, NOARP, PROMISC, ALLMULTI, MULTICAST, PORTSEL,
 AUTOMEDIA, DYNAMIC."""
 
+_ALIAS_AS_IT_IS = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
+"""Characters of an alias that are not encoded. It may be any bytes, while receipts hold text (RFC 3986)."""
+
 _XDP_FD, _XDP_FLAGS = 1, 3
 _XDP_MODES = (2, 4, 8)
 """Flags that select a mode of XDP: generic, driver, hardware."""
@@ -59,11 +66,12 @@ def read_link_attributes(rtnl: Rtnl, index: int, operation: str) -> dict[str, st
     answer = rtnl.socket.get(_GETLINK, body, operation)
     *_, flags, _ = _IFINFO.unpack_from(answer)
     found = attributes(answer, _IFINFO.size)
-    read = {name: str(number(found[kind])) for name, kind in _NUMBERS.items() if kind in found}
+    numbers = (_NUMBERS | _COUNTS).items()
+    read = {name: str(number(found[kind])) for name, kind in numbers if kind in found}
     return read | {
         "flags": f"{flags & _FLAGS:#x}",
         "broadcast address": found.get(_BROADCAST, b"").hex(":"),
-        "alias": string(found.get(_IFALIAS, b"")),
+        "alias": quote_from_bytes(found.get(_IFALIAS, b"").rstrip(b"\0"), _ALIAS_AS_IT_IS),
         "link mode": str(number(found.get(_LINKMODE, b""))),
         "protodown": str(number(found.get(_PROTO_DOWN, b""))),
         "settings of its kind": digest(attributes(found.get(_LINKINFO, b"")).get(_INFO_DATA, b"")),
@@ -77,7 +85,7 @@ def set_link_attributes(rtnl: Rtnl, index: int, home: Mapping[str, str], operati
     What the kernel refuses stays: the caller reads the attributes again.
     """
     settings = [u32(kind, int(home[name])) for name, kind in _NUMBERS.items() if name in home]
-    settings.append(with_alias(home.get("alias", "")))
+    settings.append(attribute(_IFALIAS, unquote_to_bytes(home.get("alias", ""))))
     if broadcast := bytes.fromhex(home.get("broadcast address", "").replace(":", "")):
         settings.append(attribute(_BROADCAST, broadcast))
     header = _IFINFO.pack(0, 0, index, int(home.get("flags", "0x1000"), 16), _FLAGS)

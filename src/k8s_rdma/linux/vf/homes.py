@@ -47,7 +47,7 @@ class VfHomes:
         KernelError when the netdev is not in this namespace.
         """
         found = self._attributes.read(self._link(vf))
-        names = " ".join(sorted(self._rdma.names(self._places.function(vf).pci)))
+        names = printable(" ".join(sorted(self._rdma.names(self._places.function(vf).pci))))
         return tuple(sorted((*found, (RDMA_DEVICE, names)))) if names else found
 
     def clean(self, step: CleanVf) -> None:
