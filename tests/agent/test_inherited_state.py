@@ -120,6 +120,31 @@ def test_vf_that_came_home_is_given_as_it_came_and_one_that_was_tuned_before_as_
     asyncio.run(scenario())
 
 
+def test_vf_that_the_host_tunes_whenever_it_is_bound_anew_is_bound_anew_once(machine: Machine) -> None:
+    """As udev does, whose rules apply some time after a netdev is there."""
+
+    async def scenario() -> None:
+        tuned = {"ring sizes": "4096"}
+        machine.hardware.tune_interface("f0v0", None, **tuned)
+        with machine.running() as (node, verbs):
+            devices = []
+            for number in range(4):
+                netns = machine.hardware.create_namespace()
+                await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+                devices.append(machine.hardware.device(netns, "eth0"))
+                assert devices[-1].attributes == ATTRIBUTES | tuned
+                if number == 0:
+                    machine.hardware.tune_interface("eth0", netns, held_program=True, **PROGRAM)
+                await verbs.delete(call("DEL"), "net")
+                if number == 0:
+                    machine.hardware.tune_interface("f0v0", None, **tuned)
+            assert devices[0] is not devices[1]
+            assert devices[1] is devices[2] is devices[3]
+            assert not node.homes.failures
+
+    asyncio.run(scenario())
+
+
 def test_vf_of_a_receipt_without_attributes_comes_home_by_a_new_netdev(machine: Machine) -> None:
     """As after an update of the agent, and of a ledger that was rebuilt."""
 

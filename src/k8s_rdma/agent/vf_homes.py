@@ -43,12 +43,16 @@ class KnownHomes:
         return tuple(found)
 
     def returned(self, attachment: Attachment, interfaces: Iterable[AllocatedInterface]) -> None:
-        """Record the attributes of VFs that have returned."""
+        """Record the attributes of VFs that have returned as they were.
+
+        A VF that is not as it was has a new netdev, which the host may still tune, for example by udev: its
+        attributes are those that it has when it is given.
+        """
         self.forget_failure(attachment)
         for interface in interfaces:
             self._attributes.pop(interface.vf, None)
-            if interface.is_netdev:
-                self._attributes_of(interface.vf)
+            if interface.is_netdev and self._attributes_of(interface.vf) != interface.home.attributes:
+                self._attributes.pop(interface.vf, None)
 
     def failed(self, attachment: Attachment, error: KernelError) -> None:
         """Record that VFs of an attachment did not return as they were."""
