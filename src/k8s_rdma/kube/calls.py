@@ -286,7 +286,7 @@ class Documents:
     def _answer(
         self, path: str, query: Mapping[str, str], max_bytes: int, limit: int = PAGE
     ) -> _DocumentPage:
-        with named_errors(f"list {path}"):
+        with named_errors(f"get {path}"):
             request = self._http.build_request("GET", path, params=dict(query))
             response = bounded_response(self._http, request, max_bytes)
             return _DocumentPage(self._document(response), len(response.content), limit)
