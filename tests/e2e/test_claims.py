@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,9 @@ def test_promises_are_rebuilt_with_the_ledger_and_a_pod_whose_are_unknown_is_ref
         assert "its promises are lost, so it starts no more; delete it" in done.stdout
         rebuilt = recorded(node)
         [former], [receipt] = ledger.receipts.values(), rebuilt.receipts.values()
-        assert receipt.interfaces == former.interfaces
+        # The pod may have changed its VFs' attributes by now, so that those at home are unknown.
+        unknown = [replace(each, home=replace(each.home, attributes=None)) for each in former.interfaces]
+        assert list(receipt.interfaces) == unknown
         assert rebuilt.promises == ledger.without_promise(ClaimUid("claim-r")).promises
         (node.directory / "agent.log").unlink()
         node.start_agent()

@@ -18,7 +18,7 @@ from k8s_rdma.wire.rdma_node import encode_status, status_of
 
 OURS = f'device.driver == "{DRIVER}"'
 DRANET = ['device.driver == "dra.net"', 'device.attributes["dra.net"].rdma']
-"""github.com/google/dranet, examples: a class `rdma` for its RDMA devices."""
+"""Selectors as DRANET's users write them for RDMA devices, under whatever name they like."""
 STATUS = json.loads(encode_status(status_of(report("w1", pf(PF0, vfs=0, pools={CLAIMS_POOL: 4})))))
 NODE = {"metadata": {"name": "w1"}, "status": STATUS}
 

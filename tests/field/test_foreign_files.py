@@ -94,7 +94,7 @@ def init(path: str) -> object:
         (device_plugin, CONFIG_MAP, "is a ConfigMap; give the text of its key (config.json)", ""),
         (init, {**CONFIG_MAP, "kind": "Secret"}, "is a Kubernetes object of kind Secret", ""),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_file_of_another_program_is_named_with_the_page(
     load: Any, document: object, says: str, page: str, tmp_path: Path

@@ -17,11 +17,11 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"name": "mynet", "type": "sriov", "master": "eth1", "ipam": IPAM},
         ("master",),
     ),
-    "https://github.com/containernetworking/cni/pull/259": (
+    "https://github.com/containernetworking/cni/blob/6f4f95b65b6a/plugins/main/sriov/README.md": (
         {"name": "mynet", "type": "sriov", "master": "eth1", "vf": 1, "ipam": IPAM},
         ("master", "vf"),
     ),
-    "https://github.com/TencentSA/sriov-cni": (
+    "https://github.com/rit-k8s-rdma/rit-k8s-rdma-sriov-cni/blob/06a88a8efe85/sriov/sriov.go": (
         {"name": "mynet", "type": "sriov", "if0": "eth1", "if0name": "net0", "vlan": 5, "ipam": IPAM},
         ("if0",),
     ),
