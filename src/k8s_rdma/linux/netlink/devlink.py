@@ -12,6 +12,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.linux.netlink.generic import find_family
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.socket import (
     GENERIC,
@@ -29,7 +30,6 @@ from k8s_rdma.linux.netlink.socket import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_CONTROLLER, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 _HEADER = struct.Struct("=BBxx")
 _DEV_GET, _ESWITCH_GET = 1, 29
 _BUS_NAME, _DEV_NAME, _ESWITCH_MODE = 1, 2, 25
@@ -97,14 +97,7 @@ class Devlink(SocketClient[NetlinkSocket]):
 
     def _find_family(self) -> int | None:
         if self._family is None:
-            body = _HEADER.pack(_GETFAMILY, 1) + text(_FAMILY_NAME, "devlink")
-            try:
-                found = _attributes(self.socket.get(_CONTROLLER, body, "devlink family"))
-            except NetlinkError as error:
-                if error.errno == errno.ENOENT:
-                    return None
-                raise
-            self._family = number(found[_FAMILY_ID])
+            self._family = find_family(self.socket, "devlink")
         return self._family
 
 

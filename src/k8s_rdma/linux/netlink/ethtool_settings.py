@@ -14,6 +14,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
+from k8s_rdma.linux.netlink.generic import find_family
 from k8s_rdma.linux.netlink.link_attributes import digest
 from k8s_rdma.linux.netlink.socket import (
     GENERIC,
@@ -25,8 +26,6 @@ from k8s_rdma.linux.netlink.socket import (
     connect,
     each_attribute,
     nested,
-    number,
-    text,
     u32,
 )
 from k8s_rdma.linux.sysfs import error_name
@@ -34,7 +33,6 @@ from k8s_rdma.linux.sysfs import error_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_CONTROLLER, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 _HEADER = struct.Struct("=BBxx")
 _REQUEST_HEADER, _DEV_INDEX, _HEADER_FLAGS, _COMPACT_BITSETS = 1, 1, 3, 1
 _FEATURES_GET, _FEATURES_SET = 11, 12
@@ -114,14 +112,7 @@ class EthtoolSettings(SocketClient[NetlinkSocket]):
     def _find_family(self) -> int | None:
         """Return the family's number; None before Linux 5.6, which has none."""
         if self._family is None:
-            body = _HEADER.pack(_GETFAMILY, 1) + text(_FAMILY_NAME, "ethtool")
-            try:
-                answer = self.socket.get(_CONTROLLER, body, "ethtool family")
-            except NetlinkError as error:
-                if error.errno == errno.ENOENT:
-                    return None
-                raise
-            self._family = number(attributes(answer, _HEADER.size)[_FAMILY_ID])
+            self._family = find_family(self.socket, "ethtool")
         return self._family
 
 

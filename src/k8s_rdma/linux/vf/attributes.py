@@ -15,6 +15,7 @@ from k8s_rdma.linux.netlink.link_attributes import (
 )
 from k8s_rdma.linux.netlink.programs import tcx_programs
 from k8s_rdma.linux.netlink.rtnl import Dcb
+from k8s_rdma.linux.netlink.shapers import queue_shapers
 from k8s_rdma.linux.netlink.socket import NetlinkError, SocketClient
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         dcb = Dcb(self._rtnl.socket).answer(link.name)
         if dcb is not None:
             found["DCB"] = digest(dcb)
+        shapers = queue_shapers(self.socket.socket, link.index)
+        if shapers is not None:
+            found["shapers of queues"] = shapers
         if self._sysfs is not None:
             found |= _in_files(self._sysfs, f"class/net/{link.name}")
         return tuple(sorted(found.items()))
