@@ -145,6 +145,31 @@ def test_vf_that_the_host_tunes_whenever_it_is_bound_anew_is_bound_anew_once(mac
     asyncio.run(scenario())
 
 
+def test_vf_that_its_pod_hid_in_another_namespace_is_given_with_a_new_netdev(machine: Machine) -> None:
+    """An agent that did not move the VF there itself takes it for another sandbox's."""
+
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            netns, hidden = machine.hardware.create_namespace(), machine.hardware.create_namespace()
+            receipt = (await verbs.add(call("ADD"), netns, machine.stdin(asks({})))).receipt
+            device = machine.hardware.device(netns, "eth0")
+            machine.hardware.tune_interface("eth0", netns, **{"ring sizes": "64"})
+            machine.hardware.move(device, hidden.inode, "f0v0")
+            await verbs.delete(call("DEL"), "net")
+            machine.hardware.destroy_namespace(hidden)
+            node.refresh()
+            for _ in range(2):
+                again = machine.hardware.create_namespace()
+                found = (await verbs.add(call("ADD"), again, machine.stdin(asks({})))).receipt
+                assert found.interfaces[0].vf == receipt.interfaces[0].vf
+                assert attributes_in(machine, again) == ATTRIBUTES
+                now = machine.hardware.device(again, "eth0")
+                await verbs.delete(call("DEL"), "net")
+            assert now is not device
+
+    asyncio.run(scenario())
+
+
 def test_vf_of_a_receipt_without_attributes_comes_home_by_a_new_netdev(machine: Machine) -> None:
     """As after an update of the agent, and of a ledger that was rebuilt."""
 

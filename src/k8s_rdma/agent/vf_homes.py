@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.netdev_attributes import Attributes, without_programs
+from k8s_rdma.core.netdev_attributes import NONE_TRUSTED, Attributes, without_programs
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
@@ -46,13 +46,19 @@ class KnownHomes:
         """Record the attributes of VFs that have returned as they were.
 
         A VF that is not as it was has a new netdev, which the host may still tune, for example by udev: its
-        attributes are those that it has when it is given.
+        attributes are those that it has when it is given. One that cannot be read is perhaps not home: if its
+        pod moved it on, it will return with all that the pod set. So it gets a new netdev before it is given.
         """
         self.forget_failure(attachment)
         for interface in interfaces:
             self._attributes.pop(interface.vf, None)
-            if interface.is_netdev and self._attributes_of(interface.vf) != interface.home.attributes:
-                self._attributes.pop(interface.vf, None)
+            if not interface.is_netdev:
+                continue
+            found = self._attributes_of(interface.vf)
+            if found is None:
+                self._attributes[interface.vf] = NONE_TRUSTED
+            elif found != interface.home.attributes:
+                del self._attributes[interface.vf]
 
     def failed(self, attachment: Attachment, error: KernelError) -> None:
         """Record that VFs of an attachment did not return as they were."""

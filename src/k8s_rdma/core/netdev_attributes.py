@@ -11,6 +11,9 @@ from k8s_rdma.errors import visible
 Attributes = tuple[tuple[str, str], ...]
 """Values by name, ordered by name."""
 
+NONE_TRUSTED: Attributes = ()
+"""The home of a VF whose netdev is to be replaced: no netdev is without attributes."""
+
 XDP, TCX_INGRESS, TCX_EGRESS = "XDP", "tcx ingress", "tcx egress"
 
 _PROGRAMS = {XDP: "XDP program", TCX_INGRESS: "tcx programs at ingress:", TCX_EGRESS: "tcx at egress:"}
