@@ -164,6 +164,16 @@ def test_attributes_in_sysfs_are_those_of_queues_and_polling(rtnl, tmp_path):
         assert dict(attributes.read(link)) == home
 
 
+def test_features_that_the_driver_refused_to_tell_at_home_stay_and_the_rest_is_restored(rtnl, netdev, read):
+    """A driver that resets answers EBUSY, which is then recorded."""
+    home = tuple(sorted((dict(read()) | {"features": "EBUSY"}).items()))
+    subprocess.run(["ip", "link", "set", "vf4", "txqueuelen", "77"], check=True)
+    with NetdevAttributes(rtnl) as attributes:
+        attributes.restore(netdev, home, "restore")
+    [difference] = differences(home, read())
+    assert difference.endswith("at home EBUSY")
+
+
 def test_attributes_of_a_netdev_that_is_gone_are_an_error(rtnl, netdev, read):
     rtnl.delete(netdev.index, "delete")
     with pytest.raises(KernelError, match="vf4"):

@@ -79,9 +79,9 @@ class EthtoolSettings(SocketClient[NetlinkSocket]):
         return {name: value for name, value in found.items() if value is not None}
 
     def want_features(self, index: int, features: str, operation: str) -> None:
-        """Have the driver use the features that `read` returned."""
-        family, value = self._find_family(), bytes.fromhex(features)
-        if family is None:
+        """Have the driver use the features that `read` returned, unless those are an error's name."""
+        family, value = self._find_family(), _bits(features)
+        if family is None or value is None:
             return
         now = _wanted_features(self._get(family, _FEATURES_GET, index))
         changed = bytes(byte ^ expected for byte, expected in zip(now, value, strict=False))
@@ -130,6 +130,13 @@ def _digest(counted: frozenset[int], body: bytes) -> str:
             if kind != _REQUEST_HEADER and (not counted or kind in counted)
         )
     )
+
+
+def _bits(features: str) -> bytes | None:
+    try:
+        return bytes.fromhex(features)
+    except ValueError:
+        return None
 
 
 def _wanted_features(body: bytes) -> bytes:
