@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 import subprocess
 
 import msgspec
@@ -14,14 +16,14 @@ from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.netdev_attributes import TCX_INGRESS, XDP, Attributes, differences, programs
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, of_kind
-from k8s_rdma.linux.netlink.socket import attribute
+from k8s_rdma.linux.netlink.socket import NetlinkSocket, attribute, connect
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 
-_IFALIAS = 20
+_IFALIAS, _RTM_GETDCB = 20, 78
 
 
 @pytest.fixture
@@ -172,6 +174,33 @@ def test_features_that_the_driver_refused_to_tell_at_home_stay_and_the_rest_is_r
         attributes.restore(netdev, home, "restore")
     [difference] = differences(home, read())
     assert difference.endswith("at home EBUSY")
+
+
+class WithoutDcb:
+    """A connection to the kernel on which questions for DCB fail, as with a driver whose firmware is busy."""
+
+    def __init__(self, number):
+        self._kernel, self._number, self._refused = connect(), number, None
+
+    def send(self, request):
+        _, kind, _, sequence, _ = struct.unpack_from("=IHHII", request)
+        self._refused = sequence if kind == _RTM_GETDCB else None
+        return len(request) if self._refused else self._kernel.send(request)
+
+    def recvmsg(self, size):
+        if self._refused is None:
+            return self._kernel.recvmsg(size)
+        return struct.pack("=IHHIIi16x", 36, 2, 0, self._refused, 0, -self._number), [], 0, None
+
+    def close(self):
+        self._kernel.close()
+
+
+@pytest.mark.parametrize(("number", "value"), [(errno.EIO, "EIO"), (errno.EOPNOTSUPP, None)])
+def test_driver_that_fails_to_tell_one_of_its_settings_is_read_all_the_same(netdev, number, value):
+    """Otherwise no VF of such a driver could be given."""
+    with Rtnl(socket=NetlinkSocket(WithoutDcb(number))) as failing, NetdevAttributes(failing) as attributes:
+        assert dict(attributes.read(netdev)).get("DCB") == value
 
 
 def test_attributes_of_a_netdev_that_is_gone_are_an_error(rtnl, netdev, read):

@@ -17,6 +17,7 @@ from k8s_rdma.linux.netlink.programs import tcx_programs
 from k8s_rdma.linux.netlink.rtnl import Dcb
 from k8s_rdma.linux.netlink.shapers import queue_shapers
 from k8s_rdma.linux.netlink.socket import NetlinkError, SocketClient
+from k8s_rdma.linux.sysfs import error_name
 
 if TYPE_CHECKING:
     from k8s_rdma.core.netdev_attributes import Attributes
@@ -42,9 +43,9 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         operation = f"attributes of {link.name}"
         found = read_link_attributes(self._rtnl, link.index, operation)
         found |= self.socket.read(link.index) | self._ioctls.settings(link.name) | tcx_programs(link.index)
-        dcb = Dcb(self._rtnl.socket).answer(link.name)
+        dcb = _dcb(self._rtnl, link.name)
         if dcb is not None:
-            found["DCB"] = digest(dcb)
+            found["DCB"] = dcb
         shapers = queue_shapers(self.socket.socket, link.index)
         if shapers is not None:
             found["shapers of queues"] = shapers
@@ -65,6 +66,15 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         """Close the sockets."""
         self.socket.close()
         self._ioctls.close()
+
+
+def _dcb(rtnl: Rtnl, name: str) -> str | None:
+    """Return a digest of the DCB settings, or the error's name; None if the driver has none."""
+    try:
+        answer = Dcb(rtnl.socket).answer(name)
+    except NetlinkError as error:
+        return error_name(error.errno)
+    return None if answer is None else digest(answer)
 
 
 def _in_files(sysfs: Sysfs, directory: str) -> dict[str, str]:
