@@ -35,6 +35,7 @@ from k8s_rdma.doctor.cluster.versions import (
     no_node,
     not_compared,
 )
+from k8s_rdma.doctor.cluster.workloads import AnnotatedWorkload, check_workloads
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.rdma_node import silence
 
@@ -217,6 +218,7 @@ GOOD: dict[str, list[Finding]] = {
     "claims": claims_with(PACKING),
     "keys": run(check_keys, KeyFacts(named=("0123456789abcdef", "hmac", "hmac", ""))),
     "pods": pod(),
+    "workloads": run(check_workloads, ()),
     "rates": rates(),
 }
 """By subject: nothing above a note."""
@@ -327,6 +329,17 @@ CASES: dict[str, list[Finding]] = {
         )
     ),
     "pods-host-network": pod(host_network=True),
+    "workloads-annotated": run(
+        check_workloads,
+        (
+            AnnotatedWorkload(
+                kind="Deployment",
+                name="default/trainer",
+                annotation="rdma_interfaces_required",
+                template="spec.template",
+            ),
+        ),
+    ),
     "pods-policies-unusable": run(
         check_pods, PodFacts(pods=(POD,), policies_failure="policies[0].namespaces: is empty")
     ),

@@ -48,6 +48,8 @@ from k8s_rdma.doctor.cluster.scheduler import (
     profiles,
 )
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_requeue_by, check_versions
+from k8s_rdma.doctor.cluster.workloads import check_workloads
+from k8s_rdma.doctor.collectors.annotated_workloads import annotated_workloads
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import run_check
@@ -249,6 +251,7 @@ class ClusterCollector:
             ("claims", lambda: check_claims(self._claims)),
             ("keys", lambda: check_keys(self._keys())),
             ("pods", lambda: check_pods(self._pods)),
+            ("workloads", lambda: check_workloads(tuple(annotated_workloads(self.api)))),
             ("rates", lambda: check_rates(pod.rates for pod in self._pods.pods if pod.rates)),
         )
         for name, collect in subjects:

@@ -1,0 +1,45 @@
+"""Collects workloads that request interfaces by an annotation of their own instead of their pods'."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from k8s_rdma.doctor.cluster.workloads import AnnotatedWorkload
+from k8s_rdma.doctor.collectors.processes import full_name
+from k8s_rdma.wire.annotation_values import ANNOTATION, ANNOTATION_ALIAS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8s_rdma.kube.calls import Documents
+
+_KINDS = (
+    ("/apis/apps/v1/deployments", "Deployment", "spec.template"),
+    ("/apis/apps/v1/statefulsets", "StatefulSet", "spec.template"),
+    ("/apis/apps/v1/daemonsets", "DaemonSet", "spec.template"),
+    ("/apis/batch/v1/jobs", "Job", "spec.template"),
+    ("/apis/batch/v1/cronjobs", "CronJob", "spec.jobTemplate.spec.template"),
+)
+"""Path, kind and place of the pod template; a ReplicaSet only has what its Deployment has."""
+
+
+def annotated_workloads(api: Documents) -> Iterator[AnnotatedWorkload]:
+    """Yield the workloads of Kubernetes' own kinds."""
+    for path, kind, template in _KINDS:
+        for workload in api.items(path):
+            of_pods = _annotations(_at(workload, template))
+            for annotation in (ANNOTATION, ANNOTATION_ALIAS):
+                if annotation in _annotations(workload) and annotation not in of_pods:
+                    yield AnnotatedWorkload(
+                        kind=kind, name=full_name(workload), annotation=annotation, template=template
+                    )
+
+
+def _at(document: dict[str, Any], path: str) -> dict[str, Any]:
+    for key in path.split("."):
+        document = document.get(key) or {}
+    return document
+
+
+def _annotations(document: dict[str, Any]) -> dict[str, str]:
+    return (document.get("metadata") or {}).get("annotations") or {}
