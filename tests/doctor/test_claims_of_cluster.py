@@ -84,7 +84,9 @@ def found_by_doctor(
         f"{API}/deviceclasses": {
             "items": [{"metadata": {"name": "rdma"}, "spec": {"selectors": [OUR_DRIVER]}}]
         },
-        f"{API}/resourceslices": {"items": [{"spec": spec | {"pool": spec["pool"] | {"generation": 1}}}]},
+        f"{API}/resourceslices": {
+            "items": [{"metadata": meta, "spec": spec | {"pool": spec["pool"] | {"generation": 1}}}]
+        },
         f"{API}/resourceclaims": {"items": list(claims)},
     }
     documents: dict[str, bytes | int] = {path: json.dumps(each).encode() for path, each in objects.items()}
