@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from k8s_rdma.config.workload_kinds import value_at
 from k8s_rdma.doctor.cluster.workloads import AnnotatedWorkload
 from k8s_rdma.doctor.collectors.processes import full_name
 from k8s_rdma.wire.annotation_values import ANNOTATION, ANNOTATION_ALIAS
@@ -27,18 +28,12 @@ def annotated_workloads(api: Documents) -> Iterator[AnnotatedWorkload]:
     """Yield the workloads of Kubernetes' own kinds."""
     for path, kind, template in _KINDS:
         for workload in api.items(path):
-            of_pods = _annotations(_at(workload, template))
+            of_pods = _annotations(value_at(workload, tuple(template.split("."))) or {})
             for annotation in (ANNOTATION, ANNOTATION_ALIAS):
                 if annotation in _annotations(workload) and annotation not in of_pods:
                     yield AnnotatedWorkload(
                         kind=kind, name=full_name(workload), annotation=annotation, template=template
                     )
-
-
-def _at(document: dict[str, Any], path: str) -> dict[str, Any]:
-    for key in path.split("."):
-        document = document.get(key) or {}
-    return document
 
 
 def _annotations(document: dict[str, Any]) -> dict[str, str]:
