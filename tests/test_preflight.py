@@ -6,8 +6,13 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 USER = 65534
@@ -16,14 +21,19 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become 
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def open_path() -> Iterator[Path]:
+    """A directory that every user may look into; pytest's are root's alone."""
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def checkout(open_path: Path) -> Path:
     """A checkout of an ordinary user's, with the scripts alone."""
-    tmp_path.chmod(0o755)
-    folder = Path(shutil.copytree(ROOT / "scripts", tmp_path / "k8s-rdma" / "scripts")).parent
+    folder = Path(shutil.copytree(ROOT / "scripts", open_path / "k8s-rdma" / "scripts")).parent
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
-    for parent in tmp_path.parents[:2]:  # made by pytest for root alone
-        parent.chmod(0o755)
     return folder
 
 
@@ -81,13 +91,13 @@ def test_preflight_names_the_chown_line_after_a_run_by_root(checkout: Path, insi
     ],
 )
 def test_preflight_names_the_packages_of_the_distribution_if_the_compiler_cannot_link(
-    checkout: Path, tmp_path: Path, release: str, command: str
+    checkout: Path, open_path: Path, release: str, command: str
 ):
     """Fedora and others keep the static part of libc in a package of its own."""
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/os-release").write_text(release)
-    path = programs(tmp_path / "bin", cc="echo 'ld: cannot find -lc' >&2; exit 1")
-    status, said = preflight(checkout, "--root", str(tmp_path), "compiler", path=path)
+    (open_path / "etc").mkdir()
+    (open_path / "etc/os-release").write_text(release)
+    path = programs(open_path / "bin", cc="echo 'ld: cannot find -lc' >&2; exit 1")
+    status, said = preflight(checkout, "--root", str(open_path), "compiler", path=path)
     assert status == 1
     assert said.startswith(f"there is no C compiler that links static programs: {command}")
     assert said.count("\n") == 1
@@ -107,24 +117,24 @@ def test_preflight_names_the_packages_of_the_distribution_if_the_compiler_cannot
     ],
 )
 def test_preflight_names_the_line_that_lets_users_make_namespaces(
-    checkout: Path, tmp_path: Path, sysctl: str, value: str, remedy: str
+    checkout: Path, open_path: Path, sysctl: str, value: str, remedy: str
 ):
     """AppArmor's is Ubuntu's since 23.10: https://ubuntu.com/blog/ubuntu-23-10-restricted-unprivileged-user-namespaces."""
-    (tmp_path / "proc/sys" / sysctl).parent.mkdir(parents=True)
-    (tmp_path / "proc/sys" / sysctl).write_text(f"{value}\n")
-    path = programs(tmp_path / "bin", unshare="echo 'unshare: no' >&2; exit 1")
-    status, said = preflight(checkout, "--root", str(tmp_path), "namespaces", path=path)
+    (open_path / "proc/sys" / sysctl).parent.mkdir(parents=True)
+    (open_path / "proc/sys" / sysctl).write_text(f"{value}\n")
+    path = programs(open_path / "bin", unshare="echo 'unshare: no' >&2; exit 1")
+    status, said = preflight(checkout, "--root", str(open_path), "namespaces", path=path)
     assert status == 1
     assert remedy in said
     assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("marker", [".dockerenv", "run/.containerenv"])
-def test_preflight_names_the_option_of_containers(checkout: Path, tmp_path: Path, marker: str):
-    (tmp_path / "run").mkdir()
-    (tmp_path / marker).touch()
-    path = programs(tmp_path / "bin", unshare="echo 'unshare: no' >&2; exit 1")
-    status, said = preflight(checkout, "--root", str(tmp_path), "namespaces", path=path)
+def test_preflight_names_the_option_of_containers(checkout: Path, open_path: Path, marker: str):
+    (open_path / "run").mkdir()
+    (open_path / marker).touch()
+    path = programs(open_path / "bin", unshare="echo 'unshare: no' >&2; exit 1")
+    status, said = preflight(checkout, "--root", str(open_path), "namespaces", path=path)
     assert status == 1
     assert "start it with --privileged" in said
 

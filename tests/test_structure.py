@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import grimp
 import pytest
 
-PACKAGES = ("k8s_rdma", "k8s_rdma_demo")
+SOURCES = Path(__file__).resolve().parent.parent / "src"
+PACKAGES = sorted(module.parent.name for module in SOURCES.glob("*/__init__.py"))
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_annotation_that_there_is_not_is_reported_with_the_nearest_one(
     machine.cluster = cluster
 
     async def scenario(runtime: Runtime) -> None:
-        assert (await runtime.ask("ADD", conf("1.0.0"))).exit_status == 0
+        assert (await runtime.ask("ADD", conf("1.0.0", emptyResult=True))).exit_status == 0
 
     in_turn(machine, scenario)
     [why] = cluster.ignored

@@ -34,7 +34,10 @@ pytestmark = pytest.mark.anyio
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
-RDMA = {"spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}
+RDMA = {
+    "metadata": {"name": "rdma"},
+    "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+}
 NO_EXTENDER = ("--extender", "http://127.0.0.1:1")
 
 
@@ -72,7 +75,7 @@ def allocated(*results: tuple[str, int], node: str = "w1", of: str = "p", name: 
 
 def node_slice(name: str, *pfs: str) -> Json:
     [spec] = slice_specs(Offers(node=name, pfs=tuple(offer(pf, bandwidth_mbps=100_000) for pf in pfs)))
-    return {"spec": spec | {"pool": spec["pool"] | {"generation": 1}}}
+    return {"metadata": {"name": name}, "spec": spec | {"pool": spec["pool"] | {"generation": 1}}}
 
 
 @contextmanager

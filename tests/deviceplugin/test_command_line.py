@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -66,12 +67,13 @@ def test_mount_is_offered_without_a_file_as_rits_program_did_and_by_no_file_that
 
 def test_mellanox_file_is_read_where_its_program_reads_it(tmp_path: Path) -> None:
     default, other = tmp_path / "config.json", tmp_path / "other.json"
-    shared = SharedResource(name="rdma/hca", count=7, select=SharedSelector(if_names=("ib0",)))
+    select = SharedSelector(if_names=("ib0",))
+    shared = SharedResource(name="rdma/hca", count=7, max_per_container=7, select=select)
     default.write_text(json.dumps(MELLANOX))
     other.write_text(json.dumps({"configList": [MELLANOX["configList"][0] | {"resourcePrefix": "x.y"}]}))
     assert resources(default) == (shared,)
     [by_cdi] = resources(default, mellanox={"--use-cdi": ""})
-    assert by_cdi == SharedResource(name="rdma/hca", count=7, select=shared.select, cdi=True)
+    assert by_cdi == msgspec.structs.replace(shared, cdi=True)
     for named in ({"mellanox": {"--config-file": str(other)}}, {"config": str(other)}):
         assert [each.name for each in resources(default, **named)] == ["x.y/hca"]
     default.unlink()

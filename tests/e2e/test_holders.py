@@ -55,7 +55,7 @@ def stored(report: bytes, token: str, uid: str) -> dict[str, bytes | int]:
     """What the API server has of the node: its object, its pods, the Secret."""
     status = json.loads(encode_status(status_of(decode_report(report))))
     placement = f'{{"version":1,"node":"w1","uid":"{uid}","generation":2,'
-    holder = {"metadata": {"uid": uid, "annotations": {"k8s-rdma.io/placement": placement}}}
+    holder = {"metadata": {"name": "a", "uid": uid, "annotations": {"k8s-rdma.io/placement": placement}}}
     secret = {"data": {"tokens": base64.b64encode(f"# of viewers\n{token}\n".encode()).decode()}}
     return {
         "/apis/k8s-rdma.io/v1alpha1/rdmanodes": items({"metadata": {"name": "w1"}, "status": status}),
