@@ -9,7 +9,7 @@ from factories import PF0, PF1, hardware, interface
 from k8s_rdma.core.allocation import foreign_reason, foreign_vfs
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import PodUid
+from k8s_rdma.core.types import InterfaceOptions, PodUid
 from k8s_rdma.core.vf_failures import (
     FIRST_RETRY_S,
     LAST_RETRY_S,
@@ -52,6 +52,19 @@ def test_vf_is_set_aside_when_the_same_interface_is_given_on_another_of_its_pf()
     [problem] = problems(failures, 0)
     assert problem.startswith("VF 0 of PF enp3s0f0 is set aside")
     assert "EIO" in problem
+
+
+def test_pod_whose_request_was_changed_after_it_failed_sets_no_vf_aside() -> None:
+    """Its owner may change it as often as wanted, and would set a VF aside each time."""
+    for changed in (
+        replace(interface(PF0, 1), options=InterfaceOptions(mtu=9000)),
+        replace(interface(PF0, 1), max_tx_rate_mbps=77),
+    ):
+        failures = VfFailures()
+        assert failures.note([tried(interface(PF0, 0))], (), P, 0) == ()
+        assert failures.note((), [changed], P, 1) == ()
+        assert not aside(failures, 1)
+        assert failures.note((), [interface(PF0, 1)], P, 2) == (VfRef(PF0, 0),)
 
 
 def test_request_that_fails_everywhere_sets_no_vf_aside_and_reports_none() -> None:

@@ -60,14 +60,15 @@ class _Failure:
     """A VF's failures since it last could be given.
 
     why: the kernel's last error. times: their number. pods: some of those concerned, `_SUSPECT_PODS` at most.
-    alone: whether no other VF failed in the last ADD that tried it. elsewhere: whether that ADD found room on
-    another PF. aside_s: for how long the VF is set aside; 0 for one that never was. until_s: when that ends.
+    alone: the interface of the last ADD that tried it, if no other VF failed there.
+    elsewhere: whether that ADD found room on another PF.
+    aside_s: for how long the VF is set aside; 0 for one that never was. until_s: when that ends.
     """
 
     why: str
     times: int = 0
     pods: frozenset[PodUid] = frozenset()
-    alone: bool = False
+    alone: AllocatedInterface | None = None
     elsewhere: bool = False
     aside_s: float = 0.0
     until_s: float = 0.0
@@ -106,7 +107,7 @@ class VfFailures:
                 is_beside = _is_beside(interface, interfaces)
                 failure = replace(
                     self._counted(interface.vf, attempt.why, pod),
-                    alone=len(tries) == 1,
+                    alone=interface if len(tries) == 1 else None,
                     elsewhere=bool(interfaces) and not is_beside,
                 )
                 if len(attempt.interfaces) == 1 and (is_beside or (failure.alone and failure.aside_s)):
@@ -122,11 +123,13 @@ class VfFailures:
     def _compared(
         self, interfaces: Collection[AllocatedInterface], pod: PodUid, now_s: float
     ) -> Iterator[VfRef]:
-        """Yield VFs on which alone an earlier ADD of this pod failed, of PFs that give it VFs now."""
-        pfs = {interface.vf.pf for interface in interfaces}
+        """Yield VFs on which alone an earlier ADD of this pod failed, and beside which it succeeds now.
+
+        The request must be the same, because its owner may change it between two ADDs.
+        """
         for vf, failure in self._failures.items():
-            alone = failure.alone and failure.pods == {pod}
-            if vf.pf in pfs and alone and not failure.elsewhere and now_s >= failure.until_s:
+            beside = failure.alone and _is_beside(failure.alone, interfaces)
+            if beside and failure.pods == {pod} and not failure.elsewhere and now_s >= failure.until_s:
                 yield vf
 
     def _clear(self, pfs: Collection[PciAddress], now_s: float) -> None:
@@ -178,11 +181,18 @@ def to_avoid(tries: Sequence[FailedTry], hardware: Hardware) -> Iterator[frozens
 
 
 def _is_beside(failed: AllocatedInterface, interfaces: Collection[AllocatedInterface]) -> bool:
-    """Report whether the same interface of the pod was given on another VF of the PF."""
+    """Report whether the same interface, by the same request, was given on another VF of the PF."""
     return any(
-        interface.entry == failed.entry and interface.vf.pf == failed.vf.pf and interface.vf != failed.vf
+        _request(interface) == _request(failed)
+        and interface.vf.pf == failed.vf.pf
+        and interface.vf != failed.vf
         for interface in interfaces
     )
+
+
+def _request(interface: AllocatedInterface) -> tuple[object, ...]:
+    rates = interface.min_tx_rate_mbps, interface.max_tx_rate_mbps
+    return interface.entry, *rates, interface.options, interface.enforce
 
 
 def _set_aside(failure: _Failure, now_s: float) -> _Failure:
