@@ -1,4 +1,4 @@
-"""docs/extender*.md and examples/scheduler: their files can be used, their tables are complete."""
+"""docs/extender*.md, docs/annotation.md, examples/scheduler: files can be used, tables are complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from k8s_rdma_demo.cluster.command import load_scheduler_config
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples" / "scheduler"
-DOCS = "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("extender*.md")))
+PAGES = (*sorted((ROOT / "docs").glob("extender*.md")), ROOT / "docs" / "annotation.md")
+DOCS = "\n".join(page.read_text() for page in PAGES)
 SCHEDULERS = sorted(
     path for path in EXAMPLES.glob("*.yaml") if "KubeSchedulerConfiguration" in path.read_text()
 )
@@ -200,7 +201,7 @@ def test_rights_are_those_that_the_manifests_grant():
 
 def test_strategies_policies_and_sentences_are_all_told():
     assert [named(row[0])[0] for row in table("Strategies")] == [strategy.value for strategy in Strategy]
-    assert [named(row[0])[0] for row in table("Policies")] == [policy.value for policy in PfPolicy]
+    assert [named(row[0])[0] for row in table("Which PFs together")] == [policy.value for policy in PfPolicy]
     rows = table("Refusals")
     sentences = {named(row[0])[0] for row in rows[:4]}
     assert sentences == {NOT_ENOUGH_FREE, UNREADABLE_NODE, MALFORMED_ANNOTATION, NOT_ALLOWED}

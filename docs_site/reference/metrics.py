@@ -62,7 +62,7 @@ def processes() -> tuple[Process, ...]:
         ),
         Process(
             title="Extender",
-            about="Port 8888; [scheduler extender](../extender-monitoring.md#metrics).",
+            about="Port 8888; [scheduler extender](../extender-troubleshooting.md#metrics).",
             exposition=asyncio.run(_of_an_extender()),
         ),
         Process(

@@ -194,7 +194,7 @@ async def test_nodes_are_printed_as_the_pages_show_them(tmp_path: Path):
         async with publishing(c, c.nodes["w1"]):
             await published(c, "w1")
             await capacity(c, "w1", VFS)
-            pages = ("docs/extender-node-states.md", "docs/agent.md")
+            pages = ("docs/extender-configuration.md", "docs/agent.md")
             blocks = [text for page in pages for text in printed(page, __file__)]
             lists = [text.splitlines() for text in blocks if text.startswith("$ ")]
             assert len(lists) == 2

@@ -98,7 +98,7 @@ def test_every_reason_is_told():
     ("process", "page", "prefix", "many"),
     [
         ("Node", "agent", "", 20),
-        ("Extender", "extender-monitoring", "k8s_rdma_extender_", 25),
+        ("Extender", "extender-troubleshooting", "k8s_rdma_extender_", 25),
         ("Device plugin", "device-plugin-reference", "", 12),
         ("Webhook", "injection", "", 1),
     ],

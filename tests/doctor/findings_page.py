@@ -13,7 +13,7 @@ CASES = node_cases.CASES | cluster_cases.CASES
 CASES["not-looked-at"] = [not_looked_at("ledger", "Permission denied", denied=True)]
 
 _ROW = re.compile(r"^\| `(?P<id>[a-z0-9-]+)` \| (?:note|warning|error) \| .*$", re.MULTILINE)
-_FILE = re.compile(r"\bdocs/([a-z-]+)\.md")
+_FILE = re.compile(r"\bdocs/([a-z-]+)\.md(#[a-z0-9-]+)?")
 
 
 def row_ids(page: str) -> list[str]:
@@ -28,7 +28,7 @@ def with_rows(page: str) -> str:
 
 def _row(kind_id: str) -> str:
     finding = next(finding for finding in CASES[kind_id] if finding.id == kind_id)
-    fix = _FILE.sub(r"[\1](\1.md)", finding.fix)
+    fix = _FILE.sub(r"[\1](\1.md\2)", finding.fix)
     return f"| `{finding.id}` | {finding.severity} | {finding.found} | {fix} |"
 
 

@@ -89,7 +89,7 @@ def init(path: str) -> object:
         (device_plugin, HCA_MODE, "a file of k8s-rdma-sriov-dev-plugin", "migration-mellanox-shared"),
         (agent, CONFIG_LIST, "a file of k8s-rdma-shared-dev-plugin", "migration-mellanox-shared"),
         (init, NODE_POLICY, "an object of sriov-network-operator", "migration-sriov"),
-        (extender, SCHEDULER, "is kube-scheduler's own configuration", "extender-registration"),
+        (extender, SCHEDULER, "is kube-scheduler's own configuration", "extender-configuration"),
         (agent, CONFLIST, "is a CNI network configuration", "cni"),
         (device_plugin, CONFIG_MAP, "is a ConfigMap; give the text of its key (config.json)", ""),
         (init, {**CONFIG_MAP, "kind": "Secret"}, "is a Kubernetes object of kind Secret", ""),

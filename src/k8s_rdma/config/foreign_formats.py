@@ -20,7 +20,9 @@ _BY_KEY: Mapping[str, str] = {
     "pfnetdevices": f"is a file of k8s-rdma-sriov-dev-plugin; ours has resources: {_SHARED}",
     "cniversion": "is a CNI network configuration, for the directory of the container runtime: docs/cni.md",
 }
-_SCHEDULER = "is kube-scheduler's own configuration, for its --config: docs/extender-registration.md"
+_SCHEDULER = (
+    "is kube-scheduler's own configuration, for its --config: docs/extender-configuration.md#registration"
+)
 _BY_KIND: Mapping[str, str] = {
     "KubeSchedulerConfiguration": _SCHEDULER,
     "Policy": _SCHEDULER,

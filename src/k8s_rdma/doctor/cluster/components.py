@@ -148,7 +148,7 @@ def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
             about=facts.url,
             source=f"{facts.url}/readyz",
             expected="ready",
-            fix="correct what the message names; docs/extender-high-availability.md",
+            fix="correct what the message names; docs/extender-availability.md",
         )
     else:
         version = f", version {facts.version}," if facts.version else ","

@@ -1,4 +1,4 @@
-"""kube-scheduler's configuration against that of docs/extender.md: whether it asks the extender, and how."""
+"""Check how kube-scheduler's configuration asks the extender: docs/extender-configuration.md."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _check_refusals(
             source=file.location,
             expected="one extender that binds",
             fix="binder: scheduler, without our bindVerb; or a second scheduler: "
-            "docs/extender-registration.md",
+            "docs/extender-configuration.md#registration",
         )
     for resource in managed_twice(document):
         yield MANAGED_TWICE(
@@ -271,7 +271,7 @@ def _check_refusals(
             about="managedResources",
             source=file.location,
             expected="each resource in one entry",
-            fix=f"take {resource} out of one entry: docs/extender-registration.md",
+            fix=f"take {resource} out of one entry: docs/extender-configuration.md#registration",
         )
 
 
@@ -295,7 +295,7 @@ def _without_file(file: SchedulerFile) -> Finding:
         about=file.location,
         source=file.location,
         expected="--config=FILE, with the file mounted into its pod",
-        fix=f"docs/extender-registration.md; {_ADVICE}",
+        fix=f"docs/extender-configuration.md#registration; {_ADVICE}",
     )
 
 
