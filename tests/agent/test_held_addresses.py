@@ -15,15 +15,25 @@ from agent.machine import Machine, Verbs, call
 from agent.passing_time import PassingTime
 from agent.pods import requests
 from extender.published import RDMA_NODES
+from extender.world import until
 from factories import PF0, PF1
 from fakes.machine import FakePf
-from k8s_rdma.agent.cluster.held_addresses import WAIT_S, HeldAddresses, UnknownAddresses, lease_name
+from k8s_rdma.agent.cluster.held_addresses import WAIT_S, HeldAddresses, UnknownAddresses
 from k8s_rdma.agent.node import Node
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.macs import macs_of, requested_addresses
-from k8s_rdma.core.types import LinkType, NodeName, PfUse
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.request import Request as PodRequest
+from k8s_rdma.core.types import InterfaceOptions, LinkType, NodeName, PfUse
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.extender.fit_cache import FitCache
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.nominated_pods import NominatedPods
+from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
+from k8s_rdma.extender.scheduler_cache import AddressCheck
 from k8s_rdma.kube.client import Client, connect
+from k8s_rdma.wire.address_leases import lease_name
 from k8s_rdma.wire.claims import ClaimName
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -172,6 +182,30 @@ async def test_address_of_a_claim_is_refused_to_claims_of_other_nodes_until_it_e
         assert w.leases() == {}
         await loser.prepare(**wanted)
         assert w.leases() == {lease_name(address): loser.machine.node}
+
+
+@pytest.mark.parametrize(("key", "address"), [("mac", MAC), ("guid", GUID)])
+async def test_extender_places_no_pod_with_the_address_of_a_claim_until_it_ends(
+    tmp_path: Path, key: str, address: str
+):
+    async with cluster(tmp_path) as w:
+        agent = w.agent("w1", LinkType.ETHERNET if key == "mac" else LinkType.INFINIBAND)
+        state = ClusterState()
+        check = AddressCheck(
+            state,
+            NominatedPods(
+                state, PodStore(), FitCache(), lambda: 0.0, nomination_s=60.0, on_release=lambda _: None
+            ),
+        )
+        wanted = PodRequest((InterfaceRequest(options=InterfaceOptions(**{key: address})),))
+        waiting = PendingPod(uid="q", namespace="default", name="q", priority=0, request=wanted)
+        async with RdmaNodeInformer(state, w.client, lambda: 0.0, stale_s=60, namespace=NAMESPACE):
+            await agent.prepare(**{key: address})
+            await until(lambda: check.conflict(waiting) is not None)
+            assert f"which node w1 holds (Lease {lease_name(address)})" in check.conflict(waiting).why
+            await agent.unprepare()
+            await agent.compare()
+            await until(lambda: check.conflict(waiting) is None)
 
 
 async def _outcome(w: World, agent: Agent, **wanted: Any) -> str:

@@ -17,8 +17,11 @@ from extender.test_near_gpus import GPU, with_gpus
 from extender.world import World, cluster, interfaces
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.kube.api import LeaseView
+from k8s_rdma.wire.address_leases import lease_name
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
+from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -105,6 +108,21 @@ async def test_pod_is_placed_when_its_node_has_given_devices_back_after_their_po
         await w.world.delete_pod("first")
         await w.nodes.say(report("w1", generation=3))
         assert await placed(w, "second") == "w1"
+
+
+async def test_pod_is_placed_when_no_claim_has_its_guid_any_more():
+    guid = "02:00:00:ff:fe:00:00:05"
+    async with scheduled("w1", "w2", source="crd", policy_file=EVERYTHING_FILE) as w:
+        for name in ("w1", "w2"):
+            await w.nodes.say(report(name, pf(takes=("guid",), link_type="infiniband"), generation=2))
+        new_lease = LeaseView(namespace=NAMESPACE, name=lease_name(guid), holder="w2", duration_s=3600)
+        api = w.nodes.publishing["w2"].client
+        lease = await api.write_lease(new_lease)
+        await w.world.create_pod("p", annotation=json.dumps([{"guid": guid, "pf": PF0}]))
+        await waiting(w)
+        assert "address_in_use" in (await w.served.http.get("/metrics")).text
+        await api.delete_lease(lease)
+        assert await placed(w, "p") in {"w1", "w2"}
 
 
 @pytest.mark.parametrize("source", ["http", "crd"])

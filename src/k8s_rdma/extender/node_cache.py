@@ -21,6 +21,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_reques
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
+from k8s_rdma.extender.leased_addresses import LeasedAddresses
 from k8s_rdma.extender.promised_addresses import PromisedAddresses
 from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 
@@ -237,7 +238,7 @@ class ClusterState:
     on_failure: called with the failure that a node's data caused; returns the reason for the node's
         quarantine.
     on_addresses: called for every node on which a MAC or GUID may have become free.
-    promised_addresses: those of reservations.
+    promised_addresses: those of reservations. leased_addresses: those that nodes hold by Leases.
     """
 
     def __init__(
@@ -249,6 +250,7 @@ class ClusterState:
         unpromised: Callable[[NodeName], Mapping[PodUid, BoundPod]] | None = None,
     ) -> None:
         self.promised_addresses = PromisedAddresses()
+        self.leased_addresses = LeasedAddresses(on_free=self._free_address)
         self.snapshots: dict[NodeName, NodeSnapshot] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
@@ -402,6 +404,9 @@ class ClusterState:
     def why_unreadable(self, node: NodeName) -> str:
         """The reason why the node has no snapshot."""
         return self.unreadable.get(node, NOT_ASKED)
+
+    def _free_address(self, node: NodeName) -> None:
+        self.on_addresses(node)
 
     # what was promised
 

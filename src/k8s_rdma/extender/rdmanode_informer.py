@@ -26,7 +26,6 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import (
-    ADDRESS_LEASES,
     API_ERRORS,
     Changed,
     Deleted,
@@ -39,6 +38,7 @@ from k8s_rdma.kube.api import (
     follow,
     handle_item,
 )
+from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.node_facts import NodeFacts
 from k8s_rdma.wire.rdma_node import covers, decode_status, is_count, silence, silent_after_s
 
@@ -358,13 +358,16 @@ class RdmaNodeInformer:
         """Handle an event of the Leases; a deleted one is not renewed."""
         match event:
             case Listed(leases):
+                self._state.leased_addresses.replace(leases)
                 for lease in leases:
                     handle_item("leases", self._renewed, lease)
                 self._listed.add("leases")
                 _log.info("node_leases_listed", leases=len(leases))
             case Changed(lease):
+                self._state.leased_addresses.put(lease)
                 self._renewed(lease)
             case Deleted(lease):
+                self._state.leased_addresses.drop(lease)
                 self._drop_if_nothing(NodeName(lease.name), self._nodes.get(NodeName(lease.name)))
 
     def _on_page(self, views: Iterable[RdmaNodeView], *, is_anew: bool) -> None:

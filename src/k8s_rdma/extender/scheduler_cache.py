@@ -17,7 +17,6 @@ from time import thread_time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.mention import Mention, pod_mention, shown
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
@@ -31,6 +30,7 @@ from k8s_rdma.extender.promised_addresses import addresses
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
+from k8s_rdma.wire.address_leases import kind, lease_name
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
@@ -86,8 +86,9 @@ class AddressCheck:
     """Tells whether a pod may have the addresses that it asks for.
 
     Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised
-    (bound, being bound, or to be bound where room is held for it), for as long as its reservation stands, and
-    every MAC that a node reports of its PFs and VFs, also of a node that cannot be read now.
+    (bound, being bound, or to be bound where room is held for it), for as long as its reservation stands,
+    every address that a node holds by a Lease, as for the pod of a ResourceClaim, and every MAC that a node
+    reports of its PFs and VFs, also of a node that cannot be read now.
     """
 
     def __init__(self, state: ClusterState, nominations: NominatedPods) -> None:
@@ -101,7 +102,7 @@ class AddressCheck:
         A thousand MACs take 0.1 s of the processor with a thousand nodes; `conflict` then looks only at
         reports that are new.
         """
-        macs = sorted(address_number(address) for address in _requested(pod) if _kind(address) == "mac")
+        macs = sorted(address_number(address) for address in _requested(pod) if kind(address) == "mac")
         if not macs:
             return
         free = self._free_of(macs)
@@ -136,10 +137,19 @@ class AddressCheck:
                     mention = _mention(hold.pod)
                     why = f"{requested[address]}, which is held for {mention.text} on node {node}"
                     yield AddressConflict(why, node, (mention,))
+        yield from self._leased(pod, requested)
         yield from self._reported(pod, requested)
 
+    def _leased(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
+        """Addresses that nodes hold for pods which no reservation names: those of claims, and ended ones."""
+        for address, clause in requested.items():
+            node = self._state.leased_addresses.holder(address)
+            if node is not None and address not in self._state.promised_addresses.addresses_of(node, pod.uid):
+                why = f"{clause}, which node {node} holds (Lease {lease_name(address)})"
+                yield AddressConflict(why, node)
+
     def _reported(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
-        macs = {address_number(address): address for address in requested if _kind(address) == "mac"}
+        macs = {address_number(address): address for address in requested if kind(address) == "mac"}
         if not macs:
             return
         rising = sorted(macs)
@@ -165,7 +175,7 @@ class AddressCheck:
 def _requested(pod: PendingPod) -> dict[str, str]:
     """The addresses that a pod asks for, and that it does, in a clause."""
     return {
-        address: f"interface {index} asks for {_kind(address)} {address}"
+        address: f"interface {index} asks for {kind(address)} {address}"
         for index, interface in enumerate(pod.request.interfaces)
         for address in addresses(interface.options)
     }
@@ -174,10 +184,6 @@ def _requested(pod: PendingPod) -> dict[str, str]:
 def _mention(pod: str) -> Mention:
     namespace, _, name = pod.partition("/")
     return pod_mention(namespace, name)
-
-
-def _kind(address: str) -> str:
-    return "mac" if len(address) == len(NO_MAC) else "guid"
 
 
 def _first_in(

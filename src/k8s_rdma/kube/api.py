@@ -159,10 +159,6 @@ class LeaseView:
     owner_name: str = ""
 
 
-ADDRESS_LEASES = "addresses."
-"""The beginning of the names of Leases for addresses and blocks of them, beside those that nodes renew."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The object of core/v1 that an Event is about, and the namespace of the Event."""

@@ -22,7 +22,6 @@ from k8s_rdma.core.macs import is_mac
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import (
-    ADDRESS_LEASES,
     API_ERRORS,
     REAL_TIME,
     AddressesApi,
@@ -32,6 +31,7 @@ from k8s_rdma.kube.api import (
     Time,
 )
 from k8s_rdma.process import wait_for_first
+from k8s_rdma.wire.address_leases import kind, lease_name
 from k8s_rdma.wire.node_facts import reported_macs
 
 if TYPE_CHECKING:
@@ -334,17 +334,8 @@ class HeldAddresses:
         self._recorded = after
 
 
-def lease_name(address: str) -> str:
-    """Return the name of the Lease of an address: `addresses.mac.02-00-00-00-00-01`."""
-    return f"{ADDRESS_LEASES}{_kind(address)}.{address.replace(':', '-')}"
-
-
-def _kind(address: str) -> str:
-    return "mac" if is_mac(address) else "guid"
-
-
 def _shown(address: str) -> str:
-    return f"{_kind(address).upper()} {address}"
+    return f"{kind(address).upper()} {address}"
 
 
 def _reports(status: bytes, mac: int) -> bool:

@@ -20,7 +20,6 @@ import structlog
 from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import (
-    ADDRESS_LEASES,
     API_ERRORS,
     REAL_TIME,
     ApiRefusedError,
@@ -29,6 +28,7 @@ from k8s_rdma.kube.api import (
     PublishingApi,
     Time,
 )
+from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 
 if TYPE_CHECKING:
     from pathlib import Path
