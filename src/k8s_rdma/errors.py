@@ -36,6 +36,7 @@ class Reason(StrEnum):
     ADDRESS_IN_USE = "address_in_use"
     STALE_PLACEMENT = "stale_placement"
     GANG_INCOMPLETE = "gang_incomplete"
+    COMPOSITE_GROUP = "composite_group"
     ALREADY_ATTACHED = "already_attached"
     HELD_BY_OLDER_SANDBOX = "held_by_older_sandbox"
     UNKNOWN_CONTAINER = "unknown_container"
@@ -97,6 +98,7 @@ STATUS: Mapping[Reason, Status] = {
     Reason.ADDRESS_IN_USE: Status(409, TRY_AGAIN_LATER, _ALREADY_EXISTS),
     Reason.STALE_PLACEMENT: Status(409, 105, _FAILED_PRECONDITION),
     Reason.GANG_INCOMPLETE: Status(409, 118, _RESOURCE_EXHAUSTED),
+    Reason.COMPOSITE_GROUP: Status(409, 120, _FAILED_PRECONDITION),
     Reason.ALREADY_ATTACHED: Status(409, 106, _ALREADY_EXISTS),
     Reason.HELD_BY_OLDER_SANDBOX: Status(409, TRY_AGAIN_LATER, _ABORTED),
     Reason.UNKNOWN_CONTAINER: Status(404, 3, _NOT_FOUND),

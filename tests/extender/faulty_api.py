@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.core.pod_group import PodGroup
 
 
 class Fault(Enum):
@@ -96,11 +97,11 @@ class FaultyApi:
         await self.reading.wait()
         return pod
 
-    async def get_min_count(self, gang: Gang) -> int:
+    async def get_pod_group(self, gang: Gang) -> PodGroup:
         self.pod_group_reads += 1
         if self.pod_groups_refused:
             raise ApiRefusedError("get podgroup: forbidden", status=403)
-        return await self.real.get_min_count(gang)
+        return await self.real.get_pod_group(gang)
 
     async def bind_pod(self, binding: PodBinding) -> None:
         self.started.append(binding)

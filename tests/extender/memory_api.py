@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.kube.api import (
     ApiRefusedError,
     BudgetView,
@@ -81,8 +82,8 @@ class MemoryApi:
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
         return self.pods.objects.get(f"{namespace}/{name}")
 
-    async def get_min_count(self, gang: Gang) -> int:
-        return 0
+    async def get_pod_group(self, gang: Gang) -> PodGroup:
+        return PodGroup()
 
     async def bind_pod(self, binding: PodBinding) -> None:
         pod = self.pods.objects[f"{binding.namespace}/{binding.name}"]

@@ -11,7 +11,8 @@ import pytest
 from extender.caches import scheduler_cache
 from extender.node_server import PF0, pf, report
 from extender.test_near_gpus import GPU, near, with_gpus
-from extender.world import World, until, world
+from extender.world import World, cluster, extending, until, world
+from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
@@ -286,17 +287,17 @@ async def test_gang_that_is_filtered_again_and_again_and_never_bound_lets_others
 class CountingApi:
     """PodGroups of three pods, whatever their names."""
 
-    async def get_min_count(self, _gang: Gang) -> int:
-        return 3
+    async def get_pod_group(self, _gang: Gang) -> PodGroup:
+        return PodGroup(min_count=3)
 
 
 async def test_very_many_gangs_of_a_namespace_do_not_have_those_of_others_forgotten():
     gangs = Gangs(api=CountingApi(), state=ClusterState(), pods=PodStore(), clock=lambda: 0.0)
-    await gangs.min_count(GANG_A)
+    await gangs.read(GANG_A)
     for number in range(1_500):
-        await gangs.min_count(Gang(api=GangApi.COSCHEDULING, namespace="other", name=f"g{number}"))
+        await gangs.read(Gang(api=GangApi.COSCHEDULING, namespace="other", name=f"g{number}"))
     assert gangs.member_count(GANG_A) == 3
-    assert len(gangs._min_counts) <= 1_000
+    assert len(gangs._groups) <= 1_000
 
 
 def test_very_many_pods_of_a_namespace_do_not_have_those_of_others_forgotten_on_their_way():
@@ -311,3 +312,78 @@ def test_very_many_pods_of_a_namespace_do_not_have_those_of_others_forgotten_on_
         assumed.assume(pod("other", number), [NodeName("w1")])
     assert PodUid("default-0") in assumed._assumed
     assert len(assumed._assumed) <= 1_000
+
+
+@pytest.mark.parametrize("versions", [("v1alpha2",), ("v1alpha3",), ("v1alpha3", "v1beta1")])
+async def test_gang_is_held_by_the_version_that_the_api_server_has(versions: tuple[str, ...]):
+    async with world("w1", group_versions=versions) as w:
+        w.nodes["w1"].report = report("w1", pf(PF0, vfs=3))
+        w.extender.binder.quorum.pause_s = WAIT_S
+        await w.create_pod_group("a", 4, version=versions[-1])
+        for name in GANG:
+            await w.create_pod(name, 100, gang="a")
+        assert await filtered(w, *GANG) == [["w1"]] * 3 + [[]]
+        assert all("pod group default/a binds together" in error for error in await bound_or_not(w, "w1"))
+        assert not w.api.started
+
+
+async def bound_or_not(w: World, node: str) -> list[str]:
+    return await bound(w, *((name, node) for name in GANG[:3]))
+
+
+@pytest.mark.parametrize(
+    ("versions", "served", "advice"),
+    [
+        (("v2",), "v2", "has PodGroups as scheduling.k8s.io/v2 only; this k8s-rdma knows v1beta1"),
+        ((), "", "turn its feature gate GenericWorkload on"),
+    ],
+)
+async def test_gang_is_not_taken_apart_and_the_version_is_named_where_none_is_known(
+    versions: tuple[str, ...], served: str, advice: str
+):
+    async with world("w1", group_versions=versions) as w:
+        await w.create_pod("a0", 100, gang="a")
+        await w.create_pod("other", 100)
+        assert w.metric('pod_groups_unreadable{versions=""}') == 0
+        assert await w.fitting("a0") == ["w1"]
+        assert advice in await w.bind("a0", "w1")
+        assert not w.api.started
+        assert w.metric(f'pod_groups_unreadable{{versions="{served}"}}') == 1
+        assert await w.bind("other", "w1") == ""
+
+
+async def test_group_of_a_tree_is_refused_by_name_and_not_bound():
+    async with world("w1", group_versions=("v1beta1",)) as w:
+        await w.create_pod_group("a", 1, version="v1beta1", parentCompositePodGroupName="tree")
+        await w.create_pod("a0", 100, gang="a")
+        refused = (await w.filter("a0"))["FailedAndUnresolvableNodes"]["w1"]
+        assert "pod group default/a is part of the composite pod group tree" in refused
+        assert "composite pod group tree" in await w.bind("a0", "w1")
+        assert not w.api.started
+
+
+@pytest.mark.parametrize("count", [3, 2])
+async def test_gang_is_bound_once_it_is_scaled_to_what_there_is_room_for(count: int):
+    """`minCount` may change as long as the group lives, and counts from the next cycle on."""
+    now = [1_000.0]
+    async with cluster("w1") as made, extending(made, clock=lambda: now[0]) as w:
+        w.nodes["w1"].report = report("w1", pf(PF0, vfs=3))
+        w.extender.binder.quorum.pause_s = WAIT_S
+        await w.create_pod_group("a", 4)
+        for name in GANG:
+            await w.create_pod(name, 100, gang="a")
+        assert await filtered(w, *GANG) == [["w1"]] * 3 + [[]]
+        assert all(await bound_or_not(w, "w1"))
+        await w.scale_pod_group("a", count)
+        now[0] += 11.0
+        assert await filtered(w, *GANG[:3]) == [["w1"]] * 3
+        assert await bound_or_not(w, "w1") == [""] * 3
+
+
+async def test_priority_of_the_group_counts_instead_of_that_of_its_pods():
+    async with world("w1") as w:
+        await w.create_pod_group("a", 1, priority=7)
+        await w.create_pod("a0", 100, gang="a")
+        await w.fitting("a0")
+        waiting = w.extender.cache.requests.get(PodUid(w.pods["a0"]["metadata"]["uid"]))
+        assert w.extender.cache.gangs.judge(waiting.pod).priority == 7

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.leader_election import LeaderElector
 
 DEADLINE_S = 90
-POD_GROUPS = parse_resource_type("scheduling.k8s.io/v1alpha2/podgroups/PodGroup/namespaced")
 COSCHEDULING_GROUPS = parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced")
 MERGE = {"Content-Type": "application/merge-patch+json"}
 QUICK = {
@@ -44,6 +43,11 @@ QUICK = {
 }
 """No state is too young to be asked for again, so that a test sees what it just changed; nobody is asked
 without need. Pods may ask for everything."""
+
+
+def pod_groups(version: str) -> ResourceType:
+    """Return the kind PodGroup of Kubernetes in a version."""
+    return parse_resource_type(f"scheduling.k8s.io/{version}/podgroups/PodGroup/namespaced")
 
 
 def interfaces(*rates: int) -> str:
@@ -104,10 +108,17 @@ class World:
         self.pods[name] = created.json()
         return self.pods[name]
 
-    async def create_pod_group(self, name: str, count: int) -> None:
+    async def create_pod_group(self, name: str, count: int, version: str = "v1alpha2", **spec: Any) -> None:
         """Of Kubernetes' own API, a gang of so many; 0 is the policy of a group that is no gang."""
         policy = {"gang": {"minCount": count}} if count else {"basic": {}}
-        await self._create(POD_GROUPS, {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}})
+        group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy, **spec}}
+        await self._create(pod_groups(version), group)
+
+    async def scale_pod_group(self, name: str, count: int) -> None:
+        """Change the number of pods that a gang needs."""
+        path = pod_groups("v1alpha2").path(namespace="default", name=name)
+        patch = {"spec": {"schedulingPolicy": {"gang": {"minCount": count}}}}
+        assert (await self.http.patch(path, json=patch, headers=MERGE)).status_code == 200
 
     async def create_coscheduling_group(self, name: str, count: int) -> None:
         """Of the plug-in Coscheduling."""
@@ -181,11 +192,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def cluster(*names: str) -> AsyncIterator[World]:
-    """API server and nodes, without an extender."""
+async def cluster(*names: str, group_versions: tuple[str, ...] = ("v1alpha2",)) -> AsyncIterator[World]:
+    """API server and nodes, without an extender. group_versions: of PodGroups, that are served."""
+    groups = map(pod_groups, group_versions)
     async with (
         asyncio.timeout(DEADLINE_S),
-        serving_api(ApiConfig(custom_resources=(RDMA_NODES, POD_GROUPS, COSCHEDULING_GROUPS))) as server,
+        serving_api(ApiConfig(custom_resources=(RDMA_NODES, *groups, COSCHEDULING_GROUPS))) as server,
         node_servers(*names) as (port, nodes),
         httpx2.AsyncClient(base_url=server.url, trust_env=False) as http,
         AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
@@ -215,7 +227,12 @@ async def extending(
 
 
 @asynccontextmanager
-async def world(*names: str, key: PlacementKeys | None = None, **settings: Any) -> AsyncIterator[World]:
-    """A cluster of these nodes with an extender."""
-    async with cluster(*names) as made, extending(made, key, **settings):
+async def world(
+    *names: str,
+    key: PlacementKeys | None = None,
+    group_versions: tuple[str, ...] = ("v1alpha2",),
+    **settings: Any,
+) -> AsyncIterator[World]:
+    """A cluster of these nodes with an extender. group_versions: as in `cluster`."""
+    async with cluster(*names, group_versions=group_versions) as made, extending(made, key, **settings):
         yield made

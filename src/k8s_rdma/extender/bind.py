@@ -492,11 +492,11 @@ class Binder:
             return await self.binding_writer.write_plain(bind)
         if not self.ready():
             return _NOT_READY
-        min_count = await self.cache.gangs.min_count(pod.gang) if pod.gang else 0
+        min_count = (await self.cache.gangs.read(pod.gang)).min_count if pod.gang else 0
         async with asyncio.TaskGroup() as questions:
             questions.create_task(self.states.request_report(bind.node))
             another = await self.confirm(self.cache.pods.taken_at(pod))
-        if obstacle := self._obstacle(another):
+        if obstacle := self._composite(pod) or self._obstacle(another):
             return obstacle  # from here to the write, or to the wait for a gang, nothing is awaited
         decided = self._reserve(bind, _BindRequest(pod, request, filtered))
         if isinstance(decided, str):
@@ -504,6 +504,11 @@ class Binder:
         if pod.gang and min_count and (obstacle := await self._gather(bind, decided, pod.gang, min_count)):
             return obstacle
         return await self.binding_writer.write(bind, decided)
+
+    def _composite(self, pod: PodView) -> str:
+        """The refusal of a pod whose group is part of a tree; empty for any other."""
+        why = self.cache.gangs.composite(pod.gang) if pod.gang else ""
+        return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.COMPOSITE_GROUP) if why else ""
 
     def _obstacle(self, another: str) -> str:
         """The reason why this process must not bind; empty where it may. another: as `confirm` answers."""

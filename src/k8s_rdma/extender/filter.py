@@ -280,7 +280,7 @@ class Scheduling:
     """Answers filter and prioritize.
 
     clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
-    ready: as in `Binder`. gang_s: how long filter waits for the number of a gang's PodGroup.
+    ready: as in `Binder`. gang_s: how long filter waits for a gang's PodGroup.
     """
 
     cache: SchedulerCache
@@ -313,12 +313,9 @@ class Scheduling:
         if nominated_node := args.pod.status.nominated_node_name:
             self.cache.nominations.nominated(pod, NodeName(nominated_node))
         pod = await self._with_gang(pod)
-        gang_holds = self.cache.assumed_pods.mates(pod)
-        beyond = self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, added=gang_holds)
-        if beyond is not None:
-            self._limited(pod, _candidates(args)[1])
-            return self._refuse(args, began, NOT_ENOUGH_FREE, beyond, Reason.NAMESPACE_LIMIT)
         candidates, names = _candidates(args)
+        if refused := self._refused_everywhere(pod, names):
+            return self._refuse(args, began, NOT_ENOUGH_FREE, *refused)
         await self._refresh(candidates, names)
         await self.cache.addresses.search(pod, self.feasibility.queue)
         address_conflict = self.cache.addresses.conflict(pod)
@@ -331,6 +328,18 @@ class Scheduling:
         found = await self._sort(pod, names)
         self._record("filter", args, began, found.reasons)
         return found.reply(args, candidates)
+
+    def _refused_everywhere(self, pod: PendingPod, names: Sequence[NodeName]) -> tuple[str, Reason] | None:
+        """Return why no node may have the pod: its group, or its namespace's limit."""
+        if pod.gang is not None and (composite := self.cache.gangs.composite(pod.gang)):
+            self.cache.assumed_pods.forget(pod.uid)
+            return composite, Reason.COMPOSITE_GROUP
+        gang_holds = self.cache.assumed_pods.mates(pod)
+        beyond = self.cache.limits.refusal(pod.namespace, pod.uid, pod.request, added=gang_holds)
+        if beyond is None:
+            return None
+        self._limited(pod, names)
+        return beyond, Reason.NAMESPACE_LIMIT
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """A score for each candidate, 0..10; 0 where it does not fit any more, and for pods without RDMA.
@@ -387,12 +396,12 @@ class Scheduling:
             found.awaited += best
 
     async def _with_gang(self, pod: PendingPod) -> PendingPod:
-        """Have the number of the pod's gang: while it is not known, its places do not keep others out."""
+        """Have the pod's PodGroup: while it is not known, the places of the gang do not keep others out."""
         if pod.gang is None:
             return pod
         with suppress(TimeoutError, *API_ERRORS):
             async with asyncio.timeout(self.gang_s):
-                await self.cache.gangs.min_count(pod.gang)
+                await self.cache.gangs.read(pod.gang)
         return self.cache.gangs.judge(pod)
 
     async def _refresh(self, candidates: Iterable[Candidate], names: Sequence[NodeName]) -> None:

@@ -1,4 +1,4 @@
-"""Gangs: how many of their pods have a place, and how many it takes; until then their binds wait.
+"""Gangs: their PodGroups, and how many of their pods have a place; until it is enough their binds wait.
 
 A bind waits with its place reserved, and is written when as many places of the gang are reserved as its
 PodGroup says: no pod of a gang is bound while fewer pods are promised a place. This holds whatever filter was
@@ -15,19 +15,30 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
+from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_store import PendingPod, PodStore
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
+from k8s_rdma.kube.api import (
+    API_ERRORS,
+    ApiRefusedError,
+    ApiUncertainError,
+    ApiUnreachableError,
+    ClusterApi,
+    PodGroupVersionError,
+)
 
 if TYPE_CHECKING:
+    from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.http_server.asgi import Samples
+
     _Waiting = dict[PodUid, asyncio.Future[None]]
 
 T = TypeVar("T")
 ApiError = ApiRefusedError | ApiUnreachableError | ApiUncertainError
 
 _YOUNG_S = 10.0
-"""A PodGroup's number is not read again while it is younger: a gang is filtered and bound within that."""
+"""A PodGroup is not read again while it is younger: a gang is filtered and bound within that."""
 _FAILED_S = 1.0
 """Nor is one that could not be read: kube-scheduler may ask for its pods hundreds of times in a second."""
 
@@ -36,7 +47,7 @@ _MAX_KNOWN = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Gangs:
-    """The numbers of gangs' PodGroups, and how many of their members have a place.
+    """Gangs' PodGroups, and how many of their members have a place.
 
     A member that asks for no interfaces counts as one that has a place: who schedules it is who counts it.
     clock: seconds, monotonic.
@@ -46,7 +57,8 @@ class Gangs:
     state: ClusterState
     pods: PodStore
     clock: Callable[[], float]
-    _min_counts: OrderedDict[Gang, tuple[int | ApiError, float]] = field(default_factory=OrderedDict)
+    _unknown_versions: tuple[str, ...] | None = None
+    _groups: OrderedDict[Gang, tuple[PodGroup | ApiError, float]] = field(default_factory=OrderedDict)
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
@@ -55,36 +67,70 @@ class Gangs:
         placed = {uid for uid, has_place in members if has_place or self.state.nodes_of(uid)}
         return len(placed.union(added))
 
+    def group(self, gang: Gang) -> PodGroup | None:
+        """The gang's PodGroup as it was last read; None if that is not known."""
+        group, _ = self._groups.get(gang, (None, 0.0))
+        return group if isinstance(group, PodGroup) else None
+
     def member_count(self, gang: Gang) -> int | None:
         """The number of pods that the gang needs, as it was last read; None where that is not known."""
-        count, _ = self._min_counts.get(gang, (None, 0.0))
-        return count if isinstance(count, int) else None
+        group = self.group(gang)
+        return None if group is None else group.min_count
+
+    def composite(self, gang: Gang) -> str:
+        """The reason why pods of that gang are not bound if it is part of a tree of groups, else empty."""
+        group = self.group(gang)
+        if group is None or not group.parent:
+            return ""
+        return (
+            f"pod group {gang} is part of the composite pod group {group.parent}, and groups of one are not "
+            "held together here; leave parentCompositePodGroupName out"
+        )
 
     def judge(self, pod: PendingPod) -> PendingPod:
-        """Return the pod, without a gang if its PodGroup is known to bind no pods together."""
-        return pod if pod.gang is None or self.member_count(pod.gang) != 0 else replace(pod, gang=None)
+        """Return the pod as its PodGroup has it, as far as that is known.
 
-    async def min_count(self, gang: Gang) -> int:
-        """Read the number of pods that the gang needs, once for all concurrent callers; API_ERRORS."""
+        The priority is the group's, if it has one. A group that binds no pods together makes no gang.
+        """
+        group = self.group(pod.gang) if pod.gang is not None else None
+        if group is None:
+            return pod
+        priority = pod.priority if group.priority is None else group.priority
+        return replace(pod, gang=pod.gang if group.min_count else None, priority=priority)
+
+    def readings(self) -> dict[str, Reading]:
+        """Readings for metrics."""
+        text = (
+            "Whether PodGroups cannot be read: this API server has them in these versions only, or in none."
+        )
+        return {"pod_groups_unreadable": (text, "gauge", self._unreadable)}
+
+    def _unreadable(self) -> Samples:
+        served = self._unknown_versions
+        return [({"versions": ",".join(served or ())}, served is not None)]
+
+    async def read(self, gang: Gang) -> PodGroup:
+        """Read the gang's PodGroup, once for all concurrent callers; API_ERRORS."""
         async with self._locks.setdefault(gang, asyncio.Lock()):
-            count, read_at = self._min_counts.get(gang, (0, float("-inf")))
-            if self.clock() - read_at >= (_YOUNG_S if isinstance(count, int) else _FAILED_S):
-                count = await self._read(gang)
-            if isinstance(count, int):
-                return count
-            raise count.with_traceback(None)
+            group, read_at = self._groups.get(gang, (PodGroup(), float("-inf")))
+            if self.clock() - read_at >= (_YOUNG_S if isinstance(group, PodGroup) else _FAILED_S):
+                group = await self._read(gang)
+            if isinstance(group, PodGroup):
+                return group
+            raise group.with_traceback(None)
 
-    async def _read(self, gang: Gang) -> int | ApiError:
-        count: int | ApiError
+    async def _read(self, gang: Gang) -> PodGroup | ApiError:
+        group: PodGroup | ApiError
         try:
-            count = await self.api.get_min_count(gang)
+            group = await self.api.get_pod_group(gang)
         except API_ERRORS as error:
-            count = error
-        self._min_counts[gang] = count, self.clock()
-        self._min_counts.move_to_end(gang)
-        if len(self._min_counts) > _MAX_KNOWN:
-            del self._min_counts[first_of_greediest(self._min_counts, lambda cached: cached.namespace)]
-        return count
+            group = error
+        self._unknown_versions = group.served if isinstance(group, PodGroupVersionError) else None
+        self._groups[gang] = group, self.clock()
+        self._groups.move_to_end(gang)
+        if len(self._groups) > _MAX_KNOWN:
+            del self._groups[first_of_greediest(self._groups, lambda cached: cached.namespace)]
+        return group
 
 
 def first_of_greediest(items: Iterable[T], namespace: Callable[[T], str]) -> T:

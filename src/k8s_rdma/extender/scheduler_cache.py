@@ -291,6 +291,7 @@ class SchedulerCache:
             **self.nominations.readings(),
             **self.assumed_pods.readings(),
             **self.pods.readings(),
+            **self.gangs.readings(),
         }
 
     def _on_node_change(

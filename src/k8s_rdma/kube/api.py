@@ -27,6 +27,7 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.core.pod_group import PodGroup
 
 
 T = TypeVar("T")
@@ -248,6 +249,20 @@ class ApiRefusedError(K8sRdmaError):
         self.retry_after_s = retry_after_s
 
 
+class PodGroupVersionError(ApiRefusedError):
+    """The API server serves PodGroups in no version that is known here. served: those that it has."""
+
+    def __init__(self, *, served: tuple[str, ...], readable: tuple[str, ...]) -> None:
+        if served:
+            why = f"this API server has PodGroups as scheduling.k8s.io/{', '.join(served)} only"
+            advice = f"this k8s-rdma knows {', '.join(readable)}: install one that knows it"
+        else:
+            why = "this API server has no PodGroups of scheduling.k8s.io"
+            advice = f"turn its feature gate GenericWorkload on, with one of {', '.join(readable)}"
+        super().__init__(f"{why}; {advice}", status=404)
+        self.served = served
+
+
 class ApiUnreachableError(K8sRdmaError):
     """No connection to the API server came about; nothing was written."""
 
@@ -270,10 +285,11 @@ class ClusterApi(Protocol):
         """The pod as it is now, None when there is none."""
         ...
 
-    async def get_min_count(self, gang: Gang) -> int:
-        """Read the number of the gang's pods to bind together from its PodGroup; 0 for no number.
+    async def get_pod_group(self, gang: Gang) -> PodGroup:
+        """Read the gang's PodGroup; one without a number if a label names it and there is none.
 
-        ApiRefusedError with 404 where that is asked for by a field of the pod and there is no PodGroup.
+        ApiRefusedError with 404 if a field of the pod names it and there is none: kube-scheduler waits for it
+        as well. PodGroupVersionError if it cannot be asked for.
         """
         ...
 
@@ -459,7 +475,7 @@ class AbsentApi:
         """Raise ApiUnreachableError."""
         _refuse(f"get pod {namespace}/{name}")
 
-    async def get_min_count(self, gang: Gang) -> int:
+    async def get_pod_group(self, gang: Gang) -> PodGroup:
         """Raise ApiUnreachableError."""
         _refuse(f"get podgroup {gang}")
 

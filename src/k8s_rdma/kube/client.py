@@ -1,7 +1,4 @@
-"""The Protocols of `kube.api` and `kube.api` over lightkube: pods, nodes, Leases, RdmaNodes.
-
-PodGroups: how many of a gang's pods are to be bound together.
-"""
+"""The Protocols of `kube.api` and `kube.api` over lightkube: pods, nodes, Leases, RdmaNodes."""
 
 from __future__ import annotations
 
@@ -15,13 +12,12 @@ from lightkube.core.resource import (
     ApiInfo,
     GlobalResource,
     GlobalSubResource,
-    NamespacedResource,
     ResourceDef,
 )
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 
-from k8s_rdma.core.types import Gang, GangApi, NodeName
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.access_reviews import AccessReviews
 from k8s_rdma.kube.api import (
     ApiRefusedError,
@@ -52,6 +48,7 @@ from k8s_rdma.kube.objects import (
     OwnerReference,
     PodObject,
 )
+from k8s_rdma.kube.pod_groups import PodGroups
 from k8s_rdma.kube.resource_slices import ResourceSlices
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
@@ -62,79 +59,10 @@ if TYPE_CHECKING:
     import httpx2
 
     from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.core.pod_group import PodGroup
+    from k8s_rdma.core.types import Gang
 
 _NOT_FOUND = 404
-
-
-class _GangPolicy(msgspec.Struct, frozen=True):
-    minCount: int = 0  # noqa: N815  the API's name
-
-
-class _Policy(msgspec.Struct, frozen=True):
-    gang: _GangPolicy | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    schedulingPolicy: _Policy = _Policy()  # noqa: N815  the API's name
-
-
-class PodGroupObject(msgspec.Struct, NamespacedResource):
-    """A `scheduling.k8s.io/v1alpha2` PodGroup object (Kubernetes 1.36)."""
-
-    _api_info = ApiInfo(
-        resource=ResourceDef(GangApi.KUBERNETES.value, "v1alpha2", "PodGroup"),
-        plural="podgroups",
-        verbs=["get"],
-    )
-    spec: _Spec = _Spec()
-
-    @property
-    def min_count(self) -> int:
-        """The number of pods to bind together; 0 where its policy is another one."""
-        gang = self.spec.schedulingPolicy.gang
-        return gang.minCount if gang else 0
-
-
-class _CoschedulingSpec(msgspec.Struct, frozen=True):
-    minMember: int = 0  # noqa: N815  the API's name
-
-
-class CoschedulingPodGroupObject(msgspec.Struct, NamespacedResource):
-    """`scheduling.x-k8s.io/v1alpha1` PodGroup of the plug-in Coscheduling."""
-
-    _api_info = ApiInfo(
-        resource=ResourceDef(GangApi.COSCHEDULING.value, "v1alpha1", "PodGroup"),
-        plural="podgroups",
-        verbs=["get"],
-    )
-    spec: _CoschedulingSpec = _CoschedulingSpec()
-
-    @property
-    def min_count(self) -> int:
-        """The number of pods to bind together."""
-        return self.spec.minMember
-
-
-_KINDS: dict[GangApi, type[PodGroupObject | CoschedulingPodGroupObject]] = {
-    GangApi.KUBERNETES: PodGroupObject,
-    GangApi.COSCHEDULING: CoschedulingPodGroupObject,
-}
-
-
-async def get_min_count(client: AsyncClient, gang: Gang) -> int:
-    """`GET /apis/GROUP/VERSION/namespaces/NS/podgroups/NAME`: how many pods are to be bound together.
-
-    A label without a PodGroup makes no gang: nothing else would hold its pods together either. A field
-    without one is refused (404): kube-scheduler waits for the PodGroup as well.
-    """
-    try:
-        with named_errors(f"get podgroup {gang} of {gang.api.value}"):
-            found = await client.get(_KINDS[gang.api], segment(gang.name), namespace=segment(gang.namespace))
-    except ApiRefusedError as refused:
-        if refused.status == _NOT_FOUND and gang.api is GangApi.COSCHEDULING:
-            return 0
-        raise
-    return found.min_count
 
 
 _RDMA_NODE = ResourceDef(GROUP, VERSION, KIND)
@@ -415,6 +343,10 @@ class Client(RdmaNodes, ResourceSlices, AccessReviews):
         forgot never ends by itself.
     """
 
+    def __init__(self, client: AsyncClient, *, silence_s: float) -> None:
+        super().__init__(client, silence_s=silence_s)
+        self._pod_groups = PodGroups(self._http)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
@@ -424,9 +356,9 @@ class Client(RdmaNodes, ResourceSlices, AccessReviews):
         pod = await self._pod(namespace, name)
         return pod.view() if pod else None
 
-    async def get_min_count(self, gang: Gang) -> int:
-        """Implement `ClusterApi.get_min_count`."""
-        return await get_min_count(self._client, gang)
+    async def get_pod_group(self, gang: Gang) -> PodGroup:
+        """Read a PodGroup as `PodGroups`."""
+        return await self._pod_groups.get(gang)
 
     async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
         """Read a pod with all of its annotations; None without it."""

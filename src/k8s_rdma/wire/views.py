@@ -372,6 +372,7 @@ _CAUSES = {
     "not_allowed": "not allowed to the pod's namespace",
     "address_in_use": "its address is in use",
     "gang_incomplete": "no room for all of its group",
+    "composite_group": "its group is part of a composite pod group",
     "devices_differ": "its devices and its annotation differ",
     "malformed_annotation": "its annotation is malformed",
     "fit": "takes the pod",

@@ -1,0 +1,119 @@
+"""PodGroups, by whichever version of their API the API server serves.
+
+Kubernetes 1.36 serves `scheduling.k8s.io/v1alpha2` alone, 1.37 serves v1beta1 and v1alpha3, each only if its
+feature gate is on. Discovery says which: once, and again after an answer that there is no such object, which
+is also the answer of an API server that serves the version no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from k8s_rdma.core.pod_group import PodGroup
+from k8s_rdma.core.types import Gang, GangApi
+from k8s_rdma.kube.api import ApiRefusedError, PodGroupVersionError
+from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.wire.pod_group import (
+    COSCHEDULING_VERSION,
+    PLURAL,
+    VERSIONS,
+    decode_coscheduling_group,
+    decode_pod_group,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import httpx2
+
+
+_NOT_FOUND = 404
+_GROUP_PATH = f"apis/{GangApi.KUBERNETES.value}"
+
+_AGAIN_S = 10.0
+"""Discovery is not asked again within that: pods may wait for PodGroups that are not made yet."""
+
+
+class _GroupVersion(msgspec.Struct, frozen=True):
+    version: str
+
+
+class _ApiGroup(msgspec.Struct, frozen=True):
+    versions: tuple[_GroupVersion, ...] = ()
+
+
+class _ApiResource(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _ApiResourceList(msgspec.Struct, frozen=True):
+    resources: tuple[_ApiResource, ...] = ()
+
+
+_group = msgspec.json.Decoder(_ApiGroup)
+_resources = msgspec.json.Decoder(_ApiResourceList)
+
+
+class PodGroups:
+    """Reads PodGroups, and remembers which version of their API is served. clock: seconds, monotonic."""
+
+    def __init__(self, http: httpx2.AsyncClient, *, clock: Callable[[], float] = monotonic) -> None:
+        self._http = http
+        self._clock = clock
+        self._version = ""
+        self._served: list[str] = []
+        self._discovered_at = float("-inf")
+        self._discovery = asyncio.Lock()
+
+    async def get(self, gang: Gang) -> PodGroup:
+        """`GET /apis/GROUP/VERSION/namespaces/NS/podgroups/NAME`; errors as of `ClusterApi.get_pod_group`."""
+        operation = f"get podgroup {gang} of {gang.api.value}"
+        with named_errors(operation):
+            if gang.api is GangApi.COSCHEDULING:
+                return await self._coscheduling_group(gang)
+            version = self._version or await self._discover()
+            found = await self._read(_path(gang, version))
+            if found is None and (discovered := await self._discover()) != version:
+                found = await self._read(_path(gang, discovered))
+            if found is not None:
+                return decode_pod_group(found)
+        msg = f"{operation}: there is none (HTTP {_NOT_FOUND})"
+        raise ApiRefusedError(msg, status=_NOT_FOUND)
+
+    async def _coscheduling_group(self, gang: Gang) -> PodGroup:
+        """Read the group of a label, which makes no gang if there is none: nothing else holds its pods."""
+        found = await self._read(_path(gang, COSCHEDULING_VERSION))
+        return PodGroup() if found is None else decode_coscheduling_group(found)
+
+    async def _discover(self) -> str:
+        """Ask which version is served, unless that was asked just now; PodGroupVersionError for none."""
+        async with self._discovery:
+            if self._clock() - self._discovered_at >= _AGAIN_S:
+                self._served = [version async for version in self._served_versions()]
+                self._discovered_at = self._clock()
+            self._version = next((version for version in VERSIONS if version in self._served), "")
+            if not self._version:
+                raise PodGroupVersionError(served=tuple(self._served), readable=VERSIONS)
+            return self._version
+
+    async def _served_versions(self) -> AsyncIterator[str]:
+        """Yield the versions of the API group in which there are PodGroups."""
+        group = await self._read(_GROUP_PATH)
+        for listed in _group.decode(group).versions if group else ():
+            resources = await self._read(f"{_GROUP_PATH}/{listed.version}")
+            if resources and any(kind.name == PLURAL for kind in _resources.decode(resources).resources):
+                yield listed.version
+
+    async def _read(self, path: str) -> bytes | None:
+        """Read a document; None where there is none."""
+        reply = await self._http.get(path)
+        return None if reply.status_code == _NOT_FOUND else reply.raise_for_status().content
+
+
+def _path(gang: Gang, version: str) -> str:
+    namespace, name = segment(gang.namespace), segment(gang.name)
+    return f"apis/{gang.api.value}/{version}/namespaces/{namespace}/{PLURAL}/{name}"
