@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from docs_site.reference.configuration import meaning, settings
 from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
+from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility
 from k8s_rdma.core.verification import Check, Traffic
 from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.linux.drivers import DRIVERS, IGB_82576, ability
 from k8s_rdma.server.app import openapi_document
 from k8s_rdma.wire.verification import decode_verification
 
@@ -87,10 +89,51 @@ def _results(checks: Iterable[CheckReport]) -> str:
     return f"{by}: {results}"
 
 
+LINK_MBPS = {"ixgbe": 10_000, "igb": 1_000}
+"""Speeds of links of cards that take rates on no faster one; of the others 100 Gb/s."""
+
+
+def rates_table(page: str) -> str:
+    """By driver, what holds a reservation and a cap; the page's own table says whether VFs have verbs."""
+    verbs = {name: cells[-1] for name, cells in rows_by_name(section(page, "Cards"))}
+    drivers = section((ROOT / "docs/drivers.md").read_text(), "The drivers")
+    cards = {name: cells[1] for name, cells in rows_by_name(drivers)}
+    rows = [[code(name), cards[name], *held_by(name), verbs.get(name, "unknown")] for name in DRIVERS]
+    infiniband = ability(driver="mlx5_core", link_type=LinkType.INFINIBAND, link_mbps=100_000)
+    rows += [
+        ["any, on an InfiniBand link", "ConnectX", _reservation(infiniband), _cap(infiniband), "yes"],
+        ["any other", "", _reservation(NO_RATE), _cap(NO_RATE), "unknown"],
+        [code("virtual"), "none: [virtual SR-IOV](virtual-sriov.md)", "software", "software", "no"],
+    ]
+    return table(("driver", "cards", "reservation", "cap", "verbs on VFs"), rows)
+
+
+def held_by(driver: str) -> tuple[str, str]:
+    """Return what holds a reservation and a cap on a driver's cards, in the words of docs/machines.md."""
+    link_mbps = LINK_MBPS.get(driver, 100_000)
+    vendor = min(IGB_82576) if driver == "igb" else ""
+    found = ability(driver=driver, link_mbps=link_mbps, vendor=vendor)
+    with_vlans = ability(driver=driver, link_mbps=link_mbps, vendor=vendor, vst=True)
+    if with_vlans != found:
+        return _reservation(found), f"{_cap(with_vlans)} if all VFs have a VLAN, else {_cap(found)}"
+    return _reservation(found), _cap(found)
+
+
+def _reservation(found: RateAbility) -> str:
+    if found.min is None:
+        return "counted"
+    return "share" if found.weights else "card"
+
+
+def _cap(found: RateAbility) -> str:
+    return "software" if found.max is None else "card"
+
+
 TABLES: dict[str, tuple[str, Callable[[str], str]]] = {
     "settings": ("docs/extender-configuration.md", settings_table),
     "paths": ("docs/http-api.md", paths_table),
     "cards": ("docs/verify.md", cards_table),
+    "rates": ("docs/machines.md", rates_table),
 }
 """By the name in the marks around a table: its page, and the table of the page as it is."""
 
