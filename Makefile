@@ -24,8 +24,8 @@ demo: can-demo setup cni ## two nodes in this kernel, from annotation to bandwid
 	@$(RUN) k8s-rdma demo $(ARGS)
 
 .PHONY: demo-picture
-demo-picture: setup cni ## records a run of the demo in docs/demo.cast and draws it, docs/demo.svg
-	@$(RUN) python -m docs_site.picture make demo
+demo-picture: setup-tests cni ## records three pods on one link of the demo in docs/one-link.json, and draws docs/one-link.svg
+	@$(RUN) python -m docs_site.picture
 
 .PHONY: quick
 quick: setup-tests ## what needs no process of ours, below a minute: core, wire, kube, init, docs, the repository's shape

@@ -1,174 +1,198 @@
-"""The picture of the demo in README.md: a run, recorded in the format of asciinema, drawn as an animated SVG.
+"""The picture of README.md: three pods on one link over time, as the demo measured them.
 
-`make demo-picture` records a run and draws it; `python -m docs_site.picture draw` draws the recording again.
+`make demo-picture` records and draws; `python -m docs_site.picture draw` draws the recording again. Equal
+recordings give equal bytes, by one version of matplotlib.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import subprocess
 import sys
-import time
-from dataclasses import dataclass
-from html import escape
-from itertools import pairwise
+import tempfile
+from datetime import date
 from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from k8s_rdma_demo.launch import launch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.typing import RcKeyType
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-RECORDING = DOCS / "demo.cast"
-PICTURE = DOCS / "demo.svg"
+RECORDING = DOCS / "one-link.json"
+PICTURE = DOCS / "one-link.svg"
 
-_ROWS = 30
-_COLUMN_PX, _ROW_PX, _MARGIN_PX = 8.4, 18, 14
-_MAX_PAUSE_S = 1.5
-_LINE_S = 0.2
-"""The least time between two lines, for a reader to follow what is printed at once."""
-_END_S = 8.0
+_WIDTH, _HEIGHT = 680, 470
+_POINTS_PER_INCH = 72
+_LEFT, _RIGHT, _BOTTOM, _TOP = 0.075, 0.79, 0.205, 0.84
+_Y_MAX = 780
+_NAME_MBPS = 95
+"""The height of a pod's name and reservation, on the axis."""
 
-_NO_TERMINAL = {"FORCE_COLOR": "1", "TTY_INTERACTIVE": "0", "TERM": "xterm", "COLORTERM": ""}
-"""Has rich print the 16 colours of ANSI to a pipe, and nothing that it takes back."""
+_LAST_S = 3
+_PHASE_S = 7
 
-_ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
-_COLORS = {  # by ANSI code: on light, on dark
-    "32": ("#116329", "#56d364"),
-    "36": ("#1b7c83", "#56d4dd"),
-    "91": ("#a40e26", "#ffa198"),
-    "96": ("#0550ae", "#79c0ff"),
+_TEXT, _SOFT, _GRID, _PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"
+_PODS = {"gold": "#9a6700", "silver": "#0969da", "neighbour": "#cf222e"}
+_ON_DARK = {
+    _TEXT: "#f0f6fc",
+    _SOFT: "#9198a1",
+    _GRID: "#3d444d",
+    _PAPER: "#0d1117",
+    _PODS["gold"]: "#e3b341",
+    _PODS["silver"]: "#58a6ff",
+    _PODS["neighbour"]: "#ff7b72",
 }
-_WEIGHTS = {"1": "font-weight:bold", "2": "opacity:.65"}
+"""The colour of each colour if the reader's system is dark."""
+
+_STYLE: dict[RcKeyType, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": _GRID,
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that machines agree
+    "font.size": 13,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "k8s-rdma",
+    "text.color": _TEXT,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+}
+_FONTS = "system-ui, 'Segoe UI', Roboto, Helvetica, 'DejaVu Sans', sans-serif"
+_HEAD = re.compile(r"<\?xml.*?<svg [^>]*>|<metadata>.*?</metadata>", re.DOTALL)
+_INNERMOST = re.compile(r"\[[^\[\]]*\]")
+_DECIMALS = re.compile(r"-?\d+\.\d{3,}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Text of one style within a line. codes: ANSI's, those that the picture has a style for."""
-
-    column: int
-    text: str
-    codes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A printed line, in seconds after the recording began."""
-
-    time_s: float
-    runs: tuple[Run, ...]
+def draw(recording: dict[str, Any]) -> str:
+    """Draw what `OverTime.document` returns, as SVG for light and dark pages."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, _HEIGHT / _POINTS_PER_INCH), facecolor=_PAPER)
+        axes = figure.add_axes((_LEFT, _BOTTOM, _RIGHT - _LEFT, _TOP - _BOTTOM), facecolor="none")
+        end_s = recording["events"][-1][0]
+        _draw_axes(axes, end_s)
+        _draw_events(axes, recording["events"][:-1])
+        for pod in recording["pods"]:
+            _draw_pod(axes, pod, end_s)
+        _draw_names(axes, recording["pods"], end_s)
+        _draw_words(figure, recording)
+        return _as_svg(figure)
 
 
-def record(command: list[str]) -> str:
-    """Run a command and return what it printed, an event a line, as asciicast v2.
-
-    Raises:
-        CalledProcessError: the command failed.
-    """
-    started = time.monotonic()
-    printed = [(0.0, f"$ {shlex.join(command)}")]
-    with subprocess.Popen(
-        command, env=os.environ | _NO_TERMINAL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        printed += [(time.monotonic() - started, line.rstrip()) for line in process.stdout or ()]
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    width = max(len(_ESCAPE.sub("", text)) for _, text in printed)
-    header = {"version": 2, "width": width, "height": _ROWS}
-    events = [[round(seconds, 2), "o", f"{text}\r\n"] for seconds, text in printed]
-    return "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in (header, *events))
+def title(recording: dict[str, Any]) -> str:
+    """Say what the picture shows."""
+    return f"Three pods on one link of {recording['linkMbps']:,} Mb/s"
 
 
-def draw(recording: str) -> str:
-    """Draw an asciicast v2 whose events are whole lines: a window in which the lines scroll up.
-
-    Without animations, and for readers who want none, it shows the last lines.
-    """
-    header, *events = map(json.loads, recording.splitlines())
-    lines = [_line(seconds, text) for seconds, kind, text in events if kind == "o"]
-    times = _paced([line.time_s for line in lines])
-    width = round(header["width"] * _COLUMN_PX + 2 * _MARGIN_PX)
-    height = header["height"] * _ROW_PX + 2 * _MARGIN_PX
-    texts = "\n".join(_text(index, line) for index, line in enumerate(lines) if line.runs)
-    shift = (header["height"] - len(lines)) * _ROW_PX
-    return f"""\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">
-<style>
-{_style(times, header["height"])}
-</style>
-<rect class="window" width="{width}" height="{height}" rx="8"/>
-<svg x="{_MARGIN_PX}" y="{_MARGIN_PX}" width="{width - 2 * _MARGIN_PX}" height="{height - 2 * _MARGIN_PX}">
-<g class="lines" transform="translate(0 {shift})">
-{texts}
-</g>
-</svg>
-</svg>
-"""
-
-
-def _line(time_s: float, text: str) -> Line:
-    """Split a printed line at its changes of style."""
-    runs: list[Run] = []
-    codes: tuple[str, ...] = ()
-    start = column = 0
-    text = text.rstrip("\r\n")
-    for found in [*_ESCAPE.finditer(text), None]:
-        part = text[start : found.start() if found else len(text)]
-        if part.strip():
-            runs.append(Run(column=column, text=part.rstrip(), codes=codes))
-        column += len(part)
-        if found and found[2] == "m":
-            codes = tuple(code for code in found[1].split(";") if code in _COLORS or code in _WEIGHTS)
-        start = found.end() if found else start
-    return Line(time_s=time_s, runs=tuple(runs))
-
-
-def _paced(times: list[float]) -> list[float]:
-    """Shorten pauses, and spread lines that came at once."""
-    paced = [0.0]
-    for before, after in pairwise(times):
-        paced.append(paced[-1] + min(max(after - before, _LINE_S), _MAX_PAUSE_S))
-    return paced
-
-
-def _text(index: int, line: Line) -> str:
-    runs = "".join(_run(run) for run in line.runs)
-    return f'<text y="{index * _ROW_PX + 13}">{runs}</text>'
-
-
-def _run(run: Run) -> str:
-    style = f' class="{" ".join(f"c{code}" for code in run.codes)}"' if run.codes else ""
-    return f'<tspan x="{run.column * _COLUMN_PX:.4g}"{style}>{escape(run.text, quote=False)}</tspan>'
-
-
-def _style(times: list[float], rows: int) -> str:
-    """Write the style sheet: fonts, colours on light and dark, and when the lines move."""
-    end = times[-1] + _END_S
-    steps = "".join(
-        f"{100 * seconds / end:.2f}%{{transform:translateY({(rows - index) * _ROW_PX}px)}}"
-        for index, seconds in enumerate(times, 1)
-    )
-    return "\n".join(
-        [
-            "text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}",
-            "text{fill:#1f2328}",
-            ".window{fill:#f6f8fa;stroke:#d1d9e0}",
-            *(f".c{code}{{{style}}}" for code, style in _WEIGHTS.items()),
-            *(f".c{code}{{fill:{light}}}" for code, (light, _) in _COLORS.items()),
-            "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.window{fill:#0d1117;stroke:#3d444d}",
-            "".join(f".c{code}{{fill:{dark}}}" for code, (_, dark) in _COLORS.items()) + "}",
-            f".lines{{animation:scroll {end:.1f}s step-end infinite}}",
-            "@media(prefers-reduced-motion:reduce){.lines{animation:none}}",
-            f"@keyframes scroll{{{steps}}}",
-        ]
+def provenance(recording: dict[str, Any]) -> tuple[str, ...]:
+    """Say where the recording is from, a line each."""
+    day = date.fromisoformat(recording["date"])
+    return (
+        f"Measured by make demo-picture, {day.day} {day:%B %Y}: TCP (CUBIC) that arrived, twice a second.",
+        "Virtual SR-IOV, whose rates the kernel's HTB enforces; no card.",
+        f"{recording['machine']}.",
     )
 
 
-def main() -> None:
-    """Record the command in the arguments, unless they are `draw`, and draw the recording."""
+def _draw_axes(axes: Axes, end_s: float) -> None:
+    axes.set_xlim(0, end_s)
+    axes.set_ylim(0, _Y_MAX)
+    axes.set_yticks(range(0, _Y_MAX, 100))
+    axes.set_xlabel("seconds", color=_SOFT, labelpad=2)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.tick_params(length=0, pad=6)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_events(axes: Axes, events: list[list[Any]]) -> None:
+    for at_s, text in events:
+        axes.axvline(at_s, color=_SOFT, linewidth=1)
+        axes.annotate(text, (at_s, _Y_MAX), (6, -2), textcoords="offset points", va="top", fontsize=12)
+
+
+def _draw_pod(axes: Axes, pod: dict[str, Any], end_s: float) -> None:
+    """Draw a pod's throughput, and its reservation as a dashed line."""
+    colour = _PODS[pod["name"]]
+    reserved = [*pod["reserved"], [end_s, pod["reserved"][-1][1]]]
+    measured = [(at_s, mbps) for at_s, mbps in pod["measured"] if at_s <= end_s]
+    dashes = (0, (4, 3))
+    axes.plot(
+        *zip(*reserved, strict=True), drawstyle="steps-post", color=colour, linewidth=1.6, linestyle=dashes
+    )
+    axes.plot(*zip(*measured, strict=True), color=colour, linewidth=2.4, solid_joinstyle="round")
+
+
+def _draw_names(axes: Axes, pods: list[dict[str, Any]], end_s: float) -> None:
+    """Write each pod's name right of its lines, with what it had in the last seconds and its reservation."""
+    lowest = float("inf")
+    for pod in sorted(pods, key=lambda pod: -pod["reserved"][-1][1]):
+        reserved = pod["reserved"][-1][1]
+        got = fmean(mbps for at_s, mbps in pod["measured"] if end_s - _LAST_S < at_s <= end_s)
+        lowest = min(lowest - _NAME_MBPS, got)
+        for text, shift, style in (
+            (f"{pod['name']} {got:.0f}", 4, {"fontweight": "bold"}),
+            (f"reserved {reserved}", -12, {"fontsize": 12}),
+        ):
+            place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
+            axes.annotate(text, (end_s, lowest), (10, shift), color=_PODS[pod["name"]], **place, **style)
+
+
+def _draw_words(figure: Figure, recording: dict[str, Any]) -> None:
+    left = _LEFT - 0.055
+    figure.text(left, 0.945, title(recording), fontsize=17, fontweight="bold")
+    figure.text(left, 0.888, "Mb/s; solid: measured, dashed: reserved", color=_SOFT)
+    for number, line in enumerate(provenance(recording)):
+        figure.text(left, 0.095 - 0.036 * number, line, color=_SOFT, fontsize=10.5)
+
+
+def _as_svg(figure: Figure) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "picture.svg"
+        figure.savefig(path, metadata={"Date": None}, facecolor=_PAPER)
+        text = path.read_text(encoding="utf-8")
+    size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}"'
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    body = _DECIMALS.sub(lambda number: f"{float(number[0]):.2f}", _HEAD.sub("", text))
+    body = body.replace("'DejaVu Sans'", _FONTS)
+    return f"<svg {names} {size}>\n<style>{_dark()}</style>{body.strip()}\n"
+
+
+def _dark() -> str:
+    """Write the style sheet that changes every colour for a dark page."""
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in _ON_DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    return f"@media(prefers-color-scheme:dark){{{rules}}}"
+
+
+def main() -> int:
+    """Record, unless the argument is `draw`, and draw; return the exit status."""
     if sys.argv[1:] != ["draw"]:
-        RECORDING.write_text(record(sys.argv[1:]))
-    PICTURE.write_text(draw(RECORDING.read_text()))
+        with tempfile.TemporaryDirectory() as directory:
+            results = Path(directory) / "demo.json"
+            if status := launch(json_file=results, keep=False, web=False, over_time_s=_PHASE_S):
+                return status
+            recording = json.loads(results.read_bytes())["overTime"]
+        RECORDING.write_text(_compact(recording), encoding="utf-8")
+    PICTURE.write_text(draw(json.loads(RECORDING.read_bytes())), encoding="utf-8")
+    return 0
+
+
+def _compact(recording: dict[str, Any]) -> str:
+    """Write JSON in which a sample takes no line of its own."""
+    text = json.dumps(recording, indent=1)
+    return (
+        _INNERMOST.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

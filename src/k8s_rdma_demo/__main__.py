@@ -109,10 +109,7 @@ def _play(world: World, outcome: Outcome, console: Console, options: argparse.Na
         console.print(f"Pages for people: {pages}", soft_wrap=True)
     with OverbookingMonitor(world.nodes) as monitor:
         try:
-            for name, title in SCENES:
-                _step(console, title, getattr(scenes, name))
-                if name not in KEEPS_PODS:
-                    scenes.finish()
+            _play_scenes(scenes, console, options.over_time)
         finally:
             _teardown(world, scenes, console)
             outcome.check(
@@ -129,6 +126,17 @@ def _play(world: World, outcome: Outcome, console: Console, options: argparse.Na
             _check_kernel_state(world, outcome, initial_state)
     console.print(f"[dim]{time.monotonic() - started:.0f} s in total[/]")
     return pages
+
+
+def _play_scenes(scenes: Scenes, console: Console, over_time_s: float) -> None:
+    """Play all scenes, or record one link in phases of as many seconds."""
+    if over_time_s:
+        _step(console, "Three pods on one link over time", lambda: scenes.over_time(over_time_s))
+        return
+    for name, title in SCENES:
+        _step(console, title, getattr(scenes, name))
+        if name not in KEEPS_PODS:
+            scenes.finish()
 
 
 def _teardown(world: World, scenes: Scenes, console: Console) -> None:
@@ -207,6 +215,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--web", type=int, help="the descriptor of the listening socket for pages")
+    parser.add_argument("--over-time", metavar="S", type=float, help="record one link in phases of S seconds")
     parser.add_argument("--no-throughput", metavar="REASON", default="", help="omit what iperf3 measures")
     return parser.parse_args()
 

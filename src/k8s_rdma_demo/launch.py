@@ -44,8 +44,12 @@ ISOLATION = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-pro
 AS_USER = ("--user", "--map-root-user")
 
 
-def launch(*, json_file: Path | None, keep: bool, web: bool) -> int:
-    """Run the demo; its exit status: 0 when no check failed. web: whether to serve pages on loopback."""
+def launch(*, json_file: Path | None, keep: bool, web: bool, over_time_s: float = 0) -> int:
+    """Run the demo; return its exit status: 0 if no check failed.
+
+    web: whether to serve pages on loopback. over_time_s: the seconds of a phase, if one link
+    is to be recorded instead of playing all scenes.
+    """
     plugins, shim = _requirements()
     isolation = (*ISOLATION, *(AS_USER if os.geteuid() else ()))
     _probe(isolation)
@@ -63,6 +67,7 @@ def launch(*, json_file: Path | None, keep: bool, web: bool) -> int:
             *("--directory", directory, "--plugins", str(plugins), "--shim", str(shim)),
             *(("--json", str(json_file.absolute())) if json_file else ()),
             *(("--keep",) if keep or web else ()),
+            *(("--over-time", str(over_time_s)) if over_time_s else ()),
             *(("--web", str(listener.fileno())) if listener else ()),
             *(() if shutil.which(IPERF3) else ("--no-throughput", f"needs {IPERF3}")),
         ]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
+
+from k8s_rdma_demo.over_time import OverTime
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +75,7 @@ class Outcome:
     """Collects while the demo runs.
 
     manifest: the text of one pod that was asked for, without comments. complete: all scenes were played.
+    over_time: the recording of one link, if that was played.
     """
 
     manifest: str = ""
@@ -83,6 +86,7 @@ class Outcome:
     flows: list[FlowShown] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
     refused_rates: dict[str, str] = field(default_factory=dict)
+    over_time: OverTime | None = None
 
     @property
     def passed(self) -> bool:
@@ -138,7 +142,7 @@ class Outcome:
 
     def write(self, path: Path) -> None:
         """Write everything as JSON."""
-        document = {
+        document: dict[str, Any] = {
             "passed": self.passed,
             "manifest": self.manifest,
             "checks": [asdict(check) for check in self.checks],
@@ -151,6 +155,8 @@ class Outcome:
             "refusals": self.refusals,
             "refusedRates": self.refused_rates,
         }
+        if self.over_time is not None:
+            document["overTime"] = self.over_time.document()
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
     def show(self, console: Console) -> None:

@@ -1,46 +1,35 @@
 """The demo's scenes, after the evaluation of the paper behind it: each creates pods and checks what holds.
 
 Every scene starts on empty nodes and leaves its pods to `finish`, which deletes them. Traffic between pods
-is measured: reachability of each interface, and TCP throughput at the receiver by iperf3. Rates are
-enforced on whole Ethernet frames; of a 1,514 byte frame TCP carries 1,448 bytes, so 95.6 % of a rate is the
-most that a transfer can show.
+is measured: reachability of each interface, and TCP throughput at the receiver by iperf3.
 """
 
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.linux.netns import entered
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request, request_text
 from k8s_rdma.wire.claim_template import TemplateNames, claim_templates, with_claims
 from k8s_rdma_demo.kubectl import POLL_S, unschedulable
-from k8s_rdma_demo.launch import IPERF3
 from k8s_rdma_demo.network import LINK_MBPS, DemoNode
 from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown, flow_check
+from k8s_rdma_demo.over_time import FLOODING_STREAMS, OverTime, Recording
+from k8s_rdma_demo.traffic import Endpoint, Flow, measure, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from k8s_rdma.wire.rest import Allocation
     from k8s_rdma_demo.world import World
 
-PORT = 7
-TIMEOUT_S = 2.0
-WARM_UP_S = 1
-BASE_PORT = 5201
-DEADLINE_S = 15
 MEASURE_S = 4
 _TRIES = 5
 POD_TIMEOUT_S = 20.0
@@ -57,6 +46,15 @@ COMPETING = {"gold": 500, "silver": 200, "bronze": 110}
 
 RAISED_MBPS, CUT_MBPS = 700, 100
 """Reservations of gold and silver while they run, Mb/s: gold's fits only beside silver's."""
+
+SHOWN_OVER_TIME = {"gold": 500, "silver": 200, "neighbour": 100}
+"""Reservations, Mb/s, in the recording over time: two pods, and the neighbour that floods their link."""
+
+GROWN_MBPS, SHRUNK_MBPS = 600, 150
+"""The reservations of gold and silver there in the end, Mb/s; silver's shrinks first."""
+
+SETTLING_S = 1.5
+"""The time that TCP may need to follow a change."""
 
 
 class Scenes:
@@ -178,6 +176,55 @@ class Scenes:
                 for name in COMPETING
             ),
         )
+
+    def over_time(self, phase_s: float) -> None:
+        """Two pods share a link; a neighbour floods it, then gold's reservation grows while all send.
+
+        phase_s: the seconds between two changes.
+        """
+        self._apply("receiver", {"min_tx_rate": 950}, {"min_tx_rate": 950}, {})
+        self._await("receiver")
+        for name, rate in SHOWN_OVER_TIME.items():
+            self._apply(name, {"min_tx_rate": rate})
+            self._await(name)
+        pfs = {self._pf_of(name, 0) for name in SHOWN_OVER_TIME}
+        self._outcome.check_equal("gold, silver and their neighbour compete on one PF", 1, len(pfs))
+        gold, silver, neighbour = (
+            Flow(name=name, source=self._endpoint(name, 0), destination=self._endpoint("receiver", index))
+            for index, name in enumerate(SHOWN_OVER_TIME)
+        )
+        with Recording((gold, silver, neighbour), LINK_MBPS) as recording:
+            for name, rate in SHOWN_OVER_TIME.items():
+                recording.reserve(name, rate)
+            recording.send(gold)
+            recording.send(silver)
+            time.sleep(phase_s)
+            recording.happened(f"a neighbour floods:\n{FLOODING_STREAMS} connections")
+            recording.send(neighbour, streams=FLOODING_STREAMS)
+            time.sleep(phase_s)
+            recording.happened("gold's reservation\ngrows while it runs")
+            for name, rate in (("silver", SHRUNK_MBPS), ("gold", GROWN_MBPS)):
+                self._request(name, rate)
+                self._world.kubectl.rates_status(name, "programmed", timeout_s=POD_TIMEOUT_S)
+                recording.reserve(name, self._reserved(name))
+            time.sleep(phase_s)
+            recording.happened("end")
+        self._outcome.over_time = recorded = recording.finished()
+        self._check_phases(recorded)
+
+    def _check_phases(self, recorded: OverTime) -> None:
+        """Check that in every phase every pod that sends has its reservation."""
+        moments = [SETTLING_S, *(at_s for at_s, _ in recorded.events)]
+        for number, (begin_s, end_s) in enumerate(pairwise(moments), 1):
+            for pod in recorded.pods[: 2 if number == 1 else None]:
+                floor = (1 - TOLERANCE) * TCP_SHARE * pod.reserved_at(end_s)
+                measured = pod.steady(begin_s + SETTLING_S, end_s)
+                self._outcome.check(
+                    f"{pod.name} gets its reservation, phase {number}",
+                    measured >= floor,
+                    f"at least {floor:.0f} Mb/s",
+                    f"{measured:.0f} Mb/s",
+                )
 
     def _request(self, name: str, mbps: int) -> None:
         """Edit the reservation in a running pod's annotation, as its owner does."""
@@ -472,122 +519,3 @@ def rates_text(min_tx_rate_mbps: int, max_tx_rate_mbps: int) -> str:
         f"{name} {mbps}" for name, mbps in (("min", min_tx_rate_mbps), ("max", max_tx_rate_mbps)) if mbps
     )
     return " ".join(texts) or "any"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """An interface in a pod: the pod, its namespace, the name there and its IPv4 address."""
-
-    pod: str
-    netns: Path
-    ifname: str
-    address: str
-
-
-def unreachable(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> list[str]:
-    """Send a datagram from each first to each second endpoint; the interfaces whose datagram got lost.
-
-    Each socket is tied to its interface, so nothing can go or arrive another way.
-    """
-    with ExitStack() as sockets:
-        senders = [sockets.enter_context(_bind_all(source)) for source, _ in pairs]
-        receivers = [sockets.enter_context(_bind_all(destination)) for _, destination in pairs]
-        return [
-            source.ifname
-            for (source, destination), sender, receiver in zip(pairs, senders, receivers, strict=True)
-            if not _passes(sender, receiver, source, destination)
-        ]
-
-
-def _passes(sender: socket.socket, receiver: socket.socket, source: Endpoint, destination: Endpoint) -> bool:
-    payload = f"{source.ifname} to {destination.ifname}".encode()
-    sender.sendto(payload, (destination.address, PORT))
-    try:
-        received, (address, _) = receiver.recvfrom(len(payload) + 1)
-    except TimeoutError:
-        return False
-    return received == payload and address == source.address
-
-
-def _bind_all(endpoint: Endpoint) -> socket.socket:
-    """A UDP socket in the pod; made on a thread of its own, which is the one that changes namespace."""
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(_bind, endpoint).result()
-
-
-def _bind(endpoint: Endpoint) -> socket.socket:
-    with endpoint.netns.open("rb") as netns, entered(netns.fileno()):
-        bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    bound.settimeout(TIMEOUT_S)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, endpoint.ifname.encode())
-    bound.bind((endpoint.address, PORT))
-    return bound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
-    """A measured TCP connection."""
-
-    name: str
-    source: Endpoint
-    destination: Endpoint
-
-
-def measure(flows: Sequence[Flow], *, seconds: int) -> dict[str, float]:
-    """Run all flows at the same time; Mb/s received by each, by name, without the first second."""
-    with ExitStack() as servers, ThreadPoolExecutor(max_workers=len(flows)) as pool:
-        for index, flow in enumerate(flows):
-            servers.enter_context(_Server(flow.destination, BASE_PORT + index))
-        results = pool.map(
-            lambda item: _send(item[1], BASE_PORT + item[0], seconds),
-            enumerate(flows),
-            timeout=seconds + DEADLINE_S,
-        )
-        return {flow.name: rate for flow, rate in zip(flows, results, strict=True)}
-
-
-class _Server:
-    """`iperf3 --server` for one connection, listening when entered."""
-
-    def __init__(self, endpoint: Endpoint, port: int) -> None:
-        self._command = _in_pod(
-            endpoint, "--server", "--one-off", "--forceflush", "--port", str(port), "--bind", endpoint.address
-        )
-
-    def __enter__(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        output = []
-        for line in self._process.stdout or ():
-            output.append(line)
-            if "Server listening" in line:
-                return
-        msg = f"{' '.join(self._command)}: {''.join(output).strip() or 'ended at once'}"
-        raise K8sRdmaError(msg)
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-def _send(flow: Flow, port: int, seconds: int) -> float:
-    command = _in_pod(
-        flow.source,
-        *("--client", flow.destination.address, "--port", str(port), "--json"),
-        *("--bind", f"{flow.source.address}%{flow.source.ifname}"),
-        *("--time", str(seconds), "--omit", str(WARM_UP_S), "--connect-timeout", "3000"),
-    )
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + DEADLINE_S)
-    document: dict[str, Any] = {}
-    try:
-        document = json.loads(ended.stdout)
-        return float(document["end"]["sum_received"]["bits_per_second"]) / 1e6
-    except (ValueError, KeyError) as error:
-        why = document.get("error") or ended.stderr.strip()
-        msg = f"flow {flow.name}: iperf3: {why or f'exit status {ended.returncode}'}"
-        raise K8sRdmaError(msg) from error
-
-
-def _in_pod(endpoint: Endpoint, *arguments: str) -> list[str]:
-    return ["nsenter", f"--net={endpoint.netns}", IPERF3, *arguments]

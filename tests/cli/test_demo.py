@@ -257,6 +257,33 @@ def test_demo_omits_throughput_without_iperf3_and_gives_everything_back_when_int
     assert processes_of(scratch) == []
 
 
+@pytest.mark.alone
+@pytest.mark.timeout(DEADLINE_S)
+def test_one_link_is_recorded_over_time(shim: Path, scratch: Path, tmp_path: Path) -> None:
+    typed = "launch(json_file=Path(sys.argv[1]), keep=False, web=False, over_time_s=4)"
+    program = (
+        f"import sys; from pathlib import Path; from k8s_rdma_demo.launch import launch; sys.exit({typed})"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "demo.json"],
+        env=os.environ | {"K8S_RDMA_CNI": str(shim), "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    recorded = json.loads((tmp_path / "demo.json").read_bytes())["overTime"]
+    assert recorded.keys() == {"machine", "date", "linkMbps", "events", "pods"}
+    (flood_s, _), (change_s, _), (end_s, _) = recorded["events"]
+    assert 0 < flood_s < change_s < end_s
+    gold, silver, neighbour = recorded["pods"]
+    assert [mbps for _, mbps in gold["reserved"]] == [500, 600]
+    assert change_s < silver["reserved"][1][0] < gold["reserved"][1][0] < end_s
+    before = [mbps for at_s, mbps in neighbour["measured"] if at_s < flood_s]
+    assert max(before) < 1 < max(mbps for _, mbps in neighbour["measured"])
+    assert processes_of(scratch) == []
+
+
 @pytest.mark.timeout(DEADLINE_S)
 def test_demo_leaves_no_process_when_killed(shim: Path, scratch: Path) -> None:
     with start(shim, scratch) as process:

@@ -1,90 +1,109 @@
-"""The picture of the demo is drawn from its recording, and a recording is what a command printed."""
+"""The picture of README.md is drawn from its recording, which is one of reservations that held."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from itertools import pairwise
+from statistics import fmean
 from xml.etree import ElementTree
 
 import pytest
 
-from docs_site.picture import PICTURE, RECORDING, draw, record
+from docs_site.picture import PICTURE, RECORDING, draw, provenance, title
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def recording(*events: tuple[float, str], height: int = 3) -> str:
-    header = {"version": 2, "width": 20, "height": height}
-    return "\n".join(map(json.dumps, [header, *([time_s, "o", f"{text}\r\n"] for time_s, text in events)]))
+RECORDED = json.loads(RECORDING.read_bytes())
+PODS = {pod["name"]: pod for pod in RECORDED["pods"]}
+SETTLING_S = 2
+WIDEST = 0.62
+"""The width of a character of DejaVu Sans, in its size, on an average: wider than that of other fonts."""
 
 
 def parsed(picture: str) -> ElementTree.Element:
     return ElementTree.fromstring(picture)  # noqa: S314 - of our own
 
 
-def shown(picture: str) -> list[str]:
-    """The lines of a picture without their styles."""
-    return ["".join(text.itertext()) for text in parsed(picture).iter(f"{SVG}text")]
+def words(picture: str) -> set[str]:
+    return {"".join(text.itertext()) for text in parsed(picture).iter(f"{SVG}text")}
 
 
-def seconds_between_lines(picture: str) -> list[float]:
-    [duration] = re.findall(r"animation:scroll ([\d.]+)s", picture)
-    parts = [float(part) for part in re.findall(r"([\d.]+)%\{transform", picture)]
-    return [round((after - before) * float(duration) / 100, 1) for before, after in pairwise(parts)]
+def place(text: ElementTree.Element) -> tuple[float, float]:
+    """Where a text begins; one of several lines is moved there."""
+    moved = re.findall(r"translate\(([\d.]+) ([\d.]+)\)", str(text.get("transform")))
+    x, y = moved[0] if moved else (str(text.get("x")), str(text.get("y")))
+    return float(x), float(y)
+
+
+def colours(text: str) -> set[str]:
+    return set(re.findall(r"(?:fill|stroke): ?(#[0-9a-f]{6})", text))
 
 
 def test_picture_is_that_of_the_recording():
-    assert PICTURE.read_text() == draw(RECORDING.read_text()), "python -m docs_site.picture draw"
-
-
-def test_recording_is_of_a_demo_whose_checks_all_passed():
-    text = RECORDING.read_text()
-    assert "$ make demo" in text
-    assert text.count("\\u001b[32m✓") > 50
-    assert "✗" not in text
+    assert PICTURE.read_text(encoding="utf-8") == draw(RECORDED), "python -m docs_site.picture draw"
 
 
 def test_picture_fetches_nothing():
-    assert re.findall(r"https?://[^\"]+", PICTURE.read_text()) == ["http://www.w3.org/2000/svg"]
+    addresses = set(re.findall(r"https?://[^\"]+", PICTURE.read_text(encoding="utf-8")))
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
-def test_line_has_its_text_and_styles_at_their_columns():
-    picture = draw(recording((0, "\x1b[32m✓\x1b[0m a <b> & \x1b[1mbold\x1b[0m")))
-    runs = parsed(picture).iter(f"{SVG}tspan")
-    assert [(run.get("x"), run.get("class"), run.text) for run in runs] == [
-        ("0", "c32", "✓"),
-        ("8.4", None, " a <b> &"),
-        ("84", "c1", "bold"),
+def test_picture_says_what_it_shows_and_where_it_was_made():
+    shown = words(PICTURE.read_text(encoding="utf-8"))
+    assert {title(RECORDED), *provenance(RECORDED)} <= shown
+    assert {f"reserved {pod['reserved'][-1][1]}" for pod in PODS.values()} <= shown
+    assert "a neighbour floods:" in shown
+
+
+def test_picture_has_a_colour_for_dark_pages_for_each_of_its_own():
+    style, _, body = PICTURE.read_text(encoding="utf-8").partition("</style>")
+    for colour in colours(body):
+        assert f"{colour}" in style, colour
+
+
+def test_picture_lies_within_its_frame():
+    root = parsed(PICTURE.read_text(encoding="utf-8"))
+    _, _, width, height = map(float, str(root.get("viewBox")).split())
+    assert (str(root.get("width")), str(root.get("height"))) == (f"{width:.0f}", f"{height:.0f}")
+    assert width <= 700
+    for text in root.iter(f"{SVG}text"):
+        shown = "".join(text.itertext())
+        part = 0.5 if "middle" in str(text.get("style")) else 1
+        size = float(re.findall(r"([\d.]+)px", str(text.get("style")))[0])
+        assert place(text)[0] + part * WIDEST * size * len(shown) < width, shown
+        assert place(text)[1] < height, shown
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2])
+@pytest.mark.parametrize("name", ["gold", "silver", "neighbour"])
+def test_recording_is_one_in_which_reservations_held(name: str, phase: int):
+    pod = PODS[name]
+    moments = [0.0, *(at_s for at_s, _ in RECORDED["events"])]
+    begin_s, end_s = moments[phase : phase + 2]
+    if (name, phase) == ("neighbour", 0):
+        begin_s, end_s = moments[1:3]
+    reserved = [mbps for from_s, mbps in pod["reserved"] if from_s < end_s][-1]
+    arrived = fmean(mbps for at_s, mbps in pod["measured"] if begin_s + SETTLING_S < at_s <= end_s)
+    assert arrived > reserved
+
+
+def test_recording_has_a_change_of_rates_and_a_neighbour_that_begins_to_send():
+    assert [mbps for _, mbps in PODS["gold"]["reserved"]] == [500, 600]
+    first = [mbps for at_s, mbps in PODS["neighbour"]["measured"] if at_s < RECORDED["events"][0][0]]
+    assert max(first) < 1
+
+
+def test_names_do_not_lie_upon_each_other_when_pods_have_the_same():
+    same = {
+        **RECORDED,
+        "pods": [
+            {**pod, "measured": PODS["silver"]["measured"], "reserved": [[0, 100]]}
+            for pod in RECORDED["pods"]
+        ],
+    }
+    heights = [
+        place(text)[1]
+        for text in parsed(draw(same)).iter(f"{SVG}text")
+        if "".join(text.itertext()) == "reserved 100"
     ]
-
-
-def test_what_is_no_style_is_left_out():
-    assert shown(draw(recording((0, "\x1b[?25l\x1b[?25h\x1b[97;49mtext\x1b[0m"), (1, "")))) == ["text"]
-
-
-def test_pauses_are_cut_and_bursts_are_spread():
-    events = ((0, "a"), (1, "b"), (60, "c"), (60, "d"))
-    assert seconds_between_lines(draw(recording(*events))) == [1.0, 1.5, 0.2]
-
-
-@pytest.mark.parametrize(("lines", "shift"), [(1, 36), (3, 0), (5, -36)])
-def test_last_lines_show_without_animation(lines: int, shift: int):
-    picture = draw(recording(*((float(line), "x") for line in range(lines)), height=3))
-    assert f'transform="translate(0 {shift})"' in picture
-
-
-def test_record_has_each_printed_line_and_draws():
-    text = record([sys.executable, "-c", "print('one\\ntwo three')"])
-    header, *events = map(json.loads, text.splitlines())
-    assert header["version"] == 2
-    assert [kind for _, kind, _ in events] == ["o"] * 3
-    assert [line for _, _, line in events][1:] == ["one\r\n", "two three\r\n"]
-    assert shown(draw(text))[1:] == ["one", "two three"]
-
-
-def test_record_refuses_a_command_that_fails():
-    with pytest.raises(subprocess.CalledProcessError):
-        record([sys.executable, "-c", "raise SystemExit(3)"])
+    assert len(heights) == 3
+    assert min(abs(a - b) for a in heights for b in heights if a != b) > 30
