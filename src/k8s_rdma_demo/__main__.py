@@ -62,7 +62,7 @@ def main() -> int:
         if options.keep:
             outcome.show(console)
             shown = True
-            _pause(world, console, pages)
+            _pause(world, outcome, console, pages)
     except KeyboardInterrupt:
         console.print("interrupted")
         status = 130
@@ -80,6 +80,7 @@ def main() -> int:
         outcome.show(console)
         if status == 0:
             console.print("To explore it, run it with --keep: docs/tutorial.md")
+    outcome.show_lesson(console)
     if options.json:
         outcome.write(options.json)
     return status or (0 if outcome.passed else 1)
@@ -147,7 +148,7 @@ def _teardown(world: World, scenes: Scenes, console: Console) -> None:
     signal.signal(signal.SIGINT, previous)
 
 
-def _pause(world: World, console: Console, pages: str | None) -> None:
+def _pause(world: World, outcome: Outcome, console: Console, pages: str | None) -> None:
     """Run some pods and say how to look around, until Ctrl-C."""
     Scenes(world, Outcome(), examples_directory()).examples()
     directory = world.paths.directory
@@ -172,6 +173,7 @@ def _pause(world: World, console: Console, pages: str | None) -> None:
     ]
     with suppress(KeyboardInterrupt):
         console.print("\n".join(lines), markup=False, soft_wrap=True)
+        outcome.show_lesson(console)
         signal.pause()
 
 

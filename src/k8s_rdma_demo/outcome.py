@@ -25,6 +25,9 @@ TCP_SHARE = 1448 / 1514
 
 BAR_WIDTH = 24
 
+CONTENTION = "contention"
+"""The scene in which pods compete for one link."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -107,6 +110,19 @@ class Outcome:
             verdict += "; the demo ended before the others"
         return f"{verdict}."
 
+    @property
+    def lesson(self) -> str:
+        """Say what the first of the competing pods reserved and got, against whom; empty if not measured."""
+        competing = [flow for flow in self.flows if flow.scene == CONTENTION]
+        if not competing:
+            return ""
+        first, *rivals = competing
+        names = " and ".join(flow.name for flow in rivals)
+        return (
+            f"{first.name} reserved {first.reserved} Mb/s and got {first.measured:.0f}, "
+            f"while {names} sent as much as they could over the same link."
+        )
+
     def check(self, name: str, passed: bool, expected: object, measured: object) -> None:
         """Record a check."""
         found = Check(name=name, passed=passed, expected=_text(expected), measured=_text(measured))
@@ -181,6 +197,11 @@ class Outcome:
     def show_verdict(self, console: Console) -> None:
         """Print the verdict."""
         console.print(self.verdict, style="bold" if self.passed else "bold red", markup=False)
+
+    def show_lesson(self, console: Console) -> None:
+        """Print the sentence to remember, if its numbers were measured."""
+        if self.lesson:
+            console.print(f"\n{self.lesson}", style="bold green", markup=False)
 
     def _pod_table(self) -> Table:
         table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")

@@ -140,8 +140,8 @@ class Recording:
                 Throughput(
                     name=flow.name,
                     measured=tuple(
-                        (after_s, 8e-6 * (after[index] - before[index]) / (after_s - before_s))
-                        for (before_s, before), (after_s, after) in pairwise(self._samples)
+                        (end_s, 8e-6 * (last[index] - first[index]) / (end_s - begin_s))
+                        for (begin_s, first), (end_s, last) in pairwise(self._samples)
                     ),
                     reserved=tuple(self._reserved[flow.name]),
                 )

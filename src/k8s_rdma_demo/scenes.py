@@ -19,7 +19,7 @@ from k8s_rdma.wire.annotation import ANNOTATION, parse_request, request_text
 from k8s_rdma.wire.claim_template import TemplateNames, claim_templates, with_claims
 from k8s_rdma_demo.kubectl import POLL_S, unschedulable
 from k8s_rdma_demo.network import LINK_MBPS, DemoNode
-from k8s_rdma_demo.outcome import TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown, flow_check
+from k8s_rdma_demo.outcome import CONTENTION, TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown, flow_check
 from k8s_rdma_demo.over_time import FLOODING_STREAMS, OverTime, Recording
 from k8s_rdma_demo.traffic import Endpoint, Flow, measure, unreachable
 
@@ -127,7 +127,7 @@ class Scenes:
         self._outcome.check_equal("gold, silver and bronze compete on one PF", 1, len(pfs))
         minimum, spread = (1 - TOLERANCE) * TCP_SHARE * LINK_MBPS, TOLERANCE * LINK_MBPS
         measured = self._measure(
-            "contention",
+            CONTENTION,
             *(
                 Flow(name=name, source=self._endpoint(name, 0), destination=self._endpoint("receiver", 0))
                 for name in COMPETING

@@ -183,7 +183,9 @@ def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
     assert run.status == 0, run.shown
     document = run.document
     assert document["passed"]
-    assert run.shown.endswith(f"{len(document['checks'])} checks passed.\n")
+    *_, verdict, empty, lesson = run.shown.splitlines()
+    assert (verdict, empty) == (f"{len(document['checks'])} checks passed.", "")
+    assert re.fullmatch(r"gold reserved 500 Mb/s and got 5\d\d, while silver and bronze sent .*\.", lesson)
     assert all(set(check) == {"name", "passed", "expected", "measured"} for check in document["checks"])
     assert len(document["checks"]) > 30
     [pod] = yaml.safe_load_all(document["manifest"])

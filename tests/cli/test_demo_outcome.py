@@ -9,7 +9,7 @@ from rich.console import Console
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_demo.__main__ import print_error
-from k8s_rdma_demo.outcome import Outcome, PodShown
+from k8s_rdma_demo.outcome import FlowShown, Outcome, PodShown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +54,28 @@ def test_pods_have_the_same_keys_in_the_file_as_in_earlier_releases(tmp_path: Pa
     outcome.write(tmp_path / "demo.json")
     document = json.loads((tmp_path / "demo.json").read_bytes())
     assert document["pods"] == [{"name": "p", "asked": "min 200", "node": "w1", "got": "eth0"}]
+
+
+def test_lesson_is_of_the_first_pod_that_competes() -> None:
+    outcome = Outcome()
+    assert outcome.lesson == ""
+    outcome.check_flow(FlowShown(scene="caps", name="rdma0", reserved=0, cap=200, measured=191.4))
+    assert outcome.lesson == ""
+    for name, reserved, measured in (("gold", 500, 540.6), ("silver", 200, 252.0), ("bronze", 110, 165.0)):
+        flow = FlowShown(scene="contention", name=name, reserved=reserved, cap=0, measured=measured)
+        outcome.check_flow(flow)
+    assert outcome.lesson == (
+        "gold reserved 500 Mb/s and got 541, while silver and bronze sent as much as they could "
+        "over the same link."
+    )
+
+
+def test_last_screen_ends_with_the_lesson_below_the_checks() -> None:
+    outcome = Outcome(complete=True)
+    flow = FlowShown(scene="contention", name="gold", reserved=500, cap=0, measured=540.6)
+    outcome.check_flow(flow)
+    console = Console(width=200)
+    with console.capture() as captured:
+        outcome.show(console)
+        outcome.show_lesson(console)
+    assert captured.get().splitlines()[-3:] == ["1 checks passed.", "", outcome.lesson]
