@@ -642,7 +642,7 @@ def test_hostile_claims_are_refused_and_hold_up_no_others(machine: Machine) -> N
             *refused, of_first, of_second = await asyncio.gather(*asked)
             assert time.process_time() - began_s < HOSTILE_S
             assert {answer.reason for answer in refused} == {Reason.MALFORMED_REQUEST}
-            fields = "devices.results", "nested too deeply", "status.reservedFor[0].uid", "shareID"
+            fields = "devices.results", "nested deeper than 64 levels", "status.reservedFor[0].uid", "shareID"
             assert all(field in answer.error for field, answer in zip(fields, refused, strict=True))
             assert [device.device for each in (of_first, of_second) for device in each.devices] == ["f0"] * 2
             third = of_pod(claim(interface("a", bandwidth="1M"), uid="u7", name="e"), "r")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from errno import EACCES, ENOENT
 
@@ -13,6 +12,7 @@ from k8s_rdma.doctor.collectors.node import run_check
 from k8s_rdma.doctor.finding import Severity, Subject, exit_status, not_looked_at, worst
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.doctor import encode_doctor
+from k8s_rdma.wire.nesting import load
 
 SUBJECT = Subject("x", "X")
 NOTE, WARNING, ERROR = (
@@ -62,9 +62,10 @@ def test_being_root_is_advised_only_where_a_right_is_missing(look, as_root):
     assert found.fix.startswith("run it as root") == as_root
 
 
-def test_document_beyond_the_stack_is_not_looked_at():
-    [found] = run_check("claims", lambda: json.loads("[" * 5_000))
+def test_document_nested_too_deep_is_not_looked_at():
+    [found] = run_check("claims", lambda: load("[" * 5_000))
     assert (found.id, found.subject) == ("not-looked-at", "claims")
+    assert "nested deeper than 64 levels" in found.found
 
 
 def test_counts_are_told_in_plural_but_for_one():

@@ -53,13 +53,13 @@ async def test_404_that_does_not_name_the_object_says_nothing_of_it(answering, c
 
 
 async def test_claim_that_is_nested_too_deep_is_refused_for_good(answering):
-    body = b'{"metadata": {}, "spec": {"devices": {"config": [' + b"[" * 5000 + b"]" * 5000 + b"]}}}"
+    body = b'{"metadata": {}, "spec": {"devices": {"config": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}}}"
 
     async def handle(_request):
         return Response(status=200, body=body)
 
     async with answering(handle) as client:
-        with pytest.raises(MalformedError, match="resourceclaims default/c: is nested too deep"):
+        with pytest.raises(MalformedError, match="resourceclaims default/c: nested deeper than 64 levels"):
             await client.get_claim_document("default", "c")
 
 

@@ -187,7 +187,7 @@ def test_request_is_read_at_the_edge_of_what_is_allowed(text: str, request_: Req
         ("\ufeff[]", f"{ANNOTATION}: not JSON: Expecting value at character 1"),
         ("\ud800", f"{ANNOTATION}: not JSON: Expecting value at character 1"),
         ("\xa0", f"{ANNOTATION}: not JSON: Expecting value at character 1"),
-        ("[" * 100_000, f"{ANNOTATION}: nested too deeply; wanted a list of objects"),
+        ("[" * 100_000, f"{ANNOTATION}: nested deeper than 64 levels; wanted a list of objects"),
         ('[{"\ud800": 1}]', rf"{ANNOTATION}[0].'\ud800': unknown key; known are {KNOWN}"),
     ],
 )
@@ -316,7 +316,7 @@ def test_alias_that_differs_is_refused(text: str) -> None:
         ("{}", ": is an object; wanted a list of objects, one an interface"),
         ("[{}", ": not JSON: Expecting ',' delimiter at character 4"),
         ("[NaN]", ": not JSON: NaN is no JSON number"),
-        ("[" * 5000, ": nested too deeply; wanted a list of objects"),
+        ("[" * 5000, ": nested deeper than 64 levels; wanted a list of objects"),
         ('[{"count": 1024}, {}]', ": asks for 1025 interfaces or more; at most 1024"),
         (
             '[{"mac": "02:00:00:00:00:01"}, {"mac": "02:00:00:00:00:01"}]',

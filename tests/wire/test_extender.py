@@ -208,7 +208,7 @@ def test_pod_limits_are_those_of_init_containers_first() -> None:
             body(Pod={"metadata": {"name": "p", "namespace": "d", "uid": 7}}, NodeNames=[]),
             "$.Pod.metadata.uid",
         ),
-        (b'{"other":' + b"[" * 100_000, "nested too deeply"),
+        (b'{"other":' + b"[" * 2_000_000, "nested deeper than 64 levels"),
         (b'{"Pod":{"metadata":{"name":"\xff"}}}', "utf-8"),
     ],
 )

@@ -233,8 +233,8 @@ def with_parameters(*parameters: bytes, interfaces: int = 1) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("parameters", "why"),
     [
-        (b"[" * 50_000 + b"]" * 50_000, "claim default/c: nested too deeply"),
-        (b'{"vlan":' * 12_500 + b"1" + b"}" * 12_500, "claim default/c: nested too deeply"),
+        (b"[" * 50_000 + b"]" * 50_000, "claim default/c: nested deeper than 64 levels"),
+        (b'{"vlan":' * 12_500 + b"1" + b"}" * 12_500, "claim default/c: nested deeper than 64 levels"),
         (b'{"' + b"x" * 100_000 + b'": 1}', "config[0].opaque.parameters.xxx"),
         (b'{"vlan": ' + b"9" * 100_000 + b"}", "config[0].opaque.parameters.apiVersion: wanted"),
         (b'"' + b"x" * 200_000 + b'"', "config[0].opaque.parameters: is 200002 characters long; at most"),

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from k8s_rdma.wire.yaml import MAX_ALIASED_NODES, MAX_DEPTH, read_yaml, yaml_words
+from k8s_rdma.wire.nesting import MAX_LEVELS, TOO_DEEP
+from k8s_rdma.wire.yaml import MAX_ALIASED_NODES, read_yaml, yaml_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def nested(depth: int) -> str:
-    """A scalar at that depth."""
-    return "[" * (depth - 1) + "x" + "]" * (depth - 1)
+def nested(levels: int) -> str:
+    return "[" * levels + "x" + "]" * levels
 
 
 def doubled(times: int) -> str:
@@ -31,11 +31,11 @@ def chained(links: int) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (nested(MAX_DEPTH + 1), f"line 1, column {MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
-        (nested(100_000), f"line 1, column {MAX_DEPTH + 1}: nested deeper than {MAX_DEPTH} levels"),
-        ("a: &a\n  b: [*a]", f"line 2, column 7: nested deeper than {MAX_DEPTH} levels"),
-        ("a: &a\n  <<: *a", f"line 2, column 7: nested deeper than {MAX_DEPTH} levels"),
-        (chained(200), f"line {MAX_DEPTH}, column 9: nested deeper than {MAX_DEPTH} levels"),
+        (nested(MAX_LEVELS + 1), f"line 1, column {MAX_LEVELS + 1}: {TOO_DEEP}"),
+        (nested(100_000), f"line 1, column {MAX_LEVELS + 1}: {TOO_DEEP}"),
+        ("a: &a\n  b: [*a]", f"line 2, column 7: {TOO_DEEP}"),
+        ("a: &a\n  <<: *a", f"line 2, column 7: {TOO_DEEP}"),
+        (chained(200), f"line {MAX_LEVELS + 1}, column 9: {TOO_DEEP}"),
         (doubled(60), f"aliases stand for more than {MAX_ALIASED_NODES} nodes"),
     ],
 )
@@ -48,7 +48,7 @@ def test_document_beyond_the_bounds_is_refused_by_its_line(text: str, problem: s
 @pytest.mark.parametrize(
     ("text", "build"),
     [
-        (nested(MAX_DEPTH), lambda: yaml.safe_load(nested(MAX_DEPTH))),
+        (nested(MAX_LEVELS), lambda: yaml.safe_load(nested(MAX_LEVELS))),
         ("\n".join(f"- {nested(60)}" for _ in range(5)), lambda: [yaml.safe_load(nested(60))] * 5),
         (
             "base: &base {a: 1}\nnext: &next {<<: *base, b: 2}\nlast: {<<: *next, a: 3}",

@@ -22,6 +22,7 @@ from k8s_rdma import __version__
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
+from k8s_rdma.wire.nesting import require_shallow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,8 +134,9 @@ def versions() -> VersionDocument:
 def commit_of(direct_url: str | None) -> str | None:
     """The commit that an installer recorded (`direct_url.json`, PEP 610)."""
     try:
+        require_shallow(direct_url or "")
         origin = msgspec.json.decode(direct_url, type=_DirectUrl).vcs_info if direct_url else None
-    except msgspec.MsgspecError:
+    except ValueError:
         return None
     return origin.commit_id if origin else None
 

@@ -22,6 +22,7 @@ from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.web.config import WebConfig
 from k8s_rdma.webhook.main import WebhookConfig
+from k8s_rdma.wire.nesting import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -176,8 +177,8 @@ def _line(line: str) -> str:
         return OMITTED
     if line.startswith("{"):
         try:
-            document = json.loads(line)
-        except (ValueError, RecursionError):
+            document = load(line)
+        except ValueError:
             document = None
         if isinstance(document, dict):
             return json.dumps(redacted(document))

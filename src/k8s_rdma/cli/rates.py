@@ -22,6 +22,7 @@ from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.placement_annotation import (
     CLAIM_CAPS_ANNOTATION,
     CLAIM_CAPS_STATUS_ANNOTATION,
@@ -274,14 +275,19 @@ def _chosen(
 def _names_in_pod(annotations: Mapping[str, str]) -> list[str]:
     """The names that the agent gave the interfaces, in the order of the request; none where unknown."""
     try:
-        entries = msgspec.json.decode(annotations.get(NETWORK_STATUS_ANNOTATION, "[]"), type=list[_Named])
-    except (ValueError, RecursionError):
+        entries = decode(
+            annotations.get(NETWORK_STATUS_ANNOTATION, "[]"), _named_decoder, NETWORK_STATUS_ANNOTATION
+        )
+    except MalformedError:
         return []
     return [entry.interface for entry in entries]
 
 
 class _Named(msgspec.Struct):
     interface: str
+
+
+_named_decoder = msgspec.json.Decoder(list[_Named])
 
 
 def _outcome(api: Documents, path: str, pod: str, edit: _Edit, options: RatesOptions) -> RatesResult:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rest import TOKEN_FIELD, TOKENS_SECRET, message_of
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class ServiceProxy:
     def _refusal(self, subject: str, reply: Reply) -> K8sRdmaError:
         code = f"HTTP {reply.status}"
         try:
-            message = _status.decode(reply.body).message
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            message = decode(reply.body, _status, "Status").message
+        except MalformedError:
             message = message_of(reply.body) or code
             closed = reply.status in (_UNAUTHORIZED, _FORBIDDEN)
             details = "\n".join(filter(None, (_CLOSED, self._without_token))) if closed else ""

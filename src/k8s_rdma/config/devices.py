@@ -22,6 +22,7 @@ from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, is_resource_name, require_resource_name
 from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.nesting import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -528,6 +529,6 @@ def _from_mellanox(document: object, path: str, overrides: Mapping[str, Any], *,
 def _json(path: str) -> object:
     """Read JSON; None for what is none, or unreadable: `load_config` reports that."""
     try:
-        return msgspec.json.decode(read_named_file(path))
-    except (OSError, msgspec.DecodeError):
+        return load(read_named_file(path))
+    except (OSError, ValueError):
         return None

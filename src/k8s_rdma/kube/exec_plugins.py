@@ -25,6 +25,7 @@ from lightkube.core.exceptions import ConfigError
 
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.kube.credentials import Credential, usable_token
+from k8s_rdma.wire.nesting import require_shallow
 
 if TYPE_CHECKING:
     from k8s_rdma.kube.kubeconfig import ApiServer, ExecPlugin, KubeconfigCluster
@@ -139,8 +140,10 @@ def _cluster_info(server: ApiServer) -> dict[str, Any]:
 def plugin_credential(call: PluginCall) -> Credential:
     """Get a credential from a plugin; ConfigError says why there is none. Blocks until the plugin ends."""
     try:
-        answer = msgspec.json.decode(_answer(call), type=_ExecCredential)
-    except (msgspec.MsgspecError, ValueError) as error:
+        document = _answer(call)
+        require_shallow(document)
+        answer = msgspec.json.decode(document, type=_ExecCredential)
+    except ValueError as error:
         msg = f"{call.source}: its answer is no ExecCredential: {error}"
         raise ConfigError(msg) from None  # it may hold the answer
     status = answer.status or _Status()

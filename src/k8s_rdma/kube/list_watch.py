@@ -26,7 +26,7 @@ from k8s_rdma.kube.api import Changed, Deleted, Event, Listed, Page
 from k8s_rdma.kube.bounded_http import ANSWER_S
 from k8s_rdma.kube.calls import PAGE, api_error, named_errors, segment, status_message
 from k8s_rdma.kube.list_stream import ListSplitter
-from k8s_rdma.wire.json import pruned
+from k8s_rdma.wire.nesting import pruned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -314,7 +314,7 @@ class _Reader:
 
     def _read_item(self, item: msgspec.Raw) -> Any:
         try:
-            return self._item.decode(item)
+            return _tolerant(self._item, item)
         except _NO_OBJECT as error:
             identity = self._identity(item)
             name = f"{identity.namespace}/{identity.name}".removeprefix("/")
@@ -344,4 +344,4 @@ def _tolerant(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
     try:
         return decoder.decode(data)
     except RecursionError:
-        return decoder.decode(pruned(data.decode(errors="replace")))
+        return decoder.decode(pruned(bytes(data).decode(errors="replace")))

@@ -22,6 +22,7 @@ from k8s_rdma.kube.calls import named_errors, segment
 from k8s_rdma.kube.list_watch import Selection, watch_objects
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
 from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.nesting import TOO_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -246,7 +247,7 @@ class ResourceSlices:
                 return None
             raise
         except RecursionError as error:
-            msg = f"{plural} {namespace}/{name}: is nested too deep"
+            msg = f"{plural} {namespace}/{name}: {TOO_DEEP}"
             raise MalformedError(msg) from error
 
 

@@ -30,6 +30,7 @@ from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.annotation_values import require_own_network
+from k8s_rdma.wire.nesting import TOO_DEEP
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
@@ -187,6 +188,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 _version_decoder = msgspec.json.Decoder(_Versioned)
 _decoder = msgspec.json.Decoder(Snapshot)
+_plain_decoder = msgspec.json.Decoder(object)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -208,7 +210,7 @@ def decode_snapshot(data: bytes, origin: str) -> Snapshot:
         msg = f"{origin}: version: {version} is newer than {VERSION}, the latest that this k8s-rdma reads"
         raise MalformedError(msg)
     snapshot = _decode(data, _decoder, origin)
-    unknown = wire_json.unknown_keys(Snapshot, msgspec.json.decode(data))
+    unknown = wire_json.unknown_keys(Snapshot, wire_json.decode_large(data, _plain_decoder, origin))
     for why in chain(unknown, _contradictions(snapshot)):
         raise _fault(data, origin, why)
     return snapshot
@@ -216,7 +218,7 @@ def decode_snapshot(data: bytes, origin: str) -> Snapshot:
 
 def _decode(data: bytes, decoder: msgspec.json.Decoder[T], origin: str) -> T:
     try:
-        return wire_json.decode(data, decoder, origin)
+        return wire_json.decode_large(data, decoder, origin)
     except MalformedError as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
             raise _fault(data, origin, str(error.__cause__)) from error
@@ -239,7 +241,10 @@ def _fault(data: bytes, origin: str, why: str) -> MalformedError:
 def _require_json(data: bytes, origin: str) -> None:
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    except RecursionError as error:
+        msg = f"{origin}: no snapshot: {TOO_DEEP}"
+        raise MalformedError(msg) from error
+    except (msgspec.DecodeError, UnicodeError) as error:
         msg = f"{origin}: no snapshot: {_place_of_fault(data) or error}"
         raise MalformedError(msg) from error
 

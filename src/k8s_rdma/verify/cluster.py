@@ -20,7 +20,7 @@ from k8s_rdma.core.programming import enforcers
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.core.verification import Flow, PfFacts, Rates, Trial, UnmeasuredError
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, segment
@@ -28,6 +28,7 @@ from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, decode_result, streams_of
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus, decode_status
 from k8s_rdma.wire.verification import pf_facts
 
@@ -309,9 +310,9 @@ def published_address(text: str) -> str | None:
     UnmeasuredError when it will have none.
     """
     try:
-        entries = msgspec.json.decode(text or "[]", type=list[_Entry])
+        entries = decode(text or "[]", _entries_decoder, NETWORK_STATUS_ANNOTATION)
         addresses = [ip_address(ip) for entry in entries if entry.interface == IFNAME for ip in entry.ips]
-    except (ValueError, RecursionError):
+    except (MalformedError, ValueError):
         return None
     if not addresses and any(entry.interface == IFNAME for entry in entries):
         raise UnmeasuredError("the network gives interfaces no addresses: it needs IPAM")
@@ -321,3 +322,6 @@ def published_address(text: str) -> str | None:
 class _Entry(msgspec.Struct):
     interface: str
     ips: tuple[str, ...] = ()
+
+
+_entries_decoder = msgspec.json.Decoder(list[_Entry])

@@ -27,6 +27,7 @@ from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.verify.traffic import Session, connect, listen, receive, send, streams_of
+from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.rest import Interface
 from k8s_rdma.wire.verification import pf_facts
@@ -352,6 +353,6 @@ def _run(command: Sequence[str], timeout_s: float = _PROGRAM_TIMEOUT_S) -> str:
 def _cni_error(stdout: bytes) -> tuple[int, str]:
     """Code and message of a CNI error (CNI specification 1.1.0, section 5)."""
     with suppress(ValueError, LookupError, TypeError):
-        document = json.loads(stdout)
+        document = load(stdout)
         return int(document["code"]), str(document["msg"])
     return 0, stdout.decode(errors="replace").strip() or "the executable failed without a message"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from k8s_rdma.core.verification import UnmeasuredError
-from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.wire.json import decode
 
@@ -270,8 +270,8 @@ _decoder = msgspec.json.Decoder(PodResult)
 def decode_result(message: str) -> PodResult:
     """Read a container's last message; one that is no result is an error itself."""
     try:
-        return _decoder.decode(message)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return decode(message, _decoder, "result")
+    except MalformedError:
         return PodResult(error=message.strip()[-200:] or "it ended without a result")
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.source import NoAnswerError, Source
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode_large
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,7 +88,7 @@ _decoder = msgspec.json.Decoder(_Reply)
 def decode_vector(body: bytes) -> dict[_Labels, int]:
     """Parse a vector of rates in Mb/s; samples that are no rates are left out. MalformedError."""
     found = {}
-    for sample in decode(body, _decoder, "query").data.result:
+    for sample in decode_large(body, _decoder, "query").data.result:
         try:
             value = float(sample.value[1])
         except ValueError as error:
@@ -169,6 +169,6 @@ def _quoted(value: str) -> str:
 
 def _refusal(body: bytes) -> str:
     try:
-        return decode(body, _decoder, "query").error
+        return decode_large(body, _decoder, "query").error
     except MalformedError:
         return ""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.nesting import NestingError, require_shallow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,13 +77,14 @@ def tokens(text: str, path: str = ANNOTATION) -> object:
     if len(text) > MAX_CHARACTERS:
         refuse(path, f"is {len(text)} characters long; at most {MAX_CHARACTERS}")
     try:
+        require_shallow(text)
         return _decoder.decode(text)
     except json.JSONDecodeError as error:
         refuse(path, f"not JSON: {error.msg} at character {error.pos + 1}")
+    except NestingError as error:
+        refuse(path, f"{error}; wanted a list of objects")
     except ValueError as error:
         refuse(path, f"not JSON: {error}")
-    except RecursionError:
-        refuse(path, "nested too deeply; wanted a list of objects")
 
 
 def kind(value: object) -> str:

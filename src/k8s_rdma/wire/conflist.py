@@ -11,7 +11,6 @@ A runtime's cache has the configuration of an attachment's ADD and the result. S
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, highest_common
 from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.plugin_config import address_spaces
 
 if TYPE_CHECKING:
@@ -202,8 +202,8 @@ def names_ours(data: bytes) -> bool:
     `type` counts, however deep. What is no JSON names nothing: no runtime could read it.
     """
     try:
-        stack: list[object] = [json.loads(data.decode(errors="replace"))]
-    except (ValueError, RecursionError):
+        stack: list[object] = [load(data.decode(errors="replace"))]
+    except ValueError:
         return False
     while stack:
         value = stack.pop()
@@ -249,8 +249,8 @@ def same_list(current: bytes | None, desired: bytes | None) -> bool:
     if current is None or desired is None:
         return current is desired
     try:
-        return bool(json.loads(current) == json.loads(desired))
-    except (ValueError, RecursionError):
+        return bool(load(current) == load(desired))
+    except ValueError:
         return False
 
 

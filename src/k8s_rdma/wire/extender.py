@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import Buffer, decode, join_parts
+from k8s_rdma.wire.json import Buffer, decode, decode_large, join_parts
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Candidate:
 
     def addresses(self) -> tuple[str, ...]:
         """Decode `InternalIP` and `InternalDNS`, in the object's order. MalformedError names it."""
-        node = decode(self.raw, _node_decoder, f"Nodes.items: {self.name}")
+        node = decode_large(self.raw, _node_decoder, f"Nodes.items: {self.name}")
         return tuple(
             address.address
             for address in node.status.addresses or ()
@@ -220,7 +220,7 @@ _encoder = msgspec.json.Encoder()
 
 def decode_args(body: Buffer) -> ExtenderArgs:
     """Parse the body of filter or prioritize; MalformedError names the field."""
-    args = decode(body, _args_decoder, "extender arguments")
+    args = decode_large(body, _args_decoder, "extender arguments")
     if args.nodes is None and args.node_names is None:
         msg = "extender arguments: neither Nodes nor NodeNames holds a list"
         raise MalformedError(msg)
@@ -265,7 +265,7 @@ _NAME_FIRST = re.compile(rb'\{"metadata":\{"name":"([-.0-9a-z]+)"')
 def _name(raw: msgspec.Raw, index: int) -> str:
     if found := _NAME_FIRST.match(raw):
         return found[1].decode("ascii")
-    return decode(raw, _node_decoder, f"Nodes.items[{index}]").metadata.name
+    return decode_large(raw, _node_decoder, f"Nodes.items[{index}]").metadata.name
 
 
 class VictimMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -352,7 +352,7 @@ _decoder = msgspec.json.Decoder(ExtenderPreemptionArgs)
 
 def decode_preemption(body: Buffer) -> ExtenderPreemptionArgs:
     """Parse the body of preempt; MalformedError names the field."""
-    args = decode(body, _decoder, "preemption arguments")
+    args = decode_large(body, _decoder, "preemption arguments")
     if args.node_name_to_victims is None and args.node_name_to_meta_victims is None:
         msg = "preemption arguments: neither NodeNameToVictims nor NodeNameToMetaVictims holds a map"
         raise MalformedError(msg)

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import inspect
 
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, pruned, require_shallow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,12 +71,30 @@ def decode(
 ) -> T:
     """Decode a document; MalformedError `<what>: <cause, with the field's path>` when it does not fit.
 
-    Text that is no Unicode (lone surrogates) and nesting beyond the interpreter's stack are such errors too.
+    Text that is no Unicode (lone surrogates) and more levels than `nesting.MAX_LEVELS` are such errors too.
+    """
+    try:
+        require_shallow(data if isinstance(data, str) else bytes(data))
+    except NestingError as error:
+        msg = f"{subject}: {error}"
+        raise MalformedError(msg, reason=reason) from error
+    return decode_large(data, decoder, subject, reason)
+
+
+def decode_large(
+    data: Buffer | str,
+    decoder: msgspec.json.Decoder[T],
+    subject: str,
+    reason: Reason = Reason.MALFORMED_REQUEST,
+) -> T:
+    """Decode as `decode` does, with as many levels as the interpreter reads.
+
+    For documents of programs that are too large to be read twice.
     """
     try:
         return decoder.decode(data)
     except RecursionError as error:
-        msg = f"{subject}: nested too deeply"
+        msg = f"{subject}: {TOO_DEEP}"
         raise MalformedError(msg, reason=reason) from error
     except (msgspec.MsgspecError, UnicodeError) as error:
         is_json = isinstance(error, msgspec.ValidationError) or not isinstance(error, msgspec.DecodeError)
@@ -89,38 +108,18 @@ def is_document(error: MalformedError) -> bool:
     return isinstance(cause, msgspec.ValidationError) or not isinstance(cause, msgspec.DecodeError)
 
 
-_DEEPEST = 100
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
-
-
 def decode_lossy(data: bytes) -> Any:
     """Decode a document that has several authors; ValueError when it is none.
 
     Kubernetes keeps some of an author's bytes as they came (opaque parameters, managed fields): bytes that
-    are no UTF-8 become U+FFFD, and values below `_DEEPEST` levels null where the interpreter's stack is too
-    small for them. One object then cannot hide the list that it is in.
+    are no UTF-8 become U+FFFD, and values are `pruned` if the interpreter's stack is too small for them. One
+    object then cannot hide the list that it is in.
     """
     text = data.decode(errors="replace")
     try:
         return json.loads(text)
     except RecursionError:
         return json.loads(pruned(text))
-
-
-def pruned(text: str) -> str:
-    """Replace by null what is nested deeper than anything that is read, for decoders that recurse."""
-    parts, depth, begin = [], 0, 0
-    for token in _NESTING.finditer(text):
-        if token[0] in "[{":
-            depth += 1
-            if depth == _DEEPEST:
-                parts += [text[begin : token.start()], "null"]
-                begin = len(text)
-        elif token[0] in "]}":
-            if depth == _DEEPEST:
-                begin = token.end()
-            depth -= 1
-    return "".join([*parts, text[begin:]])
 
 
 def describe_unknown(key: str, allowed: Iterable[str]) -> str:

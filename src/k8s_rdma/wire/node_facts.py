@@ -19,7 +19,7 @@ from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode_large
 from k8s_rdma.wire.rdma_node import PoolVfs, most_macs
 from k8s_rdma.wire.rest import (
     MAX_MACS,
@@ -254,7 +254,7 @@ def reported_macs(status: bytes) -> MacRanges:
     """
     if not status:
         return NO_MACS
-    found = decode(status, _macs_decoder, "RdmaNode status")
+    found = decode_large(status, _macs_decoder, "RdmaNode status")
     number, limit = sum(macs.number for macs in found.macs), sum(map(most_macs, found.pfs))
     if number > limit:
         msg = f"RdmaNode status: macs: {number} of them, and its PFs and VFs have {limit} at most"

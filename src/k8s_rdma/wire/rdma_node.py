@@ -19,7 +19,7 @@ from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import rest as bounds
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode_large
 from k8s_rdma.wire.rest import (
     Entry,
     Generation,
@@ -257,7 +257,7 @@ def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
 
     So is a status beyond `report_bounds`, and one with duplicates: of two claims of a pod one would be lost.
     """
-    status = decode(data, _decoder, _SUBJECT)
+    status = decode_large(data, _decoder, _SUBJECT)
     for why in contradictions(status):
         msg = f"{_SUBJECT}: {why}"
         raise MalformedError(msg)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER, Offers, PfOffer
+from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,8 +174,8 @@ _decoder = msgspec.json.Decoder(SliceSpec)
 def decode_spec(spec: bytes) -> SliceSpec:
     """Read a slice's `spec`; an empty one for what is none."""
     try:
-        return _decoder.decode(spec)
-    except msgspec.MsgspecError:
+        return decode(spec, _decoder, "spec")
+    except MalformedError:
         return SliceSpec()
 
 

@@ -26,7 +26,8 @@ from msgspec.structs import replace
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.core.types import EVERY_RATE, MAX_RATE_MBPS, RateAbility, RateRange
-from k8s_rdma.wire.json import decode
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.json import decode, decode_large
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -412,7 +413,7 @@ def without_vfs(report: NodeReport) -> NodeReport:
 
 def decode_report(data: bytes) -> NodeReport:
     """Parse the document; unknown fields are tolerated (a newer agent), wrong ones are MalformedError."""
-    return decode(data, _decoder, "node report")
+    return decode_large(data, _decoder, "node report")
 
 
 class LegacyPf(msgspec.Struct, frozen=True, kw_only=True):
@@ -491,6 +492,6 @@ _error_decoder = msgspec.json.Decoder(ErrorDocument)
 def message_of(body: bytes) -> str:
     """Read the message of an error document, `MAX_MESSAGE` of it at most; empty when it is none."""
     try:
-        return _error_decoder.decode(body).error.message[:MAX_MESSAGE]
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return decode(body, _error_decoder, "error").error.message[:MAX_MESSAGE]
+    except MalformedError:
         return ""

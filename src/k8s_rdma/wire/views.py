@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import msgspec
 
 from k8s_rdma.core.types import Enforcer
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode_large
 from k8s_rdma.wire.rest import MentionedPod
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def encode_explanation(explanation: Explanation) -> bytes:
 
 def decode_explanation(data: bytes) -> Explanation:
     """Parse the document; MalformedError names the field."""
-    return decode(data, _decoder, "explanation")
+    return decode_large(data, _decoder, "explanation")
 
 
 CLUSTER_PATH = "/v1/cluster"
@@ -501,7 +501,7 @@ def encode_view(view: ClusterView | HoldersView | NamespaceView) -> bytes:
 
 def decode_view(data: bytes) -> ClusterView:
     """Parse the document; MalformedError names the field."""
-    return decode(data, _view_decoder, "cluster view")
+    return decode_large(data, _view_decoder, "cluster view")
 
 
 def unreadable_nodes(view: ClusterView) -> dict[str, str] | None:
@@ -516,9 +516,9 @@ def unreadable_nodes(view: ClusterView) -> dict[str, str] | None:
 
 def decode_holders(data: bytes) -> HoldersView:
     """Parse the document; MalformedError names the field."""
-    return decode(data, _holders_decoder, "view of holders")
+    return decode_large(data, _holders_decoder, "view of holders")
 
 
 def decode_namespace(data: bytes) -> NamespaceView:
     """Parse the document; MalformedError names the field."""
-    return decode(data, _namespace_decoder, "view of a namespace")
+    return decode_large(data, _namespace_decoder, "view of a namespace")

@@ -15,10 +15,11 @@ from yaml.composer import Composer, ComposerError
 from yaml.constructor import BaseConstructor, ConstructorError
 from yaml.parser import Parser
 
+from k8s_rdma.wire.nesting import MAX_LEVELS, TOO_DEEP
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-MAX_DEPTH = 100
 MAX_ALIASED_NODES = 100_000
 """Nodes that the aliases of a text may add to it."""
 
@@ -35,14 +36,15 @@ class Bounded(Parser, Composer):
 
     @cached_property
     def _extents(self) -> dict[str, tuple[float, float]]:
-        """The number of levels below an anchor's node, and the number of its nodes."""
+        """The number of levels of an anchor's node, and the number of its nodes."""
         return {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node with those below it; an alias counts as the nodes that it stands for."""
         event: Any = cast("Any", self).peek_event()  # which has no types
         nodes, deepest = self._nodes, self._deepest
-        self._depth += 1
+        levels = int(isinstance(event, yaml.CollectionStartEvent))
+        self._depth += levels
         self._nodes += 1
         self._deepest = self._depth
         is_alias = isinstance(event, yaml.AliasEvent)
@@ -56,14 +58,14 @@ class Bounded(Parser, Composer):
         self._require_bounds(event)
         node = super().compose_node(parent, index)
         if not is_alias and event.anchor is not None:
-            self._extents[event.anchor] = self._deepest - self._depth, self._nodes - nodes
+            self._extents[event.anchor] = self._deepest - self._depth + levels, self._nodes - nodes
         self._deepest = max(self._deepest, deepest)
-        self._depth -= 1
+        self._depth -= levels
         return node
 
     def _require_bounds(self, event: Any) -> None:
-        if self._deepest > MAX_DEPTH:
-            raise ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
+        if self._deepest > MAX_LEVELS:
+            raise ComposerError(None, None, TOO_DEEP, event.start_mark)
         if self._aliased > MAX_ALIASED_NODES:
             problem = f"aliases stand for more than {MAX_ALIASED_NODES} nodes"
             raise ComposerError(None, None, problem, event.start_mark)

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode_large
 from k8s_rdma_demo.cluster.bodies import (
     APPLY,
     JSON,
@@ -447,7 +447,7 @@ class Api:
         accepted = (JSON, MERGE) if target.resource.custom else (JSON, MERGE, STRATEGIC)
         if content_type not in accepted:
             raise unsupported_body(accepted)
-        patch = decode(request.body, _patch_decoder, "the request's body")
+        patch = decode_large(request.body, _patch_decoder, "the request's body")
         merge = patching(content_type, target.resource.kind, patch)
 
         def merged(old: JsonObject) -> JsonObject:
@@ -515,7 +515,7 @@ def _body(request: Request) -> JsonObject:
         return decode_protobuf(request.body)
     if content_type not in {"", "application/json"}:
         raise unsupported_body(("application/json", PROTOBUF))
-    return decode(request.body, _decoder, "the request's body")
+    return decode_large(request.body, _decoder, "the request's body")
 
 
 def _check_type(resource: ResourceType, document: JsonObject) -> None:

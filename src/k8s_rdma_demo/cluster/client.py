@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json import decode_large
 from k8s_rdma_demo.cluster.objects import (
     EVENTS,
     PODS,
@@ -95,7 +95,7 @@ class ApiClient:
                 if answer.is_error:
                     raise _status_error("GET", resource.path(), answer.status_code, await answer.aread())
                 async for line in answer.aiter_lines():
-                    event = decode(line, _decoder, f"watch {resource.plural}")
+                    event = decode_large(line, _decoder, f"watch {resource.plural}")
                     if event["type"] == "ERROR":
                         raise ApiError(event["object"]["message"], code=event["object"]["code"])
                     yield event["type"], event["object"]
@@ -151,7 +151,7 @@ class ApiClient:
             raise _transport_error(method, path, error) from error
         if answer.is_error:
             raise _status_error(method, path, answer.status_code, answer.content)
-        return decode(answer.content, _decoder, f"{method} {path}")
+        return decode_large(answer.content, _decoder, f"{method} {path}")
 
 
 def _status_error(method: str, path: str, code: int, body: bytes) -> ApiError:

@@ -32,6 +32,7 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.address_leases import kind, lease_name
+from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.node_facts import reported_macs
 
 if TYPE_CHECKING:
@@ -313,7 +314,7 @@ class HeldAddresses:
 
     def _read(self) -> set[str]:
         try:
-            return {str(address) for address in json.loads(self._file.read_text())}
+            return {str(address) for address in load(self._file.read_text())}
         except FileNotFoundError:
             return set()
         except (OSError, ValueError, TypeError) as error:

@@ -29,6 +29,7 @@ from k8s_rdma.kube.api import (
     Time,
 )
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
+from k8s_rdma.wire.nesting import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,7 +147,7 @@ class AddressBlocks:
     def _load(self) -> dict[str, _Block]:
         with suppress(FileNotFoundError):
             try:
-                found = json.loads(self._file.read_text())
+                found = load(self._file.read_text())
                 return {str(key): _Block(int(index)) for key, index in found.items()}
             except (ValueError, TypeError, AttributeError) as error:
                 _log.warning("address_blocks_unreadable", file=str(self._file), why=str(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -50,6 +49,7 @@ from k8s_rdma.wire.cluster_claims import (
     pod_claims,
 )
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.placement_annotation import (
     CLAIM_CAPS_ANNOTATION,
     PLACEMENT_ANNOTATION,
@@ -559,6 +559,6 @@ def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
 def _in_openapi(text: str) -> str:
     """The version in an OpenAPI document; empty for other documents."""
     try:
-        return str(json.loads(text)["info"]["version"])
+        return str(load(text)["info"]["version"])
     except (ValueError, LookupError, TypeError):
         return ""
