@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
+from k8s_rdma.core.options import OPTIONS, Choices, Syntax, Values, Whole
 from k8s_rdma.wire.annotation import KEYS
 
 if TYPE_CHECKING:
@@ -119,7 +120,21 @@ VALUES: dict[str, tuple[list[Any], list[Any]]] = {
     "per": (["gpu"], ["gpus", "", 8, None]),
 }
 """By key: values that are right, and values that are wrong."""
-assert set(VALUES) == set(KEYS)
+
+
+def _of_row(values: Values) -> tuple[list[Any], list[Any]]:
+    """Values of a key that is not above, as its row has them."""
+    match values:
+        case Whole(smallest, largest):
+            return [smallest, largest], [smallest - 1, largest + 1, str(largest), None]
+        case Choices(by_word):
+            return list(by_word), ["", "nonsense", 1, None]
+        case Syntax.FLAG:
+            return [True, False, "on", "off"], ["true", 0, [], None]
+    raise NotImplementedError(values)
+
+
+VALUES |= {key: _of_row(row.values) for key, row in OPTIONS.items() if key not in VALUES}
 
 _BESIDE: dict[str, dict[str, Any]] = {"qos": {"vlan": 5}, "vlan_proto": {"vlan": 5}}
 
@@ -243,7 +258,7 @@ POLICIES = {
     "x" * 60: False,
     "x" * 61: False,
 }
-"""Words of `k8s-rdma.io/policy`, and whether there is such a policy."""
+"""Choices of `k8s-rdma.io/policy`, and whether there is such a policy."""
 
 _KEYS = st.sampled_from([*KEYS, "VLAN", "min-tx-rate", "speed", ""])
 _VALUES = st.sampled_from([value for pair in VALUES.values() for values in pair for value in values])

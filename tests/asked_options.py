@@ -6,15 +6,8 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from k8s_rdma.core.types import (
-    InterfaceOptions,
-    LinkState,
-    LinkType,
-    PfSelector,
-    VfDriver,
-    VlanProto,
-    pci_address,
-)
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.types import LinkState, LinkType, PfSelector, VfDriver, VlanProto, pci_address
 
 NAMES = st.from_regex(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,14}", fullmatch=True).filter(
     lambda name: name not in ("lo", "all", "default")

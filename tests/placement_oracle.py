@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.programming import effective_mins, objection, reserved
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (
     EVERY_RATE,
     NO_RATE,
     Enforce,
-    InterfaceOptions,
     LinkType,
     PfSelector,
     RateAbility,

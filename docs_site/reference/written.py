@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from docs_site.reference.annotation import keys_table, with_policy_keys
 from docs_site.reference.configuration import meaning, settings
 from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
@@ -134,6 +135,8 @@ TABLES: dict[str, tuple[str, Callable[[str], str]]] = {
     "paths": ("docs/http-api.md", paths_table),
     "cards": ("docs/verify.md", cards_table),
     "rates": ("docs/machines.md", rates_table),
+    "keys": ("docs/annotation.md", keys_table),
+    "policy": ("docs/namespace-policies.md", with_policy_keys),
 }
 """By the name in the marks around a table: its page, and the table of the page as it is."""
 

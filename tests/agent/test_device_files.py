@@ -13,7 +13,8 @@ from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, CdiDirect
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.ledger import Attachment, Ledger
-from k8s_rdma.core.types import ContainerId, InterfaceOptions, VfDriver
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.types import ContainerId, VfDriver
 from k8s_rdma.errors import KernelError, MalformedError, Reason
 
 if TYPE_CHECKING:

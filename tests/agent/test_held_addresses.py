@@ -22,9 +22,10 @@ from k8s_rdma.agent.cluster.held_addresses import WAIT_S, HeldAddresses, Unknown
 from k8s_rdma.agent.node import Node
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.macs import macs_of, requested_addresses
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.request import Request as PodRequest
-from k8s_rdma.core.types import InterfaceOptions, LinkType, NodeName, PfUse
+from k8s_rdma.core.types import LinkType, NodeName, PfUse
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState

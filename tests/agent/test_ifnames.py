@@ -7,8 +7,9 @@ import json
 import pytest
 
 from k8s_rdma.agent.cni.add_call import interface_names
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.types import InterfaceOptions, VfDriver
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_request import NetConf, decode_netconf
 

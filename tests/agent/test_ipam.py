@@ -17,8 +17,9 @@ from factories import PF0, interface, receipt
 from k8s_rdma.agent.plugins.ipam import MAX_PARALLEL, IpamPlugins, addressing
 from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.core.ledger import DelegatedPlugin
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.step import Route
-from k8s_rdma.core.types import InterfaceOptions, VfDriver
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.plugin_config import Dns, IpamResult, IpConfig
 

@@ -21,18 +21,10 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, ExclusiveResource, Selector
 from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import (
-    Enforce,
-    InterfaceOptions,
-    NodeName,
-    PciAddress,
-    PfUse,
-    PodUid,
-    RateAbility,
-    RateRange,
-)
+from k8s_rdma.core.types import Enforce, NodeName, PciAddress, PfUse, PodUid, RateAbility, RateRange
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

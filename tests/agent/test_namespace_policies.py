@@ -12,8 +12,9 @@ from factories import PF0, PF1
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PfSelector, PodUid
+from k8s_rdma.core.types import NodeName, PfSelector, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

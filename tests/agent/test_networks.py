@@ -10,9 +10,10 @@ from agent.runtime import Runtime, every_version, in_turn, since_interfaces
 from agent.scripted_plugin import ScriptedPlugin, addresses
 from factories import PF0, PF1
 from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.step import BindVf
-from k8s_rdma.core.types import InterfaceOptions, VfDriver
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK
 

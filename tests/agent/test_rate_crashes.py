@@ -20,8 +20,9 @@ from agent.test_crashes import FATES, WAYS
 from factories import PF0, PF1
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.types import Enforce, InterfaceOptions, NodeName, PodUid
+from k8s_rdma.core.types import Enforce, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

@@ -12,12 +12,12 @@ from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.core.allocation import choose_vfs, with_allocations
 from k8s_rdma.core.inventory import CLAIMS_POOL, Generation
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.types import (
     EVERY_RATE,
     NO_RATE,
     Enforce,
-    InterfaceOptions,
     NodeName,
     PciAddress,
     PfSelector,

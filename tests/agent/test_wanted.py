@@ -6,9 +6,10 @@ import pytest
 
 from factories import PF0
 from k8s_rdma.agent.cni.pod_request import PodRequest, Policy, read_pod_request
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PodUid, VfDriver
+from k8s_rdma.core.types import NodeName, PodUid, VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.placement_annotation import encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys

@@ -12,14 +12,13 @@ from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
 from k8s_rdma.core.types import (
-    NO_OPTIONS,
     NO_RATE,
     Enforce,
-    InterfaceOptions,
     LinkState,
     NodeName,
     PciAddress,

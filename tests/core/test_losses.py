@@ -9,7 +9,8 @@ import pytest
 from factories import PF0, PF1, hardware, interface, pf_state, vf
 from k8s_rdma.core.kernel import Hardware, Unreadable
 from k8s_rdma.core.losses import SeenPfs, lost_interfaces, lost_with_pfs
-from k8s_rdma.core.types import InterfaceOptions, VfDriver
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.types import VfDriver
 
 AWAY = vf(PF0, 0, netdev=None)
 BOUND = {"driver": "vfio-pci", "unusable": "it is bound to vfio-pci, which makes no netdev"}

@@ -12,9 +12,10 @@ import pytest
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.near_gpus import Nearness, gpus_requested, nearness
 from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import Placement, Rejection, fits, narrow_to_gpus, place, score, usage_of
 from k8s_rdma.core.request import InterfaceRequest, Request, Topology
-from k8s_rdma.core.types import Accelerator, InterfaceOptions, NodeName, PciAddress
+from k8s_rdma.core.types import Accelerator, NodeName, PciAddress
 from k8s_rdma.errors import Reason
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import PciFunction

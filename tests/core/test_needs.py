@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from k8s_rdma.core.inventory import Pf
+from k8s_rdma.core.options import InterfaceOptions, needs_of
 from k8s_rdma.core.request import unmet
-from k8s_rdma.core.types import InterfaceOptions, LinkType, PciAddress, Setting, needs_of
+from k8s_rdma.core.types import LinkType, PciAddress, Setting
 
 IB = Pf(
     name="ib0",

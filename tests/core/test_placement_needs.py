@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions, needs_of
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, Request, unmet
 from k8s_rdma.core.types import (
@@ -17,14 +18,12 @@ from k8s_rdma.core.types import (
     NO_NEEDS,
     NO_RATE,
     Enforce,
-    InterfaceOptions,
     LinkType,
     PfSelector,
     RateAbility,
     Setting,
     VfDriver,
     VlanProto,
-    needs_of,
 )
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.matching import Lot, share_out
+from k8s_rdma.core.options import InterfaceOptions, needs_of
 from k8s_rdma.core.packing import Room, Work
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, PfMasks, Request, meets
-from k8s_rdma.core.types import InterfaceOptions, PfSelector, needs_of
+from k8s_rdma.core.types import PfSelector
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import OPTIONS, needy, nodes, unlike

@@ -10,17 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, groups
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    Enforce,
-    InterfaceOptions,
-    PfSelector,
-    RateAbility,
-    RateRange,
-    Strategy,
-)
+from k8s_rdma.core.types import EVERY_RATE, Enforce, PfSelector, RateAbility, RateRange, Strategy
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import ABILITIES, COARSE, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes

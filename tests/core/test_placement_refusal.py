@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Rejection, place
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import InterfaceOptions
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, inventory, pci, request
 from placement_oracle import REQUESTS, needy, nodes

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Pf
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.programming import (
     Programmed,
     enforcers,
@@ -21,7 +22,6 @@ from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
     NO_RATE,
     Enforce,
-    InterfaceOptions,
     PciAddress,
     RateAbility,
     RateRange,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from factories import PF0, PF1, hardware, interface
 from k8s_rdma.core.allocation import foreign_reason, foreign_vfs
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import InterfaceOptions, PodUid
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.core.vf_failures import (
     FIRST_RETRY_S,
     LAST_RETRY_S,

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from admission import made_from, policy
-from asked_annotations import ANNOTATIONS, BAD, GOOD, POLICIES
+from asked_annotations import ANNOTATIONS, BAD, GOOD, VALUES
+from asked_annotations import POLICIES as WORDS_OF_POLICIES
+from deploy.rendering.keys import MADE, POLICIES, written
 from injection_cases import CASES, HOST_NETWORK, NO_INTERFACES, REFUSED, SIDECAR, Case
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.annotation import ANNOTATION, MEMLOCK_ANNOTATION, POLICY_ANNOTATION, read_pod
+from k8s_rdma.wire.annotation import ANNOTATION, KEYS, MEMLOCK_ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION
 
 LENIENT = (("strict", "false"),)
@@ -47,6 +49,15 @@ def agreeing(told: str, extender: str) -> bool:
     return told == extender
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_policy_has_the_keys_of_the_options(name: str):
+    assert (POLICIES / f"{name}.yaml").read_text() == written(name), "run make chart"
+
+
+def test_each_key_has_values_to_agree_upon():
+    assert set(VALUES) == set(KEYS)
+
+
 @pytest.mark.parametrize("text", GOOD)
 def test_policy_lets_through_what_the_extender_takes(text: str):
     assert (of_policy(text), of_extender(text)) == ("", "")
@@ -59,7 +70,7 @@ def test_policy_refuses_in_the_words_of_the_extender(text: str):
     assert agreeing(told, extender), (told, extender)
 
 
-@pytest.mark.parametrize(("word", "good"), POLICIES.items())
+@pytest.mark.parametrize(("word", "good"), WORDS_OF_POLICIES.items())
 def test_policy_refuses_a_policy_that_there_is_not(word: str, good: bool):
     told = of_policy("[{}]", word)
     assert bool(told) is not good

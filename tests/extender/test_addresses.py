@@ -15,9 +15,10 @@ from extender.preemption import create, place, preempt
 from extender.world import World, cluster, extending, until, world
 from k8s_rdma.core.macs import MacRanges
 from k8s_rdma.core.namespace_policy import address_number
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import facts_of

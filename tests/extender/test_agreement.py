@@ -16,15 +16,14 @@ from k8s_rdma.core.allocation import choose_vfs, decide, used_locally, used_on_n
 from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.inventory import Generation, Used
 from k8s_rdma.core.ledger import Attachment, Ledger
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, place
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (
     EVERY_RATE,
-    NO_OPTIONS,
     NO_RATE,
     ContainerId,
     Enforce,
-    InterfaceOptions,
     NodeName,
     PciAddress,
     PfSelector,

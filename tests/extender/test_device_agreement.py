@@ -16,19 +16,10 @@ from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Pod
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import Placement, place
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    NO_OPTIONS,
-    ContainerId,
-    Enforce,
-    InterfaceOptions,
-    NodeName,
-    PodUid,
-    RateAbility,
-    RateRange,
-)
+from k8s_rdma.core.types import EVERY_RATE, ContainerId, Enforce, NodeName, PodUid, RateAbility, RateRange
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.placement_annotation import decode, encode

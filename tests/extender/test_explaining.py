@@ -11,8 +11,9 @@ import pytest
 from extender.node_server import pf, report
 from extender.world import World, cluster, extending, world
 from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import InterfaceOptions, LinkType, NodeName, PodUid, pci_address
+from k8s_rdma.core.types import LinkType, NodeName, PodUid, pci_address
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, LastRefusals, Outcome
 from k8s_rdma.extender.explain import MAX_GROUPS, Groups, JudgedNode, look_at_pfs

@@ -15,9 +15,10 @@ from extender.node_server import pf, report
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PodUid
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState, Reservation
 from k8s_rdma.extender.node_source import facts_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from extender.node_server import PF0
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.leased_addresses import MOST_OF_A_NODE, LeasedAddresses
 from k8s_rdma.extender.node_cache import ClusterState, Reservation

@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from k8s_rdma.core.namespace_policy import Key, NamespacePolicies, NamespacePolicy
+from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import MalformedError
@@ -82,7 +82,7 @@ def test_reading_is_billed_to_the_pods_namespace_also_when_it_is_malformed():
 
 def test_request_is_read_anew_when_the_pod_is_said_to_be_of_another_namespace():
     """Who reaches the port may say so of any UID: it is the API server's word that is judged by."""
-    allowed = NamespacePolicy(name="mac", namespaces=("trusted",), allowed=frozenset({Key.MAC}))
+    allowed = NamespacePolicy(name="mac", namespaces=("trusted",), allowed=frozenset({"mac"}))
     requests = PodRequestCache(policies=lambda: policies, vf_resource=None)
     policies = NamespacePolicies((allowed,))
     asked = {ANNOTATION: '[{"mac": "02:00:00:00:00:01"}]'}

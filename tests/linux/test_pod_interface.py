@@ -27,6 +27,7 @@ from k8s_rdma.linux.pod_interface import (
 from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
+IFA_F_NODAD = 2
 DEADLINE_S = 20
 
 
@@ -102,6 +103,17 @@ def eventually(condition):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_address_with_flags_has_these_and_is_not_optimistic(pod):
+    step = ConfigureInterface(
+        netns=pod.netns, ifname="net0", addresses=("fd00::2/64", "10.0.0.2/24"), address_flags=IFA_F_NODAD
+    )
+    configure(step, pod.namespace)
+    found = pod.look()
+    assert "fd00::2/64" in found.addresses - found.unverified - found.unusable
+    shown = {each["local"]: each for each in pod.ip("address", "show", "net0")[0]["addr_info"]}
+    assert shown["fd00::2"]["nodad"]
 
 
 def test_address_is_usable_at_once_while_others_are_asked(pod):

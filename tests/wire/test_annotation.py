@@ -14,6 +14,7 @@ from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import (
     ANNOTATION,
+    KEYS,
     ReadRequest,
     format_request,
     parse_request,
@@ -21,10 +22,7 @@ from k8s_rdma.wire.annotation import (
     read_request,
 )
 
-KNOWN = (
-    "min_tx_rate, max_tx_rate, enforce, count, name, network, pf, link_type, driver, vlan, qos, vlan_proto, "
-    "mac, mtu, trust, spoof_check, link_state, guid, pkey, near, per"
-)
+KNOWN = ", ".join(KEYS)
 RATES = st.integers(min_value=0, max_value=MAX_RATE_MBPS)
 
 

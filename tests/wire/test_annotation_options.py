@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asked_options import drawn_options
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, Request, Topology
-from k8s_rdma.core.types import (
-    NO_OPTIONS,
-    Accelerator,
-    InterfaceOptions,
-    LinkState,
-    LinkType,
-    PfSelector,
-    VfDriver,
-    VlanProto,
-    pci_address,
-)
+from k8s_rdma.core.types import Accelerator, LinkState, LinkType, PfSelector, VfDriver, VlanProto, pci_address
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, format_request, parse_request, read_pod, read_request
 

@@ -4,7 +4,8 @@ import json
 from dataclasses import replace
 
 from factories import PF0, PF1, interface, receipt
-from k8s_rdma.core.types import InterfaceOptions, VfDriver
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.types import VfDriver
 from k8s_rdma.wire.cni_result import (
     device_info,
     encode_device_info,

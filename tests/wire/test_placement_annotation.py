@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asked_options import drawn_options
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
-    NO_OPTIONS,
     Enforce,
-    InterfaceOptions,
     LinkState,
     LinkType,
     NodeName,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.types import Enforce, InterfaceOptions, NodeName, VfDriver, VlanProto
+from k8s_rdma.core.types import Enforce, NodeName, VfDriver, VlanProto
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD
 from k8s_rdma.wire.resource_claim import MAX_CONFIGS, decode_prepare

@@ -46,10 +46,11 @@ from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
 from k8s_rdma.core.ledger import AllocatedInterface, ClaimPromise, Ledger, Phase, Receipt
 from k8s_rdma.core.macs import NO_MAC
+from k8s_rdma.core.options import NO_OPTIONS
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRef, Vlan
-from k8s_rdma.core.types import NO_OPTIONS, Enforce, NodeName, PciAddress, PodUid, VfDriver, pci_address
+from k8s_rdma.core.types import Enforce, NodeName, PciAddress, PodUid, VfDriver, pci_address
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -15,12 +15,12 @@ from k8s_rdma.config.files import MemlockText, Reloaded, load_config, memlock_by
 from k8s_rdma.core.namespace_policy import (
     BY_DEFAULT,
     NO_POLICIES,
-    Key,
     NamespacePolicies,
     NamespacePolicy,
     Span,
     address_number,
 )
+from k8s_rdma.core.options import Permission, keys_with
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.core.types import MAX_RATE_MBPS, PfSelector
 from k8s_rdma.errors import MalformedError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     """Returns the current policies."""
 
 _MAX_VLAN = 4094
+_IF_ALLOWED = keys_with(lambda row: row.permission is Permission.IF_ALLOWED)
 _OCTET = "[0-9a-fA-F]{2}"
 
 NamespaceText = Annotated[
@@ -63,6 +64,12 @@ GuidText = Annotated[
         description="a GUID, its first octets such as 02:00:00, or two GUIDs with - between them",
     ),
 ]
+if TYPE_CHECKING:
+    AllowedKey: TypeAlias = str
+    DeniedKey: TypeAlias = str
+else:
+    AllowedKey = Literal[("*", *_IF_ALLOWED)]
+    DeniedKey = Literal[tuple(sorted(BY_DEFAULT))]
 Mbps = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
 
 
@@ -98,11 +105,8 @@ class NamespacePolicyConfig(
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
     namespaces: tuple[NamespaceText, ...]
-    allow: tuple[
-        Literal["*", "mac", "guid", "trust", "spoof_check", "vlan", "qos", "vlan_proto", "pkey", "driver"],
-        ...,
-    ] = ()
-    deny: tuple[Literal["pf", "network", "link_state", "mtu"], ...] = ()
+    allow: tuple[AllowedKey, ...] = ()
+    deny: tuple[DeniedKey, ...] = ()
     vlans: tuple[Vlan | VlanText, ...] | None = None
     macs: tuple[MacText, ...] | None = None
     guids: tuple[GuidText, ...] | None = None
@@ -130,11 +134,11 @@ class NamespacePolicyConfig(
 
     def to_core(self) -> NamespacePolicy:
         """The policy. ValueError or MalformedError names the key."""
-        allow = {key.value for key in Key} if "*" in self.allow else {*BY_DEFAULT, *self.allow}
+        allowed = _IF_ALLOWED if "*" in self.allow else self.allow
         return NamespacePolicy(
             name=self.name,
             namespaces=self.namespaces,
-            allowed=frozenset(map(Key, allow - set(self.deny))),
+            allowed=BY_DEFAULT.union(allowed).difference(self.deny),
             vlans=None if self.vlans is None else tuple(map(_vlans, self.vlans)),
             macs=None
             if self.macs is None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.offers import room_of
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.placement import DEFAULT_BUDGET, PlacedInterface, Placement, Rejection
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
@@ -29,7 +30,7 @@ from k8s_rdma.core.request import (
     Request,
     class_of,
 )
-from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PciAddress, PfSelector
+from k8s_rdma.core.types import NodeName, PciAddress, PfSelector
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

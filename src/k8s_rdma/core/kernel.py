@@ -18,7 +18,6 @@ from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfRef, Vlan
 from k8s_rdma.core.types import (
     EVERY_RATE,
     Enforce,
-    InterfaceOptions,
     LinkState,
     LinkType,
     NodeName,
@@ -31,6 +30,7 @@ from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from k8s_rdma.core.netdev_attributes import Attributes
+    from k8s_rdma.core.options import InterfaceOptions
 
 _NO_GUID = "00:00:00:00:00:00:00:00"
 _GUID_CHARACTERS = len(_NO_GUID)

@@ -10,17 +10,10 @@ from typing import NewType
 
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
-from k8s_rdma.core.types import (
-    NO_OPTIONS,
-    ContainerId,
-    Enforce,
-    InterfaceOptions,
-    PciAddress,
-    PodUid,
-    VfDriver,
-)
+from k8s_rdma.core.types import ContainerId, Enforce, PciAddress, PodUid, VfDriver
 from k8s_rdma.errors import LedgerError
 
 

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from enum import StrEnum, unique
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from k8s_rdma.core.devices.pod_devices import format_memlock
+from k8s_rdma.core.options import (
+    NO_OPTIONS,
+    OPTIONS,
+    InterfaceOptions,
+    Permission,
+    keys_with,
+    requested_values,
+)
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PfSelector, VfDriver, VlanProto
+from k8s_rdma.core.types import PfSelector
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
@@ -26,26 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@unique
-class Key(StrEnum):
-    """Keys of the annotation that a policy decides about, in the annotation's words."""
-
-    MAC = "mac"
-    GUID = "guid"
-    TRUST = "trust"
-    SPOOF_CHECK = "spoof_check"
-    VLAN = "vlan"
-    QOS = "qos"
-    VLAN_PROTO = "vlan_proto"
-    PKEY = "pkey"
-    DRIVER = "driver"
-    PF = "pf"
-    NETWORK = "network"
-    LINK_STATE = "link_state"
-    MTU = "mtu"
-
-
-BY_DEFAULT = frozenset({Key.PF, Key.NETWORK, Key.LINK_STATE, Key.MTU})
+BY_DEFAULT = frozenset(keys_with(lambda row: row.permission is Permission.UNLESS_DENIED))
 """The keys that every pod may use unless a policy denies them."""
 
 
@@ -70,7 +58,7 @@ class NamespacePolicy:
 
     name: str
     namespaces: tuple[str, ...] = ()
-    allowed: frozenset[Key] = BY_DEFAULT
+    allowed: frozenset[str] = BY_DEFAULT
     vlans: tuple[Span, ...] | None = None
     macs: tuple[Span, ...] | None = None
     guids: tuple[Span, ...] | None = None
@@ -106,12 +94,12 @@ class NamespacePolicy:
         if limit is not None and interface.min_tx_rate_mbps > limit:
             interface = replace(interface, min_tx_rate_mbps=limit)
         if options.mac or options.guid:
-            mac = self._allowed_address(Key.MAC, options.mac, self.macs)
-            guid = self._allowed_address(Key.GUID, options.guid, self.guids)
+            mac = self._allowed_address("mac", options.mac, self.macs)
+            guid = self._allowed_address("guid", options.guid, self.guids)
             interface = replace(interface, options=replace(options, mac=mac, guid=guid))
         return interface
 
-    def _allowed_address(self, key: Key, address: str | None, spans: tuple[Span, ...] | None) -> str | None:
+    def _allowed_address(self, key: str, address: str | None, spans: tuple[Span, ...] | None) -> str | None:
         if address is None or key not in self.allowed:
             return None
         return address if spans is None or _within(address_number(address), spans) else None
@@ -120,7 +108,7 @@ class NamespacePolicy:
         """Find the settings of an interface that are not allowed: key and value, and what is allowed."""
         options = interface.options
         if options is not NO_OPTIONS:
-            for key, value in _requested_options(options):
+            for key, value in _decided(options):
                 if key not in self.allowed:
                     yield f"{key} {value}".strip(), ""
             yield from self._beyond_ranges(options)
@@ -133,9 +121,9 @@ class NamespacePolicy:
 
     def _beyond_ranges(self, options: InterfaceOptions) -> Iterator[tuple[str, str]]:
         numbers = (
-            (Key.VLAN, options.vlan, self.vlans),
-            (Key.MAC, _number(options.mac), self.macs),
-            (Key.GUID, _number(options.guid), self.guids),
+            ("vlan", options.vlan, self.vlans),
+            ("mac", _number(options.mac), self.macs),
+            ("guid", _number(options.guid), self.guids),
         )
         for key, number, spans in numbers:
             beyond = number is not None and spans is not None and not _within(number, spans)
@@ -269,24 +257,19 @@ def _intersect_vendors(first: frozenset[str], second: frozenset[str]) -> frozens
     return frozenset(common) or None
 
 
-def _requested_options(options: InterfaceOptions) -> Iterator[tuple[Key, object]]:
-    """The keys that are asked for in a way that a policy decides about; not `trust: false` and the like."""
-    options_requested: tuple[tuple[Key, object, bool], ...] = (
-        (Key.MAC, options.mac, options.mac is not None),
-        (Key.GUID, options.guid, options.guid is not None),
-        (Key.TRUST, "true", options.trust is True),
-        (Key.SPOOF_CHECK, "false", options.spoof_check is False),
-        (Key.VLAN, options.vlan, options.vlan is not None),
-        (Key.QOS, options.qos, options.qos is not None),
-        (Key.VLAN_PROTO, options.vlan_proto, options.vlan_proto not in (None, VlanProto.DOT1Q)),
-        (Key.PKEY, options.pkey, options.pkey is not None),
-        (Key.DRIVER, options.driver, options.driver is not VfDriver.KERNEL),
-        (Key.PF, "", options.pf is not None),
-        (Key.NETWORK, options.network, bool(options.network)),
-        (Key.LINK_STATE, options.link_state, options.link_state is not None),
-        (Key.MTU, options.mtu, options.mtu is not None),
-    )
-    return ((key, value) for key, value, is_requested in options_requested if is_requested)
+def _decided(options: InterfaceOptions) -> Iterator[tuple[str, object]]:
+    """The requested keys that need a permission, with their values; not `trust: false` and the like."""
+    for key, value in requested_values(options).items():
+        row = OPTIONS[key]
+        if row.permission is not Permission.ALWAYS and value != row.harmless:
+            yield key, _shown(value)
+
+
+def _shown(value: object) -> object:
+    """The value in a refusal; a selector may be long and is left out."""
+    if isinstance(value, PfSelector):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _within(number: int, spans: Iterable[Span]) -> bool:

@@ -18,20 +18,13 @@ from k8s_rdma.core.devices.placement import (
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.mention import Mention, shown
 from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Worth, worth_to
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import keeps_minimums, may_fall_short, objection, reserved
 from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
-from k8s_rdma.core.types import (
-    NO_OPTIONS,
-    Enforce,
-    InterfaceOptions,
-    NodeName,
-    PciAddress,
-    Strategy,
-    needs_of,
-)
+from k8s_rdma.core.types import Enforce, NodeName, PciAddress, Strategy
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+from k8s_rdma.core.options import address_flags
 from k8s_rdma.core.step import (
     BindVf,
     CapInterface,
@@ -152,7 +153,11 @@ def _configure(
 ) -> ConfigureInterface:
     addresses, routes = addressing.get(interface.ifname, ((), ()))
     return ConfigureInterface(
-        netns=receipt.netns, ifname=interface.ifname, addresses=addresses, routes=routes
+        netns=receipt.netns,
+        ifname=interface.ifname,
+        addresses=addresses,
+        routes=routes,
+        address_flags=address_flags(interface.options),
     )
 
 

@@ -26,13 +26,14 @@ from k8s_rdma.core.programming import demand, objection, programmed, takes_rates
 from k8s_rdma.core.rate_change import shortage
 from k8s_rdma.core.request import InterfaceRequest, unmet
 from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate, VfRef
-from k8s_rdma.core.types import InterfaceOptions, NodeName, PciAddress, PfUse, VfDriver
+from k8s_rdma.core.types import NodeName, PciAddress, PfUse, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from k8s_rdma.core.kernel import Hardware, LocatedVf
+    from k8s_rdma.core.options import InterfaceOptions
 
 
 def judge_rates(

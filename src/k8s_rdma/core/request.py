@@ -11,18 +11,16 @@ from functools import lru_cache
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
 from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
     NO_NEEDS,
-    NO_OPTIONS,
     Accelerator,
     Enforce,
-    InterfaceOptions,
     Needs,
     PciAddress,
     PfSelector,
     Setting,
-    needs_of,
 )
 
 if TYPE_CHECKING:

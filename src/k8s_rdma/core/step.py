@@ -269,12 +269,16 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Configuration:
-    """Addresses (CIDR form) and routes of an interface in a namespace."""
+    """Addresses (CIDR form) and routes of an interface in a namespace.
+
+    address_flags: the flags of IPv6 addresses (`core.options.KeyRow`); 0 for those that need none.
+    """
 
     netns: NetnsRef
     ifname: str
     addresses: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
+    address_flags: int = 0
 
 
 class ConfigureInterface(_Configuration):

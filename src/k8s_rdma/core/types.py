@@ -1,4 +1,4 @@
-"""Types that every other module uses: identifiers, options of interfaces, and rates that a driver takes.
+"""Types that every other module uses: identifiers, words of options, and rates that a driver takes.
 
 Values of `RateAbility` are those of `linux.drivers`, from the kernel's sources; the node's report carries
 them, so that the scheduler knows of a node what the node's agent knows.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, StrEnum, unique
-from functools import lru_cache
 from typing import Literal, NewType, TypeAlias
 
 NodeName = NewType("NodeName", str)
@@ -148,67 +147,6 @@ class Accelerator(StrEnum):
     """Devices that interfaces are placed near."""
 
     GPU = "gpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InterfaceOptions:
-    """Optional settings of an interface; the VF keeps its own where none is requested.
-
-    name: in the pod; empty for the one that the network's pattern gives.
-    network: which network's addresses; empty for the network that the pod is attached to.
-    vlan: 0 (none) to 4094. qos: the tag's priority, 0 to 7. mtu: bytes. mac: `aa:bb:cc:dd:ee:ff`.
-    guid: of the InfiniBand port, `aa:bb:cc:dd:ee:ff:00:11`. pkey: 0x0001 to 0xffff.
-    near: the devices of the pod that its PF is to be near. per: the devices that each have such an interface
-        of their own, until their number is known (`core.request.Request.per_gpu`).
-    """
-
-    name: str = ""
-    network: str = ""
-    pf: PfSelector | None = None
-    link_type: LinkType | None = None
-    driver: VfDriver = VfDriver.KERNEL
-    vlan: int | None = None
-    qos: int | None = None
-    vlan_proto: VlanProto | None = None
-    mac: str | None = None
-    mtu: int | None = None
-    trust: bool | None = None
-    spoof_check: bool | None = None
-    link_state: LinkState | None = None
-    guid: str | None = None
-    pkey: int | None = None
-    near: Accelerator | None = None
-    per: Accelerator | None = None
-
-
-NO_OPTIONS = InterfaceOptions()
-
-
-@lru_cache(maxsize=1024)
-def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs:
-    """The needs of these options, and of caps in software; `NO_NEEDS` itself for none."""
-    requested = {
-        Setting.VLAN: options.vlan,
-        Setting.QOS: options.qos,
-        Setting.MAC: options.mac,
-        Setting.MTU: options.mtu,
-        Setting.TRUST: options.trust,
-        Setting.SPOOF_CHECK: options.spoof_check,
-        Setting.LINK_STATE: options.link_state,
-        Setting.GUID: options.guid,
-        Setting.PKEY: options.pkey,
-        Setting.VLAN_PROTO: None if options.vlan_proto in (None, VlanProto.DOT1Q) else options.vlan_proto,
-        Setting.VFIO_PCI: options.driver if options.driver is VfDriver.VFIO_PCI else None,
-        Setting.SOFTWARE_CAPS: software_caps or None,
-    }
-    needs = Needs(
-        pf=options.pf,
-        link_type=options.link_type,
-        mtu=options.mtu or 0,
-        settings=frozenset(setting for setting, value in requested.items() if value is not None),
-        near_gpu=options.near is not None or options.per is not None,
-    )
-    return NO_NEEDS if needs == NO_NEEDS else needs
 
 
 MIN_MTU, MAX_MTU = 68, 65_535

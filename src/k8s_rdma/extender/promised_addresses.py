@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, NodeName, PodUid
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from k8s_rdma.core.placement import PlacedInterface
+    from k8s_rdma.core.types import NodeName, PodUid
 
 
 class PromisedAddresses:

@@ -82,7 +82,7 @@ def configure(step: ConfigureInterface, namespace: int) -> None:
 
     Duplicate address detection (RFC 4862) of its IPv6 addresses waits 0.1 s for answers and not 1 s, until
     `announce` restores that. Meanwhile the addresses can be used already (optimistic, RFC 4429); where the
-    kernel does not permit this, detection also starts up to 1 s later.
+    kernel does not permit this, detection also starts up to 1 s later. Flags of the step replace optimism.
     """
     with Rtnl(namespace) as rtnl:
         link = link_of(step, rtnl)
@@ -93,7 +93,7 @@ def configure(step: ConfigureInterface, namespace: int) -> None:
             _wait_for_answers(ANSWER_MS, link, rtnl)
         rtnl.change(link.index, f"{place}: up", answering_for_itself(), up=True)
         for address in addresses:
-            _add(address, link, rtnl, f"{place}: address {address}")
+            _add(address, step.address_flags, link, rtnl, f"{place}: address {address}")
         for route in step.routes:
             rtnl.add_route(link.index, route, f"{place}: route to {route.dst}")
 
@@ -231,9 +231,9 @@ def _raw_socket() -> socket.socket:
         raise KernelError(msg) from error
 
 
-def _add(address: Address, link: Link, rtnl: Rtnl, operation: str) -> None:
+def _add(address: Address, flags: int, link: Link, rtnl: Rtnl, operation: str) -> None:
     try:
-        rtnl.add_address(link.index, address, operation)
+        rtnl.add_address(link.index, address, operation, flags)
     except NetlinkError as error:
         if address.version == 6 and error.errno in _WITHOUT_IPV6:
             msg = f"{operation}: IPv6 is disabled there (net.ipv6.conf.{link.name}.disable_ipv6)"

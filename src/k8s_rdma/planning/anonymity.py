@@ -29,7 +29,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_prom
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from k8s_rdma.core.types import InterfaceOptions
+    from k8s_rdma.core.options import InterfaceOptions
 
 UNREADABLE_ANNOTATION = "(malformed; left out)"
 """The text for an annotation that cannot be read."""

@@ -3,7 +3,7 @@
 `[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`: a JSON
 list, one object an interface. Rates are unsigned integers in Mb/s, either may be absent or 0; `enforce` is
 `auto` (as if absent), `hardware` or `software`, see `core.types.Enforce`; `count` stands for as many
-interfaces that are alike; the other keys are those of `core.types.InterfaceOptions`. The policy says how
+interfaces that are alike; the other keys are those of `core.options.InterfaceOptions`. The policy says how
 the pod's interfaces are spread over PFs. `docs/annotation.md` is the reference.
 """
 
@@ -18,6 +18,16 @@ import msgspec
 
 from k8s_rdma.core.devices.near_gpus import GPU_RESOURCES, gpus_requested
 from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
+from k8s_rdma.core.options import (
+    NO_OPTIONS,
+    OPTIONS,
+    Choices,
+    InterfaceOptions,
+    Syntax,
+    Values,
+    Whole,
+    keys_with,
+)
 from k8s_rdma.core.request import (
     MAX_INTERFACES,
     InterfaceRequest,
@@ -27,19 +37,12 @@ from k8s_rdma.core.request import (
     class_of,
 )
 from k8s_rdma.core.types import (
-    MAX_MTU,
     MAX_RATE_MBPS,
-    MIN_MTU,
-    NO_OPTIONS,
-    Accelerator,
     Enforce,
-    InterfaceOptions,
-    LinkState,
     LinkType,
     PciAddress,
     PfSelector,
     VfDriver,
-    VlanProto,
     pci_address,
 )
 from k8s_rdma.errors import MalformedError, Reason
@@ -49,7 +52,6 @@ from k8s_rdma.wire.annotation_values import (
     Number,
     Object,
     choice,
-    choice_by_name,
     flag,
     guid,
     kind,
@@ -59,6 +61,7 @@ from k8s_rdma.wire.annotation_values import (
     text,
     tokens,
     whole,
+    word,
 )
 from k8s_rdma.wire.cni_request import ifname_fault
 from k8s_rdma.wire.json import describe_unknown, nearest, shown, utf8_bytes
@@ -67,13 +70,14 @@ from k8s_rdma.wire.pod_spec import quantity
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    Reader = Callable[[object, str], object]
+    """Reads a value: the value, and its place for errors."""
+
     Keys = Callable[[Object, str, tuple[str, ...]], Mapping[str, object]]
     """Takes an object apart by known keys: the object, where it is, and the keys."""
 
 SELECTOR_KEYS = ("name", "pci", "vendor", "driver")
 
-_MAX_VLAN, _MAX_QOS = 4094, 7
-"""IEEE 802.1Q, 9.6: 4095 is reserved."""
 _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")
 """A network's name: libcni's pattern (`pkg/utils`), and at most the length of a Kubernetes object's name."""
 _MAX_VALUES = 32
@@ -81,16 +85,11 @@ _MAX_VALUES = 32
 _DRIVER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_\-]{0,54}")
 """`MODULE_NAME_LEN`, with its end (include/linux/module.h, 6.1)."""
 _VENDOR = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4})?")
-_LINK_TYPES = {
-    "ethernet": LinkType.ETHERNET,
-    "ether": LinkType.ETHERNET,
-    "eth": LinkType.ETHERNET,
-    "infiniband": LinkType.INFINIBAND,
-    "ib": LinkType.INFINIBAND,
-}
-_VLAN_PROTOS = {protocol.value.lower(): protocol for protocol in VlanProto}
 _NOT_OF_A_POD = ("lo", "all", "default")
 """Every namespace has the first; the others are files below net.ipv4.conf of all its interfaces together."""
+_OF_ETHERNET = keys_with(lambda row: row.link_type is LinkType.ETHERNET)
+_OF_INFINIBAND = keys_with(lambda row: row.link_type is LinkType.INFINIBAND)
+_OF_NETDEV = keys_with(lambda row: row.of_netdev)
 _PCI = "a PCI address such as 0000:65:00.0"
 _SELECTOR = '{"driver": "mlx5_core"}'
 
@@ -114,48 +113,36 @@ def _network(value: object, path: str) -> str:
     return name
 
 
-def _link_type(value: object, path: str) -> LinkType:
-    return choice_by_name(value.lower() if isinstance(value, str) else value, path, _LINK_TYPES)
-
-
-def _vlan_proto(value: object, path: str) -> VlanProto:
-    if isinstance(value, str) and value.lower() in _VLAN_PROTOS:
-        return _VLAN_PROTOS[value.lower()]
-    return choice(value, path, VlanProto)
-
-
-def _number(least: int, largest: int, subject: str) -> Callable[[object, str], int]:
-    return lambda value, path: whole(value, path, least, largest, subject)
-
-
-_READERS: Mapping[str, Callable[[object, str], object]] = {
-    "name": _name,
-    "network": _network,
-    "link_type": _link_type,
-    "driver": lambda value, path: choice(value, path, VfDriver),
-    "vlan": _number(0, _MAX_VLAN, "a VLAN"),
-    "qos": _number(0, _MAX_QOS, "a VLAN's priority"),
-    "vlan_proto": _vlan_proto,
-    "mac": mac,
-    "mtu": _number(MIN_MTU, MAX_MTU, "an MTU in bytes"),
-    "trust": flag,
-    "spoof_check": flag,
-    "link_state": lambda value, path: choice(value, path, LinkState),
-    "guid": guid,
-    "pkey": pkey,
-    "near": lambda value, path: choice(value, path, Accelerator),
-    "per": lambda value, path: choice(value, path, Accelerator),
+_FORMS: Mapping[Syntax, Reader] = {
+    Syntax.FLAG: flag,
+    Syntax.MAC: mac,
+    Syntax.GUID: guid,
+    Syntax.PKEY: pkey,
+    Syntax.INTERFACE_NAME: _name,
+    Syntax.NETWORK_NAME: _network,
 }
-OPTION_KEYS = ("name", "network", "pf", *(key for key in _READERS if key not in ("name", "network")))
 
 
-def read_options(values: Mapping[str, object], path: str, keys: Keys) -> InterfaceOptions:
-    """The options among an interface's values, `NO_OPTIONS` itself where they ask for nothing."""
+def _reader(values: Values) -> Reader:
+    """Return the reader of a key's values."""
+    match values:
+        case Whole():
+            return lambda value, path: whole(value, path, values.smallest, values.largest, values.subject)
+        case Choices():
+            return lambda value, path: word(value, path, values)
+    return _FORMS[values]
+
+
+_READERS = {key: _reader(row.values) for key, row in OPTIONS.items() if row.values is not Syntax.PFS}
+
+
+def read_options(values: Mapping[str, object], path: str, members: Keys) -> InterfaceOptions:
+    """Read the options among an interface's values; `NO_OPTIONS` itself if they ask for nothing."""
     found: dict[str, Any] = {
         key: _READERS[key](value, f"{path}.{key}") for key, value in values.items() if key in _READERS
     }
     if "pf" in values:
-        found["pf"] = _selector(values["pf"], f"{path}.pf", keys)
+        found["pf"] = _selector(values["pf"], f"{path}.pf", members)
     if not found:
         return NO_OPTIONS
     options = InterfaceOptions(**found)
@@ -168,13 +155,11 @@ def read_options(values: Mapping[str, object], path: str, keys: Keys) -> Interfa
 
 
 def format_options(options: InterfaceOptions) -> dict[str, object]:
-    """The keys and values that read as these options."""
+    """Return the keys and values that read as these options."""
     if options == NO_OPTIONS:
         return {}
-    options_by_key = {key: getattr(options, key) for key in OPTION_KEYS}
-    document: dict[str, object] = {
-        key: value for key, value in options_by_key.items() if value != getattr(NO_OPTIONS, key)
-    }
+    values = {key: getattr(options, key) for key in OPTIONS}
+    document = {key: value for key, value in values.items() if value != getattr(NO_OPTIONS, key)}
     if options.pf is not None:
         document["pf"] = format_selector(options.pf)
     if options.pkey is not None:
@@ -195,13 +180,13 @@ def read_selector(document: str, path: str) -> PfSelector:
     return _selector(tokens(document), path, lambda fields, _path, _keys: dict(fields.pairs))
 
 
-def _selector(value: object, path: str, keys: Keys) -> PfSelector:
+def _selector(value: object, path: str, members: Keys) -> PfSelector:
     if isinstance(value, str):
         pci = _pci_if_any(value)
         return PfSelector(pcis=frozenset({pci})) if pci else PfSelector(names=frozenset({_pf(value, path)}))
     if not isinstance(value, Object):
         refuse(path, f"is {kind(value)}; wanted a PF's name or PCI address, or an object such as {_SELECTOR}")
-    fields = keys(value, path, SELECTOR_KEYS)
+    fields = members(value, path, SELECTOR_KEYS)
     if not fields:
         refuse(path, f"selects nothing; known are {', '.join(SELECTOR_KEYS)}")
     found = {key: _texts(entry, f"{path}.{key}") for key, entry in fields.items()}
@@ -268,8 +253,8 @@ def _check_vlan(options: InterfaceOptions, path: str) -> None:
 
 def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
     """Check that settings of Ethernet and of InfiniBand ports are not mixed."""
-    ethernet = [key for key in ("vlan", "mac", "trust", "spoof_check") if key in found]
-    infiniband = [key for key in ("guid", "pkey") if key in found]
+    ethernet = [key for key in _OF_ETHERNET if key in found]
+    infiniband = [key for key in _OF_INFINIBAND if key in found]
     if infiniband and options.link_type is LinkType.ETHERNET:
         refuse(f"{path}.{infiniband[0]}", "is of InfiniBand, and link_type is ethernet")
     if ethernet and options.link_type is LinkType.INFINIBAND:
@@ -281,7 +266,7 @@ def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], pat
 def _check_driver(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
     """Check that nothing of a netdev (MTU, addresses) is requested with vfio-pci."""
     if options.driver is VfDriver.VFIO_PCI:
-        for key in ("mtu", "network"):
+        for key in _OF_NETDEV:
             if key in found:
                 refuse(f"{path}.{key}", "is of a network device, and with driver vfio-pci there is none")
 
@@ -365,9 +350,9 @@ REQUEST_ANNOTATIONS = (
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
 _COUNT = "count"
-KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTION_KEYS)
+KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTIONS)
 """The keys of an interface's object."""
-_UNIQUE = ("name", "mac", "guid")
+_UNIQUE = keys_with(lambda row: row.unique)
 """The keys whose values must differ between the interfaces of a pod."""
 _MAX_WARNINGS = 10
 """The limit for warnings: each costs a search for the nearest key, and the author decides their number."""

@@ -18,6 +18,8 @@ from k8s_rdma.wire.nesting import NestingError, require_shallow
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from k8s_rdma.core.options import Choices
+
 ANNOTATION = "rdma_interfaces_required"
 ANNOTATION_ALIAS = "k8s-rdma.io/interfaces"
 """An alias of the annotation with a domain, which linters of manifests require."""
@@ -126,16 +128,22 @@ def text(value: object, path: str, subject: str) -> str:
 
 def choice(value: object, path: str, choices: type[E]) -> E:
     """Read a member of an enumeration by its value."""
-    return choice_by_name(value, path, {choice.value: choice for choice in choices})
+    return _of_words(value, path, {choice.value: choice for choice in choices})
 
 
-def choice_by_name(value: object, path: str, choices: Mapping[str, E]) -> E:
-    """Read a value by its name."""
+def word(value: object, path: str, choices: Choices) -> StrEnum:
+    """Read a member of an enumeration by one of its words."""
+    if choices.any_case and isinstance(value, str):
+        value = next((found for found in choices.by_word if found.lower() == value.lower()), value)
+    return _of_words(value, path, choices.by_word)
+
+
+def _of_words(value: object, path: str, by_word: Mapping[str, E]) -> E:
     if not isinstance(value, str):
-        refuse(path, f"is {kind(value)}; known are {', '.join(choices)}")
-    if value not in choices:
-        refuse(path, f"{shown(value)} is unknown; known are {', '.join(choices)}")
-    return choices[value]
+        refuse(path, f"is {kind(value)}; known are {', '.join(by_word)}")
+    if value not in by_word:
+        refuse(path, f"{shown(value)} is unknown; known are {', '.join(by_word)}")
+    return by_word[value]
 
 
 def flag(value: object, path: str) -> bool:

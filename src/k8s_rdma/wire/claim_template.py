@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.core.options import NO_OPTIONS
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, Topology
-from k8s_rdma.core.types import NO_OPTIONS, Enforce, PfSelector
+from k8s_rdma.core.types import Enforce, PfSelector
 from k8s_rdma.wire.annotation import (
     ANNOTATION,
     ANNOTATION_ALIAS,

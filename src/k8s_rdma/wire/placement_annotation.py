@@ -30,24 +30,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 import msgspec
 
 from k8s_rdma.core.devices.near_gpus import MAX_PLACES
+from k8s_rdma.core.options import NO_OPTIONS, OPTIONS, Choices, InterfaceOptions, Syntax, Values, Whole
 from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
 from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy, Request
-from k8s_rdma.core.types import (
-    MAX_RATE_MBPS,
-    NO_OPTIONS,
-    Accelerator,
-    Enforce,
-    InterfaceOptions,
-    LinkState,
-    LinkType,
-    NodeName,
-    PciAddress,
-    PfSelector,
-    PodUid,
-    VfDriver,
-    VlanProto,
-    pci_address,
-)
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PciAddress, PfSelector, PodUid, pci_address
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
 from k8s_rdma.wire.json import shown, utf8_bytes
@@ -60,12 +46,6 @@ if TYPE_CHECKING:
 
 _Set = tuple[str, ...]
 _Name = Annotated[str, msgspec.Meta(max_length=15)]
-_Vlan = Annotated[int, msgspec.Meta(ge=0, le=4094)]
-_Qos = Annotated[int, msgspec.Meta(ge=0, le=7)]
-_Mtu = Annotated[int, msgspec.Meta(ge=68, le=65_535)]
-_Pkey = Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)]
-_Mac = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z")]
-_Guid = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{2}(:[0-9a-f]{2}){7}\Z")]
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -77,29 +57,50 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     driver: _Set = ()
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A `core.types.InterfaceOptions`, field by field."""
-
-    name: _Name = ""
-    network: str = ""
-    pf: Selector | None = None
-    link_type: LinkType | None = None
-    driver: VfDriver = VfDriver.KERNEL
-    vlan: _Vlan | None = None
-    qos: _Qos | None = None
-    vlan_proto: VlanProto | None = None
-    mac: _Mac | None = None
-    mtu: _Mtu | None = None
-    trust: bool | None = None
-    spoof_check: bool | None = None
-    link_state: LinkState | None = None
-    guid: _Guid | None = None
-    pkey: _Pkey | None = None
-    near: Accelerator | None = None
-    per: Accelerator | None = None
+_TYPES = {
+    Syntax.FLAG: bool,
+    Syntax.MAC: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{2}(:[0-9a-f]{2}){5}\Z")],
+    Syntax.GUID: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{2}(:[0-9a-f]{2}){7}\Z")],
+    Syntax.PKEY: Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)],
+    Syntax.INTERFACE_NAME: _Name,
+    Syntax.NETWORK_NAME: str,
+    Syntax.PFS: Selector,
+}
 
 
-_FIELDS = tuple(field.name for field in msgspec.structs.fields(Options) if field.name != "pf")
+def _field(key: str, values: Values) -> tuple[str, Any, Any]:
+    """Return the name, the type and the default of a key's field."""
+    default = getattr(NO_OPTIONS, key)
+    match values:
+        case Whole(smallest, largest):
+            found: Any = Annotated[int, msgspec.Meta(ge=smallest, le=largest)]
+        case Choices(by_word):
+            found = type(next(iter(by_word.values())))
+        case _:
+            found = _TYPES[values]
+    return key, found | None if default is None else found, default
+
+
+if TYPE_CHECKING:
+
+    class Options(msgspec.Struct):
+        """A `core.options.InterfaceOptions`, field by field."""
+
+        pf: Selector | None
+
+else:
+    Options = msgspec.defstruct(
+        "Options",
+        [_field(key, row.values) for key, row in OPTIONS.items()],
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+    )
+
+
+_FIELDS = tuple(key for key in OPTIONS if key != "pf")
 
 
 def options_of(options: InterfaceOptions) -> Options:
@@ -577,7 +578,7 @@ class CapsRequest(NamedTuple):
         if not self.text:
             return {}
         if len(self.text) > MAX_CAPS_TEXT:
-            msg = f"{CLAIM_CAPS_ANNOTATION}: {len(self.text)} characters, at most {MAX_CAPS_TEXT} are read"
+            msg = f"{CLAIM_CAPS_ANNOTATION}: {len(self.text)} characters, at largest {MAX_CAPS_TEXT} are read"
             raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
         return decode_json(self.text, _caps_decoder, CLAIM_CAPS_ANNOTATION, Reason.MALFORMED_ANNOTATION)
 

@@ -21,10 +21,11 @@ import msgspec
 
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, beyond_class_cap
 from k8s_rdma.core.ledger import ClaimUid, Pod
+from k8s_rdma.core.options import claim_parameter, keys_with
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.annotation import OPTION_KEYS, read_options
+from k8s_rdma.wire.annotation import read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
 from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD, Name, Prepare, Text
 from k8s_rdma.wire.json import decode, describe_unknown, shown
@@ -43,14 +44,13 @@ BANDWIDTH, VFS = "bandwidth", "vfs"
 BITS_PER_MB = 1_000_000
 _RESULTS = "status.allocation.devices.results"
 
-_SPELLED = {"vlan_proto": "vlanProto", "spoof_check": "spoofCheck", "link_state": "linkState"}
-CONFIG_KEYS = {
-    _SPELLED.get(key, key): key for key in OPTION_KEYS if key not in ("pf", "link_type", "near", "per")
-}
-"""The options of an `InterfaceConfig`, and their keys in the annotation. Selectors and constraints of the
-claim say what the others do."""
+CONFIG_KEYS = {claim_parameter(key): key for key in keys_with(lambda row: row.in_claims)}
+"""The options of an `InterfaceConfig`, and their keys in the annotation."""
+_SPELLED = {key: parameter for parameter, key in CONFIG_KEYS.items() if parameter != key}
 _HEAD, _CAP, _ENFORCE = ("apiVersion", "kind"), "maxTxRate", "enforce"
-_UNIQUE = ("name", "mac", "guid")
+HEAD_KEYS = (*_HEAD, _CAP, _ENFORCE)
+"""The keys of an `InterfaceConfig` besides options."""
+_UNIQUE = keys_with(lambda row: row.unique)
 _FROM_CLASS = "FromClass"
 """The source of a DeviceClass's parameters in an allocation (`AllocationConfigSourceClass`)."""
 
@@ -428,9 +428,9 @@ def _parameters(parameters: bytes, path: str) -> dict[str, object]:
         refuse(path, f"is {kind(document)}; wanted an object of kind {KIND}")
     values: dict[str, object] = {}
     for key, value in document.pairs:
-        field = CONFIG_KEYS.get(key, key if key in (*_HEAD, _CAP, _ENFORCE) else None)
+        field = CONFIG_KEYS.get(key, key if key in HEAD_KEYS else None)
         if field is None:
-            refuse(f"{path}.{shown(key)}", describe_unknown(key, (*_HEAD, _CAP, _ENFORCE, *CONFIG_KEYS)))
+            refuse(f"{path}.{shown(key)}", describe_unknown(key, (*HEAD_KEYS, *CONFIG_KEYS)))
         if field in values:
             refuse(f"{path}.{key}", "given twice")
         values[field] = value

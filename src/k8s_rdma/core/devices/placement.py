@@ -16,14 +16,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.programming import demand, keeps_minimums, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, unmet
-from k8s_rdma.core.types import NO_OPTIONS, InterfaceOptions, PciAddress
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from k8s_rdma.core.types import PciAddress
 
 
 def explain_device_refusal(

@@ -248,13 +248,16 @@ class Rtnl(SocketClient[NetlinkSocket]):
             found.setdefault(index, []).append(HeldAddress(_address(body), _address_state(flags)))
         return found
 
-    def add_address(self, index: int, address: Address, operation: str) -> None:
+    def add_address(self, index: int, address: Address, operation: str, flags: int = 0) -> None:
         """Add an address to a link; no change when the link has it.
 
         An IPv6 address is usable after duplicate address detection; at once, within RFC 4429, if the
         namespace's settings make the link optimistic.
+
+        flags: of an IPv6 address, in the place of IFA_F_OPTIMISTIC, because the kernel refuses some together
+            with it (`inet6_rtm_newaddr`, net/ipv6/addrconf.c, Linux 6.1).
         """
-        self.socket.request(_NEWADDR, _address_body(index, address), operation, CREATE | REPLACE)
+        self.socket.request(_NEWADDR, _address_body(index, address, flags), operation, CREATE | REPLACE)
 
     def delete_address(self, index: int, address: Address, operation: str) -> None:
         """Delete an address from a link; succeeds when the link has no such address."""
@@ -531,7 +534,7 @@ def _address_state(flags: int) -> AddressState:
     return AddressState.TENTATIVE if flags & _IFA_F_TENTATIVE else AddressState.VALID
 
 
-def _address_body(index: int, address: Address) -> bytes:
+def _address_body(index: int, address: Address, flags: int) -> bytes:
     packed = address.ip.packed
     if address.version == 4:
         header, local = (
@@ -539,7 +542,7 @@ def _address_body(index: int, address: Address) -> bytes:
             attribute(_IFA_LOCAL, packed),
         )
         return header + local + attribute(_IFA_ADDRESS, packed)
-    header = _IFADDR.pack(_AF_INET6, address.network.prefixlen, _IFA_F_OPTIMISTIC, 0, index)
+    header = _IFADDR.pack(_AF_INET6, address.network.prefixlen, flags or _IFA_F_OPTIMISTIC, 0, index)
     return header + attribute(_IFA_LOCAL, packed) + attribute(_IFA_ADDRESS, packed)
 
 
