@@ -9,7 +9,7 @@ import pytest
 from documents import ROOT
 
 SEARCHED = (
-    *("ubuntu", "debian", "fedora", "wsl", "docker", "podman", "kind", "minikube"),
+    *("ubuntu", "debian", "fedora", "rhel", "wsl", "docker", "podman", "kind", "minikube"),
     *("proxmox", "virtual machine"),
     *("connectx", "bluefield", "e810", "infiniband", "gpudirect", "nccl", "dpdk"),
     *("openshift", "eks", "gke", "aks", "k3s", "rke2", "kubeadm", "talos"),
