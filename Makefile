@@ -212,6 +212,10 @@ tables: $(PYTHON_READY) ## the tables of docs/ that are made from the code
 policies: $(PYTHON_READY) ## the comparison of placement policies in docs/simulate.md; ten minutes
 	@$(RUN) python -m bench.compare_policies
 
+.PHONY: fail-over
+fail-over: setup-tests ## the table of fail-overs in docs/extender-availability.md: K8S_RDMA_KUBE_BIN=FOLDER, see tests/cluster; ten minutes
+	@$(RUN) scripts/isolated env PYTHONPATH=tests:. python -m bench.fail_over
+
 .PHONY: lock
 lock: $(PYTHON_READY) ## pin what pyproject.toml asks for; UPGRADE=1 for the newest of everything
 	@scripts/lock

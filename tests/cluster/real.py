@@ -59,6 +59,7 @@ class Real:
     restart_api: Callable[..., Awaitable[None]] | None = None
     gates: tuple[str, ...] = ()
     emulated: str = ""
+    served: tuple[str, ...] = ()
 
     @property
     def feature_options(self) -> list[str]:
@@ -126,9 +127,12 @@ def programs_of(plane: ControlPlane) -> Path:
 
 
 @asynccontextmanager
-async def real(directory: Path, gates: tuple[str, ...] = (), *, emulated: str = "") -> AsyncIterator[Real]:
+async def real(
+    directory: Path, gates: tuple[str, ...] = (), *, emulated: str = "", served: tuple[str, ...] = ()
+) -> AsyncIterator[Real]:
     """The real ones, until the block ends.
 
+    served: versions of APIs that kube-apiserver serves beside those that it serves by itself.
     gates: feature gates that are on. emulated: an earlier release, whose APIs and features kube-apiserver and
     kube-scheduler then have (`1.34`; Kubernetes' KEP 4330).
     """
@@ -146,6 +150,7 @@ async def real(directory: Path, gates: tuple[str, ...] = (), *, emulated: str = 
             directory=directory,
             gates=gates,
             emulated=emulated,
+            served=(*served, *([_GANGS_API] if gates == GANGS else [])),
         )
         arguments = _api_server(plane, issuer, etcd, port)
         server = await run("kube-apiserver", folder / "kube-apiserver", *arguments)
@@ -214,5 +219,5 @@ def _api_server(plane: Real, issuer: Issuer, etcd: str, port: int) -> list[str]:
         # Both need a controller that is not run: one makes every namespace's account, one takes taints away.
         "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
         *plane.feature_options,
-        *([f"--runtime-config={_GANGS_API}=true"] if plane.gates == GANGS else []),
+        *([f"--runtime-config={','.join(f'{each}=true' for each in plane.served)}"] if plane.served else []),
     ]

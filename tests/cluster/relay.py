@@ -96,14 +96,17 @@ async def relaying(target: Callable[[], Awaitable[int | None]]) -> AsyncIterator
 
 
 @asynccontextmanager
-async def service_of(*replicas: Extender) -> AsyncIterator[str]:
-    """The URL of a Service whose endpoints are the replicas that their probes last found ready."""
+async def service_of(*replicas: Extender, probe_s: float = _PROBE_EVERY_S) -> AsyncIterator[str]:
+    """The URL of a Service whose endpoints are the replicas that their probes last found ready.
+
+    probe_s: between two probes of a replica.
+    """
     endpoints: set[int] = set()
 
     async def probe(replica: Extender, http: httpx2.AsyncClient) -> NoReturn:
         while True:
             (endpoints.add if await replica.is_ready(http) else endpoints.discard)(replica.port)
-            await asyncio.sleep(_PROBE_EVERY_S)
+            await asyncio.sleep(probe_s)
 
     async def first() -> int | None:
         return next((each.port for each in replicas if each.port in endpoints), None)

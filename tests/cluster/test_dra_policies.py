@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,14 +13,14 @@ import yaml
 from claim_cases import BAD, GOOD, claim, config, devices, request, template
 from cluster.policies import apply_policies, grant_everything, pod_of, token_of, until, written
 from cluster.publishers import prepare
-from cluster.real import obstacle
+from cluster.real import obstacle, real
 from cluster.world import RBAC, Cluster, cluster, collection, documents
 from deploy.rendering.chart import render
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.resource_slice import slice_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from cluster.control_plane import Json
@@ -42,9 +43,11 @@ DRY = "?dryRun=All"
 
 
 @asynccontextmanager
-async def guarded(directory: Path, *policies: str) -> AsyncIterator[tuple[Cluster, str]]:
-    """A cluster with policies in force, the driver's role, and a token of a pod on w1."""
-    async with cluster("real", directory, MINE, OTHER) as c:
+async def guarded(
+    directory: Path, *policies: str, plane: Callable[[Path], Any] = real
+) -> AsyncIterator[tuple[Cluster, str]]:
+    """A cluster with policies, the driver's role, and a token of a pod on w1. plane: runs its programs."""
+    async with cluster(plane, directory, MINE, OTHER) as c:
         if c.plane.release < SINCE:
             pytest.skip(f"Kubernetes {c.plane.release}: capacities of claims are of {SINCE} and later")
         await prepare(c)
@@ -68,6 +71,12 @@ async def told(c: Cluster, path: str, document: Json, *, dry: bool = True) -> st
     return answer.headers.get("warning", "") if answer.is_success else answer.json()["message"]
 
 
+async def refusal(c: Cluster, path: str, document: Json) -> str:
+    """Why the API server does not create an object; nothing where it does, with a warning or without one."""
+    answer = await c.http.post(f"{path}{DRY}", json=document)
+    return "" if answer.is_success else answer.json()["message"]
+
+
 async def test_claims_are_taken_and_refused_as_without_an_api_server(tmp_path: Path):
     async with guarded(tmp_path, "claims") as (c, _):
         await until(lambda: told(c, TEMPLATES, template(devices(request(bandwidth="-10G")))))
@@ -78,13 +87,35 @@ async def test_claims_are_taken_and_refused_as_without_an_api_server(tmp_path: P
             said = await told(c, TEMPLATES, template(found))
             assert expected in said, (found, said)
             assert "k8s-rdma-claims" in said, (found, said)
-        exact = request(bandwidth="-10G")
-        flat = {"name": exact["name"], **exact["exactly"]}
-        for version, asked in (("v1beta1", flat), ("v1beta2", exact)):
-            path = f"/apis/resource.k8s.io/{version}"
-            if (await c.http.get(path)).status_code == 200:
-                older = {**template(devices(asked)), "apiVersion": f"resource.k8s.io/{version}"}
-                assert "bandwidth -10G" in await told(c, TEMPLATES.replace(API, path), older)
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_claims_of_an_older_version_are_judged_as_those_of_v1(tmp_path: Path, version: str):
+    """The API server converts them to v1 for the policy, which names no other version (matchPolicy)."""
+    api = f"resource.k8s.io/{version}"
+    plane = partial(real, served=(api,))
+    async with guarded(tmp_path, "claims", plane=plane) as (c, _):
+        templates, claims = (path.replace(API, f"/apis/{api}") for path in (TEMPLATES, CLAIMS))
+        assert (await c.http.get(f"/apis/{api}")).status_code == 200
+        await until(lambda: told(c, TEMPLATES, template(devices(request(bandwidth="-10G")))))
+        for found in filter(None, GOOD):
+            asked = older(found) if version == "v1beta1" else found
+            assert await refusal(c, templates, {**template(asked), "apiVersion": api}) == "", found
+            assert await refusal(c, claims, {**claim(asked), "apiVersion": api}) == "", found
+        for found, expected in BAD:
+            asked = older(found) if version == "v1beta1" else found
+            said = await refusal(c, templates, {**template(asked), "apiVersion": api})
+            assert expected in said, (found, said)
+            assert "k8s-rdma-claims" in said, (found, said)
+
+
+def older(found: Json) -> Json:
+    """The devices of a claim as v1beta1 has them, whose requests are not nested in `exactly`."""
+    requests = [
+        {"name": each["name"], **each["exactly"]} if "exactly" in each else each
+        for each in found.get("requests", [])
+    ]
+    return {**found, "requests": requests} if requests else found
 
 
 async def test_largest_claim_is_within_the_cost_limit(tmp_path: Path):

@@ -172,7 +172,7 @@ async def test_agent_writes_nothing_else_of_its_node_and_pods(tmp_path: Path):
         pod, agent = await g.pod("mine", MINE), g.agent
         for key in ("rdma_interfaces_required", "k8s-rdma.io/placement", "k8s-rdma.io/fence"):
             told = await refusal(agent.annotate_pod(pod, key, "[]"))
-            assert "nothing of a pod but its annotation k8s-rdma.io/network-status" in told, key
+            assert "nothing of a pod but its annotations k8s-rdma.io/network-status" in told, key
         for resource in ("cpu", "ephemeral-storage", "storage.kubernetes.io/x"):
             assert f"not {resource}" in await refusal(agent.set_capacity(MINE, resource, 1_000)), resource
         assert await refusal(agent.annotate_node(MINE, "a", "b")), "not even by its role"
