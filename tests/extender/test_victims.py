@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import combinations
@@ -186,3 +188,37 @@ def test_chosen_victims_suffice_and_no_added_one_is_needless(needed, in_tree, mo
     for fewer in (set(each) for size in range(len(added)) for each in combinations(added, size)):
         assert not fits(everyone | fewer)
     assert kept | added == set(found.uids)
+
+
+GROUP = frozenset(map(PodUid, "abc"))
+
+
+@given(
+    needed=st.integers(0, 15),
+    in_tree=amounts,
+    more=amounts,
+    chosen_mates=st.integers(0, 2),
+    whole=st.booleans(),
+)
+def test_group_goes_whole_or_not_at_all(needed, in_tree, more, chosen_mates, whole):
+    """whole: whether all of its pods are on the node; else none of them may go."""
+    mates = [pod(name) for name in "abc"]
+    first = [*mates[:chosen_mates], *(pod(f"s{i}", i % 2) for i, _ in enumerate(in_tree))]
+    others = [*mates[chosen_mates:], *(pod(f"o{i}", i % 3) for i, _ in enumerate(more))]
+    frees = {each.uid: amount for each, amount in zip(first, itertools.cycle([1, *in_tree]), strict=False)}
+    frees |= {each.uid: amount for each, amount in zip(others, itertools.cycle([2, *more]), strict=False)}
+    fits = needing(needed, **frees)
+    asked = replace(
+        sent(*first),
+        bundles=dict.fromkeys(GROUP, GROUP) if whole else {},
+        untouchable=frozenset() if whole else GROUP,
+    )
+    found = choice(asked, [each for each in others if whole or each.uid not in GROUP], Budgets(), fits)
+    if found is None:
+        return
+    gone = GROUP.intersection(found.uids)
+    assert gone in ((frozenset(), GROUP) if whole else (frozenset(),))
+    assert found.uids
+    assert fits(found.uids)
+    assert len(found.uids) >= len(first)  # each that stays has one in its place
+    assert len(set(found.uids)) == len(found.uids)

@@ -13,6 +13,10 @@ not care who is beside it (no affinity, no topology spread, no claimed device). 
 case of VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth.
 At least one stays: a node without victims fails the whole call.
 
+Pods of a group that is disrupted together (`disruptionMode`) are one victim: all of them go, or none. A group
+with a pod elsewhere cannot go, because an answer names pods of one node; if kube-scheduler chose one of its
+pods, others must take that pod's place as above, or the node is dropped.
+
 Searches are generators: each yields the pods that would be evicted, and is sent whether the pod fits then. So
 the caller decides what fits, and what else runs in between.
 
@@ -22,7 +26,7 @@ Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemptio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeAlias, TypeVar, cast
@@ -68,7 +72,8 @@ class Proposal:
 
     uids: in its order, the important ones first. occupants: those that something is known of. terminating:
     those that go by themselves. violations: how many evictions it says no budget allows. replaceable: whether
-    the pod that waits does not care who is beside it.
+    the pod that waits does not care who is beside it. bundles: the pods that each pod goes with, itself among
+    them, if there are more. untouchable: pods that must stay.
     """
 
     uids: tuple[PodUid, ...]
@@ -76,6 +81,12 @@ class Proposal:
     terminating: Collection[PodUid] = ()
     violations: int = 0
     replaceable: bool = False
+    bundles: Mapping[PodUid, Collection[PodUid]] = field(default_factory=dict)
+    untouchable: Collection[PodUid] = frozenset()
+
+    def bundle(self, uid: PodUid) -> Collection[PodUid]:
+        """Return the pods that go if this one goes."""
+        return self.bundles.get(uid, (uid,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +119,9 @@ def propose(occupants: Iterable[Occupant], violating: Violating) -> Search[tuple
     evicted = {pod.uid for pod in ordered}
     if not evicted or not (yield evicted):
         return ()
-    yield from _reprieve(evicted, _reprieve_order(ordered, violating))
+    for uid in _reprieve_order(ordered, violating):
+        if (yield evicted - {uid}):
+            evicted.discard(uid)
     return tuple(pod.uid for pod in ordered if pod.uid in evicted)
 
 
@@ -119,19 +132,49 @@ def correct(
 
     occupants: who may be evicted as well.
     """
-    needed = tuple(uid for uid in proposal.uids if uid not in proposal.terminating) or proposal.uids
-    if (yield needed):
-        return _victims(proposal, needed, (), violating) if needed else None
-    candidates = {pod.uid: pod for pod in occupants if pod.uid not in needed}
-    evicted = {*needed, *candidates}
-    if not candidates or not (yield evicted):
+    going = tuple(uid for uid in proposal.uids if uid not in proposal.terminating) or proposal.uids
+    spared = [uid for uid in going if uid in proposal.untouchable]
+    needed = [uid for uid in going if uid not in proposal.untouchable]
+    pods = {pod.uid: pod for pod in occupants if pod.uid not in proposal.untouchable}
+    joined = {mate for uid in needed for mate in proposal.bundle(uid)} - set(needed)
+    if not spared and (yield {*needed, *joined}):
+        return _victims(proposal, needed, [pods[uid] for uid in joined], violating) if needed else None
+    candidates = {uid: pod for uid, pod in pods.items() if uid not in needed and uid not in joined}
+    evicted = {*needed, *joined, *candidates}
+    replaced = _Replaced.by_proposal(proposal, spared, pods)
+    if not candidates or not replaced.suffices(evicted) or not (yield evicted):
         return None
     order = _reprieve_order([*_occupants(proposal, needed), *candidates.values()], violating)
-    yield from _reprieve(evicted, (uid for uid in order if uid in candidates))
-    added = [pod for pod in candidates.values() if pod.uid in evicted]
-    if proposal.replaceable:
-        yield from _replace(evicted, _occupants(proposal, needed), added, violating)
+    yield from _reprieve(evicted, (proposal.bundle(uid) for uid in order if uid in candidates), replaced)
+    added = [pod for uid, pod in pods.items() if uid in evicted and uid not in needed]
+    if proposal.replaceable and not spared:
+        single = [pod for pod in _occupants(proposal, needed) if pod.uid not in proposal.bundles]
+        yield from _replace(evicted, single, added, violating)
     return _victims(proposal, [uid for uid in needed if uid in evicted], added, violating)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """The proposal's victims that must stay: others have to free at least as much. None: nothing can."""
+
+    required: Sequence[ResourceDemand] | None
+    pods: Mapping[PodUid, Occupant]
+
+    @classmethod
+    def by_proposal(
+        cls, proposal: Proposal, spared: Sequence[PodUid], pods: Mapping[PodUid, Occupant]
+    ) -> _Replaced:
+        demands = [pod.demand for pod in _occupants(proposal, spared) if pod.demand is not None]
+        comparable = not spared or (proposal.replaceable and len(demands) == len(spared))
+        added = {uid: pod for uid, pod in pods.items() if uid not in proposal.uids}
+        return cls(demands if comparable else None, added)
+
+    def suffices(self, evicted: Collection[PodUid]) -> bool:
+        """Report whether those of the evicted pods that were added take their place."""
+        if self.required is None:
+            return False
+        freed = [pod.demand for uid, pod in self.pods.items() if uid in evicted and pod.demand is not None]
+        return not self.required or covers(freed, self.required)
 
 
 def conclude(search: Search[T], fits: Callable[[Collection[PodUid]], bool]) -> T:
@@ -149,11 +192,16 @@ def _important_first(pods: Iterable[Occupant]) -> list[Occupant]:
     return sorted(pods, key=_rank)
 
 
-def _reprieve(evicted: set[PodUid], order: Iterable[PodUid]) -> Search[None]:
-    """Put back each pod without which the others suffice."""
-    for uid in order:
-        if (yield evicted - {uid}):
-            evicted.discard(uid)
+def _reprieve(
+    evicted: set[PodUid], bundles: Iterable[Collection[PodUid]], replaced: _Replaced
+) -> Search[None]:
+    """Put back each pod without which the others suffice, with those that it goes with."""
+    for bundle in bundles:
+        remaining = evicted.difference(bundle)
+        if evicted.isdisjoint(bundle) or not replaced.suffices(remaining):
+            continue
+        if (yield remaining):
+            evicted.difference_update(bundle)
 
 
 def _replace(

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
@@ -43,6 +45,8 @@ _FAILED_S = 1.0
 """Nor is one that could not be read: kube-scheduler may ask for its pods hundreds of times in a second."""
 
 _MAX_KNOWN = 1000
+_MAX_READ = 64
+"""PodGroups that one question about evictions reads at most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +101,32 @@ class Gangs:
             return pod
         priority = pod.priority if group.priority is None else group.priority
         return replace(pod, gang=pod.gang if group.min_count else None, priority=priority)
+
+    async def know(self, gangs: Iterable[Gang], limit_s: float) -> None:
+        """Read the PodGroups that were never read, as far as the time allows."""
+        unread = [gang for gang in dict.fromkeys(gangs) if self.group(gang) is None][:_MAX_READ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                for gang in unread:
+                    with suppress(*API_ERRORS):
+                        await self.read(gang)
+
+    def may_preempt(self, gang: Gang) -> bool:
+        """Report whether pods may be evicted for the gang's, as far as its PodGroup is known."""
+        group = self.group(gang)
+        return group is None or group.preempts
+
+    def disrupted_together(self, gang: Gang) -> bool | None:
+        """Report whether the gang's pods are evicted all or not at all; None if that is not known.
+
+        A PodGroup that is gone says nothing of its pods any more.
+        """
+        read, _ = self._groups.get(gang, (None, 0.0))
+        if isinstance(read, PodGroup):
+            return read.disrupted_together
+        if isinstance(read, PodGroupVersionError) or not isinstance(read, ApiRefusedError):
+            return None
+        return False if read.status == HTTPStatus.NOT_FOUND else None
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""

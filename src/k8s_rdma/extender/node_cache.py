@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.extender.bound_pods import BoundPod
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.pod_store import BoundPod
     from k8s_rdma.wire.rest import RatesRefusal
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]

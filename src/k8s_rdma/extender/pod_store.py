@@ -23,16 +23,17 @@ from math import inf
 from sys import intern
 from time import thread_time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import structlog
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.preemption import Occupant
-from k8s_rdma.core.request import MAX_INTERFACES, Request
+from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.extender.bound_pods import BoundPod
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import (
@@ -96,13 +97,6 @@ class PodIndex(ABC):
             self.on_delete(uid)
 
 
-class BoundPod(NamedTuple):
-    """A pod's namespace, and the reservations that it asks for, Mb/s, largest first: one an interface."""
-
-    namespace: str
-    rates_mbps: tuple[int, ...]
-
-
 @dataclass(slots=True)
 class _PodRecord:
     """The facts about one pod that decisions need.
@@ -112,7 +106,8 @@ class _PodRecord:
         bound without a promise that counts.
     namespace: where it is bound and may hold interfaces by annotation, devices or claims.
     key_id: of the key that signed its placement, `_NO_KEY` where no key accepts it; None while not known.
-    gang: that it belongs to. placed: whether it has a place in it, as far as the API server knows.
+    gang: that it belongs to. placed: whether it has a place in it, as far as the API server knows. home: the
+        node of a bound pod of a gang, whatever it asks for.
     """
 
     unbound: PodView | None = None
@@ -125,6 +120,7 @@ class _PodRecord:
     key_id: str | None = None
     gang: Gang | None = None
     placed: bool = False
+    home: NodeName | None = None
 
     def is_empty(self) -> bool:
         """Report whether nothing of the pod is of interest."""
@@ -187,7 +183,7 @@ class PodStore(PodIndex):
         record = self._pods.get(pod.uid) or _PodRecord()
         if self._on_unpromised is None or record.unpromised is not None:
             return
-        record.unpromised = BoundPod(intern(pod.namespace), _requested_rates(pod))
+        record.unpromised = BoundPod.of_view(pod)
         self._set_node(pod.uid, node, record)
         self._store(pod.uid, record)
         self._on_unpromised(node, pod.uid)
@@ -265,6 +261,19 @@ class PodStore(PodIndex):
     def members(self, gang: Gang) -> Mapping[PodUid, bool]:
         """The gang's pods; whether each has a place: it is bound, or asks for no interfaces."""
         return {uid: record.placed for uid, record in self._gangs.get(gang, {}).items()}
+
+    def gang_of(self, uid: PodUid) -> Gang | None:
+        """The gang that the pod belongs to."""
+        record = self._pods.get(uid)
+        return record.gang if record else None
+
+    def homes(self, gang: Gang) -> Mapping[PodUid, NodeName]:
+        """The nodes of the gang's bound pods that are not ending."""
+        return {
+            uid: record.home
+            for uid, record in self._gangs.get(gang, {}).items()
+            if record.home is not None and uid not in self.terminating(record.home)
+        }
 
     def has_signature(self, uid: PodUid) -> bool:
         """Report whether it is known which key signed the pod's placement, if any."""
@@ -345,6 +354,7 @@ class PodStore(PodIndex):
         if record.gang is not None and record.gang != gang:  # a label says it, which may be changed
             _drop(self._gangs, record.gang, pod.uid)
         record.gang = gang
+        record.home = pod.node
         record.placed = pod.node is not None or not requests_interfaces(pod.annotations)
         self._gangs.setdefault(gang, {})[pod.uid] = record
 
@@ -386,28 +396,6 @@ def _kept_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """Share one object among all pods of an owner."""
     return dict(labels)
-
-
-def _requested_rates(pod: PodView) -> tuple[int, ...]:
-    """The reservations of the pod's interfaces, and 0 for each device beyond these, of whatever resource.
-
-    What policies allow by now is not asked: the pod may run since before. One that is malformed has nothing,
-    as every agent refuses it.
-    """
-    try:
-        require_own_network(pod.host_network)
-        interfaces = read_pod(pod.annotations, strict=False).request.interfaces
-    except MalformedError:
-        interfaces = ()
-    rates = sorted((interface.min_tx_rate_mbps for interface in interfaces), reverse=True)
-    devices = min(sum(number for _, number in pod.devices), MAX_INTERFACES)
-    return _shared((*rates, *[0] * (devices - len(rates))))
-
-
-@lru_cache(maxsize=4096)
-def _shared(rates: tuple[int, ...]) -> tuple[int, ...]:
-    """Share one object among all pods that ask for the same."""
-    return rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ kube-scheduler's victims are corrected by `core.preemption`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.preemption import Occupant, Proposal, Search, Victims, correct
@@ -136,6 +136,9 @@ WAITING = "waiting"
 """The reason for naming no node to a pod whose room is being made already, or while it is not known where
 room is made for others."""
 
+PREEMPTION_POLICY = "preemption_policy"
+"""The reason for naming no node to a pod whose group has `preemptionPolicy: Never`."""
+
 _NOBODY: Collection[PodUid] = ()
 
 _IN_VAIN = 5
@@ -145,13 +148,21 @@ _PLACING_S = 0.05
 """Processor time for saying where the pod goes on the nodes that were found."""
 
 
+class Together(NamedTuple):
+    """The pods of a node that are evicted with others, each with all of them, and those that must stay."""
+
+    bundles: dict[PodUid, tuple[PodUid, ...]]
+    untouchable: set[PodUid]
+
+
 @dataclass(slots=True, kw_only=True)
 class Preempting:
     """Answers preempt.
 
     clock, ready, max_age_s: as in `Scheduling`. queue: as in `FeasibilityChecker`. search_s: once one call
     has taken so much processor time and found a node, the nodes that are left are not looked at. choice_s:
-    how long a call waits for the scheduler's choice among nodes that were answered for other pods.
+    how long a call waits for the scheduler's choice among nodes that were answered for other pods. gang_s:
+    how long it waits for PodGroups that are not known yet.
     """
 
     cache: SchedulerCache
@@ -164,6 +175,7 @@ class Preempting:
     max_age_s: float = 1.0
     search_s: float = 1.0
     choice_s: float = 1.0
+    gang_s: float = 0.5
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
         """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
@@ -174,6 +186,7 @@ class Preempting:
             return self._answer(args, began, {}, error.reason)
         if not pod.request:
             return self._answer(args, began, victims_by_node, NOTHING_ASKED)
+        pod = await self._with_gang(pod)
         await self.cache.addresses.search(pod, self.queue)
         if obstacle := self._obstacle(pod):
             return self._answer(args, began, {}, obstacle)
@@ -188,6 +201,7 @@ class Preempting:
         candidates = {node: victims_by_node[node] for node in readable if node not in undecided}
         if readable and not candidates:
             return self._answer(args, began, {}, WAITING)
+        await self._know_gangs(candidates)
         chosen = await self._search(pod, args, candidates)
         placed = self._places(pod, chosen)  # what was found first may be another's by now
         if placed:
@@ -200,12 +214,44 @@ class Preempting:
         """The reason why no pod may be evicted for this one now, on any node; empty when one may."""
         if not self.ready():
             return STARTING
+        if pod.gang is not None and not self.cache.gangs.may_preempt(pod.gang):
+            return PREEMPTION_POLICY
         if self.cache.addresses.conflict(pod):
             return Reason.ADDRESS_IN_USE
         if not self.budgets.synced:
             self.budgets.awaited = True
             return BUDGETS_UNKNOWN
         return ""
+
+    async def _with_gang(self, pod: PendingPod) -> PendingPod:
+        """Have the pod's PodGroup, whose priority counts; without it that of the pod does."""
+        if pod.gang is not None:
+            await self.cache.gangs.know([pod.gang], self.gang_s)
+        return self.cache.gangs.judge(pod)
+
+    async def _know_gangs(self, nodes: Iterable[NodeName]) -> None:
+        """Have the PodGroups of the pods on the nodes: they say whose pods go together."""
+        pods = self.cache.pods
+        gangs = (pods.gang_of(uid) for node in nodes for uid in pods.occupants(node))
+        await self.cache.gangs.know(filter(None, gangs), self.gang_s)
+
+    def _together(self, pod: PendingPod, node: NodeName, lesser: Iterable[Occupant]) -> Together:
+        """Return which pods go with which, and which must stay because their gang cannot go whole."""
+        evictable = {occupant.uid for occupant in lesser}
+        together = Together({}, set())
+        gangs = map(self.cache.pods.gang_of, self.cache.pods.occupants(node))
+        for gang in dict.fromkeys(filter(None, gangs)):
+            disrupted_together = self.cache.gangs.disrupted_together(gang)
+            if disrupted_together is False:
+                continue
+            homes = self.cache.pods.homes(gang)
+            group = self.cache.gangs.group(gang)
+            below = group is not None and (group.priority is None or group.priority < pod.priority)
+            if disrupted_together and below and homes.keys() <= evictable:
+                together.bundles.update(dict.fromkeys(homes, tuple(homes)))
+            else:
+                together.untouchable.update(uid for uid, home in homes.items() if home == node)
+        return together
 
     async def _search(
         self, pod: PendingPod, args: ExtenderPreemptionArgs, victims_by_node: Mapping[NodeName, MetaVictims]
@@ -217,7 +263,9 @@ class Preempting:
         found: dict[NodeName, Victims] = {}
         async with self.queue.turn(pod.namespace) as turn:
             for node, victims in victims_by_node.items():
-                chosen = await self._choose_on(pod, node, self._proposal(args, node, victims), turn)
+                lesser = self._lesser(pod, node)
+                proposal = self._proposal(args, node, victims, self._together(pod, node, lesser))
+                chosen = await self._choose_on(pod, node, proposal, lesser, turn)
                 if chosen is not None:
                     found[node] = chosen
                 if turn.used_s > self.search_s * (1 if found else _IN_VAIN):
@@ -226,9 +274,8 @@ class Preempting:
         return found
 
     async def _choose_on(
-        self, pod: PendingPod, node: NodeName, proposal: Proposal, turn: Turn
+        self, pod: PendingPod, node: NodeName, proposal: Proposal, lesser: Sequence[Occupant], turn: Turn
     ) -> Victims | None:
-        lesser = self._lesser(pod, node)
         spent: dict[PodUid, tuple[BudgetView, ...]] = {}
         for occupant in (*lesser, *proposal.occupants.values()):
             spent[occupant.uid] = self.budgets.spent_by(occupant)
@@ -297,7 +344,9 @@ class Preempting:
     def _fits(self, pod: PendingPod, snapshot: NodeSnapshot) -> bool:
         return self.cache.fit_cache.fits(pod.request, snapshot, pod.namespace)
 
-    def _proposal(self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims) -> Proposal:
+    def _proposal(
+        self, args: ExtenderPreemptionArgs, node: NodeName, victims: MetaVictims, together: Together
+    ) -> Proposal:
         uids = tuple(map(PodUid, victims.uids))
         whole = (args.node_name_to_victims or {}).get(node)
         pods = whole.pods or () if whole else ()
@@ -309,6 +358,8 @@ class Preempting:
             terminating=frozenset(self.cache.pods.terminating(node)),
             violations=victims.num_pdb_violations,
             replaceable=not args.pod.spec.depends_on_neighbours,
+            bundles=together.bundles,
+            untouchable=together.untouchable,
         )
 
     def _answer(

@@ -25,7 +25,7 @@ from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Gangs, first_of_greediest
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
-from k8s_rdma.extender.pod_store import BoundPod, PendingPod, PodRequestCache, PodStore
+from k8s_rdma.extender.pod_store import PendingPod, PodRequestCache, PodStore
 from k8s_rdma.extender.promised_addresses import addresses
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.settled_pods import SettledPods
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.extender.bound_pods import BoundPod
     from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.requeue import Requeuer
