@@ -49,7 +49,11 @@ class Verify:
     def start(self, *options: str) -> subprocess.Popen[str]:
         """Return when it sends: its interfaces are in their namespaces."""
         running = subprocess.Popen(
-            [*self._command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*self._command, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self.node.wait("the interfaces", lambda: len(self.allocations()) == 4)
         return running
@@ -112,6 +116,26 @@ def test_verify_gives_everything_back_when_it_is_interrupted(verify: Verify, end
     assert running.returncode == 2, said
     assert "interrupted" in said
     assert verify.node.leftovers() == {}
+
+
+@pytest.mark.parametrize("receiver", ["os.getppid()", "0"], ids=["process", "its group"])
+def test_verify_gives_everything_back_when_it_is_interrupted_while_it_does(
+    verify: Verify, program: Program, receiver: str
+) -> None:
+    """Of a terminal all programs that the command runs get the signal."""
+    plugin = verify.node.directory / "interrupting" / program.path.name
+    plugin.parent.mkdir()
+    plugin.write_text(
+        f"#!{sys.executable}\nimport os, signal, sys\n"
+        f'if os.environ["CNI_COMMAND"] == "DEL":\n    os.kill({receiver}, signal.SIGINT)\n'
+        f'os.execv("{program.path}", sys.argv)\n'
+    )
+    plugin.chmod(0o755)
+    running = verify.start("--pf", "enp1s0f0", "--plugin", str(plugin))
+    _, said = running.communicate(timeout=60)
+    assert (running.returncode, "interrupted" in said) == (2, True), said
+    assert verify.node.leftovers() == {}
+    assert list((verify.node.run_dir / "verify").iterdir()) == []
 
 
 @pytest.mark.alone

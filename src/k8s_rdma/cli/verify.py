@@ -18,6 +18,7 @@ from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_stat
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.verify.cluster import ClusterSite, PodOptions
+from k8s_rdma.verify.interruption import ENDS
 from k8s_rdma.wire.verification import (
     CardReport,
     Receiver,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 COULD_NOT_MEASURE = 2
 """The exit status of a run that ended before there was a result."""
-
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _STYLES = {
     Result.PASS: "green",
@@ -97,8 +96,8 @@ def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: Kubeconfi
 
 
 def _run(run: Callable[[], int]) -> int:
-    """Run to the end, or to Ctrl-C, which the end of a session or of a service is as well."""
-    for number in _ENDS:
+    """Run to the end, or to one of the signals that end a command."""
+    for number in ENDS:
         signal.signal(number, _interrupt)
     try:
         return run()
@@ -111,7 +110,7 @@ def _run(run: Callable[[], int]) -> int:
 
 def _interrupt(*_: object) -> None:
     """End the trials; no further signal ends what gives everything back."""
-    for number in _ENDS:
+    for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 

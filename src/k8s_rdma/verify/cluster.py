@@ -25,6 +25,7 @@ from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.kube.chart_objects import node_containers
+from k8s_rdma.verify.interruption import undisturbed
 from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, decode_result, streams_of
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
@@ -119,7 +120,7 @@ class ClusterSite:
         )
         terms = msgspec.json.encode(session).decode()
         names = [f"{_LABEL}-{token_hex(4)}-{number}" for number in range(1 + len(senders))]
-        with ExitStack() as stack:
+        with undisturbed() as disturbed, ExitStack() as stack, disturbed:
             stack.callback(self._delete, names)
             self._create(names[0], receiver, ("receive", terms))
             address = self._address(names[0])

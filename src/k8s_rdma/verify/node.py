@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -26,6 +26,7 @@ from k8s_rdma.core.verification import Flow, PfFacts, Rates, Traffic, Trial, Unm
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.linux.netns import entered
+from k8s_rdma.verify.interruption import undisturbed
 from k8s_rdma.verify.traffic import Session, connect, listen, receive, send, streams_of
 from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.rdma_node import status_of
@@ -33,7 +34,7 @@ from k8s_rdma.wire.rest import Interface
 from k8s_rdma.wire.verification import pf_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from k8s_rdma.wire.rest import NodeReport
 
@@ -118,8 +119,9 @@ class NodeSite:
             except OSError as error:
                 msg = f"--run-dir {self._run_dir}: {error.strerror}; this needs root on a node with an agent"
                 raise K8sRdmaError(msg) from error
-            for netns in sorted(self._directory.iterdir()):
-                self._detach(netns)
+            with undisturbed():
+                for netns in sorted(self._directory.iterdir()):
+                    self._detach(netns)
             self._stack = stack.pop_all()
         return self
 
@@ -143,14 +145,11 @@ class NodeSite:
         """Attach the interfaces, send, and give them back."""
         if trial.traffic is Traffic.VERBS and shutil.which("ib_write_bw") is None:
             raise UnmeasuredError("ib_write_bw is not installed: install the package perftest")
-        with ExitStack() as stack:
+        with undisturbed() as disturbed, ExitStack() as stack, disturbed:
             hosts = iter(range(1, 255))
             receiver_pf = self.receiver_pf or trial.pf.pci
-            peer = stack.enter_context(self._attached(receiver_pf, Rates(), next(hosts)))
-            senders = [
-                stack.enter_context(self._attached(trial.pf.pci, rates, next(hosts)))
-                for rates in trial.senders
-            ]
+            peer = self._attach(stack, receiver_pf, Rates(), next(hosts))
+            senders = [self._attach(stack, trial.pf.pci, rates, next(hosts)) for rates in trial.senders]
             sources, destination = ([peer], senders[0]) if trial.reverse else (senders, peer)
             if trial.traffic is Traffic.VERBS:
                 figures = [self._write(source, destination) for source in sources]
@@ -199,8 +198,7 @@ class NodeSite:
 
     # Interfaces
 
-    @contextmanager
-    def _attached(self, pf: str, rates: Rates, host: int) -> Iterator[Endpoint]:
+    def _attach(self, undo: ExitStack, pf: str, rates: Rates, host: int) -> Endpoint:
         """Attach an interface on a PF to a new namespace. UnmeasuredError with the agent's refusal.
 
         host: the last part of its address, of a network for measurements (RFC 2544).
@@ -211,27 +209,25 @@ class NodeSite:
             for key, mbps in (("min_tx_rate", rates.min_mbps), ("max_tx_rate", rates.max_mbps))
             if mbps
         }
-        with ExitStack() as stack:
-            netns.touch(exist_ok=False)
-            stack.callback(self._detach, netns)
-            _run(["unshare", f"--net={netns}", "--", "ip", "link", "set", "lo", "up"])
-            self._call("ADD", netns, [request])
-            interface, address = self._interface(netns.name), f"198.18.0.{host}"
-            endpoint = Endpoint(netns=netns, address=address, interface=interface, rdma=interface.rdma_device)
-            _run(endpoint.command("ip", "address", "add", f"{address}/24", "dev", interface.ifname))
-            if self._soft_roce and not endpoint.rdma:
-                device = f"rxe_{netns.name}"
-                command = ("rdma", "link", "add", device, "type", "rxe", "netdev", interface.ifname)
-                _run(endpoint.command(*command))
-                endpoint = replace(endpoint, rdma=device)
-            yield endpoint
+        undo.callback(self._detach, netns)
+        netns.touch(exist_ok=False)
+        _run(["unshare", f"--net={netns}", "--", "ip", "link", "set", "lo", "up"])
+        self._call("ADD", netns, [request])
+        interface, address = self._interface(netns.name), f"198.18.0.{host}"
+        endpoint = Endpoint(netns=netns, address=address, interface=interface, rdma=interface.rdma_device)
+        _run(endpoint.command("ip", "address", "add", f"{address}/24", "dev", interface.ifname))
+        if self._soft_roce and not endpoint.rdma:
+            device = f"rxe_{netns.name}"
+            _run(endpoint.command("rdma", "link", "add", device, "type", "rxe", "netdev", interface.ifname))
+            endpoint = replace(endpoint, rdma=device)
+        return endpoint
 
     def _detach(self, netns: Path) -> None:
-        """Give the interface back, and end the namespace; also of a run that was killed at any point."""
+        """Give the interface back, and end the namespace; also of a run that was ended at any point."""
         self._call("DEL", netns)
         with suppress(UnmeasuredError):  # not mounted yet
             _run(["umount", "--lazy", str(netns)])  # the agent may have it open
-        netns.unlink()
+        netns.unlink(missing_ok=True)
 
     def _call(self, command: str, netns: Path, request: list[dict[str, Any]] | None = None) -> None:
         """Call the executable as a runtime does (CNI specification 1.1.0, section 2), outside Kubernetes."""
