@@ -94,7 +94,7 @@ lint: $(PYTHON_READY)
 SCHEMAS := "github-workflows:.github/workflows/*.yml" "github-issue-forms:.github/ISSUE_TEMPLATE/[!c]*.yml" \
   "github-issue-config:.github/ISSUE_TEMPLATE/config.yml" "citation-file-format:CITATION.cff"
 SCRIPTS := deploy/krew/kubectl-rdma $(addprefix deploy/image/,check-libraries install-program seal unpack-debian) \
-  $(addprefix scripts/,build-image check-wheel isolated lock preflight run setup-helm setup-lab setup-packages setup-python setup-tools)
+  $(addprefix scripts/,build-image check-wheel isolated lock make-cni preflight run setup-helm setup-lab setup-packages setup-python setup-tools)
 GUEST_SCRIPTS := $(addprefix lab/guest/,init boot.sh lib.sh bashrc lab-cable lab-node lab-pod lab-shell lab-sriov)
 
 .PHONY: types
@@ -128,14 +128,18 @@ bench: setup-tests cni ## the measurements of bench/; ARGS="-k word" for some of
 setup: can-set-up $(PROGRAM_READY) tools ## the program, in .venv, and what the demo runs
 
 .PHONY: setup-tests
-setup-tests: can-set-up $(PYTHON_READY) test-tools ## the same, and what tests need
+setup-tests: can-test $(PYTHON_READY) test-tools ## the same, and what tests need
 
 .PHONY: can-demo
 can-demo:
-	@scripts/preflight folders compiler namespaces
+	@scripts/preflight folders namespaces
 
 .PHONY: can-set-up
 can-set-up:
+	@scripts/preflight folders
+
+.PHONY: can-test
+can-test:
 	@scripts/preflight folders compiler
 
 $(PROGRAM_READY): requirements/program.txt pyproject.toml scripts/setup-python
@@ -166,7 +170,7 @@ test-tools: $(PYTHON_READY)
 
 .PHONY: cni
 cni: tools ## build/k8s-rdma-cni, the executable for /opt/cni/bin
-	@$(MAKE) -s -C cni
+	@scripts/make-cni
 
 .PHONY: image
 image: ## build/image/k8s-rdma-ARCH.tar, by buildah: ARCH=arm64, BASE=debootstrap, SOURCE=ADDRESS; see docs/image.md

@@ -51,6 +51,19 @@ def preflight(checkout: Path, *arguments: str, path: str = os.environ["PATH"]) -
     return ended.returncode, ended.stderr
 
 
+def make_cni(checkout: Path, path: str) -> tuple[int, str, str]:
+    ended = subprocess.run(
+        [checkout / "scripts" / "make-cni"],
+        user=USER,
+        group=USER,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
 def programs(folder: Path, **scripts: str) -> str:
     """A PATH on which these come first; a script of none is a program that fails."""
     folder.mkdir()
@@ -151,3 +164,22 @@ def test_set_up_says_that_there_is_no_network_instead_of_the_installers_log(chec
     assert ended.returncode == 1
     assert "there is no network" in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_machine_without_static_libc_makes_the_executable_by_zigs_compiler(checkout: Path, open_path: Path):
+    """Set-up fetches it once; the machine's own compiler is preferred."""
+    path = programs(open_path / "bin", cc="exit 1", make='printf "%s\\n" "$@"')
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\ncase "$*" in *ziglang*) exit 1 ;; *) echo "$@" >&2 ;; esac\n')
+    python.chmod(0o755)
+    (checkout / ".cache").mkdir()
+    os.chown(checkout / ".cache", USER, USER)
+    status, said, _ = make_cni(checkout, path)
+    target = f"CC={python} -m ziglang cc -target {os.uname().machine}-linux-musl"
+    assert (status, said.splitlines()[-5:]) == (0, ["-s", "-C", "cni", target, "STATIC=-static -pie"])
+    assert "requirements/compiler.txt" in said
+    python.write_text("#!/bin/sh\n")
+    assert "requirements" not in make_cni(checkout, path)[1]
+    shutil.copy(shutil.which("true") or "/bin/true", open_path / "bin" / "cc")
+    assert make_cni(checkout, path) == (0, "-s\n-C\ncni\n", "")
