@@ -1,5 +1,5 @@
-# Everything that is done with this repository. Each target sees to its own set-up: on a Debian 12 machine
-# with Python 3.11, make and a C compiler, `make test` is enough. What is there already is not fetched again.
+# Everything that is done with this repository. Each target sees to its own set-up: on Debian 12 or 13, or Ubuntu
+# 24.04, with Python 3.11 to 3.14, make and a C compiler, `make test` is enough. What is there is not fetched again.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-SITE, IMAGE, RELEASE, PROGRAM, HELM = (
-    ROOT / f"requirements/{name}.txt" for name in ("docs", "image", "release", "program", "helm")
+SITE, IMAGE, RELEASE, PROGRAM, HELM, COMPILER = (
+    ROOT / f"requirements/{name}.txt" for name in ("docs", "image", "release", "program", "helm", "compiler")
 )
 OURS = (
     "src",
@@ -112,7 +112,7 @@ def declared() -> dict[str, list[Requirement]]:
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
-@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE, PROGRAM, HELM], ids=relative)
+@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE, PROGRAM, HELM, COMPILER], ids=relative)
 def test_lock_names_no_place_to_fetch_from(lock):
     assert "://" not in lock.read_text()
 
@@ -127,15 +127,15 @@ def test_lock_can_be_installed_beside_that_of_development(lock):
     assert not {name for name, version in pins(lock).items() if installed.get(name, version) != version}
 
 
-def test_programs_of_image_and_release_are_of_one_compiler():
-    assert pins(IMAGE)["ziglang"] == pins(RELEASE)["ziglang"]
+def test_programs_of_image_release_and_machines_without_libc_are_of_one_compiler():
+    assert pins(IMAGE)["ziglang"] == pins(RELEASE)["ziglang"] == pins(COMPILER)["ziglang"]
 
 
 @pytest.mark.parametrize(
     ("kind", "lock"),
     [
         *(("runtime", RUNTIME), ("program", PROGRAM), ("plots", DEV), ("dev", DEV), ("docs", SITE)),
-        *(("image", IMAGE), ("release", RELEASE), ("helm", HELM)),
+        *(("image", IMAGE), ("release", RELEASE), ("helm", HELM), ("compiler", COMPILER)),
     ],
 )
 def test_lock_satisfies_what_the_project_declares(kind, lock):
@@ -144,6 +144,14 @@ def test_lock_satisfies_what_the_project_declares(kind, lock):
         version = locked.get(canonicalize_name(requirement.name))
         assert version is not None, f"{requirement.name} is not locked: make lock"
         assert requirement.specifier.contains(version), f"{requirement} is locked as {version}: make lock"
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "Makefile", "docs/tutorial.md", "docs/machines.md"]
+)
+def test_page_names_the_versions_of_python_that_the_project_declares(page):
+    first, *_, last = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert f"Python {first} to {last}" in (ROOT / page).read_text().replace("\n# ", " ")
 
 
 def test_dependencies_declare_every_package_that_is_imported():

@@ -34,7 +34,8 @@ IPERF3 = "iperf3"
 
 CNI_PLUGINS = ("bridge", "host-local")
 CNI_PACKAGE = "containernetworking-plugins"
-CNI_DIRECTORIES = ("/usr/lib/cni", "/opt/cni/bin")
+CNI_DIRECTORIES = ("/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin")
+"""The directories of the packages of Debian and of Fedora, and of the plugins' releases."""
 MAX_SCRATCH = 36
 
 INIT_PID = "init.pid"
