@@ -157,6 +157,10 @@ class LedgerStore:
         self._marking = Lock()
         self.ledger: Ledger = receipts.load()
 
+    def close(self) -> None:
+        """Close the ledger's file."""
+        self._receipts.close()
+
     def mark_all(self) -> None:
         """Make the markers match receipts, pending ADDs and promises. LedgerError when that fails.
 

@@ -6,7 +6,7 @@ import asyncio
 import resource
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -158,6 +158,11 @@ class Host:
     rules: Sequence[PfRule] = ()
     require_rdma: bool = True
     now: Callable[[], float] = time.monotonic
+
+    def close(self) -> None:
+        """Close kernel and ledger."""
+        self.kernel.close()
+        self.ledger_store.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +349,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         await pod_devices.close()
         end_watch()
         worker.close()
-        host.kernel.close()
+        host.close()
 
 
 def _rate_changes(agent: Agent) -> RateChangeCounts:
@@ -426,14 +431,17 @@ def _open_addresses(config: AgentConfig, client: Client | None) -> AddressRegist
     )
 
 
-def _open_ledger_store(config: AgentConfig) -> LedgerStore:
+def open_ledger_store(config: AgentConfig) -> LedgerStore:
     """Load the ledger; a corrupt one also stops deferred DELs: a rebuild needs the interfaces of pods."""
     deferred_deletes = open_deferred_deletes(config)
     markers = Markers(Path(config.run_dir) / "attachments")
     claim_markers = ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)
     try:
-        receipts = _open_receipts(config, markers, claim_markers)
-        return LedgerStore(receipts, markers, deferred_deletes, claim_markers)
+        with ExitStack() as undo:
+            receipts = undo.enter_context(closing(_open_receipts(config, markers, claim_markers)))
+            store = LedgerStore(receipts, markers, deferred_deletes, claim_markers)
+            undo.pop_all()
+            return store
     except CorruptLedgerError:
         deferred_deletes.refuse()
         raise
@@ -483,7 +491,7 @@ def _open_host(
     client: Client | None,
 ) -> Host:
     """Open the host of the configuration; the caller closes its kernel."""
-    ledger_store = _open_ledger_store(config)
+    ledger_store = open_ledger_store(config)
     kernel = open_kernel(config, namespaces, ledger_store.ledger)
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
