@@ -88,16 +88,22 @@ class Clients:
         self.connections = 0
 
     async def attack(self, connections: int, seconds: float) -> None:
-        """For so long."""
+        """For so long, and until there were more than so many connections, however busy the machine is."""
         # uvloop's TLS has an error of each handshake that the server ended, which nobody asks for.
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         attacks = ATTACKS if self._tls is None else (*ATTACKS, stops_in_handshake)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
-                for attack in islice(cycle(attacks), connections):
-                    tasks.create_task(self._repeat(attack))
+        enough = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            clients = [
+                tasks.create_task(self._repeat(attack, connections, enough))
+                for attack in islice(cycle(attacks), connections)
+            ]
+            await asyncio.sleep(seconds)
+            await enough.wait()
+            for client in clients:
+                client.cancel()
 
-    async def _repeat(self, attack: Attack) -> None:
+    async def _repeat(self, attack: Attack, connections: int, enough: asyncio.Event) -> None:
         context = None if attack is stops_in_handshake else self._tls
         while True:
             try:
@@ -106,6 +112,8 @@ class Clients:
                 await asyncio.sleep(REST_S)
                 continue
             self.connections += 1
+            if self.connections > connections:
+                enough.set()
             try:
                 with suppress(OSError, TimeoutError):
                     async with asyncio.timeout(TURN_S):
