@@ -142,7 +142,7 @@ async def asked_of_the_api_server(call: Callable[[Client], Any], directory: Path
         return await api.handle(request)
 
     service = HttpService(handle=handle, refuse=lambda status: Response(status=status, body=b""))
-    async with serving(service, "127.0.0.1", 0) as port, asyncio.timeout(20):
+    async with serving(service, "127.0.0.1", 0) as port, asyncio.timeout(120):
         client = connect(_kubeconfig(directory, port))
         try:
             await _made(call(client), asked)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORKERS = 4
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 def test_turns_of_all_are_at_the_same_time_when_nobody_wants_to_be_alone(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from k8s_rdma_demo.cluster.store import Store
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEADLINE_S = 90
+DEADLINE_S = 120
 HISTORY = 50
 KEY = PlacementKeys.shared(b"a key")
 NODE = NodeName("w1")

@@ -19,7 +19,7 @@ class Patience:
 
     async def next(self) -> float:
         """How long the next pause is to last; it goes on."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             seconds, self._last = await self._begun.get()
         return seconds
 

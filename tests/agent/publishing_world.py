@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.wire.rest import NodeReport, PfReport
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")
 RESOURCE = "k8s-rdma.io/vf"
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.anyio
 SPACE = AddressSpace(ip_network("10.56.0.0/16"), 24)
 FEW = AddressSpace(ip_network("10.57.0.0/24"), 26)
 NAMESPACE = "k8s-rdma"
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 @dataclass

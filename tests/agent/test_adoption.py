@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Node
     from k8s_rdma.wire.sockets import Reply, Request
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 class Asked:

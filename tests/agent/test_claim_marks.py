@@ -233,7 +233,7 @@ def test_guard_marks_sharing_pods_although_that_fails_at_first(machine: Machine)
         assert [entry["event"] for entry in logs] == ["sharing_pods_not_marked"]
         marked.unlink()
         aside.rename(marked)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (marked / "uid-q").exists():  # noqa: ASYNC110 - a file in memory
                 await asyncio.sleep(0.01)
         guarding.cancel()

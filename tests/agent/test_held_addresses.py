@@ -52,7 +52,7 @@ pytestmark = pytest.mark.anyio
 
 MAC, GUID = "02:00:00:00:00:77", "02:00:00:ff:fe:00:00:77"
 NAMESPACE = "k8s-rdma"
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 @dataclass

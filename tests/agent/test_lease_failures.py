@@ -81,7 +81,7 @@ def test_lease_of_a_call_that_nobody_waits_for_any_more_is_given_back(tmp_path):
             netns = machine.hardware.create_namespace()
             env = replace(call("ADD"), path=str(tmp_path))
             adding = asyncio.create_task(verbs.add(env, netns, machine.stdin(asks({}, {}), ipam=ipam)))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while len(machine.leases()) < 2 or not (tmp_path / "leased").exists():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             adding.cancel()

@@ -482,7 +482,7 @@ def test_changes_come_with_the_placements_and_with_the_state_of_the_node(machine
         following = asyncio.create_task(it.live.run(reporter))
         report = reporter.now()
         it.cluster.place(SECOND)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             report = await reporter.wait_for_change(report)
             assert report.allocations[0].generation == 1
             it.cluster.place(placed(on(PF0, 200_000), SECOND.interfaces[1], generation=2))

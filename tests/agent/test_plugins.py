@@ -133,7 +133,7 @@ HANGS = "sleep 1000 & echo $! $$ >{directory}/pids; wait"
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  it is another process that makes it so
             await asyncio.sleep(0.01)
 

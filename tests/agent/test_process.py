@@ -24,7 +24,7 @@ from k8s_rdma.errors import K8sRdmaError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 @pytest.fixture

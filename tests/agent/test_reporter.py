@@ -33,7 +33,7 @@ def test_problems_of_the_agent_itself_come_first_in_the_report_until_they_are_ov
             found.clear()
             waiting = asyncio.create_task(reporter.wait_for_change(known))
             await reporter.publish_problems()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 assert (await waiting).problems == node.hardware.problems
 
     asyncio.run(scenario())
@@ -52,7 +52,7 @@ def test_other_report_is_waited_for_until_it_is_said_that_there_is_one(machine: 
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 100})))
             await reporter.publish()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 other = await waiting
             assert other is reporter.now()
             assert other.allocations
@@ -75,7 +75,7 @@ def test_report_that_was_looked_up_before_it_was_said_is_no_other_one(machine: M
             assert not waiting.done()
             await verbs.delete(call("DEL"), "net")
             await reporter.publish()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 assert not (await waiting).allocations
 
     asyncio.run(scenario())

@@ -289,7 +289,7 @@ def test_claim_waits_until_it_is_known_that_nothing_ends(machine: Machine, unkno
         done, _ = await asyncio.wait([waiting], timeout=2 * POLL_S)
         assert not done
         cluster.names.add(unknown)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             assert (await refusal(waiting)).reason is Reason.INSUFFICIENT
 
     scenario(machine, play)

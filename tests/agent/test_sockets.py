@@ -35,7 +35,7 @@ from k8s_rdma.wire.sockets import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-DEADLINE_S = 5
+DEADLINE_S = 120
 SERVER = 65532
 
 

@@ -422,7 +422,7 @@ def test_caps_are_looked_at_by_a_clock_of_their_own_and_what_changed_is_publishe
         known = await reporter.publisher.wait_for_change(None)
         machine.hardware.move(it.device(netns), machine.hardware.create_namespace().inode, "mine")
         assert await patience.pass_by() == 7
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             told = decode_report(await reporter.publisher.wait_for_change(known))
         assert told.allocations[0].interfaces[0].enforced.max == "accounted"
         keeping.cancel()

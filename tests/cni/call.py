@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SOURCES = Path(__file__).parents[2] / "cni"
-DEADLINE_S = 60
+DEADLINE_S = 120
 CONTAINER = "c0ffee"
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 PREV_RESULT = {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01"}], "ips": []}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 ASKED = Reply(exit_status=1, stdout=b"asked")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 """For a link to come up: one of a slow emulated machine takes several seconds."""
 
 _INHERITED = (

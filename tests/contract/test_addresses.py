@@ -10,7 +10,7 @@ from contract.lab import give
 from k8s_rdma.core.step import ConfigureInterface, VfRef
 from k8s_rdma.errors import KernelError
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 
 
 def configured(lab, index, *addresses):

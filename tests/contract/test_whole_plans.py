@@ -15,7 +15,7 @@ from k8s_rdma.core.reprogramming import changing
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, NetnsRef, SetRates, VfRate, VfRef
 from k8s_rdma.errors import KernelError
 
-DEADLINE_S = 10
+DEADLINE_S = 120
 
 
 def plan_for(lab, netns):

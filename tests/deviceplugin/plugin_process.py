@@ -21,7 +21,7 @@ from process_status import resident_kib
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 LOOK_S = 0.02
 
 SLOTS, MOUNT = "k8s-rdma.io/slot", "rdma-sriov/dev-infiniband-mount"

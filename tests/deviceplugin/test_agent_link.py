@@ -63,7 +63,7 @@ def test_pf_that_the_agent_cannot_look_at_is_its_all_the_same() -> None:
 def test_attempt_that_fails_is_one() -> None:
     async def scenario() -> None:
         agent = link([])
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
             following = tasks.create_task(agent.run())
             await agent.wait_for_attempt()
             following.cancel()

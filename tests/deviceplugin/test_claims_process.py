@@ -126,7 +126,7 @@ async def test_process_serves_kubelet_and_tells_its_state(world: World) -> None:
         assert figures["claims_total", "prepare", "done"] == figures["claims_total", "unprepare", "done"] == 1
         for command in ("prepare", "unprepare"):
             assert figures["claims_duration_seconds_count", command] == 1
-            assert 0 < figures["claims_duration_seconds_sum", command] < 5
+            assert figures["claims_duration_seconds_sum", command] > 0
         assert await node.plugin.stop() == 0
         assert list(node.registry.iterdir()) == []
         await node.until_slices(1)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory
     from k8s_rdma.deviceplugin.health import HealthChange
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

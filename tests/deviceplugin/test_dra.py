@@ -177,7 +177,7 @@ class World:
             return dict(await call(channel, UNPREPARE, (CLAIM,), timeout_s=50))
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not holds():  # noqa: ASYNC110 - files, too
                 await asyncio.sleep(0.01)
 
@@ -647,7 +647,7 @@ async def test_agent_that_is_silent_is_away(tmp_path: Path) -> None:
     await agent.start()
     client = ClaimsAgent(tmp_path / SOCKET, silence_s=0.5)
     following = asyncio.create_task(client.follow())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await client.offers.wait_for_change(None)
         assert client.away_since_s.value is None
         await client.away_since_s.wait_for_change(None)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from k8s_rdma.deviceplugin.health import OnHealthChanges
 
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 EVENTS = "/api/v1/namespaces/default/events"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 MANIFEST = Path(__file__).parents[2] / "deploy/rbac/device-plugin.yaml"

@@ -67,7 +67,7 @@ async def test_attempt_to_serve_that_failed_is_not_followed_by_the_next_at_once(
     (tmp_path / name).mkdir()
     clock = Moment()
     keeper = PluginServer(Resource(MODE, clock, as_it_is), tmp_path, clock=clock)
-    async with asyncio.timeout(30), running(keeper):
+    async with asyncio.timeout(120), running(keeper):
         while "Is a directory" not in keeper.problem:  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0)
         before_ns = stirred_ns(tmp_path)

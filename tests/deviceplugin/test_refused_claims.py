@@ -57,7 +57,7 @@ class Written:
         self.offers.publish(Offers(node="w1", pfs=(offer(mtu=1500 + int(self.now_s)),)))
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not holds():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.001)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 HCA = SharedResource(name="rdma/hca", count=3, cdi=True)
 VERBS = CharacterDevice(kind=NodeKind.UVERBS, path="/dev/infiniband/uverbs0", major=231, minor=192)
 

@@ -22,7 +22,7 @@ from policies import EVERYTHING_FILE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 
 

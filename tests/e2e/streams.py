@@ -17,7 +17,7 @@ from k8s_rdma.linux.netns import entered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEADLINE_S = 10
+DEADLINE_S = 120
 END = 0xFFFFFFFF
 PAUSE_S = 0.004
 LARGE = 1400

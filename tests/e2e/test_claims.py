@@ -198,7 +198,7 @@ def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_
 
     async def beside_an_api_server() -> None:
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(120),
             serving_api() as api,
             httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
         ):
@@ -240,7 +240,7 @@ def test_mac_of_a_claim_is_a_lease_while_it_is_promised(node: Node) -> None:
     async def beside_an_api_server() -> None:
         crd = yaml.safe_load((ROOT / "deploy/crds/rdmanodes.yaml").read_text())
         async with (
-            asyncio.timeout(60),
+            asyncio.timeout(120),
             serving_api() as api,
             httpx2.AsyncClient(base_url=api.url, trust_env=False) as http,
         ):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[[int], Node]
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 PF0, PF1 = PciAddress("0000:01:00.0"), PciAddress("0000:01:00.1")
 NETWORK_STATUS = "k8s-rdma.io/network-status"
 NO_ANNOTATIONS = {"capabilities": {}}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from e2e.node import Node
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 PODS = "/api/v1/namespaces/default/pods"
 WISHES = [{"min_tx_rate": 100, "max_tx_rate": 200}, {}]
 

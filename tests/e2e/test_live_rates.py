@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     MakeNode = Callable[[int], Node]
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")
 PODS_URL = "/api/v1/namespaces/default/pods"
 SECRET = "a key of this test"  # noqa: S105

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from e2e.node import Node
     from k8s_rdma_demo.cluster.api import RunningApi
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 BEFORE = 64 << 10
 MOST = 4 << 20
 """No more than the hard limit of an ordinary process (8 MiB)."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma_demo.cluster.containers import Container
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 VFS = 4
 SLOTS = 5
 PCI_VARIABLE = "PCIDEVICE_K8S_RDMA_IO_SLOT"

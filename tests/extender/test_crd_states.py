@@ -75,7 +75,7 @@ class World:
 @asynccontextmanager
 async def cluster():
     async with (
-        asyncio.timeout(30),
+        asyncio.timeout(120),
         serving_api(ApiConfig(custom_resources=(RDMA_NODES,))) as server,
         AsyncClient(config=KubeConfig.from_dict(kubeconfig(server.url)), trust_env=False) as client,
     ):

@@ -32,7 +32,7 @@ class Clock:
 @asynccontextmanager
 async def asking(*names: str, **how: float):
     clock, state = Clock(), ClusterState()
-    async with asyncio.timeout(30), node_servers(*names) as (port, nodes):
+    async with asyncio.timeout(120), node_servers(*names) as (port, nodes):
         how = {"timeout_s": 5.0, **how}
         async with HttpPoller(state, NodePollConfig(port=port, **how), clock) as states:
             for node in nodes.values():

@@ -61,7 +61,7 @@ class Following:
 @asynccontextmanager
 async def following(*names: str, **how: Any) -> AsyncIterator[Following]:
     served_by = {key: how.pop(key) for key in ("tls", "tokens") if key in how}
-    async with asyncio.timeout(30), real_nodes(*names, **served_by) as (port, nodes):
+    async with asyncio.timeout(120), real_nodes(*names, **served_by) as (port, nodes):
         f = Following(port, nodes, **how)
         async with f.states:
             for node in nodes.values():
@@ -116,7 +116,7 @@ async def test_change_is_known_that_comes_after_a_question_to_which_nothing_had_
 
 
 async def test_long_poll_that_begins_while_a_question_is_under_way_leaves_it_its_connection():
-    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+    async with asyncio.timeout(120), node_servers("w1") as (port, nodes):
         state, server = ClusterState(), nodes["w1"]
         server.holds_polls = True
         clock, slots = asyncio.get_running_loop().time, asyncio.Semaphore()
@@ -170,7 +170,7 @@ async def test_node_is_asked_when_a_pod_ended_that_it_does_not_hold_any_more(wat
 
 
 async def test_node_that_timed_out_is_left_alone_though_a_pod_ended_there():
-    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+    async with asyncio.timeout(120), node_servers("w1") as (port, nodes):
         f = Following(port, nodes, watches=0, timeout_s=0.05, retry_s=3600.0)
         async with f.states:
             f.states.learn(W1, (nodes["w1"].address,))
@@ -207,7 +207,7 @@ async def test_only_so_many_nodes_are_followed_and_the_others_are_asked():
 
 
 async def test_server_that_knows_no_long_poll_is_asked():
-    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+    async with asyncio.timeout(120), node_servers("w1") as (port, nodes):
         f = Following(port, nodes, again_s=3600.0)
         async with f.states:
             f.states.learn(W1, (nodes["w1"].address,))
@@ -219,7 +219,7 @@ async def test_server_that_knows_no_long_poll_is_asked():
 
 
 async def test_node_that_changes_all_the_time_is_let_alone_for_a_while_after_each_change():
-    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+    async with asyncio.timeout(120), node_servers("w1") as (port, nodes):
         nodes["w1"].restless = True
         f = Following(port, nodes, gap_s=3600.0)
         async with f.states:
@@ -261,7 +261,7 @@ async def test_node_whose_agent_is_away_is_unreadable_for_its_own_reason_until_i
 
 
 async def test_node_that_falls_silent_is_lost_when_its_long_poll_should_have_been_answered():
-    async with asyncio.timeout(30), node_servers("w1") as (port, nodes):
+    async with asyncio.timeout(120), node_servers("w1") as (port, nodes):
         nodes["w1"].holds_polls = True
         f = Following(port, nodes, hold_s=0.2, timeout_s=0.1)
         async with f.states:
@@ -345,7 +345,7 @@ async def test_last_state_is_known_in_the_end_whatever_came_together(seed):
 
 async def test_served_extender_filters_by_what_nodes_told_by_themselves():
     settings = {"max_age_s": 3600.0, "stale_s": 7200.0, "node_watches": 8}
-    async with asyncio.timeout(30), cluster() as c, real_nodes("w1", "w2") as (port, nodes):
+    async with asyncio.timeout(120), cluster() as c, real_nodes("w1", "w2") as (port, nodes):
         for node in nodes.values():
             await c.create_node(node.name, node.address)
         async with served(c, node_port=port, **settings) as s:

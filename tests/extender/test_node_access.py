@@ -44,7 +44,7 @@ def served_tls(certificate: Certificate, client_ca: Issuer | None = None) -> Any
 
 async def outcome(config: dict[str, Any], *, server: dict[str, Any]) -> str:
     """`read`, or why the node cannot be read; its server is at 127.0.0.1, which its certificate is for."""
-    async with asyncio.timeout(30), real_nodes("w1", **server) as (port, nodes):
+    async with asyncio.timeout(120), real_nodes("w1", **server) as (port, nodes):
         state = ClusterState()
         asking = poll_config(ExtenderConfig(node_port=port, node_timeout_s=5.0, **config))
         async with HttpPoller(state, asking, asyncio.get_running_loop().time) as states:

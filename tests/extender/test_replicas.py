@@ -91,7 +91,7 @@ async def test_nothing_is_sold_twice_when_the_binder_is_killed_in_the_middle_of_
     tmp_path: Path, devices: dict[str, int]
 ):
     """Also where kubelet chooses the device: each pod counts on every PF that has one."""
-    async with asyncio.timeout(60), cluster(*NODES) as c:
+    async with asyncio.timeout(120), cluster(*NODES) as c:
         for node in c.nodes.values():
             there = (PF0, PF1) if devices else (PF0,)
             pools = dict.fromkeys(devices, 50)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.kube.leader_election import LeaderElector
 
-DEADLINE_S = 90
+DEADLINE_S = 120
 COSCHEDULING_GROUPS = parse_resource_type("scheduling.x-k8s.io/v1alpha1/podgroups/PodGroup/namespaced")
 MERGE = {"Content-Type": "application/merge-patch+json"}
 QUICK = {

@@ -38,7 +38,7 @@ import msgspec
 
 VARIABLE = "K8S_RDMA_INIT_PFS"
 PFS = tuple(os.environ.get(VARIABLE, "").split(",")) if os.environ.get(VARIABLE) else ()
-DEADLINE_S = 60
+DEADLINE_S = 120
 SOON_S = 3.0
 """A VF has its link well before this when its driver was bound in time, else after 4 to 10 s (igbvf)."""
 

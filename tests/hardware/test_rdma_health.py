@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = needs_hardware
 
 NAME = "rxe_health"
-DEADLINE_S = 60
+DEADLINE_S = 120
 """VFs take seconds to get a carrier."""
 
 

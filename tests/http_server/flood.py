@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROCESSES = ("server", "device-plugin", "extender")
 CLIENTS = Path(__file__).with_name("hostile_clients.py")
-DEADLINE_S = 60
+DEADLINE_S = 120
 LOOK_S = 0.05
 
 

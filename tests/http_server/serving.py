@@ -15,7 +15,7 @@ from k8s_rdma.http_server import Answer, HttpServer, listen
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 REQUEST = b"GET /now HTTP/1.1\r\nHost: w1\r\n\r\n"
 
 

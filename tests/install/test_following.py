@@ -18,7 +18,7 @@ from install.node_files import BRIDGE, FILE, OURS, PORTMAP, NodeFiles, conflist
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 class Follower:

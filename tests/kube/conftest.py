@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 @pytest.fixture

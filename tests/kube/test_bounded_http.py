@@ -91,7 +91,7 @@ def test_answer_that_drips_ends_with_its_time(drip: str):
 async def test_answer_that_drips_ends_with_its_time_in_processes_too(drip: str):
     begin, again = DRIPS[drip]
     with answering(begin, again, 0.02) as url:
-        async with asyncio.timeout(30), BoundedAsyncClient(limit_s=0.3, timeout=30, trust_env=False) as http:
+        async with asyncio.timeout(120), BoundedAsyncClient(limit_s=0.3, timeout=30, trust_env=False) as http:
             with pytest.raises(httpx2.TimeoutException):
                 await http.get(url)
 

@@ -22,7 +22,7 @@ from linux.watcher import Watcher
 from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
-DEADLINE_S = 10
+DEADLINE_S = 120
 NOTHING, EVERYTHING = Dirty(), Dirty(everything=True)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-DEADLINE_S = 10
+DEADLINE_S = 120
 
 
 class Watched:

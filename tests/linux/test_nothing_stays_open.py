@@ -19,7 +19,7 @@ from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket, text
 from k8s_rdma.linux.netns import Namespaces, current_namespace
 
 OURS = Path("/proc/self/ns/net")
-DEADLINE_S = 10
+DEADLINE_S = 120
 
 
 def open_files():

@@ -28,7 +28,7 @@ from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 IFA_F_NODAD = 2
-DEADLINE_S = 20
+DEADLINE_S = 120
 
 
 class Station:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-DEADLINE_S = 20
+DEADLINE_S = 120
 THEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 

@@ -27,7 +27,7 @@ _OPTIONS = (
     ),
     *("--disable-background-networking", "--no-first-run", "--hide-scrollbars"),
 )
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 @dataclass(slots=True)

@@ -140,7 +140,7 @@ async def test_renewed_certificate_is_served_without_a_restart(tmp_path: Path, i
                 except httpx2.TransportError:
                     return False
 
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await program.until(accepted)
 
 

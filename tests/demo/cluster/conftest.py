@@ -23,7 +23,7 @@ from k8s_rdma_demo.cluster.command import kubeconfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 TLS = ssl.create_default_context()  # never used, and slow to make for every test
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 

@@ -37,7 +37,7 @@ def fake(directory):
 
 @asynccontextmanager
 async def connected(fake):
-    async with asyncio.timeout(30), fake.serving(), CriRuntime.connecting(fake.socket) as runtime:
+    async with asyncio.timeout(120), fake.serving(), CriRuntime.connecting(fake.socket) as runtime:
         yield runtime
 
 
@@ -101,7 +101,7 @@ async def test_nothing_is_lost_while_the_runtime_is_away(fake):
 
 
 async def test_runtime_that_is_not_there_is_named_as_that(directory):
-    async with asyncio.timeout(30), CriRuntime.connecting(directory / "none.sock") as runtime:
+    async with asyncio.timeout(120), CriRuntime.connecting(directory / "none.sock") as runtime:
         with pytest.raises(CniError, match="the container runtime does not answer"):
             await runtime.status()
 

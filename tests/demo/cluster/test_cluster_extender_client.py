@@ -21,7 +21,7 @@ from k8s_rdma_demo.cluster.extender_client import (
 pytestmark = pytest.mark.anyio
 
 RECORDINGS = Path(__file__).parents[2] / "recordings" / "extender"
-DEADLINE_S = 30
+DEADLINE_S = 120
 NODES = [{"metadata": {"name": f"node-{i}"}} for i in (1, 2, 3)]
 POD = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": {}}
 

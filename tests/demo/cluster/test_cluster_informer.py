@@ -13,7 +13,7 @@ from k8s_rdma_demo.kubelet.device_manager import in_background
 
 pytestmark = pytest.mark.anyio
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 def node(name: str, revision: int, uid: str = "u") -> dict:

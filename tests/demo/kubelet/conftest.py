@@ -19,7 +19,7 @@ from plain_plugin import PlainPlugin
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 RESOURCE = "lab.local/rdma-vf"
 
 

@@ -16,7 +16,7 @@ from k8s_rdma.linux.virtual.pf import MOST_DEBT
 EXPERIMENTAL = 0x88B5
 """IEEE 802 local experimental ethertype 1: nobody else here sends it."""
 EVERYBODY = "ff:ff:ff:ff:ff:ff"
-DEADLINE_S = 10
+DEADLINE_S = 120
 SCHEDULER = "enp3s0f0-tx"
 UDP_SEGMENT = 103
 """`include/uapi/linux/udp.h`; Python 3.11 has no name for it."""
