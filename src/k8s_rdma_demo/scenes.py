@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MEASURE_S = 4
 _TRIES = 5
-POD_TIMEOUT_S = 20.0
+POD_TIMEOUT_S = 60
 LEGACY_REFUSAL = "RDMA Scheduler Extension: Node did not have enough free RDMA resources."
 SIXTY = 60
 CAPPED = "reservations-and-caps"

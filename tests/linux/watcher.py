@@ -8,7 +8,7 @@ import threading
 class Watcher:
     """The callback: how often it was called; `wait` for the next call, for so long."""
 
-    def __init__(self, deadline_s=10):
+    def __init__(self, deadline_s=120):
         self._deadline_s = deadline_s
         self._called = threading.Semaphore(0)
 
