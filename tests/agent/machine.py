@@ -146,6 +146,7 @@ class Machine:
             files=HostFiles(self.directory / "host"),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",
+            run_dir="/run/k8s-rdma",
             memlock_hook=self.memlock_hook,
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=pools_of(self.resources),

@@ -210,6 +210,10 @@ class MortalFiles:
     def write(self, path: PurePosixPath, data: bytes) -> None:
         self._act(lambda: self._files.write(path, data), lambda: tear(self._root / path.relative_to("/")))
 
+    def rewrite(self, path: PurePosixPath, data: bytes) -> None:
+        half = data[: len(data) // 2]
+        self._act(lambda: self._files.rewrite(path, data), lambda: self._files.rewrite(path, half))
+
     def update(self, path: PurePosixPath, data: bytes) -> None:
         if not self._files.holds(path, data):
             self.write(path, data)
@@ -385,6 +389,7 @@ class World:
             files=MortalFiles(self.directory / "host", life),
             device_nodes=FakeNodes(self.hardware),
             cdi_dir="/var/run/cdi",
+            run_dir="/run/k8s-rdma",
             plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
             pools=DevicePluginConfig(resources=RESOURCES).pools(),
             rules=self.rules,

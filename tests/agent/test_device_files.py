@@ -10,6 +10,7 @@ import pytest
 
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, CdiDirectory, device_info_file
+from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.ledger import Attachment, Ledger
@@ -55,7 +56,9 @@ def host(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(host: Path) -> AttachmentSpecs:
-    return AttachmentSpecs(CdiDirectory(HostFiles(host), PurePosixPath(CDI), Nodes()))
+    directory = CdiDirectory(HostFiles(host), PurePosixPath(CDI), Nodes())
+    metadata = ClaimMetadata(directory.files, PurePosixPath("/run/k8s-rdma/claim-metadata"), lambda _: ())
+    return AttachmentSpecs(directory, metadata)
 
 
 def given(*interfaces, info: str = INFO):

@@ -303,6 +303,14 @@ class Kubelet:
         """What a command prints in a running container, as by `kubectl exec`."""
         return self._runtime.cri.execute(_id(pod, container), *command)
 
+    def read(self, pod: Json, container: str, path: str) -> str:
+        """Read a file as a running container sees it."""
+        own = _id(pod, container)
+        [root, *_] = [
+            process / "root" for process in Path("/proc").glob("[0-9]*") if own in _text(process / "cgroup")
+        ]
+        return (root / path.lstrip("/")).read_text()
+
     def look(self, pod: Json, container: str) -> Look:
         """Look around in a running container."""
         return _look(self.execute(pod, container, "/look").splitlines())
@@ -415,3 +423,10 @@ def release_of(program: Path | str) -> tuple[int, int]:
 
 def _dotted(release: tuple[int, int]) -> str:
     return ".".join(map(str, release))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the process has ended
+        return ""

@@ -62,6 +62,7 @@ WHY_NOT = release_obstacle()
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)), with_cdi]
 
 API = "/apis/resource.k8s.io/v1"
+METADATA = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/p/net/rdma.k8s-rdma.io-metadata.json"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 SCHEDULER = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -263,6 +264,12 @@ async def test_pod_gets_what_its_claim_asks_for_and_gives_it_back(node: Node, tm
         pci = look.env["K8S_RDMA_CLAIM_NET_NET"]
         assert look.opens == {"rdma_cm", verbs(node)[pci]}
         assert cluster.kubelet.look(pod, "other").opens == set()
+        metadata = cluster.kubelet.read(pod, "c", METADATA)
+        [described] = json.loads(metadata.splitlines()[0])["requests"][0]["devices"]
+        assert described["networkData"]["interfaceName"] == "storage"
+        assert described["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": pci}
+        with pytest.raises(FileNotFoundError):
+            cluster.kubelet.read(pod, "other", METADATA)
         await cluster.kubelet.delete_pod("p")
         await cluster.kubelet.until(lambda: not node.try_report().allocations)
         await cluster.kubelet.until(lambda: not list(cluster.kubelet.cdi.glob("*claim*")))

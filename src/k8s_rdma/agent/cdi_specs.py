@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 
+from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, draft_of
@@ -347,15 +348,18 @@ class ClaimSpecs:
 
     An RDMA device that moves into a pod's namespace gets other device nodes, and those of vfio-pci exist
     while the pod has the VF only: so a specification is written at the promise, and again when its
-    interfaces go to the pod and come back.
+    interfaces go to the pod and come back. The first device of a request has the request's metadata mounted,
+    as a container has all devices of a request or none.
     """
 
     directory: CdiDirectory
+    metadata: ClaimMetadata
 
     def write(self, promise: ClaimPromise, ledger: Ledger) -> None:
-        """Write a claim's specification; K8sRdmaError when that fails: then there is none."""
+        """Write a claim's specification and metadata; K8sRdmaError when that fails: then there is none."""
         path = self._path(promise.uid)
         try:
+            self.metadata.write(promise)
             self.directory.files.update(path, self._specification(promise, ledger))
         except K8sRdmaError:
             self.directory.files.remove([path])
@@ -368,12 +372,14 @@ class ClaimSpecs:
                 self.write(promise, ledger)
 
     def remove(self, claim: ClaimUid) -> None:
-        """Remove a claim's specification; KernelError when it stays."""
+        """Remove a claim's specification and metadata; KernelError names the files that stay."""
         self.directory.files.remove([self._path(claim)])
+        self.metadata.remove(claim)
 
     def stale_paths(self, ledger: Ledger) -> list[PurePosixPath]:
-        """Find specifications of claims without a promise."""
-        return self.directory.stale_paths(CLAIM_CLASS, set(ledger.promises))
+        """Find specifications and metadata of claims without a promise."""
+        stale = self.directory.stale_paths(CLAIM_CLASS, set(ledger.promises))
+        return [*stale, *self.metadata.stale_paths(ledger)]
 
     def _path(self, claim: ClaimUid) -> PurePosixPath:
         return self.directory.path_of(CLAIM_CLASS, claim)
@@ -386,16 +392,19 @@ class ClaimSpecs:
             for interface in receipt.interfaces
         }
         hooks = self.directory.memlock_hooks(promise.memlock, required=promise.memlock_required)
+        mounts = self.metadata.mounts(promise)
         devices = []
         for name, promised in zip(promise.device_names(), promise.interfaces, strict=True):
             nodes = {node.path: node for node in self._nodes_of(promised, attached.get(promised.vf))}
             if nodes:
                 nodes |= {node.path: node for node in self.directory.rdma_cm()}
+            mount = mounts.pop(promised.request, None)
             variable = _variable(promise.pod_claim, name.removeprefix(f"{promise.uid}."))
             edits = ContainerEdits(
                 env=(f"{variable}={promised.pci}",),
                 device_nodes=tuple(nodes.values()),
                 hooks=hooks,
+                mounts=(mount,) if mount is not None else (),
             )
             devices.append(Device(name=name, container_edits=edits))
         return encode_specification(devices, vendor=VENDOR, device_class=CLAIM_CLASS)
@@ -445,11 +454,11 @@ def device_info_file(path: str) -> str:
 class AttachmentSpecs:
     """Manages the files of attachments on the node. ledger, in every method: the current one."""
 
-    def __init__(self, directory: CdiDirectory) -> None:
+    def __init__(self, directory: CdiDirectory, metadata: ClaimMetadata) -> None:
         """Write nothing yet."""
         self._directory = directory
         self._slots = SlotSpecs(directory)
-        self.claims = ClaimSpecs(directory)
+        self.claims = ClaimSpecs(directory, metadata)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
         """Remove the specifications of slots that a sandbox is about to claim and another may have had.

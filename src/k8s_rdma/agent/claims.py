@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-import msgspec
 import structlog
 
 from k8s_rdma.agent.claim_policy import ClaimPolicy, RequestedClaim
+from k8s_rdma.agent.claim_states import prepared_claims
 from k8s_rdma.agent.cni.service import elapsed_ms
 from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
@@ -29,15 +29,7 @@ from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_line
 from k8s_rdma.agent.vf_operations import RatesLeftError
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.claims import AllocatedClaim, Offer, claim_of, offers
-from k8s_rdma.core.ledger import (
-    AllocatedInterface,
-    Attachment,
-    ClaimPromise,
-    ClaimUid,
-    Phase,
-    Pod,
-    PromisedInterface,
-)
+from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Pod
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, PodUid, enforcer_of
@@ -46,33 +38,28 @@ from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
 from k8s_rdma.wire.claims import (
     HEARTBEAT_S,
     MAX_ERROR,
-    MAX_IPS,
     MAX_LINE_BYTES,
     MAX_PROBLEMS,
     Answer,
-    ClaimedInterface,
     ClaimName,
     Offers,
     PfOffer,
     Prepare,
-    PreparedClaim,
     PreparedDevice,
     Question,
     decode_question,
     encode_line,
 )
-from k8s_rdma.wire.node_report import enforced_rates
 from k8s_rdma.wire.resource_claim import read_allocation, reservation_mbps
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from k8s_rdma.agent.cdi_specs import ClaimSpecs
     from k8s_rdma.agent.cluster.api_cluster import Consumers
     from k8s_rdma.agent.cni.add import PodSources
     from k8s_rdma.agent.cni.delete import DeleteCommand
-    from k8s_rdma.core.step import VfRef
 
 _log = structlog.get_logger()
 
@@ -350,9 +337,6 @@ def prepared_devices(promise: ClaimPromise, pool: str) -> tuple[PreparedDevice, 
     )
 
 
-_Attached = tuple[Attachment, AllocatedInterface]
-
-
 class ClaimOffers:
     """Renders the PFs that are offered for claims, and the prepared claims.
 
@@ -369,55 +353,12 @@ class ClaimOffers:
         node = self._node
         self._links |= {pf.pci: pf.link_mbps for pf in node.hardware.pfs if pf.link_mbps is not None}
         found = offers(node.hardware, node.ledger, self._links, node.rules)
-        ledger = node.ledger
-        attached = {
-            interface.vf: (receipt.attachment, interface)
-            for receipt in ledger.receipts.values()
-            if receipt.phase is Phase.ATTACHED
-            for interface in receipt.interfaces
-        }
         return encode_line(
             Offers(
                 node=node.name,
                 pfs=tuple(map(_offer, found)),
-                claims=tuple(self._prepared_claim(promise, attached) for promise in ledger.promises.values()),
+                claims=prepared_claims(node),
             )
-        )
-
-    def _prepared_claim(self, promise: ClaimPromise, attached: Mapping[VfRef, _Attached]) -> PreparedClaim:
-        return PreparedClaim(
-            claim=ClaimName(namespace=promise.namespace, name=promise.name, uid=promise.uid),
-            pod=promise.pod.name,
-            pod_uid=promise.pod.uid,
-            interfaces=tuple(
-                self._claimed_interface(interface, attached.get(interface.vf))
-                for interface in promise.interfaces
-            ),
-        )
-
-    def _claimed_interface(self, promised: PromisedInterface, attached: _Attached | None) -> ClaimedInterface:
-        found = ClaimedInterface(
-            device=promised.device,
-            share_id=promised.share_id,
-            pci=promised.pci,
-            rdma_device=promised.rdma_device,
-            min_tx_rate=promised.placed.min_tx_rate_mbps,
-            max_tx_rate=promised.placed.max_tx_rate_mbps,
-        )
-        if attached is None:
-            return found
-        attachment, interface = attached
-        pf = next((pf for pf in self._node.hardware.pfs if pf.pci == interface.vf.pf), None)
-        enforced = enforced_rates(interface, pf, cap_lost=interface.vf in self._node.caps.failures)
-        addresses = self._node.addresses.get(attachment)
-        return msgspec.structs.replace(
-            found,
-            ifname=interface.ifname,
-            mac=interface.mac,
-            max_tx_rate=interface.max_tx_rate_mbps,
-            ips=None if addresses is None else addresses.get(interface.ifname, ())[:MAX_IPS],
-            min_enforced=enforced.min,
-            max_enforced=enforced.max,
         )
 
 
@@ -441,16 +382,10 @@ def _offer(offer: Offer) -> PfOffer:
         least_mbps=offer.least_mbps,
         vfs=offer.vfs,
         numa_node=pf.numa_node,
-        pcie_root=_pcie_root(pf.pcie_path[0] if pf.pcie_path else pf.pci),
+        pcie_root=pf.pcie_root,
         link_up=offer.link_up,
         problems=tuple(problem[:MAX_ERROR] for problem in pf.problems[:MAX_PROBLEMS]),
     )
-
-
-def _pcie_root(port: str) -> str:
-    """The root complex of a root port, as in sysfs: `pci0000:3a`; empty for what is no PCI address."""
-    domain, bus, device = port.split(":") if port.count(":") == 2 else ("", "", "")
-    return f"pci{domain}:{bus}" if device else ""
 
 
 class ClaimsSocket:

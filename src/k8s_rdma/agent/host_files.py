@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,33 @@ class HostFiles:
         """Write a file unless it holds this already; KernelError as `write`."""
         if not self.holds(path, data):
             self.write(path, data)
+
+    def read(self, path: PurePosixPath) -> bytes | None:
+        """Read a regular file; None if there is none. KernelError when it cannot be read."""
+        target = self._own_path(path)
+        try:
+            return None if target.is_symlink() or not target.is_file() else target.read_bytes()
+        except OSError as error:
+            msg = f"device file {path}: cannot be read: {error.strerror}"
+            raise KernelError(msg) from error
+
+    def rewrite(self, path: PurePosixPath, data: bytes) -> None:
+        """Write a file in place, because containers that have it mounted keep this very file.
+
+        A shorter content than before is followed by spaces, so that no reader finds the end of the former
+        one. A reader that finds part of the change reads again. A file that is not there is written as by
+        `write`; KernelError likewise.
+        """
+        target = self._own_path(path)
+        if target.is_symlink() or not target.is_file():
+            self.write(path, data)
+            return
+        try:
+            with os.fdopen(os.open(target, os.O_WRONLY | os.O_NOFOLLOW), "wb") as file:
+                file.write(data.ljust(os.fstat(file.fileno()).st_size))
+        except OSError as error:
+            msg = f"device file {path}: cannot be written: {error.strerror}"
+            raise KernelError(msg) from error
 
     def remove(self, paths: Iterable[PurePosixPath]) -> None:
         """Remove the files that exist, and their drafts, which a crash may have left.

@@ -16,6 +16,9 @@ import structlog
 
 from k8s_rdma import process
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiDirectory, CdiSpecs, DeviceNodes, SharedResourceSpecs
+from k8s_rdma.agent.claim_metadata import DIRECTORY as METADATA_DIRECTORY
+from k8s_rdma.agent.claim_metadata import ClaimMetadata
+from k8s_rdma.agent.claim_states import described_requests
 from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, HeldAddresses, UnknownAddresses
@@ -38,6 +41,7 @@ from k8s_rdma.agent.ledger_store import (
     mark_exclusive_devices,
 )
 from k8s_rdma.agent.live_rates import ClaimCaps, LiveRates
+from k8s_rdma.agent.metadata_updates import MetadataUpdates
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
@@ -138,6 +142,7 @@ class Host:
     """The node as its agent finds it: the kernel, files that outlive the agent, other plugins.
 
     worker: the only thread that uses the kernel and the files.
+    run_dir: by its path on the node, too.
     memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty where there is none.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
     pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims. now: seconds.
@@ -152,6 +157,7 @@ class Host:
     device_nodes: DeviceNodes
     plugins: CniPlugins
     cdi_dir: str
+    run_dir: str
     memlock_hook: str = ""
     sole_cdi_writer: bool = True
     pools: Sequence[Pool] = ()
@@ -173,6 +179,7 @@ class Agent:
     commands: CniCommands
     specifications: CdiSpecs
     claims: ClaimCommands
+    metadata: MetadataUpdates
     live_rates: LiveRates
     claim_caps: ClaimCaps
 
@@ -195,7 +202,10 @@ def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitabl
     directory = CdiDirectory(
         host.files, PurePosixPath(host.cdi_dir), host.device_nodes, memlock_hook=host.memlock_hook
     )
-    device_specs = AttachmentSpecs(directory)
+    metadata = ClaimMetadata(
+        host.files, PurePosixPath(host.run_dir) / METADATA_DIRECTORY, partial(described_requests, node)
+    )
+    device_specs = AttachmentSpecs(directory, metadata)
     access = NodeAccess(node=node, worker=host.worker, device_specs=device_specs)
     specifications = CdiSpecs(
         node=node,
@@ -220,6 +230,7 @@ def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitabl
         commands=commands,
         specifications=specifications,
         claims=claims,
+        metadata=MetadataUpdates(node, metadata, host.worker),
         live_rates=LiveRates(access, pods.cluster),
         claim_caps=ClaimCaps(access, pods.cluster, pods.policy.policies),
     )
@@ -328,7 +339,8 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         state_socket = StateSocket(reporter.publisher, sampler.counters, cluster.deliver)
         cdi_socket = CdiSocket(specifications.shared, worker)
         offers = ClaimOffers(node).publisher
-        reporter.add(offers)
+        for publisher in (offers, agent.metadata.publisher):
+            reporter.add(publisher)
         claims_socket = ClaimsSocket(agent.claims, offers)
         background_tasks: list[Callable[[], Awaitable[None]]] = [
             upkeep.run,
@@ -339,6 +351,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
             partial(agent.claim_caps.run, reporter),
             partial(pods.addresses.run, lambda: requested_addresses(node.ledger), reporter),
             specifications.run,
+            agent.metadata.run,
             partial(gpus.run, reporter.publish),
         ]
         background_tasks += _publishing(config, client, reporter, cluster)
@@ -505,6 +518,7 @@ def _open_host(
         files=files,
         device_nodes=PodNodes(),
         cdi_dir=config.cdi_dir,
+        run_dir=config.run_dir,
         memlock_hook=find_executable(files, config.cni_path),
         sole_cdi_writer=config.kernel == "linux" or plugin is not None,
         plugins=_open_plugins(config, client),

@@ -161,6 +161,7 @@ class AllocatedClaim:
     interfaces: tuple[ClaimedInterface, ...]
     memlock: int = 0
     memlock_required: bool = False
+    from_template: bool = False
     consumers: frozenset[PodUid] = frozenset()
 
 
@@ -192,6 +193,7 @@ def claim_of(promise: ClaimPromise) -> AllocatedClaim:
         ),
         memlock=promise.memlock,
         memlock_required=promise.memlock_required,
+        from_template=promise.from_template,
     )
 
 
@@ -359,6 +361,7 @@ def _with_vfs(
         interfaces=tuple(interfaces),
         memlock=claim.memlock,
         memlock_required=claim.memlock_required,
+        from_template=claim.from_template,
     )
 
 

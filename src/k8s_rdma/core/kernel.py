@@ -201,6 +201,13 @@ class PfState:
             else self.supported_settings
         )
 
+    @property
+    def pcie_root(self) -> str:
+        """Return the root complex as in sysfs, such as `pci0000:3a`; empty if it has no PCI address."""
+        port = self.pcie_path[0] if self.pcie_path else self.pci
+        domain, bus, device = port.split(":") if port.count(":") == 2 else ("", "", "")
+        return f"pci{domain}:{bus}" if device else ""
+
     def pools(self) -> dict[str, int]:
         """The number of its VFs in exclusive resources, by resource."""
         return dict(sorted(Counter(vf.pool for vf in self.vfs if vf.pool).items()))

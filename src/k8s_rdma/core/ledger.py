@@ -272,6 +272,7 @@ class ClaimPromise:
 
     pod_claim: the claim's name in the pod's `spec.resourceClaims`.
     memlock, memlock_required: as in `core.devices.pod_devices.SlotInUse`.
+    from_template: whether the claim was made from a ResourceClaimTemplate.
     """
 
     uid: ClaimUid
@@ -282,6 +283,7 @@ class ClaimPromise:
     interfaces: tuple[PromisedInterface, ...]
     memlock: int = 0
     memlock_required: bool = False
+    from_template: bool = False
 
     def device_names(self) -> tuple[str, ...]:
         """The names of the interfaces' CDI devices: unique on the node, and never those of another claim."""

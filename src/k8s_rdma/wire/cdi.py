@@ -67,12 +67,21 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     timeout: int = 0
 
 
+class Mount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """A file of the host that the container sees at another path. options: as of mount(8)."""
+
+    host_path: str
+    container_path: str
+    options: tuple[str, ...]
+
+
 class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The edits of a container that gets the device; env: `NAME=value`."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     hooks: tuple[Hook, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -163,17 +172,23 @@ def _check_edits(place: str, edits: ContainerEdits) -> None:
     if edits == ContainerEdits():
         _refuse(place, "edits nothing", "")
     for index, node in enumerate(edits.device_nodes):
-        for field, path in (("path", node.path), ("hostPath", node.host_path or node.path)):
-            if not path.startswith("/") or ".." in path.split("/"):
-                _refuse(f"{place}.deviceNodes[{index}].{field}", "not an absolute path", path)
+        _check_path(f"{place}.deviceNodes[{index}].path", node.path)
+        _check_path(f"{place}.deviceNodes[{index}].hostPath", node.host_path or node.path)
         if not _PERMISSIONS.fullmatch(node.permissions):
             _refuse(f"{place}.deviceNodes[{index}].permissions", "not made of r, w and m", node.permissions)
     for index, hook in enumerate(edits.hooks):
-        if not hook.path.startswith("/") or ".." in hook.path.split("/"):
-            _refuse(f"{place}.hooks[{index}].path", "not an absolute path", hook.path)
+        _check_path(f"{place}.hooks[{index}].path", hook.path)
+    for index, mount in enumerate(edits.mounts):
+        _check_path(f"{place}.mounts[{index}].hostPath", mount.host_path)
+        _check_path(f"{place}.mounts[{index}].containerPath", mount.container_path)
     for index, variable in enumerate(edits.env):
         if not variable.partition("=")[0] or "=" not in variable:
             _refuse(f"{place}.env[{index}]", "not NAME=value", variable)
+
+
+def _check_path(place: str, path: str) -> None:
+    if not path.startswith("/") or ".." in path.split("/"):
+        _refuse(place, "not an absolute path", path)
 
 
 def _refuse(field: str, why: str, found: str) -> NoReturn:

@@ -140,7 +140,7 @@ def prepared_devices(prepared: PreparedClaim, pool: str, found: ClaimState, now:
         if interface.ifname:
             message = f"pod {prepared.pod} has it as {interface.ifname}"
             condition = _condition(current, now, ATTACHED, message)
-            network = {"networkData": _network_data(interface, current)}
+            network = {"networkData": network_data(interface, current.get("networkData"))}
         else:
             message = f"pod {prepared.pod} has no sandbox with it"
             condition, network = _condition(current, now, NOT_ATTACHED, message), {}
@@ -187,11 +187,14 @@ def _conditions(device: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield condition
 
 
-def _network_data(interface: ClaimedInterface, current: dict[str, Any]) -> dict[str, Any]:
+def network_data(interface: ClaimedInterface, former: object) -> dict[str, Any]:
+    """Describe an interface in a pod's network.
+
+    former: the description until now. Addresses that the agent no longer has are taken from it.
+    """
     ips = interface.ips
     if ips is None:
-        network = current.get("networkData")
-        found = _list(network.get("ips")) if isinstance(network, dict) else []
+        found = _list(former.get("ips")) if isinstance(former, dict) else []
         ips = tuple(ip for ip in found if isinstance(ip, str))
     data = {
         "interfaceName": interface.ifname,

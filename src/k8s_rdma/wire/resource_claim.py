@@ -61,6 +61,10 @@ MAX_CONSUMERS, MAX_CONFIGS = 256, 64
 """`ResourceClaimReservedForMaxSize`, and twice `DeviceConfigMaxSize`, of class and claim
 (k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
 
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim that a ResourceClaimTemplate was made into: the pod's name for the claim
+(`PodResourceClaimAnnotation` in k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
+
 _REQUEST = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?\Z"
 """A request and its alternative of `firstAvailable`, which name CDI devices."""
 
@@ -182,14 +186,16 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
     found = _claim(prepare, subject)
     consumers = _pods(found, subject)
     pod = _pod(prepare, found, node, subject)
+    pod_claim = _pod_claim(pod, prepare.claim.name)
     return PreparedPod(
         AllocatedClaim(
             uid=ClaimUid(found.metadata.uid),
             namespace=prepare.claim.namespace,
             name=prepare.claim.name,
             pod=Pod(namespace=prepare.claim.namespace, name=pod.metadata.name, uid=PodUid(pod.metadata.uid)),
-            pod_claim=_pod_claim(pod, prepare.claim.name),
+            pod_claim=pod_claim,
             interfaces=_interfaces(found, node, subject),
+            from_template=(found.metadata.annotations or {}).get(POD_CLAIM) == pod_claim,
             consumers=consumers,
         ),
         pod.metadata.annotations or {},
