@@ -14,7 +14,8 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -151,29 +152,29 @@ async def serve_connections(
     limit: connections at a time; further ones are closed, so that clients cannot use up the descriptors.
     most_of_user: connections of one user, so that no user takes the places of others; by default `limit`.
     """
-    loop = asyncio.get_running_loop()
     open_now: Counter[int] = Counter()
 
-    async def serve_one(connection: socket.socket, user: int) -> None:
-        try:
-            with connection:
-                await talk(connection)
-        except (ConnectionError, TimeoutError):
-            return
-        finally:
-            open_now[user] -= 1
-            if not open_now[user]:
-                del open_now[user]
+    async def serve_one(connection: socket.socket) -> None:
+        with suppress(ConnectionError, TimeoutError):
+            await talk(connection)
+
+    def end(connection: socket.socket, user: int, _task: asyncio.Task[None]) -> None:
+        connection.close()
+        open_now[user] -= 1
+        if not open_now[user]:
+            del open_now[user]
 
     async with asyncio.TaskGroup() as connections:
         while True:
-            connection = await _accept(loop, listener)
+            connection = await _accept(listener)
             user = _user(connection)
             if open_now.total() >= limit or open_now[user] >= (most_of_user or limit):
                 connection.close()
                 continue
             open_now[user] += 1
-            connections.create_task(serve_one(connection, user))
+            task = connections.create_task(serve_one(connection))
+            # A task that is cancelled before its first step closes nothing by itself.
+            task.add_done_callback(partial(end, connection, user))
 
 
 async def wait_until_removed(path: Path) -> None:
@@ -212,7 +213,7 @@ def is_hung_up(connection: socket.socket) -> bool:
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Wait until there is something to read; asyncio has no call that receives descriptors."""
+    """Wait until there is something to read, or to accept; asyncio has no call that receives descriptors."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(connection, ready.set)
@@ -257,11 +258,17 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-async def _accept(loop: asyncio.AbstractEventLoop, listener: socket.socket) -> socket.socket:
-    """Accept the next connection; wait while there are no free descriptors."""
+async def _accept(listener: socket.socket) -> socket.socket:
+    """Accept the next connection; wait while there are no free descriptors.
+
+    Nothing is awaited once it is accepted: `sock_accept` loses a connection if it is cancelled then.
+    """
     while True:
+        await _readable(listener)
         try:
-            connection, _ = await loop.sock_accept(listener)
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            continue
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                 raise
