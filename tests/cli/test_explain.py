@@ -51,14 +51,16 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
     assert lines[2].startswith("no scheduler has asked this extender about it yet; where that stays so: no ")
     assert "1 node: fits" in lines
     assert re.search(
-        r"^w1 \(score \d+\) +enp3s0f0 +4/4 +10000/10000 +1 +1 interface, (5|6)000 Mb/s *$",
+        r"^w1 \(score \d+\) +enp3s0f0 +<none> +4/4 +10000/10000Mb/s +1 +1 interface, (5|6)000 Mb/s *$",
         ran.out,
         re.MULTILINE,
     ), ran.out
     assert re.search(
         r"^1 node: no: RDMA Scheduler Extension: Node did not .*; no eviction", ran.out, re.MULTILINE
     )
-    assert re.search(r"^w2 +enp3s0f0 +4/4 +4000/4000 +0 +4000 Mb/s unreserved, and", ran.out, re.MULTILINE)
+    assert re.search(
+        r"^w2 +enp3s0f0 +<none> +4/4 +4000/4000Mb/s +0 +4000 Mb/s unreserved, and", ran.out, re.MULTILINE
+    )
 
 
 async def test_pod_is_told_who_would_enforce_its_rates_where_hardware_does_not():
@@ -134,7 +136,9 @@ async def test_refused_pod_is_explained_with_its_last_refusal_and_as_a_document(
         ran = await k8s_rdma("explain", "pod", "default/p", "--node", "w1", "--extender", s.url)
         document = await k8s_rdma("explain", "pod", "default/p", "--json", "--extender", s.url + "/")
     assert re.search(
-        r"^last refused \d+s ago by filter: 1 node: pod needs more than any PF has$", ran.out, re.MULTILINE
+        r"^last refused \d+s ago by filter: 1 node: too small for the pod, even when empty$",
+        ran.out,
+        re.MULTILINE,
     )
     assert re.search(r"^w1: no: .*best PF has 10000 Mb/s", ran.out, re.MULTILINE)
     assert decode_explanation(document.out.encode()).refused.verb == "filter"
@@ -226,6 +230,8 @@ async def test_pod_that_holds_exclusive_devices_is_explained_by_the_most_that_ma
         await bind(c, s, "p", "w1")
         bound = await k8s_rdma("explain", "pod", "default/p", "--extender", s.url)
     assert re.search(
-        r"enp3s0f0 +of 4 devices +10000/10000 +2 +up to 2 interfaces, 5000 Mb/s *$", ran.out, re.MULTILINE
+        r"enp3s0f0 +<none> +of 4 devices +10000/10000Mb/s +2 +up to 2 interfaces, 5000 Mb/s *$",
+        ran.out,
+        re.MULTILINE,
     )
     assert "placed: enp3s0f0 up to 2 VFs 5000 Mb/s" in bound.out

@@ -101,7 +101,7 @@ async def test_pods_are_changed_one_by_one_and_summed_up(c: World, tmp_path: Pat
     assert lines[1].startswith("2/3 default/gold: refused: PF enp3s0f0: 600 Mb/s needed")
     assert lines[2] == "3/3 default/silver: unchanged"
     assert [line.split() for line in lines[3:]] == [
-        ["state", "pods"],
+        ["STATE", "PODS"],
         ["admitted", "1"],
         ["refused", "1"],
         ["unchanged", "1"],

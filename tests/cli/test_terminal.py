@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from cli.asking import Ran, k8s_rdma
 from extender.node_server import pf, report
@@ -14,6 +15,7 @@ from extender.serving import FILTER, served
 from extender.world import cluster
 from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.doctor import page
+from k8s_rdma.cli.tables import WHOLE
 from k8s_rdma.doctor.finding import Kind, Severity
 from k8s_rdma.errors import visible
 from k8s_rdma.planning.snapshot import VERSION
@@ -94,5 +96,8 @@ async def test_error_is_told_in_one_line_whatever_it_holds() -> None:
 def test_doctor_prints_what_it_found_as_text() -> None:
     kind = Kind("a-b", Severity.WARNING, "a")
     found = kind(ORDERS, source=ORDERS, about=ORDERS, expected=ORDERS, fix=ORDERS)
-    for each in page([found], plain=True):
-        assert str(each).replace("\n", "", 1).isprintable()
+    console = Console(width=WHOLE, color_system=None)
+    with console.capture() as captured:
+        console.print(*page([found]), crop=False)
+    assert captured.get().replace("\n", "").isprintable()
+    assert len(captured.get().splitlines()) == len(("", "a", "found", "seen in", "wanted", "fix", "sum"))

@@ -98,12 +98,10 @@ def drawn(page: RenderableType, width: int = 160) -> list[str]:
 @pytest.mark.parametrize("width", [80, 160])
 @pytest.mark.parametrize("height", [12, 24, 60])
 def test_large_cluster_fits_on_the_screen_with_the_pods_that_wait(height: int, width: int):
-    lines = drawn(page(view(5000, pods=40), plain=False, lines=height), width)
+    lines = drawn(page(view(5000, pods=40), lines=height), width)
     assert len(lines) <= height
-    assert any("120000/200000" in line and "80/128" in line for line in lines)
-    assert lines[0].startswith(
-        "5000 nodes, 0 with problems; 120000 placements, 40 pods wait; extender active"
-    )
+    assert any("120000/200000Mb/s" in line and "80/128" in line for line in lines)
+    assert lines[0].startswith("5000 nodes, 0 with problems; 120000 pods placed, 40 pending; extender active")
     assert any("node-0000" in line for line in lines)
     assert any("team/job-0" in line for line in lines)
     assert any(re.match(r"and \d+ more nodes", line) for line in lines)
@@ -111,7 +109,7 @@ def test_large_cluster_fits_on_the_screen_with_the_pods_that_wait(height: int, w
 
 def test_standby_says_what_it_waits_for():
     told = view(1, role="standby", missing=("lease kube-system/k8s-rdma-extender (held by a)",))
-    lines = drawn(page(told, plain=True, lines=None))
+    lines = drawn(page(told, lines=None))
     assert lines[2] == "waits for: lease kube-system/k8s-rdma-extender (held by a)"
 
 
@@ -120,9 +118,7 @@ def test_exclusive_devices_are_told_beside_the_vfs_of_their_pf():
         name="enp1s0", link_mbps=1000, reserved_mbps=400, vfs=4, free_vfs=3, devices=4, held_devices=2
     )
     told = msgspec.structs.replace(view(1), nodes=(NodeRow(name="w1", pfs=(row,)),))
-    assert any(
-        "enp1s0 40% 3 free 2/4 devices held" in each for each in drawn(page(told, plain=True, lines=None))
-    )
+    assert any("enp1s0 40% 3 free 2/4 devices held" in each for each in drawn(page(told, lines=None)))
 
 
 def device(name: str, used_mbps: int = 400, **attributes: str) -> ClaimPf:
@@ -142,7 +138,7 @@ def merged(told: ClusterView, *nodes: ClaimNode, sort: Sort = Sort.NAME, rows: i
 def test_bandwidth_for_claims_that_the_nodes_agent_does_not_tell_is_unknown():
     row = PfRow(name="enp1s0", link_mbps=None, reserved_mbps=None, vfs=4, free_vfs=3, use="claims")
     told = msgspec.structs.replace(view(1), nodes=(NodeRow(name="w1", pfs=(row,)),))
-    assert any("enp1s0 ? 3 free" in line for line in drawn(page(told, plain=True, lines=None)))
+    assert any("enp1s0 <unknown> 3 free" in line for line in drawn(page(told, lines=None)))
 
 
 def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
@@ -163,7 +159,7 @@ def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
         ("enp1s0", 400, "claims"),
     ]
     assert (found.nodes[1].name, found.nodes[1].pods, found.totals.nodes) == ("w2", 1, 2)
-    lines = drawn(page(found, plain=True, lines=None), 200)
+    lines = drawn(page(found, lines=None), 200)
     assert lines[1] == "2 PFs; reserved 120000 of 200000 Mb/s (60%); 80 of 128 VFs free"
     assert "for claims: 3 PFs; reserved 800 of 2900 Mb/s (27%); 10 of 12 VFs free" in lines[2]
     assert lines[3] == "not counted: resourceclaim a/b: bandwidth: -1 is negative and 1 more"
@@ -174,11 +170,11 @@ def test_each_use_of_a_nodes_pfs_has_a_line_of_its_own():
     split = view(1).nodes[0].pfs[:1]
     told = msgspec.structs.replace(view(1), nodes=(NodeRow(name="w1", pods=3, heard_s=1.0, pfs=split),))
     found = merged(told, ClaimNode(node=NodeName("w1"), pfs=(device("pf0", pf="enp0s0"),), problem="late"))
-    lines = [" ".join(line.split()) for line in drawn(page(found, plain=True, lines=None), 200)]
-    assert [line for line in lines if line.startswith(("node", "w1"))] == [
-        "node use PFs reserved Mb/s VFs free pods heard PF by PF problems",
-        "w1 annotation 1 60000/100000 60% 40/64 3 1s enp0s0 60% 40 free late",
-        "w1 claims 1 400/950 42% 3/4 enp0s0 42% 3 free",
+    lines = [" ".join(line.split()) for line in drawn(page(found, lines=None), 200)]
+    assert [line for line in lines if line.startswith(("NODE", "w1"))] == [
+        "NODE FOR PFS RESERVED RESERVED(%) VFS FREE PODS LAST SEEN PF BY PF PROBLEMS",
+        "w1 annotation 1 60000/100000Mb/s 60% 40/64 3 1s enp0s0 60% 40 free late",
+        "w1 claims 1 400/950Mb/s 42% 3/4 enp0s0 42% 3 free",
     ]
 
 
@@ -219,9 +215,9 @@ def test_nodes_are_ordered_by_all_of_their_pfs(sort: Sort, names: list[str]):
 def test_lines_of_both_uses_fit_on_the_screen(height: int):
     nodes = [ClaimNode(node=row.name, pfs=(device("pf0"),)) for row in view(60).nodes]
     told = msgspec.structs.replace(view(60, pods=9), nodes=view(60).nodes)
-    lines = drawn(page(merged(told, *nodes, rows=60), plain=False, lines=height))
+    lines = drawn(page(merged(told, *nodes, rows=60), lines=height))
     assert len(lines) <= height
-    assert any("claims" in line and "400/950" in line for line in lines)
+    assert any("claims" in line and "400/950Mb/s" in line for line in lines)
 
 
 @pytest.mark.anyio
@@ -304,9 +300,12 @@ async def test_pipe_gets_it_once_as_plain_lines():
         document = await k8s_rdma("top", "--json", "--sort", "name", "--extender", s.url)
     assert (ran.status, ran.err) == (0, "")
     assert "\x1b" not in ran.out
-    nodes = [line.split()[:5] for line in ran.out.splitlines() if re.match(r"w\d ", line)]
-    assert nodes == [["w2", "1", "4000/10000", "40%", "3/4"], ["w1", "1", "0/10000", "0%", "4/4"]]
-    waits = r"^default/big +1 +60000 +\d+s +\d+s ago +2 nodes: pod needs more than any PF has *$"
+    nodes = [line.split()[:6] for line in ran.out.splitlines() if re.match(r"w\d ", line)]
+    assert nodes == [
+        ["w2", "annotation", "1", "4000/10000Mb/s", "40%", "3/4"],
+        ["w1", "annotation", "1", "0/10000Mb/s", "0%", "4/4"],
+    ]
+    waits = r"^default/big +1 +60000Mb/s +\d+s +\d+s ago +2 nodes: too small for the pod, even when empty *$"
     assert re.search(waits, ran.out, re.MULTILINE)
     assert [row.name for row in decode_view(document.out.encode()).nodes] == ["w1", "w2"]
 

@@ -55,7 +55,7 @@ async def test_pods_that_wait_are_asked_about_without_a_file():
     [
         (("headroom",), "Stranded: 34000 Mb/s without VFs"),
         (("without", "--node", "w1"), "6 pods would have to move: 5 fit elsewhere, 1 nowhere."),
-        (("with", "--vfs", "32", "--headroom", "5%"), "difference"),
+        (("with", "--vfs", "32", "--headroom", "5%"), "DIFFERENCE"),
     ],
 )
 async def test_answers_are_tables(arguments: tuple[str, ...], text: str):
@@ -102,7 +102,7 @@ async def test_evictions_are_shown_and_why_nobody_else_goes(tmp_path: Path):
     assert ran.status == 1
     assert "Not all pods fit: no place for 5 of 9." in ran.out
     assert "1 pod would be evicted: 0 fit elsewhere, 1 nowhere." in ran.out
-    assert re.search(r"team/low +w1 +- +-5 +default/j +.*VFs", ran.out), ran.out
+    assert re.search(r"team/low +w1 +<none> +-5 +default/j +.*VFs", ran.out), ran.out
     assert "No pod is evicted for those that do not fit: evicting pods of lower priority makes no" in ran.out
     ran = await k8s_rdma("whatif", "fit", file, "--preempt", "--from", str(path), "--json")
     answer = json.loads(ran.out)

@@ -200,7 +200,7 @@ async def test_top_shows_pfs_for_claims_without_an_extender(kind: str, tmp_path:
         ran = await c.run("top", "--once")
         document = json.loads((await c.run("top", "--json")).out)
     lines = ran.out.splitlines()
-    assert lines[0] == "1 node, 0 with problems; 0 placements, 0 pods wait; extender absent"
+    assert lines[0] == "1 node, 0 with problems; 0 pods placed, 0 pending; extender absent"
     assert lines[1] == "for claims: 2 PFs; reserved 30000 of 200000 Mb/s (15%); 15 of 16 VFs free"
     assert "f0 0% 8 free, f1 30% 7 free" in ran.out
     assert document["claims"]["free_vfs"] == 15

@@ -188,7 +188,7 @@ async def check_rights(c: Cluster, viewer: Path) -> None:
 async def check_views(viewer: Path) -> None:
     top = await plugin(viewer, "rdma", "top")
     assert "4000/10000" in top.stdout, top
-    assert re.search(r"default/big .* 1 node: pod needs more than any PF has", top.stdout), top
+    assert re.search(r"default/big .* 1 node: too small for the pod, even when empty", top.stdout), top
     explained = await plugin(viewer, "rdma", "explain", "pod", "default/p")
     assert "pod default/p" in explained.stdout, explained
     held = await plugin(viewer, "rdma", "who", "w1", "--json")

@@ -88,7 +88,9 @@ async def test_overview_shows_health_pending_pods_and_nodes():
     assert "Pods pending3 by annotation Oldest report5 min 1 node never reported" in text
     assert "Pods that wait by ResourceClaim are not listed" in text
     assert "team-b/bandwidth-test2 interfaces, 80 Gb/s · waits 5 min5 nodes: no PF has 4 free VFs" in text
-    assert "waits 5 min4 nodes: pod needs more than any PF has; 1 node: not known to the extender now" in text
+    assert (
+        "waits 5 min4 nodes: too small for the pod, even when empty; 1 node: not known to the exten" in text
+    )
     assert "unknown of 100 Gb/s · 20/32 VFs free" in text, "unknown is not zero"
     assert "12.5 Gb/s of 100 Gb/s, accounted only · 20/32 VFs free" in text
     assert text.count("accounted only") == 1

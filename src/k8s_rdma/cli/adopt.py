@@ -6,12 +6,9 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
-from k8s_rdma.cli.console import console
+from k8s_rdma.cli.console import Page
+from k8s_rdma.cli.tables import Column, Table, mbps
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.sockets import (
     AdoptedVf,
@@ -37,21 +34,30 @@ def rebuild(config: AgentConfig) -> int:
     The exit status is 1 when not everything could be rebuilt, though the new ledger is in place.
     """
     outcomes = rebuild_ledger(config)
-    page = console()
+    page = Page(markup=False)
     if outcomes:
-        table = Table("attachment", "outcome", box=SIMPLE_HEAD)
+        table = Table(Column("ATTACHMENT"), Column("MESSAGE", prose=True))
         for outcome in outcomes:
-            table.add_row(escape(visible(outcome.subject)), escape(visible(outcome.message)))
+            table.add(visible(outcome.subject), visible(outcome.message))
         page.print(table)
     rebuilt = sum(outcome.receipt is not None for outcome in outcomes)
-    page.print(f"{rebuilt} attachments rebuilt; the agent can be started", markup=False)
+    page.print(f"{rebuilt} attachments rebuilt; the agent can be started")
     return 0 if all(outcome.complete for outcome in outcomes) else 1
 
 
 TIMEOUT_S = 60.0
 """The time-out of the whole call; a VF takes some milliseconds to reset, after requests of pods before it."""
 
-HEADINGS = ("PF", "VF", "netdev", "min Mb/s", "max Mb/s", "VLAN", "", "why")
+COLUMNS = (
+    Column("PF"),
+    Column("VF", right=True),
+    Column("NETDEV", rank=4),
+    Column("MIN RATE", right=True, rank=2),
+    Column("MAX RATE", right=True, rank=1),
+    Column("VLAN", right=True, rank=3),
+    Column("OUTCOME"),
+    Column("MESSAGE", prose=True),
+)
 
 
 def adopt(run_dir: Path, request: AdoptRequest, *, every: bool) -> int:
@@ -108,19 +114,19 @@ def _why(path: Path, error: OSError) -> str:
 
 
 def _show(adopted: AdoptReply) -> None:
-    page = console()
+    page = Page(markup=False)
     if adopted.vfs:
-        table = Table(*HEADINGS, box=SIMPLE_HEAD)
+        table = Table(*COLUMNS)
         for vf in adopted.vfs:
-            table.add_row(*_row(vf))
+            table.add(*_row(vf))
         page.print(table)
     else:
         page.print("no foreign VF: nothing to adopt")
     for sentence in adopted.unreadable:
-        page.print(f"cannot be checked: {visible(sentence)}", markup=False)
+        page.print(f"cannot be checked: {visible(sentence)}")
 
 
 def _row(vf: AdoptedVf) -> tuple[str, ...]:
-    rates = (str(vf.min_tx_rate), str(vf.max_tx_rate), str(vf.vlan))
-    names = (escape(visible(vf.pf)), str(vf.vf), escape(visible(vf.netdev or "")))
-    return (*names, *rates, vf.outcome, escape(visible(vf.why)))
+    rates = (mbps(vf.min_tx_rate), mbps(vf.max_tx_rate), str(vf.vlan))
+    names = (visible(vf.pf), str(vf.vf), visible(vf.netdev or ""))
+    return (*names, *rates, vf.outcome, visible(vf.why))

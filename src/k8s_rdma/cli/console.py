@@ -14,11 +14,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from k8s_rdma import __version__
+from k8s_rdma.cli.tables import WHOLE, Paragraph
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
@@ -29,15 +29,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WHOLE = 10_000
-"""Columns on a pipe, so that `grep` finds whole lines."""
 DISTRIBUTION = "k8s-rdma"
 
 
-def console(*, markup: bool = True) -> Console:
-    """Make the console for standard output. markup: whether `[red]` in a text is a style."""
-    width = None if sys.stdout.isatty() else _WHOLE
-    return Console(highlight=False, markup=markup, width=width)
+class Page(Console):
+    """Standard output. Words are never folded: one that is too long for a line goes beyond the edge.
+
+    markup: whether `[red]` in a text is a style. wide: whether nothing is left out or wrapped, as on a pipe.
+    """
+
+    def __init__(self, *, markup: bool = True, wide: bool = False) -> None:
+        width = None if sys.stdout.isatty() and not wide else WHOLE
+        super().__init__(highlight=False, markup=markup, width=width)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as `Console.print`, but wrap texts between words alone, and cut nothing."""
+        paragraphs = (self._paragraph(part) if isinstance(part, str | Text) else part for part in objects)
+        super().print(*paragraphs, **{"crop": False, **options})
+
+    def _paragraph(self, text: str | Text) -> Paragraph:
+        if isinstance(text, str):
+            text = Text.from_markup(text) if self._markup else Text(text)
+        return Paragraph(text)
 
 
 def for_terminal(document: T) -> T:
@@ -78,20 +91,6 @@ def require_writable(file: Path | None, option: str) -> None:
     else:
         return
     raise K8sRdmaError(f"{option} {file}: {os.strerror(reason)}")
-
-
-def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    """Make an empty table.
-
-    right: headings of numbers, which are whole on a narrow terminal, as the first column is.
-    """
-    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        number = heading in right
-        justify: JustifyMethod = "right" if number else "left"
-        whole = number or heading == headings[0]
-        result.add_column(line(heading), justify=justify, no_wrap=whole, overflow="fold")
-    return result
 
 
 def line(text: str | Text) -> Text:

@@ -12,14 +12,14 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from rich.table import Table
 from rich.text import Text
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.cli.console import console, write_json
+from k8s_rdma.cli.console import Page, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader, node_verdicts
 from k8s_rdma.cli.service_proxy import NoAnswerError
+from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.doctor import cluster, node
@@ -84,9 +84,9 @@ def print_findings(
     if as_json:
         write_json(encode_doctor(document(subject, findings)))
     else:
-        terminal = console()
-        for line in page(findings, plain=not terminal.is_terminal):
-            terminal.print(line, soft_wrap=not terminal.is_terminal)
+        terminal = Page(markup=False)
+        for part in page(findings):
+            terminal.print(part)
     return exit_status(findings, strict=strict)
 
 
@@ -103,26 +103,19 @@ def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -
     )
 
 
-def page(findings: Sequence[Finding], *, plain: bool) -> Iterator[RenderableType]:
-    """Render findings by subject, the worst first, each with its evidence, what was wanted and what to do.
-
-    plain: whole lines, so that `grep` finds them; on a terminal long sentences are broken in their column.
-    """
+def page(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Yield findings by subject, the worst first, each with its evidence, what was wanted and what to do."""
     for subject in dict.fromkeys(finding.subject for finding in findings):
         yield Text(f"\n{SUBJECTS.get(subject, subject)}", style="bold")
         matching = sorted(
             (finding for finding in findings if finding.subject == subject),
             key=lambda finding: -finding.severity.rank,
         )
-        rows = [row for finding in matching for row in _rows(finding)]
-        if plain:
-            yield from (Text(f"  {mark.plain:8} ") + text for mark, text in rows)
-        else:
-            shown = Table.grid(padding=(0, 1, 0, 0))
-            shown.add_column(width=10, justify="right")
-            for row in rows:
-                shown.add_row(*row)
-            yield shown
+        shown = Table(Column("  LABEL   "), Column("TEXT", prose=True), headings=False)
+        for finding in matching:
+            for mark, text in _rows(finding):
+                shown.add(Text("  ").append_text(mark), text)
+        yield shown
     yield Text()
     yield _summary(findings)
 

@@ -15,12 +15,13 @@ import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, for_terminal, seconds, table, write_json
+from k8s_rdma.cli.console import Page, for_terminal, seconds, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
 from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints, read_constraints
 from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.service_proxy import NoAnswerError
+from k8s_rdma.cli.tables import UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
@@ -43,9 +44,7 @@ from k8s_rdma.wire.views import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from rich.console import Console
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 _MOST_KINDS = 8
@@ -60,8 +59,16 @@ _NOT_ASKED = (
     "else it requests (kubectl describe pod), its schedulerName is of one that does not ask, or it requests "
     "none of managedResources (k8s-rdma doctor cluster)"
 )
-_HEADINGS = ("PF", "NUMA", "free VFs", "unreserved Mb/s", "room for", "goes here", "against it")
-_NUMBERS = ("free VFs", "unreserved Mb/s", "room for")
+_COLUMNS = (
+    Column("NODE"),
+    Column("PF"),
+    Column("NUMA", rank=2),
+    Column("FREE VFS", right=True),
+    Column("UNRESERVED", right=True),
+    Column("ROOM FOR", right=True, rank=1),
+    Column("WOULD GET", prose=True),
+    Column("AGAINST IT", prose=True),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +122,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
     if options.as_json:
         write_json(_document(body, claims) + b"\n")
         return
-    page = _Page(console())
+    page = _Answer(Page())
     if body is not None:
         explanation = for_terminal(decode_explanation(body))
         page.show(explanation, claims.constraints.obstacles)
@@ -181,12 +188,12 @@ def _document(body: bytes | None, claims: _ByClaims) -> bytes:
     return msgspec.json.encode(document)
 
 
-class _Page:
+class _Answer:
     """Prints the answer for people."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Page) -> None:
         self._console = console
-        self._plain = not console.is_terminal
+        self._is_plain = not console.is_terminal
 
     def show(self, explanation: Explanation, obstacles: Sequence[str]) -> None:
         """Print the whole explanation, the most important part first. obstacles: besides RDMA."""
@@ -230,7 +237,7 @@ class _Page:
         )
         shown = [node for node in group.examples if node.pfs]
         if shown:
-            self._pfs(shown)
+            self._pfs(shown, _scored)
         elif group.count > 1:
             names = ", ".join(escape(node.node) for node in group.examples)
             self._console.print(f"  such as {names}")
@@ -245,13 +252,13 @@ class _Page:
             f"\n[bold]{escape(node.node)}[/]: {verdict}{': ' if node.why else ''}{escape(node.why)}{never}"
         )
         if node.pfs:
-            self._pfs([node])
+            self._pfs([node], lambda found: found.node)
 
-    def _pfs(self, nodes: Iterable[NodeExplanation]) -> None:
-        rows = table("node", *_HEADINGS, right=_NUMBERS)
+    def _pfs(self, nodes: Iterable[NodeExplanation], name: Callable[[NodeExplanation], str]) -> None:
+        rows = Table(*_COLUMNS)
         for node in nodes:
             for index, pf in enumerate(node.pfs):
-                rows.add_row(_named(node) if index == 0 or self._plain else "", *_cells(pf))
+                rows.add(name(node) if index == 0 or self._is_plain else "", *_cells(pf))
         self._console.print(rows)
 
     def _lines(self, lines: Iterable[str]) -> None:
@@ -400,20 +407,20 @@ def _because(group: Group) -> str:
     return f": {escape(group.why)}{never}"
 
 
-def _named(node: NodeExplanation) -> str:
-    return escape(node.node) if node.score is None else f"{escape(node.node)} (score {node.score})"
+def _scored(node: NodeExplanation) -> str:
+    return node.node if node.score is None else f"{node.node} (score {node.score})"
 
 
 def _cells(pf: PfExplanation) -> tuple[str, ...]:
-    link = "?" if pf.link_mbps is None else str(pf.link_mbps)
+    link = UNKNOWN if pf.link_mbps is None else str(pf.link_mbps)
     return (
-        escape(pf.name),
+        pf.name,
         "" if pf.numa_node is None else str(pf.numa_node),
         f"{pf.free_vfs}/{pf.vfs}" if pf.devices is None else f"of {pf.devices} devices",
-        f"{pf.unreserved_mbps}/{link}",
+        mbps(f"{pf.unreserved_mbps}/{link}"),
         str(pf.room_for),
         _goes_here(pf) if pf.placed else "",
-        escape("; ".join(pf.objections)),
+        "; ".join(pf.objections),
     )
 
 
@@ -422,7 +429,7 @@ def _goes_here(pf: PfExplanation) -> str:
     limits = (("reservations", pf.min_by), ("caps", pf.max_by))
     lines = [f"{limit}: {' or '.join(holders)}" for limit, holders in limits if holders]
     much = f"{_bound_prefix(pf.devices is not None)}{count(pf.placed, 'interface')}, {pf.placed_mbps} Mb/s"
-    return escape("; ".join([much, *lines]))
+    return "; ".join([much, *lines])
 
 
 def _used_of(used: int, limit: int | None) -> str:

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from rich.text import Text
 
-from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
+from k8s_rdma.cli.console import Page, for_terminal, write_json
 from k8s_rdma.cli.service_proxy import ServiceProxy
+from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
@@ -33,8 +34,6 @@ from k8s_rdma.wire.sockets import SAMPLE_EVERY_S
 from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view, enforcers_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
 
 MAX_DETAILED_NODES = 16
@@ -42,10 +41,18 @@ MAX_DETAILED_NODES = 16
 
 _MOST_NOTES = 5
 _COLUMNS = (
-    *("node", "PF", "VF", "pod", "interface", "reserved Mb/s", "cap Mb/s", "enforced by"),
-    *("sent Mb/s", "received Mb/s", "rates"),
+    Column("NODE"),
+    Column("PF"),
+    Column("VF", right=True, rank=4),
+    Column("POD"),
+    Column("INTERFACE", rank=3),
+    Column("RESERVED", right=True, rank=1),
+    Column("CAP", right=True, rank=2),
+    Column("ENFORCED BY", rank=7),
+    Column("SENT", right=True, rank=5),
+    Column("RECEIVED", right=True, rank=6),
+    Column("RATE CHANGES", rank=8),
 )
-_NUMBERS = ("VF", "reserved Mb/s", "cap Mb/s", "sent Mb/s", "received Mb/s")
 
 _Vf: TypeAlias = tuple[str, int]
 """The address of a PF, and the number of a VF."""
@@ -112,13 +119,13 @@ def print_holders(options: HolderOptions) -> None:
         write_json(encode_view(view) + b"\n")
         return
     shown = for_terminal(view)
-    page = console()
-    page.print(line(summary(shown.holders)))
+    page = Page(markup=False)
+    page.print(summary(shown.holders))
     if shown.holders:
         page.print(Text())
         page.print(holders_table(shown.holders))
     for note in shown.notes:
-        page.print(f"note: {note}", markup=False)
+        page.print(f"note: {note}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,33 +371,39 @@ def summary(rows: Iterable[HolderRow]) -> str:
     return f"{counts[0]} of {counts[1]} on {counts[2]}; {reserved} Mb/s reserved"
 
 
-def holders_table(rows: Iterable[HolderRow]) -> Table:
-    """Show rows to people; what is not known is `?`."""
-    shown = table(*_COLUMNS, right=_NUMBERS)
+def holders_table(rows: Iterable[HolderRow], *, cut: bool = False) -> Table:
+    """Show rows to people. cut: as in `Table`.
+
+    On a terminal a column without any value, such as traffic that was not measured, may go.
+    """
+    shown = Table(*_COLUMNS, cut=cut)
     for row in rows:
         enforcers = enforcers_text(row)
-        shown.add_row(
-            *map(line, (row.node, row.pf)),
+        shown.add(
+            row.node,
+            row.pf,
             _or_unknown(row.vf),
-            *map(line, (f"{row.namespace}/{row.pod}", _or_unknown(row.interface))),
-            str(row.reserved_mbps),
-            str(row.cap_mbps) if row.cap_mbps else "none",
-            "?" if enforcers is None else enforcers or "-",
+            f"{row.namespace}/{row.pod}",
+            _or_unknown(row.interface),
+            mbps(row.reserved_mbps),
+            mbps(row.cap_mbps) if row.cap_mbps else NONE,
+            UNKNOWN if enforcers is None else enforcers or NONE,
             *(
-                _or_unknown(None if rate is None else f"{rate:.1f}")
+                _or_unknown(None if rate is None else mbps(f"{rate:.1f}"))
                 for rate in (row.sent_mbps, row.received_mbps)
             ),
-            _rates(row),
+            _changes(row),
         )
     return shown
 
 
 def _or_unknown(value: object) -> str:
-    return "?" if value is None else str(value)
+    return UNKNOWN if value is None else str(value)
 
 
-def _rates(row: HolderRow) -> str:
-    """Say which change of the pod's rates is in force."""
+def _changes(row: HolderRow) -> str:
+    """Say which change of the pod's rates is in force, and which one is not yet."""
+    in_force = f"{row.generation} programmed" if row.generation else ""
     if row.admitted is not None and row.admitted > row.generation:
-        return f"change {row.admitted} admitted, {row.generation} programmed"
-    return f"change {row.generation}" if row.generation else "first"
+        return ", ".join(filter(None, (f"{row.admitted} admitted", in_force)))
+    return in_force or NONE

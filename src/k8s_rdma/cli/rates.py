@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.markup import escape
 
-from k8s_rdma.cli.console import console, table, write_json
+from k8s_rdma.cli.console import Page, write_json
 from k8s_rdma.cli.pod_names import namespaced_name
+from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import Documents, segment
@@ -85,7 +86,7 @@ def set_rates(options: RatesOptions) -> int:
         msg = "--min or --max: say which rate changes, in Mb/s"
         raise MalformedError(msg)
     results = []
-    page = console()
+    page = Page()
     with Documents(options.kubeconfig) as api:
         names = list(_pods(api, options))
         if not names:
@@ -326,7 +327,7 @@ def _line(result: RatesResult) -> str:
 
 
 def _summarize(results: list[RatesResult]) -> None:
-    rows = table("state", "pods", right=("pods",))
+    rows = Table(Column("STATE"), Column("PODS", right=True))
     for state in sorted({result.state for result in results}):
-        rows.add_row(state, str(sum(result.state == state for result in results)))
-    console().print(rows)
+        rows.add(state, str(sum(result.state == state for result in results)))
+    Page().print(rows)

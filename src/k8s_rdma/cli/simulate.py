@@ -120,14 +120,16 @@ def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
 
 
 def _print(results: Sequence[Result], planned: int) -> None:
-    from k8s_rdma.cli.console import console, table
+    from k8s_rdma.cli.console import Page
+    from k8s_rdma.cli.tables import Column, Table
 
-    of_load = ("RUNS", "RESERVED", "VFS", "FRAGMENTED", "FIRST REFUSAL")
-    headings = (*of_load, "REFUSALS", "CONFLICTS", "P95 WAIT", "OVER LINK")
-    shown = table("POLICY", *headings, right=headings)
+    ranks = {"RUNS": 4, "RESERVED": 0, "VFS": 0, "FRAGMENTED": 1, "FIRST REFUSAL": 5}
+    ranks |= {"REFUSALS": 0, "CONFLICTS": 2, "P95 WAIT": 0, "OVER LINK": 3}
+    numbers = (Column(heading, right=True, rank=rank) for heading, rank in ranks.items())
+    shown = Table(Column("POLICY"), *numbers)
     for name in dict.fromkeys(result.policy for result in results):
         found = [result for result in results if result.policy == name]
-        shown.add_row(
+        shown.add(
             name,
             str(len(found)),
             _percent(_mean(result.reserved for result in found)),
@@ -139,10 +141,10 @@ def _print(results: Sequence[Result], planned: int) -> None:
             _seconds(max((_p95(shape) for result in found for shape in result.shapes), default=0.0)),
             str(sum(result.over_link for result in found)),
         )
-    console().print(shown)
+    Page().print(shown)
     last = results[-1]
     if not last.complete:
-        console().print(
+        Page().print(
             f"Partial results: interrupted in run {len(results)} of {planned} "
             f"({last.policy}, seed {last.seed}), after {last.seconds:.0f} s of simulated time."
         )

@@ -19,11 +19,12 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from k8s_rdma.cli.console import console, for_terminal, line, seconds, table, write_json
+from k8s_rdma.cli.console import Page, for_terminal, line, seconds, write_json
 from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
 from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
 from k8s_rdma.cli.holders import HolderReader, holders_table
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Paragraph, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
@@ -52,8 +53,6 @@ from k8s_rdma.wire.views import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from rich.table import Table
-
     from k8s_rdma.core.claim_fit import ClaimNode
 
 
@@ -62,10 +61,27 @@ _POLL_S = 0.2
 _OTHER_ROWS = 11
 """Lines of a screen that are neither a node's nor a pod's."""
 
-_NODES = ("node", "PFs", "reserved Mb/s", "", "VFs free", "pods", "heard", "PF by PF", "problems")
-_PODS = ("waiting pod", "interfaces", "Mb/s", "waits", "tried", "why")
+_NODES = (
+    Column("NODE"),
+    Column("FOR"),
+    Column("PFS", right=True, rank=4),
+    Column("RESERVED", right=True),
+    Column("RESERVED(%)", right=True, rank=1),
+    Column("VFS FREE", right=True),
+    Column("PODS", right=True, rank=2),
+    Column("LAST SEEN", right=True, rank=3),
+    Column("PF BY PF", rank=5),
+    Column("PROBLEMS", prose=True),
+)
+_PODS = (
+    Column("PENDING POD"),
+    Column("INTERFACES", right=True, rank=2),
+    Column("RESERVED", right=True, rank=1),
+    Column("WAITING", right=True, rank=3),
+    Column("LAST TRIED", right=True, rank=4),
+    Column("MESSAGE", prose=True),
+)
 _USES: tuple[Use, ...] = get_args(Use)
-_BAR = 10
 _FULL = 0.9
 
 
@@ -95,14 +111,14 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
     K8sRdmaError when the extender refuses, and with `one_shot` also when neither it nor the API server
     answers; MalformedError for a kubeconfig that cannot be used.
     """
-    terminal = console()
+    terminal = Page()
     with ExitStack() as stack:
         source = Source.connect(stack, address, options)
         if options.as_json:
             write_json(encode_view(source.view(MAX_ROWS)) + b"\n")
         elif options.one_shot or not terminal.is_terminal:
             view = for_terminal(source.view(MAX_ROWS))
-            terminal.print(page(view, plain=not terminal.is_terminal, lines=None))
+            terminal.print(page(view, lines=None))
         else:
             _watch(source, terminal)
 
@@ -299,7 +315,7 @@ class Screen:
             old = f"; this is of {seconds(self.clock() - self._fetched_at)} ago" if self.view else ""
             parts.append(line(Text(f"trying again{old}: {self._trouble}", style="bold red")))
         if self.view is not None:
-            parts.append(page(self.view, plain=False, lines=lines - len(parts)))
+            parts.append(page(self.view, lines=lines - len(parts)))
         return Group(*parts)
 
 
@@ -327,30 +343,31 @@ def _show(live: Live, screen: Screen) -> None:
         time.sleep(_POLL_S)
 
 
-def page(view: ClusterView, *, plain: bool, lines: int | None) -> Group:
-    """The whole view; as much of it as fits into so many lines, None for all."""
-    room = None if lines is None else max(2, lines - _OTHER_ROWS)
+def page(view: ClusterView, *, lines: int | None) -> Group:
+    """Return the whole view; as much of it as fits into so many lines, None for all."""
+    room, cut = None if lines is None else max(2, lines - _OTHER_ROWS), lines is not None
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
     for_nodes = _first(view.nodes, None if room is None else room - for_pods)
-    parts: list[RenderableType] = [line(Text.from_markup(text)) for text in _head(view)]
+    head = map(Text.from_markup, _head(view))
+    parts: list[RenderableType] = [line(text) if cut else Paragraph(text) for text in head]
     parts.append(Text())
     if view.holders is not None:
         parts += _holders(view.holders, None if room is None else room - for_pods)
     else:
-        parts.append(_nodes(view.nodes[:for_nodes], plain=plain))
+        parts.append(_nodes(view.nodes[:for_nodes], cut=cut))
         if (omitted := view.totals.nodes - for_nodes) > 0:
             parts.append(Text(f"and {omitted} more nodes"))
     if view.pending_total:
         parts.append(Text())
-        parts.append(_pending(view.pending[:for_pods]))
+        parts.append(_pending(view.pending[:for_pods], cut=cut))
     if (omitted := view.pending_total - for_pods) > 0:
-        parts.append(Text(f"and {omitted} more pods that wait"))
+        parts.append(Text(f"and {omitted} more pending pods"))
     return Group(*parts)
 
 
 def _holders(holders: Sequence[HolderRow], lines: int | None) -> Iterator[RenderableType]:
     shown = holders if lines is None else holders[: max(1, lines)]
-    yield holders_table(shown)
+    yield holders_table(shown, cut=lines is not None)
     if omitted := len(holders) - len(shown):
         yield Text(f"and {omitted} more interfaces")
 
@@ -359,10 +376,9 @@ def _head(view: ClusterView) -> Iterator[str]:
     total, extender = view.totals, view.extender
     unreadable = f", [yellow]{total.unreadable} cannot be read[/]" if total.unreadable else ""
     nodes = count(total.nodes, "node")
-    waiting = "1 pod waits" if view.pending_total == 1 else f"{view.pending_total} pods wait"
     yield (
         f"[bold]{nodes}[/]{unreadable}, {total.with_problems} with problems; "
-        f"{total.pods} placements, {waiting}; extender {escape(extender.role)}"
+        f"{count(total.pods, 'pod')} placed, {view.pending_total} pending; extender {escape(extender.role)}"
     )
     if total.pfs or not view.claims.pfs:
         yield _sums(total)
@@ -398,32 +414,33 @@ def _first(rows: Sequence[NodeRow], lines: int | None) -> int:
     return max(min(1, len(rows)), sum(1 for line_number in last if line_number <= lines))
 
 
-def _nodes(rows: tuple[NodeRow, ...], *, plain: bool) -> Table:
-    with_use = any("claims" in _uses(row) for row in rows)
-    headings = (_NODES[0], *(("use",) if with_use else ()), *_NODES[1:])
-    shown = table(*headings, right=("PFs", "reserved Mb/s", "", "VFs free", "pods", "heard"))
+def _nodes(rows: Sequence[NodeRow], *, cut: bool) -> Table:
+    shown = Table(*_NODES, cut=cut)
     for row in rows:
-        for use in _uses(row):
+        first, *_ = uses = _uses(row)
+        for use in uses:
             total = _total([pf for pf in row.pfs if pf.use == use])
-            reserved, link = total.reserved_mbps, total.link_mbps
-            shown.add_row(
-                line(row.name),
-                *((use if row.pfs else "",) if with_use else ()),
-                *(
-                    ("?", "?", "?", "?")
-                    if row.unreadable and not row.pfs
-                    else (
-                        str(total.pfs),
-                        f"{reserved}/{link}",
-                        _percent(reserved, link) if plain else _bar(reserved, link),
-                        f"{total.free_vfs}/{total.vfs}",
-                    )
-                ),
-                *((str(row.pods), seconds(row.heard_s)) if use == _uses(row)[0] else ("", "")),
-                line(_by_pf(row, use)),
-                line("; ".join(row.problems) if use == _uses(row)[0] else ""),
+            is_unknown = row.unreadable and not row.pfs
+            shown.add(
+                row.name,
+                use if row.pfs else NONE,
+                *([UNKNOWN] * 4 if is_unknown else _sum_cells(total)),
+                *((str(row.pods), seconds(row.heard_s)) if use == first else ("", "")),
+                _by_pf(row, use),
+                "; ".join(row.problems) if use == first else "",
             )
     return shown
+
+
+def _sum_cells(total: PfTotals) -> tuple[str | Text, ...]:
+    reserved, link = total.reserved_mbps, total.link_mbps
+    is_full = bool(link) and reserved >= _FULL * link
+    return (
+        str(total.pfs),
+        mbps(f"{reserved}/{link}"),
+        Text(_percent(reserved, link), style="red" if is_full else ""),
+        f"{total.free_vfs}/{total.vfs}",
+    )
 
 
 def _by_pf(row: NodeRow, use: Use) -> str:
@@ -434,29 +451,21 @@ def _by_pf(row: NodeRow, use: Use) -> str:
 
 
 def _reserved(pf: PfRow) -> str:
-    return "?" if pf.reserved_mbps is None else _percent(pf.reserved_mbps, pf.link_mbps or 0)
+    return UNKNOWN if pf.reserved_mbps is None else _percent(pf.reserved_mbps, pf.link_mbps or 0)
 
 
 def _devices(pf: PfRow) -> str:
     return f" {pf.held_devices}/{pf.devices} devices held" if pf.devices or pf.held_devices else ""
 
 
-def _pending(rows: tuple[PendingRow, ...]) -> Table:
-    shown = table(*_PODS, right=("interfaces", "Mb/s", "waits", "tried"))
+def _pending(rows: Sequence[PendingRow], *, cut: bool) -> Table:
+    shown = Table(*_PODS, cut=cut)
     for row in rows:
+        request = str(row.interfaces), mbps(row.reserved_mbps)
         tried = f"{seconds(row.ago_s)} ago"
-        request = str(row.interfaces), str(row.reserved_mbps)
-        why = line(causes_text(row.causes) or row.why)
-        shown.add_row(line(row.pod), *request, seconds(row.waits_s), tried, why)
+        shown.add(row.pod, *request, seconds(row.waits_s), tried, causes_text(row.causes) or row.why)
     return shown
 
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part // whole}%" if whole else "-"
-
-
-def _bar(part: int, whole: int) -> str:
-    share = min(1.0, part / whole) if whole else 0.0
-    filled = round(_BAR * share)
-    colour = "red" if share >= _FULL else "green"
-    return f"[{colour}]{'█' * filled}[/][dim]{'░' * (_BAR - filled)}[/]"

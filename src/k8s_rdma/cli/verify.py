@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.console import console, require_writable, table
+from k8s_rdma.cli.console import Page, require_writable
+from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.calls import Documents
@@ -188,26 +189,35 @@ def _word(result: Result) -> str:
     return _WORDS.get(result, result.value.upper())
 
 
+_COLUMNS = (
+    Column("PF"),
+    Column("DRIVER", rank=4),
+    Column("TRAFFIC", rank=1),
+    Column("CHECK"),
+    Column("RATE", right=True, rank=2),
+    Column("ENFORCED BY", rank=5),
+    Column("MEASURED", right=True, rank=3),
+    Column("RESULT"),
+    Column("MESSAGE", prose=True),
+)
+
+
 def _print(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> None:
-    page = console()
-    rows = table(
-        *("PF", "driver", "traffic", "check", "Mb/s", "enforced by", "measured", "result", "why"),
-        right=("Mb/s", "measured"),
-    )
+    rows = Table(*_COLUMNS)
     for pf, outcomes in results:
         for outcome in outcomes:
-            rows.add_row(
+            rows.add(
                 visible(pf.name),
                 visible(pf.driver),
                 outcome.traffic,
                 outcome.check,
-                str(outcome.rate_mbps),
-                outcome.enforced or "-",
-                "-" if outcome.mbps is None else f"{outcome.mbps:.0f}",
+                mbps(outcome.rate_mbps),
+                outcome.enforced or NONE,
+                NONE if outcome.mbps is None else mbps(f"{outcome.mbps:.0f}"),
                 Text(_word(outcome.result), style=_STYLES[outcome.result]),
-                Text(visible(outcome.why)),
+                visible(outcome.why),
             )
-    page.print(rows)
+    Page().print(rows)
 
 
 def _write(path: Path, cards: tuple[CardReport, ...]) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from rich.text import Text
 
-from k8s_rdma.cli.console import console, for_terminal, line, table, write_json
+from k8s_rdma.cli.console import Page, for_terminal, write_json
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader, node_verdicts
+from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
@@ -44,8 +45,6 @@ from k8s_rdma.planning.whatif import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from rich.console import Console
 
 __all__ = [
     "Changes",
@@ -166,8 +165,8 @@ def _answer(
         answer = for_terminal(answer)
         show(answer)
         for sentence in answer.unreadable[:_MOST_ROWS]:
-            _page().print(line(f"warning: {sentence}"))
-        _page().print(line(answer.not_modelled), style="dim")
+            _page().print(f"warning: {sentence}")
+        _page().print(answer.not_modelled, style="dim")
     return DOES_NOT_FIT if not getattr(answer, "fits", True) else 0
 
 
@@ -228,16 +227,19 @@ def _show_fit(answer: FitAnswer) -> None:
     number = sum(found.count for found in answer.workloads)
     homeless = number - sum(found.placed for found in answer.workloads)
     verdict = "All pods fit." if answer.fits else f"Not all pods fit: no place for {homeless} of {number}."
-    rows = table("workload", "pods", "fit", "nodes", "obstacles", right=("pods", "fit"))
+    rows = Table(
+        *(Column("WORKLOAD"), Column("PODS", right=True), Column("FIT", right=True)),
+        *(Column("NODES", prose=True, rank=1), Column("MESSAGE", prose=True)),
+    )
     for found in sorted(answer.workloads, key=lambda found: found.fits)[:_MOST_ROWS]:
         nodes = _listed([f"{node}: {pods}" for node, pods in found.nodes.items()])
         obstacles = _listed([f"{count(nodes, 'node')}: {why}" for why, nodes in found.obstacles.items()])
         style = "" if found.fits else "red"
-        rows.add_row(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
+        rows.add(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
     _page().print(verdict, rows, sep="\n")
     _say_rest(len(answer.workloads))
     for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
-        _page().print(line(f"No pod is evicted for those that do not fit: {why}."))
+        _page().print(f"No pod is evicted for those that do not fit: {why}.")
     if answer.evictions:
         _page().print()
         _show_moves(answer.evictions, "be evicted")
@@ -250,26 +252,31 @@ def _show_moves(moves: Sequence[Move], verb: str) -> None:
     fates = f"{elsewhere} {'fits' if elsewhere == 1 else 'fit'} elsewhere, {homeless} nowhere"
     verdict = f"{count(len(moves), 'pod')} would {verb}: {fates}."
     with_reasons = [move for move in moves if isinstance(move, Eviction)]
-    rows = table("pod", "node", "goes to", *(("priority", "for") if with_reasons else ()), "why not")
+    reasons = (Column("PRIORITY", right=True, rank=2), Column("FOR", rank=1)) if with_reasons else ()
+    rows = Table(
+        *(Column("POD"), Column("NODE", rank=3), Column("NEW NODE")), *reasons, Column("MESSAGE", prose=True)
+    )
     for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
         reason = (str(move.priority), move.workload) if isinstance(move, Eviction) else ()
-        rows.add_row(move.pod, move.node, move.to or Text("-", "red"), *reason, move.why)
+        rows.add(move.pod, move.node, move.to or Text(NONE, "red"), *reason, move.why)
     _page().print(verdict, rows, sep="\n")
     _say_rest(len(moves))
 
 
 def _show_headroom(answer: HeadroomAnswer) -> None:
-    rows = table("shape", "pods", "nodes", "most on a node", right=("pods", "nodes", "most on a node"))
+    numbers = ("PODS", "NODES", "MOST ON A NODE")
+    rows = Table(Column("SHAPE"), *(Column(heading, right=True) for heading in numbers))
     for room in answer.shapes:
-        rows.add_row(room.shape, str(room.pods), str(room.nodes), str(room.most_on_a_node))
+        rows.add(room.shape, str(room.pods), str(room.nodes), str(room.most_on_a_node))
     _page().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
     if answer.stranded:
-        mbps, vfs = (sum(getattr(pf, key) for pf in answer.stranded) for key in ("mbps", "vfs"))
-        _page().print(f"\nStranded: {mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
+        stranded_mbps, vfs = (sum(getattr(pf, key) for pf in answer.stranded) for key in ("mbps", "vfs"))
+        _page().print(f"\nStranded: {stranded_mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
         largest = sorted(answer.stranded, key=lambda pf: (-pf.mbps, -pf.vfs, pf.node, pf.pf))
-        rows = table("node", "PF", "Mb/s without VFs", "VFs without Mb/s")
+        parts = ("BANDWIDTH WITHOUT VFS", "VFS WITHOUT BANDWIDTH")
+        rows = Table(Column("NODE"), Column("PF"), *(Column(heading, right=True) for heading in parts))
         for pf in largest[:_MOST_ROWS]:
-            rows.add_row(pf.node, pf.pf, str(pf.mbps or ""), str(pf.vfs or ""))
+            rows.add(pf.node, pf.pf, mbps(pf.mbps) if pf.mbps else NONE, str(pf.vfs or NONE))
         _page().print(rows)
         _say_rest(len(answer.stranded))
 
@@ -282,18 +289,19 @@ def _show_without(answer: WithoutAnswer) -> None:
 
 
 def _show_with(answer: WithAnswer) -> None:
-    rows = table("shape", "now", "then", "difference", right=("now", "then", "difference"))
+    numbers = ("NOW", "THEN", "DIFFERENCE")
+    rows = Table(Column("SHAPE"), *(Column(heading, right=True) for heading in numbers))
     for found in answer.shapes:
-        rows.add_row(found.shape, str(found.now), str(found.then), f"{found.then - found.now:+d}")
+        rows.add(found.shape, str(found.now), str(found.then), f"{found.then - found.now:+d}")
     _page().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
     for sentence in answer.overcommitted[:_MOST_ROWS]:
-        _page().print(line(f"beyond what there would be: {sentence}"), style="red")
+        _page().print(f"beyond what there would be: {sentence}", style="red")
     _say_rest(len(answer.overcommitted))
 
 
-def _page() -> Console:
-    """Make the console: what nodes and users named is shown as it is."""
-    return console(markup=False)
+def _page() -> Page:
+    """Make the page: names by nodes and users are shown as they are."""
+    return Page(markup=False)
 
 
 def _listed(texts: list[str]) -> str:

@@ -364,7 +364,7 @@ _CAUSES = {
     "unreadable_node": "not known to the extender now",
     "no_rdma": "no PF for annotations",
     "insufficient": "not enough free for the pod",
-    "exceeds_capacity": "pod needs more than any PF has",
+    "exceeds_capacity": "too small for the pod, even when empty",
     "no_such_pf": "no PF as the pod asks for",
     "driver_refuses": "drivers do not take what the pod asks for",
     "undecided": "not decided yet",
@@ -381,7 +381,7 @@ _CAUSES = {
 
 
 def causes_text(causes: Mapping[str, int]) -> str:
-    """Say how many nodes refuse a pod for each cause: `2 nodes: pod needs more than any PF has`."""
+    """Say how many nodes refuse a pod for each cause: `2 nodes: too small for the pod, even when empty`."""
     counts = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
     return "; ".join(
         f"{count} {'node' if count == 1 else 'nodes'}: {_CAUSES.get(code, code.replace('_', ' '))}"
