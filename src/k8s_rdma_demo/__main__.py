@@ -149,8 +149,9 @@ def _teardown(world: World, scenes: Scenes, console: Console) -> None:
 
 
 def _pause(world: World, outcome: Outcome, console: Console, pages: str | None) -> None:
-    """Run some pods and say how to look around, until Ctrl-C."""
+    """Run some pods, serve Deployments, and say how to look around, until Ctrl-C."""
     Scenes(world, Outcome(), examples_directory()).examples()
+    world.start_workloads()
     directory = world.paths.directory
     init = (directory / INIT_PID).read_text()
     as_user = "" if os.environ.get("K8S_RDMA_DEMO_ROOT") else " --user --preserve-credentials"
@@ -164,6 +165,8 @@ def _pause(world: World, outcome: Outcome, console: Console, pages: str | None) 
         "and look around (docs/tutorial.md):",
         "  kubectl get nodes,pods,rdmanodes",
         "  kubectl describe pod fits-nowhere",
+        "  kubectl apply --filename examples/workloads/deployment.yaml     # three replicas",
+        "  kill -9 $(pgrep --full '[n]ode w2 |/[w]2-')     # w2 dies, and its replicas start on w1",
         f"  {sys.executable} -m k8s_rdma top     # nodes, PFs, and pods that wait",
         f"  {sys.executable} -m k8s_rdma explain pod default/fits-nowhere     # why, PF by PF",
         f"  {sys.executable} -m k8s_rdma who     # which pod has which VF",

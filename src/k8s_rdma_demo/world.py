@@ -49,6 +49,13 @@ EXTENDER_URL = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
 SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
+
+LEASE_S, GRACE_S, TOLERATED_S = 4, 10, 5
+"""Seconds: how long a node's Lease lasts, when a silent node is unreachable, and then until its pods end.
+
+Those of Kubernetes are 40, 50 and 300, too long to watch.
+"""
+
 PERIOD_S = 0.05
 
 _POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
@@ -127,7 +134,8 @@ class World:
 
     def start(self) -> None:
         """Start every process, and make the nodes known to the API server; return when all answer."""
-        self._start_component("api", "--host", CONTROL_ADDRESS, "--port", str(API_PORT), *self._kubeconfig())
+        served = ("--host", CONTROL_ADDRESS, "--port", str(API_PORT), "--tolerated-s", str(TOLERATED_S))
+        self._start_component("api", *served, *self._kubeconfig())
         self._wait("API server", lambda: self._http.get(f"{API_URL}/healthz").is_success)
         definition = packaged("crds", "deploy/crds") / "rdmanodes.yaml"
         namespace = {"kind": "Namespace", "metadata": {"name": _NAMESPACE}}
@@ -154,6 +162,13 @@ class World:
             self._start_kubelet(node)
             if node.has_claims:
                 self._start_driver(node)
+
+    def start_workloads(self) -> None:
+        """Have Deployments and ReplicaSets served, and nodes watched; return when that begins."""
+        ready = self.paths.directory / "workloads.ready"
+        options = ("--grace-s", str(GRACE_S), "--ready-file", str(ready))
+        self._start_component("workloads", *self._api(), *options)
+        self._wait("controllers", ready.exists)
 
     def start_web(self, listener: int) -> str:
         """Serve pages on a listening socket, by its descriptor; their address."""
@@ -337,7 +352,7 @@ class World:
             *("--node", node.name, "--conflist", str(node.directory / "pods.conflist")),
             *("--cni-path", str(node.directory / "cni"), "--netns-dir", str(node.directory / "netns")),
             *("--state-dir", str(node.directory / "sandboxes"), "--late-delete-s", "1"),
-            *("--node-ip", node.address),
+            *("--node-ip", node.address, "--lease-s", str(LEASE_S)),
             *(self._claim_directories(node) if node.has_claims else ()),
             node=node,
         )

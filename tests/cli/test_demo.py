@@ -203,7 +203,9 @@ def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
 @pytest.mark.skipif(not KUBECTL, reason="needs kubectl on PATH, or in the folder K8S_RDMA_KUBE_BIN")
 def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert run.typed, run.shown
-    pods, refused, explained, mine, interfaces, sent, held, freed, typo, late, broken, mended, *_ = run.typed
+    pods, refused, explained, mine, interfaces, sent, held, freed, typo, late, broken, mended, *further = (
+        run.typed
+    )
     assert re.search(r"^pod/fits-nowhere +0/1 +Pending ", pods, re.MULTILINE)
     assert re.search(r"^rdmanode.k8s-rdma.io/w2 +w2 +2 +126/128 +0.8/2Gb/s +\w+ +True ", pods, re.MULTILINE)
     assert "FailedScheduling" in refused
@@ -225,6 +227,11 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert broken.count("error") == 1
     assert "[processes-agent-down]" in broken
     assert re.search(r"^late +1/1 +Running .* w1 ", mended, re.MULTILINE)
+    _, replicas, replaced, *_ = further
+    assert re.findall(r"^cache-\S+ +1/1 +Running .* (w\d) ", replicas, re.MULTILINE) == ["w2"] * 3
+    assert re.search(r"^w2 +NotReady ", replaced, re.MULTILINE)
+    assert re.findall(r"^cache-\S+ +1/1 +Running .* (w\d) ", replaced, re.MULTILINE) == ["w1"] * 3
+    assert re.findall(r"^cache-\S+ +1/1 +Terminating .* (w\d) ", replaced, re.MULTILINE) == ["w2"] * 3
 
 
 @pytest.mark.timeout(DEADLINE_S)

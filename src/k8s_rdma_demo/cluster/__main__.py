@@ -1,4 +1,4 @@
-"""The command `python -m k8s_rdma_demo.cluster api|scheduler|kubelet`."""
+"""The command `python -m k8s_rdma_demo.cluster api|scheduler|controllers|workloads|kubelet`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API server stand-in: the Kubernetes API over HTTP for pods, nodes, events, leases and custom resources.
+"""The API server stand-in: the Kubernetes API over HTTP for pods, their workloads, nodes, and others.
 
     async with serving_api() as api:
         ...  # api.url
@@ -62,6 +62,7 @@ from k8s_rdma_demo.cluster.objects import (
     status_of,
     system_clock,
 )
+from k8s_rdma_demo.cluster.pod_strategy import TOLERATED_S
 from k8s_rdma_demo.cluster.rbac import ADMIN, Access, review, service_account, verb_of
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.shapes import check_shape
@@ -88,6 +89,7 @@ from k8s_rdma_demo.cluster.store import (
     require_dry_run,
 )
 from k8s_rdma_demo.cluster.tables import Table
+from k8s_rdma_demo.cluster.workload_strategy import WORKLOADS, scale_of, scaled
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -194,7 +196,8 @@ class ApiConfig:
 
     port 0: the system chooses. history_limit: changes kept for watches. access: who may do what, by bearer
     tokens and roles; None: everybody everything. gates_off: feature gates that are off. namespaces: those
-    that exist; None: all that are named.
+    that exist; None: all that are named. tolerated_s: the seconds for which pods that say nothing about it
+    tolerate a node that is not ready (`--default-not-ready-toleration-seconds`, and of `unreachable`).
     """
 
     host: str = "127.0.0.1"
@@ -206,6 +209,7 @@ class ApiConfig:
     access: Access | None = None
     gates_off: frozenset[str] = frozenset()
     namespaces: tuple[str, ...] | None = None
+    tolerated_s: int = TOLERATED_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +238,7 @@ async def serving_api(config: ApiConfig | None = None) -> AsyncIterator[RunningA
         clock=config.clock,
         gates_off=config.gates_off,
         checks_namespaces=config.namespaces is not None,
+        tolerated_s=config.tolerated_s,
     )
     for name in config.namespaces or ():
         registry.create(Target(resource=NAMESPACES), {"metadata": {"name": name}})
@@ -403,6 +408,8 @@ class Api:
                 return _json(201, registry.evict(target, _body(request)))
             case ("token", "POST") if target.resource == SERVICE_ACCOUNTS:
                 return _json(201, self._token(target, _body(request)))
+            case ("scale", "GET" | "PUT" | "PATCH") if target.resource in WORKLOADS:
+                return self._scale(request, replace(target, subresource=""))
             case ("proxy", "GET") if target.resource == PODS:
                 return await self._proxied(request, target)
             case ("status" | "binding" | "eviction" | "proxy", _):
@@ -411,6 +418,20 @@ class Api:
             registry.get(target)
             raise no_kubelet(target.subresource)
         raise no_such_path()
+
+    def _scale(self, request: Request, target: Target) -> Response:
+        """Read or change how many replicas a workload has."""
+        obj = self._registry.get(target)
+        if request.method == "GET":
+            return _json(200, scale_of(obj))
+        scale = _body(request) if request.method == "PUT" else self._patched_scale(request, scale_of(obj))
+        changed = self._registry_for(request).patch(target, lambda old: scaled(old, scale))
+        return _json(200, scale_of(changed))
+
+    @staticmethod
+    def _patched_scale(request: Request, scale: JsonObject) -> JsonObject:
+        patch = decode_large(request.body, _patch_decoder, "the request's body")
+        return patching(_content_type(request), "Scale", patch)(scale)
 
     async def _proxied(self, request: Request, target: Target) -> Response:
         """Answer as the pod's process at `NAME:PORT` does, which gets no `Authorization`.

@@ -110,6 +110,11 @@ class ApiClient:
         """Post to a subresource."""
         return await self._send("POST", path, document=document)
 
+    async def patch(self, resource: ResourceType, key: Key, patch: JsonObject) -> JsonObject:
+        """Merge into an object, strategically."""
+        path = resource.path(namespace=key[0], name=key[1])
+        return await self._send("PATCH", path, document=patch, content_type=_STRATEGIC)
+
     async def patch_status(self, resource: ResourceType, key: Key, status: JsonObject) -> JsonObject:
         """Merge into an object's status, strategically."""
         path = resource.path(namespace=key[0], name=key[1], subresource="status")
@@ -243,32 +248,33 @@ _NOTE_LIMIT = 1024  # k8s.io/kubernetes/pkg/apis/core/validation: NoteLengthLimi
 class EventRecorder:
     """Posts events of one component; an event that cannot be posted is logged and lost.
 
-    host: the node, for a component that runs on one.
+    host: the node, for a component that runs on one. about: the kind of the objects.
     """
 
     client: ApiClient
     component: str
     host: str = ""
     clock: Clock = system_clock
+    about: ResourceType = PODS
 
-    async def normal(self, pod: JsonObject, reason: str, message: str) -> None:
+    async def normal(self, obj: JsonObject, reason: str, message: str) -> None:
         """Record a success as an event of type Normal."""
-        await self._post(pod, "Normal", reason, message)
+        await self._post(obj, "Normal", reason, message)
 
-    async def warning(self, pod: JsonObject, reason: str, message: str) -> None:
+    async def warning(self, obj: JsonObject, reason: str, message: str) -> None:
         """Record a failure as an event of type Warning."""
-        await self._post(pod, "Warning", reason, message)
+        await self._post(obj, "Warning", reason, message)
 
     async def _post(
-        self, pod: JsonObject, kind: Literal["Normal", "Warning"], reason: str, message: str
+        self, obj: JsonObject, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
         now = timestamp(self.clock())
-        # As client-go names them: a pod's events sort by their time.
-        name = f"{name_of(pod)}.{time.time_ns():x}"
+        # As client-go names them: an object's events sort by their time.
+        name = f"{name_of(obj)}.{time.time_ns():x}"
         source = {"component": self.component, "host": self.host}
         event = {
-            "metadata": {"name": name, "namespace": namespace_of(pod)},
-            "involvedObject": _reference(PODS, pod),
+            "metadata": {"name": name, "namespace": namespace_of(obj)},
+            "involvedObject": _reference(self.about, obj),
             "reason": reason,
             "message": _shortened(message),
             "source": {name: value for name, value in source.items() if value},
@@ -282,7 +288,7 @@ class EventRecorder:
         try:
             await self.client.create(EVENTS, event)
         except ApiError as error:
-            _log.warning("event.lost", reason=reason, pod=name_of(pod), error=error.message)
+            _log.warning("event.lost", reason=reason, about=name_of(obj), error=error.message)
 
 
 def _reference(resource: ResourceType, obj: JsonObject) -> JsonObject:

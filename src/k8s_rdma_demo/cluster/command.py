@@ -22,11 +22,13 @@ import yaml
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
+from k8s_rdma_demo.cluster.controller_manager import GRACE_S, ManagerConfig, managing
 from k8s_rdma_demo.cluster.dynamic_resources import controlling_claims
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import CDI_DIRS, DevicesConfig, KubeletConfig
 from k8s_rdma_demo.cluster.objects import JsonObject, parse_resource_type
+from k8s_rdma_demo.cluster.pod_strategy import TOLERATED_S
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling
 from k8s_rdma_demo.kubelet.device_manager import KUBELET_SOCKET, DeviceManagerConfig
 
@@ -206,6 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_api(parts.add_parser("api", help="the API server"))
     _add_scheduler(parts.add_parser("scheduler", help="the scheduler"))
     _add_controllers(parts.add_parser("controllers", help="the controller of ResourceClaims"))
+    _add_workloads(
+        parts.add_parser("workloads", help="the controllers of Deployments, ReplicaSets and nodes")
+    )
     _add_kubelet(parts.add_parser("kubelet", help="the kubelet of one node, with its container runtime"))
     return parser
 
@@ -226,6 +231,13 @@ def _add_api(parser: argparse.ArgumentParser) -> None:
         metavar="GROUP/VERSION/PLURAL/KIND[/namespaced]",
         help="serve this custom resource too; may be given repeatedly",
     )
+    parser.add_argument(
+        "--tolerated-s",
+        type=int,
+        default=TOLERATED_S,
+        metavar="S",
+        help="seconds for which pods tolerate a node that is not ready, unless they say so (%(default)s)",
+    )
     parser.set_defaults(service=_api)
 
 
@@ -236,6 +248,7 @@ async def _api(options: argparse.Namespace) -> AsyncIterator[str]:
         port=options.port,
         custom_resources=tuple(parse_resource_type(text) for text in options.resource),
         namespaces=SYSTEM_NAMESPACES,
+        tolerated_s=options.tolerated_s,
     )
     async with serving_api(config) as api:
         if options.kubeconfig is not None:
@@ -280,6 +293,25 @@ async def _controllers(options: argparse.Namespace) -> AsyncIterator[str]:
         yield str(options.server)
 
 
+def _add_workloads(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--server", required=True, metavar="URL", help="the API server")
+    parser.add_argument(
+        "--grace-s",
+        type=float,
+        default=GRACE_S,
+        metavar="S",
+        help="seconds after which a node that renews no Lease is unreachable (%(default)s)",
+    )
+    parser.set_defaults(service=_workloads)
+
+
+@asynccontextmanager
+async def _workloads(options: argparse.Namespace) -> AsyncIterator[str]:
+    async with managing(options.server, ManagerConfig(grace_s=options.grace_s)):
+        yield str(options.server)
+
+
 def _add_kubelet(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--server", required=True, metavar="URL", help="the API server")
@@ -291,6 +323,12 @@ def _add_kubelet(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DIR",
         help="where sandboxes are recorded, one JSON file each (`sandboxes` beside the namespaces)",
+    )
+    parser.add_argument(
+        "--lease-s",
+        type=float,
+        metavar="S",
+        help="seconds for which the node's Lease lasts, renewed four times as often; none without",
     )
     parser.add_argument(
         "--late-delete-s",
@@ -395,6 +433,7 @@ async def _kubelet(options: argparse.Namespace) -> AsyncIterator[str]:
         state_dir=options.state_dir,
         late_delete_s=None if options.late_delete_s < 0 else options.late_delete_s,
         devices=_devices(options),
+        lease_s=options.lease_s,
     )
     async with running_kubelet(options.server, config):
         yield config.node

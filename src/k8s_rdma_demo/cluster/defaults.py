@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma_demo.cluster.objects import spec_of
 from k8s_rdma_demo.cluster.resource_claims import complete_claim_spec
+from k8s_rdma_demo.cluster.workload_strategy import complete_deployment_spec, complete_replica_set_spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from k8s_rdma_demo.cluster.objects import JsonObject
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -25,14 +28,8 @@ def with_defaults(obj: JsonObject, kind: str) -> JsonObject:
             return _role_binding(obj)
         case "PriorityClass":
             return {**obj, "preemptionPolicy": obj.get("preemptionPolicy") or "PreemptLowerPriority"}
-        case "CustomResourceDefinition":
-            return {**obj, "spec": _definition_spec(spec_of(obj))}
-        case "ResourceClaim":
-            return {**obj, "spec": complete_claim_spec(spec_of(obj))}
-        case "ResourceClaimTemplate":
-            template = spec_of(obj)
-            return {**obj, "spec": {**template, "spec": complete_claim_spec(spec_of(template))}}
-    return obj
+    complete = _SPECS.get(kind)
+    return {**obj, "spec": complete(spec_of(obj))} if complete else obj
 
 
 def _role_binding(binding: JsonObject) -> JsonObject:
@@ -49,6 +46,10 @@ def _subject(subject: JsonObject) -> JsonObject:
     return {**subject, "apiGroup": group} if group else subject
 
 
+def _template_spec(template: JsonObject) -> JsonObject:
+    return {**template, "spec": complete_claim_spec(spec_of(template))}
+
+
 def _definition_spec(spec: JsonObject) -> JsonObject:
     names: JsonObject = spec.get("names") or {}
     kind = str(names.get("kind") or "")
@@ -57,3 +58,13 @@ def _definition_spec(spec: JsonObject) -> JsonObject:
     complete = {**names, "singular": names.get("singular") or kind.lower()}
     complete["listKind"] = names.get("listKind") or f"{kind}List"
     return {**spec, "names": complete, "conversion": spec.get("conversion") or {"strategy": "None"}}
+
+
+_SPECS: Mapping[str, Callable[[JsonObject], JsonObject]] = {
+    "CustomResourceDefinition": _definition_spec,
+    "Deployment": complete_deployment_spec,
+    "ReplicaSet": complete_replica_set_spec,
+    "ResourceClaim": complete_claim_spec,
+    "ResourceClaimTemplate": _template_spec,
+}
+"""The functions that fill in the specification of a kind."""

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from k8s_rdma_demo.cluster.bodies import JSON, MERGE, STRATEGIC
 from k8s_rdma_demo.cluster.fields import FIELDS, fields_of_kind
-from k8s_rdma_demo.cluster.objects import PODS, SERVICE_ACCOUNTS, VERSION, JsonObject, ResourceType
+from k8s_rdma_demo.cluster.objects import (
+    DEPLOYMENTS,
+    PODS,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    VERSION,
+    JsonObject,
+    ResourceType,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,11 +30,22 @@ if TYPE_CHECKING:
 SchemaOf: TypeAlias = Callable[[ResourceType], JsonObject | None]
 """The schema of a custom resource; None where it is not known."""
 
+_SCALE: JsonObject = {
+    "group": "autoscaling",
+    "version": "v1",
+    "kind": "Scale",
+    "verbs": ["get", "patch", "update"],
+}
+
 _SUBRESOURCES: Mapping[ResourceType, tuple[JsonObject, ...]] = {
     PODS: (
         {"name": "pods/binding", "kind": "Binding"},
         {"name": "pods/eviction", "group": "policy", "version": "v1", "kind": "Eviction"},
     ),
+    **{
+        resource: ({"name": f"{resource.plural}/scale", **_SCALE},)
+        for resource in (DEPLOYMENTS, REPLICA_SETS)
+    },
     SERVICE_ACCOUNTS: (
         {
             "name": "serviceaccounts/token",
@@ -36,7 +55,7 @@ _SUBRESOURCES: Mapping[ResourceType, tuple[JsonObject, ...]] = {
         },
     ),
 }
-"""The subresources beside `status`, which are created only."""
+"""The subresources beside `status`, which are created only if they name no verbs."""
 
 
 def discovery(path: str, resources: Sequence[ResourceType], schema_of: SchemaOf) -> JsonObject | None:
@@ -97,7 +116,7 @@ def _entries(resource: ResourceType) -> list[JsonObject]:
         entry["categories"] = list(resource.categories)
     entries = [
         entry,
-        *({**scope, **subresource, "verbs": ["create"]} for subresource in _SUBRESOURCES.get(resource, ())),
+        *({**scope, "verbs": ["create"], **subresource} for subresource in _SUBRESOURCES.get(resource, ())),
     ]
     if resource.has_status:
         name, verbs = f"{resource.plural}/status", ["get", "patch", "update"]

@@ -4,7 +4,8 @@ The API server and kube-scheduler are Go programs. A JSON object has its fields 
 type declares them, a map has its keys sorted. Fields that a type does not have are dropped, and so are empty
 ones. Quantities and times have one form.
 
-Source: `k8s.io/api/core/v1/types.go`, `k8s.io/apimachinery/pkg/apis/meta/v1/types.go`, encoding/json.
+Source: `k8s.io/api/core/v1/types.go`, `k8s.io/api/apps/v1/types.go`,
+`k8s.io/apimachinery/pkg/apis/meta/v1/types.go`, encoding/json.
 """
 
 from __future__ import annotations
@@ -29,6 +30,23 @@ _TYPES: Mapping[str, str] = {
     "series:object action related:ObjectReference reportingComponent reportingInstance",
     "Lease": "kind apiVersion metadata:ObjectMeta spec:LeaseSpec",
     "ConfigMap": "kind apiVersion metadata:ObjectMeta data:map binaryData:map immutable:boolean?",
+    "Deployment": "kind apiVersion metadata:ObjectMeta spec:DeploymentSpec status:DeploymentStatus",
+    "DeploymentSpec": "replicas:integer? selector:LabelSelector template:PodTemplateSpec "
+    "strategy:DeploymentStrategy minReadySeconds:integer revisionHistoryLimit:integer? paused:boolean "
+    "progressDeadlineSeconds:integer?",
+    "DeploymentStrategy": "type rollingUpdate:object",
+    "DeploymentStatus": "observedGeneration:integer replicas:integer updatedReplicas:integer "
+    "readyReplicas:integer availableReplicas:integer unavailableReplicas:integer "
+    "terminatingReplicas:integer? conditions:[]DeploymentCondition~type collisionCount:integer?",
+    "DeploymentCondition": "type status lastUpdateTime:time lastTransitionTime:time reason message",
+    "ReplicaSet": "kind apiVersion metadata:ObjectMeta spec:ReplicaSetSpec status:ReplicaSetStatus",
+    "ReplicaSetSpec": "replicas:integer? minReadySeconds:integer selector:LabelSelector "
+    "template:PodTemplateSpec",
+    "ReplicaSetStatus": "replicas:integer! fullyLabeledReplicas:integer readyReplicas:integer "
+    "availableReplicas:integer terminatingReplicas:integer? observedGeneration:integer "
+    "conditions:[]DeploymentCondition~type",
+    "PodTemplateSpec": "metadata:ObjectMeta spec:PodSpec",
+    "LabelSelector": "matchLabels:map matchExpressions:[]object",
     "Namespace": "kind apiVersion metadata:ObjectMeta spec:object status:object",
     "ServiceAccount": "kind apiVersion metadata:ObjectMeta secrets:[]object~name imagePullSecrets:[]object "
     "automountServiceAccountToken:boolean?",

@@ -156,7 +156,7 @@ def node_refusal(pod: JsonObject, node: JsonObject) -> str | None:
 
 def _taints(node: JsonObject) -> list[JsonObject]:
     taints = [taint for taint in spec_of(node).get("taints") or [] if taint["effect"] in _KEEPS_AWAY]
-    # The node lifecycle controller, which there is none of here, would taint a node that is not ready.
+    # The node lifecycle controller, which not every cluster of tests has, taints a node that is not ready.
     ready = condition_of(node, "Ready")
     return [*taints, _NOT_READY] if ready is not None and ready["status"] != "True" else taints
 

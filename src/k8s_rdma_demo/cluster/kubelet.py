@@ -33,8 +33,10 @@ from k8s_rdma_demo.cluster.containers import (
 )
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeDevices, NodeServices, running_node_devices
+from k8s_rdma_demo.cluster.node_lifecycle import NODE_LEASES
 from k8s_rdma_demo.cluster.objects import (
     ARCHITECTURE,
+    LEASES,
     NODES,
     PODS,
     VERSION,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _CONFLICT = 409
 _NOT_FOUND = 404
 _RETRY_S = 1.0
+_RENEWAL = 0.25  # of a Lease's duration (`nodeLeaseRenewIntervalFraction`)
 _CAPACITY = {"cpu": "16", "memory": "65806876Ki", "pods": "110"}
 _log = structlog.get_logger()
 
@@ -117,6 +120,8 @@ class Kubelet:
             await watch_network(self._services, group)
             if (devices := self._services.devices) is not None:
                 group.create_task(watch_devices(self._services, devices.manager))
+            if lease_s := self._services.config.lease_s:
+                group.create_task(renew_lease(self._services, lease_s))
             group.create_task(self._pods.run())
             await self._pods.synced.wait()
             if self._services.config.runtime_endpoint is not None:
@@ -231,6 +236,32 @@ async def _poll_runtime(services: NodeServices) -> NoReturn:
         await asyncio.sleep(services.config.status_interval_s)
         await _check_runtime(services)
         await _report(services)
+
+
+async def renew_lease(services: NodeServices, lease_s: float) -> NoReturn:
+    """Renew the node's Lease until cancelled. Source: `k8s.io/component-helpers/apimachinery/lease`."""
+    while True:
+        try:
+            await _renew(services, lease_s)
+        except ApiError as error:
+            _log.warning("lease.not_renewed", node=services.config.node, error=error.message)
+        await asyncio.sleep(lease_s * _RENEWAL)
+
+
+async def _renew(services: NodeServices, lease_s: float) -> None:
+    key = NODE_LEASES, services.config.node
+    spec = {
+        "holderIdentity": services.config.node,
+        "leaseDurationSeconds": round(lease_s),
+        "renewTime": services.config.clock().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+    }
+    try:
+        await services.client.patch(LEASES, key, {"spec": spec})
+    except ApiError as error:
+        if error.code != _NOT_FOUND:
+            raise
+        meta = {"namespace": NODE_LEASES, "name": services.config.node}
+        await services.client.create(LEASES, {"metadata": meta, "spec": spec})
 
 
 async def _check_runtime(services: NodeServices) -> None:

@@ -199,6 +199,7 @@ class KubeletConfig:
     late_delete_s: when the two DELs without a namespace follow a pod's end; None: never.
     status_interval_s: how often the plugins are asked for their STATUS.
     devices: device plugins and what containers get of them; None: this kubelet knows none.
+    lease_s: how long the node's Lease lasts, which is renewed four times as often; None: there is none.
     """
 
     node: str
@@ -216,6 +217,7 @@ class KubeletConfig:
     late_delete_s: float | None = 20.0
     status_interval_s: float = 5.0
     devices: DevicesConfig | None = None
+    lease_s: float | None = None
     clock: Clock = system_clock
 
     @property

@@ -175,6 +175,26 @@ RESOURCE_CLAIM_TEMPLATES = ResourceType(
 DEVICE_CLASSES = ResourceType(
     group="resource.k8s.io", version="v1", plural="deviceclasses", kind="DeviceClass", namespaced=False
 )
+DEPLOYMENTS = ResourceType(
+    group="apps",
+    version="v1",
+    plural="deployments",
+    kind="Deployment",
+    namespaced=True,
+    has_status=True,
+    short_names=("deploy",),
+    categories=("all",),
+)
+REPLICA_SETS = ResourceType(
+    group="apps",
+    version="v1",
+    plural="replicasets",
+    kind="ReplicaSet",
+    namespaced=True,
+    has_status=True,
+    short_names=("rs",),
+    categories=("all",),
+)
 CONFIG_MAPS = ResourceType(
     group="", version="v1", plural="configmaps", kind="ConfigMap", namespaced=True, short_names=("cm",)
 )
@@ -228,6 +248,8 @@ BUILT_IN = (
     SERVICE_ACCOUNTS,
     SERVICES,
     CONFIG_MAPS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
     ROLES,
     ROLE_BINDINGS,
     CLUSTER_ROLES,

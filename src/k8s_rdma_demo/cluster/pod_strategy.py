@@ -15,7 +15,7 @@ from k8s_rdma_demo.cluster.status import invalid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TOLERATED_SECONDS = 300
+TOLERATED_S = 300
 _DEFAULT_GRACE_S = 30
 _SPEC_DEFAULTS: JsonObject = {
     "restartPolicy": "Always",
@@ -50,16 +50,17 @@ _TOKEN_EXPIRATION_S = 3600
 _MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
 
 
-def new_pod(pod: JsonObject, priority: JsonObject) -> JsonObject:
+def new_pod(pod: JsonObject, priority: JsonObject, tolerated_s: int = TOLERATED_S) -> JsonObject:
     """Return the pod as created: defaults filled in, status pending; StatusError 422 when it is wrong.
 
-    priority: the fields that a PriorityClass sets in its spec.
+    priority: the fields that a PriorityClass sets in its spec. tolerated_s: the seconds for which it
+    tolerates a node that is not ready, unless it says so itself.
     """
-    spec = complete_spec(pod, priority)
+    spec = complete_spec(pod, priority, tolerated_s)
     return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": _qos_class(spec)}}
 
 
-def complete_spec(pod: JsonObject, priority: JsonObject) -> JsonObject:
+def complete_spec(pod: JsonObject, priority: JsonObject, tolerated_s: int = TOLERATED_S) -> JsonObject:
     """Return the pod's spec with defaults filled in; StatusError 422 when it is wrong."""
     _validate(pod)
     requested = spec_of(pod)
@@ -75,7 +76,7 @@ def complete_spec(pod: JsonObject, priority: JsonObject) -> JsonObject:
         spec["volumes"] = [_volume(volume) for volume in requested["volumes"]]
     if "resources" in requested:
         spec["resources"] = _with_requests(requested["resources"])
-    spec["tolerations"] = _tolerations(requested.get("tolerations") or [])
+    spec["tolerations"] = _tolerations(requested.get("tolerations") or [], tolerated_s)
     return spec
 
 
@@ -197,12 +198,12 @@ def _with_references(volume: JsonObject) -> JsonObject:
     )
 
 
-def _tolerations(tolerations: list[JsonObject]) -> list[JsonObject]:
+def _tolerations(tolerations: list[JsonObject], tolerated_s: int) -> list[JsonObject]:
     added = []
     for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
         if not any(_tolerates_no_execute(toleration, taint) for toleration in tolerations):
             toleration: dict[str, Any] = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
-            added.append({**toleration, "tolerationSeconds": _TOLERATED_SECONDS})
+            added.append({**toleration, "tolerationSeconds": tolerated_s})
     return [*tolerations, *added]
 
 

@@ -48,7 +48,13 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
-from k8s_rdma_demo.cluster.pod_strategy import check_spec_update, complete_spec, grace_period_s, new_pod
+from k8s_rdma_demo.cluster.pod_strategy import (
+    TOLERATED_S,
+    check_spec_update,
+    complete_spec,
+    grace_period_s,
+    new_pod,
+)
 from k8s_rdma_demo.cluster.resource_slices import stored_slice
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
@@ -66,6 +72,7 @@ from k8s_rdma_demo.cluster.status import (
     too_many_requests,
 )
 from k8s_rdma_demo.cluster.store import DeleteOptions, Preconditions, Store, parse_delete_options, selects
+from k8s_rdma_demo.cluster.workload_strategy import WORKLOADS, check_workload
 
 _PRIORITY_FIELDS = ("priority", "preemptionPolicy")
 
@@ -180,12 +187,14 @@ class Registry:
 
     clock, new_uid, new_suffix: where times, UIDs and the ends of generated names come from.
     gates_off: feature gates that are off. checks_namespaces: objects need their namespace to exist.
+    tolerated_s: of new pods, the seconds for which they tolerate a node that is not ready.
     """
 
     store: Store
     clock: Clock = system_clock
     gates_off: frozenset[str] = frozenset()
     checks_namespaces: bool = False
+    tolerated_s: int = TOLERATED_S
     new_uid: Callable[[], str] = field(default=lambda: str(uuid.uuid4()))
     new_suffix: Callable[[], str] = random_suffix
 
@@ -226,7 +235,10 @@ class Registry:
         if resource.custom:
             obj = new_object(obj, has_status=resource.has_status)
         elif resource == PODS:
-            obj = new_pod(obj, self._priority_of(target, obj))
+            obj = new_pod(obj, self._priority_of(target, obj), self.tolerated_s)
+        elif resource in WORKLOADS:
+            check_workload(resource, obj, None)
+            obj = {**obj, "status": {}}
         elif resource == RESOURCE_CLAIMS:
             obj = {**obj, "status": {}}
         elif resource == RESOURCE_SLICES:
@@ -271,12 +283,24 @@ class Registry:
         if target.resource != PODS:
             for contained in self._contents(old, target):
                 self.delete(contained, DeleteOptions())
+            if options.orphans:
+                self._release(old)
             self.store.remove(target.resource, (target.namespace, target.name))
             return success(about={**details(target.resource, target.name), "uid": uid_of(old)})
         grace_s = grace_period_s(old, options.grace_period_s)
         if grace_s == 0:
             return self.store.remove(PODS, (target.namespace, target.name))
         return self._write(target, self._terminating(old, grace_s))
+
+    def _release(self, owner: JsonObject) -> None:
+        """Leave the pods and sets that an object owns without it, before it is deleted."""
+        for resource in (PODS, *WORKLOADS):
+            for obj in self.store.items(resource, namespace_of(owner)):
+                references = metadata(obj).get("ownerReferences") or []
+                remaining = [reference for reference in references if reference["uid"] != uid_of(owner)]
+                if remaining != references:
+                    meta = {**metadata(obj), "ownerReferences": remaining}
+                    self.store.put(resource, {**obj, "metadata": meta})
 
     def _contents(self, obj: JsonObject, target: Target) -> list[Target]:
         """List the objects of a namespace, or of a custom resource's definition."""
@@ -401,8 +425,7 @@ class Registry:
             priority = {name: spec_of(old)[name] for name in _PRIORITY_FIELDS if name in spec_of(old)}
             new = {**new, "spec": complete_spec(new, priority)}
             check_spec_update(old, new)
-        if resource == RESOURCE_CLAIMS and spec_of(new) != spec_of(old):
-            raise invalid(resource, target.name, "spec", "FieldValueInvalid", "field is immutable")
+        _check_update(resource, old, new)
         if resource.has_status and spec_of(new) != spec_of(old):
             new["metadata"]["generation"] = preserved.get("generation", 0) + 1
         return self._write(target, new)
@@ -448,6 +471,14 @@ def _checked_name(resource: ResourceType, name: str) -> str:
         why = f'Invalid value: "{name}": {_SUBDOMAIN_RULE}'
         raise invalid(resource, name, "metadata.name", "FieldValueInvalid", why)
     return name
+
+
+def _check_update(resource: ResourceType, old: JsonObject, new: JsonObject) -> None:
+    """Refuse (StatusError 422) a change that a kind does not allow."""
+    if resource in WORKLOADS:
+        check_workload(resource, new, old)
+    if resource == RESOURCE_CLAIMS and spec_of(new) != spec_of(old):
+        raise invalid(resource, name_of(old), "spec", "FieldValueInvalid", "field is immutable")
 
 
 def _check_annotations(resource: ResourceType, obj: JsonObject) -> None:

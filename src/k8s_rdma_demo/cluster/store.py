@@ -165,11 +165,15 @@ class Preconditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """`metav1.DeleteOptions`, as far as it is heeded; grace_period_s None: the object's own."""
+    """`metav1.DeleteOptions`, as far as it is heeded; grace_period_s None: the object's own.
+
+    orphans: the objects that it owns stay.
+    """
 
     grace_period_s: int | None = None
     preconditions: Preconditions = Preconditions()
     dry_run: bool = False
+    orphans: bool = False
 
 
 def parse_delete_options(document: JsonObject) -> DeleteOptions:
@@ -187,6 +191,7 @@ def parse_delete_options(document: JsonObject) -> DeleteOptions:
             uid=preconditions.uid or "", resource_version=preconditions.resource_version or ""
         ),
         dry_run=bool(options.dry_run),
+        orphans=options.propagation_policy == "Orphan",
     )
 
 
@@ -205,6 +210,7 @@ class _DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     grace_period_seconds: int | None = None
     preconditions: _Preconditions | None = None
     dry_run: tuple[str, ...] | None = None
+    propagation_policy: Literal["Orphan", "Background", "Foreground"] | None = None
 
 
 ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]

@@ -18,6 +18,7 @@ from k8s_rdma_demo.cluster.objects import (
     CLUSTER_ROLES,
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    DEPLOYMENTS,
     EVENTS,
     LEASES,
     NAMESPACES,
@@ -25,6 +26,7 @@ from k8s_rdma_demo.cluster.objects import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
+    REPLICA_SETS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     ROLE_BINDINGS,
@@ -343,6 +345,29 @@ def _subjects(kind: str) -> Cell:
     return cell
 
 
+def _deployment_ready(deployment: JsonObject, _now: datetime) -> str:
+    return f"{status_of(deployment).get('readyReplicas') or 0}/{spec_of(deployment).get('replicas') or 0}"
+
+
+def _of_containers(name: str) -> Cell:
+    def cell(workload: JsonObject, _now: datetime) -> str:
+        containers = find(workload, ("spec", "template", "spec", "containers")) or ()
+        return ",".join(str(container.get(name, "")) for container in containers)
+
+    return cell
+
+
+def _selector(workload: JsonObject, _now: datetime) -> str:
+    labels = find(workload, ("spec", "selector", "matchLabels")) or {}
+    return ",".join(f"{name}={value}" for name, value in sorted(labels.items())) or NONE
+
+
+_TEMPLATE = (
+    Column("Containers", _of_containers("name"), priority=1),
+    Column("Images", _of_containers("image"), priority=1),
+    Column("Selector", _selector, priority=1),
+)
+
 _BINDING = (
     Column("Role", _role_ref),
     _AGE,
@@ -384,6 +409,20 @@ _COLUMNS: Mapping[ResourceType, tuple[Column, ...]] = {
         Column("First Seen", _first_seen, priority=1),
         Column("Count", _event_count, priority=1),
         Column("Name", lambda event, _: name_of(event), priority=1, format="name"),
+    ),
+    DEPLOYMENTS: (
+        Column("Ready", _deployment_ready),
+        Column("Up-to-date", _of_field("status", "updatedReplicas", default=0), "integer"),
+        Column("Available", _of_field("status", "availableReplicas", default=0), "integer"),
+        _AGE,
+        *_TEMPLATE,
+    ),
+    REPLICA_SETS: (
+        Column("Desired", _of_field("spec", "replicas", default=0), "integer"),
+        Column("Current", _of_field("status", "replicas", default=0), "integer"),
+        Column("Ready", _of_field("status", "readyReplicas", default=0), "integer"),
+        _AGE,
+        *_TEMPLATE,
     ),
     LEASES: (Column("Holder", _of_field("spec", "holderIdentity")), _AGE),
     NAMESPACES: (Column("Status", _of_field("status", "phase")), _AGE),

@@ -184,7 +184,7 @@ async def test_missing_pod_is_a_404_status_that_lightkube_understands(cluster):
     ("method", "path", "status"),
     [
         ("GET", "/api/v1/secrets", 404),
-        ("GET", "/apis/apps/v1/deployments", 404),
+        ("GET", "/apis/apps/v1/statefulsets", 404),
         ("GET", "/api/v1/pods/p1", 404),
         ("POST", "/api/v1/pods", 405),
         ("PUT", PODS_URL, 405),
