@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 STYLE = "site.css"
+MARK = "mark.svg"
 
 _log = logging.getLogger("mkdocs.hooks.docs_site")
 _FETCHED = re.compile(
@@ -43,8 +44,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts = {page.path: page.text(ROOT) for page in PAGES}
     texts |= {f"{folder}/README.md": listing(ROOT, folder) for folder in found.listings}
     made = [File.generated(config, path, content=text) for path, text in texts.items()]
-    style = File.generated(config, STYLE, abs_src_path=str(ROOT / "docs_site" / STYLE))
-    return Files([*of_theme, *ours, *made, style])
+    own = [
+        File.generated(config, name, abs_src_path=str(ROOT / "docs_site" / name)) for name in (STYLE, MARK)
+    ]
+    return Files([*of_theme, *ours, *made, *own])
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001

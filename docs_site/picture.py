@@ -13,6 +13,7 @@ import tempfile
 from datetime import date
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
 from matplotlib import rc_context
@@ -28,14 +29,15 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 RECORDING = DOCS / "one-link.json"
 PICTURE = DOCS / "one-link.svg"
 
-_WIDTH, _HEIGHT = 680, 470
+_WIDTH, _HEIGHT = 560, 490
 _POINTS_PER_INCH = 72
-_LEFT, _RIGHT, _BOTTOM, _TOP = 0.075, 0.79, 0.205, 0.84
-_Y_MAX = 780
-_NAME_MBPS = 95
+_LEFT, _RIGHT, _BOTTOM, _TOP = 0.085, 0.74, 0.255, 0.855
+_Y_MAX = 820
+_NAME_MBPS = 105
 """The height of a pod's name and reservation, on the axis."""
 
 _LAST_S = 3
+_EVENT_LETTERS, _LINE_LETTERS = 12, 82
 _PHASE_S = 7
 
 _TEXT, _SOFT, _GRID, _PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"
@@ -92,9 +94,9 @@ def provenance(recording: dict[str, Any]) -> tuple[str, ...]:
     """Say where the recording is from, a line each."""
     day = date.fromisoformat(recording["date"])
     return (
-        f"Measured by make demo-picture, {day.day} {day:%B %Y}: TCP (CUBIC) that arrived, twice a second.",
+        f"Measured by make demo-picture, {day.day} {day:%B %Y}: TCP (CUBIC) that arrived.",
         "Virtual SR-IOV, whose rates the kernel's HTB enforces; no card.",
-        f"{recording['machine']}.",
+        *wrap(f"{recording['machine']}.".replace("Python ", "Python\N{NO-BREAK SPACE}"), _LINE_LETTERS),
     )
 
 
@@ -112,7 +114,8 @@ def _draw_axes(axes: Axes, end_s: float) -> None:
 def _draw_events(axes: Axes, events: list[list[Any]]) -> None:
     for at_s, text in events:
         axes.axvline(at_s, color=_SOFT, linewidth=1)
-        axes.annotate(text, (at_s, _Y_MAX), (6, -2), textcoords="offset points", va="top", fontsize=12)
+        words = fill(text, _EVENT_LETTERS)
+        axes.annotate(words, (at_s, _Y_MAX), (6, 2), textcoords="offset points", va="top", fontsize=13)
 
 
 def _draw_pod(axes: Axes, pod: dict[str, Any], end_s: float) -> None:
@@ -135,8 +138,8 @@ def _draw_names(axes: Axes, pods: list[dict[str, Any]], end_s: float) -> None:
         got = fmean(mbps for at_s, mbps in pod["measured"] if end_s - _LAST_S < at_s <= end_s)
         lowest = min(lowest - _NAME_MBPS, got)
         for text, shift, style in (
-            (f"{pod['name']} {got:.0f}", 4, {"fontweight": "bold"}),
-            (f"reserved {reserved}", -12, {"fontsize": 12}),
+            (f"{pod['name']} {got:.0f}", 4, {"fontweight": "bold", "fontsize": 14}),
+            (f"reserved {reserved}", -13, {"fontsize": 13}),
         ):
             place: dict[str, Any] = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
             axes.annotate(text, (end_s, lowest), (10, shift), color=_PODS[pod["name"]], **place, **style)
@@ -144,10 +147,10 @@ def _draw_names(axes: Axes, pods: list[dict[str, Any]], end_s: float) -> None:
 
 def _draw_words(figure: Figure, recording: dict[str, Any]) -> None:
     left = _LEFT - 0.055
-    figure.text(left, 0.945, title(recording), fontsize=17, fontweight="bold")
-    figure.text(left, 0.888, "Mb/s; solid: measured, dashed: reserved", color=_SOFT)
+    figure.text(left, 0.948, title(recording), fontsize=18, fontweight="bold")
+    figure.text(left, 0.9, "Mb/s; solid: measured, dashed: reserved", color=_SOFT)
     for number, line in enumerate(provenance(recording)):
-        figure.text(left, 0.095 - 0.036 * number, line, color=_SOFT, fontsize=10.5)
+        figure.text(left, 0.135 - 0.037 * number, line, color=_SOFT, fontsize=11.5)
 
 
 def _as_svg(figure: Figure) -> str:

@@ -199,10 +199,10 @@ class Scenes:
             recording.send(gold)
             recording.send(silver)
             time.sleep(phase_s)
-            recording.happened(f"a neighbour floods:\n{FLOODING_STREAMS} connections")
+            recording.happened(f"a neighbour floods: {FLOODING_STREAMS} connections")
             recording.send(neighbour, streams=FLOODING_STREAMS)
             time.sleep(phase_s)
-            recording.happened("gold's reservation\ngrows while it runs")
+            recording.happened("gold's reservation grows")
             for name, rate in (("silver", SHRUNK_MBPS), ("gold", GROWN_MBPS)):
                 self._request(name, rate)
                 self._world.kubectl.rates_status(name, "programmed", timeout_s=POD_TIMEOUT_S)

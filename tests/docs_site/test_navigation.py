@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+from docs_site.hook import MARK
 from docs_site.navigation import navigation
 from docs_site.repository import link_targets, listing, site_files, with_pages_for_folders
 
@@ -29,6 +32,19 @@ def test_navigation_has_every_page_of_the_documentation():
     }
     pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")}
     assert pages - paths == {"docs/index.md"}
+
+
+def test_use_comes_before_migration():
+    titles = re.findall(r"^## (.+)$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    assert titles.index("Install") < titles.index("Use") < titles.index("Migrate")
+
+
+def test_mark_is_a_picture_that_fetches_nothing():
+    [mark] = set(re.findall(r"^  (?:logo|favicon): (.+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert mark == MARK
+    text = (ROOT / "docs_site" / mark).read_text()
+    assert ElementTree.fromstring(text).get("viewBox") == "0 0 64 64"  # noqa: S314 - of our own
+    assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
 
 
 def test_page_of_decisions_has_all_of_them():

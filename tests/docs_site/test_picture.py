@@ -51,7 +51,7 @@ def test_picture_says_what_it_shows_and_where_it_was_made():
     shown = words(PICTURE.read_text(encoding="utf-8"))
     assert {title(RECORDED), *provenance(RECORDED)} <= shown
     assert {f"reserved {pod['reserved'][-1][1]}" for pod in PODS.values()} <= shown
-    assert "a neighbour floods:" in shown
+    assert "floods: 16" in shown
 
 
 def test_picture_has_a_colour_for_dark_pages_for_each_of_its_own():
