@@ -36,7 +36,7 @@ KUBECTL_PATH = os.pathsep.join([os.environ.get("K8S_RDMA_KUBE_BIN", ""), os.envi
 KUBECTL = shutil.which("kubectl", path=KUBECTL_PATH)
 
 PLUGINS = [*os.environ.get("CNI_PATH", "").split(":"), "/usr/lib/cni", "/opt/cni/bin"]
-DEADLINE_S = 240
+DEADLINE_S = 360
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("iperf3"), reason="needs Debian's iperf3"),

@@ -171,8 +171,8 @@ def outdated(deployment: JsonObject, old: Iterable[JsonObject]) -> list[JsonObje
         for item in old
         if not replicas_of(item) and not _counted(item, "replicas") and not is_terminating(item)
     ]
-    kept = 10 if limit is None else int(limit)
-    return sorted(empty, key=revision_of)[: max(0, len(empty) - kept)]
+    history = 10 if limit is None else int(limit)
+    return sorted(empty, key=revision_of)[: max(0, len(empty) - history)]
 
 
 def status_now(deployment: JsonObject, new: JsonObject, old: Sequence[JsonObject], moment: str) -> JsonObject:
@@ -205,7 +205,7 @@ def _condition(deployment: JsonObject, kind: str, holds: bool, reason: str, mome
     former = condition_of(deployment, kind) or {}
     if (former.get("status"), former.get("reason")) == (status, reason):
         return former
-    kept = former.get("lastTransitionTime") if former.get("status") == status else None
+    since = former.get("lastTransitionTime") if former.get("status") == status else None
     messages = {
         "MinimumReplicasAvailable": "Deployment has minimum availability.",
         "MinimumReplicasUnavailable": "Deployment does not have minimum availability.",
@@ -214,7 +214,7 @@ def _condition(deployment: JsonObject, kind: str, holds: bool, reason: str, mome
         "type": kind,
         "status": status,
         "lastUpdateTime": moment,
-        "lastTransitionTime": kept or moment,
+        "lastTransitionTime": since or moment,
         "reason": reason,
         "message": messages.get(reason, f"{REPLICA_SETS.kind} of {name_of(deployment)}"),
     }
