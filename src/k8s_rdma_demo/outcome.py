@@ -226,8 +226,8 @@ class Outcome:
     def _check_table(self) -> Table:
         table = _table("Checks", "")
         table.add_column("check", no_wrap=True)
-        table.add_column("measured")
-        table.add_column("expected")
+        table.add_column("measured", overflow="fold")
+        table.add_column("expected", overflow="fold")
         for check in self.checks:
             mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
             expected = f"[dim]{escape(check.expected)}[/]"

@@ -79,3 +79,13 @@ def test_last_screen_ends_with_the_lesson_below_the_checks() -> None:
         outcome.show(console)
         outcome.show_lesson(console)
     assert captured.get().splitlines()[-3:] == ["1 checks passed.", "", outcome.lesson]
+
+
+def test_long_values_are_folded_and_not_cut() -> None:
+    outcome = Outcome()
+    value = "rdma_interfaces_required" * 4
+    outcome.check_equal("asks by its annotation alone", value, value)
+    console = Console(width=80)
+    with console.capture() as captured:
+        outcome.show(console)
+    assert "…" not in captured.get()

@@ -74,9 +74,12 @@ class ManagerConfig:
 
 
 @asynccontextmanager
-async def managing(server: str, config: ManagerConfig) -> AsyncIterator[None]:
-    """Run all controllers of the API server at that URL until the block ends."""
-    async with ApiClient.connecting(server) as client, AsyncExitStack() as stack:
+async def managing(server: str, config: ManagerConfig, token: str = "") -> AsyncIterator[None]:
+    """Run all controllers of the API server at that URL until the block ends.
+
+    token: of a user that may do what they do, where the API server asks for one.
+    """
+    async with ApiClient.connecting(server, token) as client, AsyncExitStack() as stack:
         controllers = (
             ReplicaSetController(client, config.clock),
             DeploymentController(client, config.clock),
