@@ -13,6 +13,7 @@ from extender.world import cluster
 from kube.stored_objects import serving_objects
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -38,8 +39,10 @@ def node(name: str, labels: Json | None = None, **spec: Any) -> Json:
     return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
 
 
-async def explained(tmp_path: Path, spec: Json, nodes: list[Json] | int) -> tuple[Ran, Json]:
-    """The answer as text and as JSON, of a cluster whose nodes have room."""
+async def explained(
+    tmp_path: Path, spec: Json, nodes: list[Json] | int, more: Mapping[str, Json] | None = None
+) -> tuple[Ran, Json]:
+    """The answer as text and as JSON, of a cluster whose nodes have room. more: documents by path."""
     async with cluster("w1", "w2") as c, served(c) as s:
         await s.ready()
         made = await c.create_pod("p", 1000)
@@ -49,6 +52,7 @@ async def explained(tmp_path: Path, spec: Json, nodes: list[Json] | int) -> tupl
             ).encode(),
             "/api/v1/nodes": nodes if isinstance(nodes, int) else json.dumps({"items": nodes}).encode(),
         }
+        answers |= {path: json.dumps(document).encode() for path, document in (more or {}).items()}
         with serving_objects(answers, tmp_path) as kubeconfig:
             arguments = ("explain", "pod", "default/p", "--kubeconfig", kubeconfig, "--extender", s.url)
             return await k8s_rdma(*arguments, COLUMNS="200"), json.loads(
@@ -117,3 +121,76 @@ async def test_pod_that_may_be_on_every_node_is_explained_as_before(tmp_path: Pa
     assert "cannot be scheduled" not in ran.out
     assert "note: " not in ran.out
     assert "obstacles" not in document
+
+
+IN_GROUP = {"schedulingGroup": {"podGroupName": "a"}}
+GANG = {"schedulingPolicy": {"gang": {"minCount": 4}}}
+
+
+def groups(version: str, *conditions: Json, **spec: Any) -> dict[str, Json]:
+    """An API server with PodGroups in a version, and one with that specification and condition."""
+    base = "/apis/scheduling.k8s.io"
+    return {
+        base: {"versions": [{"version": "v1"}, {"version": version}]},
+        f"{base}/v1": {"resources": [{"name": "priorityclasses"}]},
+        f"{base}/{version}": {"resources": [{"name": "podgroups"}, {"name": "podgroups/status"}]},
+        f"{base}/{version}/namespaces/default/podgroups/a": {
+            "metadata": {"name": "a"},
+            "spec": {**GANG, **spec},
+            "status": {"conditions": list(conditions)},
+        },
+    }
+
+
+def condition(kind: str, status: str, reason: str = "Unschedulable", message: str = "") -> Json:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        pytest.param(
+            groups("v1beta1", condition("PodGroupInitiallyScheduled", "False", message="3 of 4 pods fit")),
+            "its PodGroup a, which binds 4 pods together, is not scheduled: Unschedulable: 3 of 4 pods fit",
+            id="1.37-not-scheduled",
+        ),
+        pytest.param(
+            groups("v1alpha2", condition("PodGroupScheduled", "False")),
+            "its PodGroup a, which binds 4 pods together, is not scheduled: Unschedulable",
+            id="1.36-not-scheduled",
+        ),
+        pytest.param(
+            groups("v1beta1", condition("PodGroupInitiallyScheduled", "True", "Scheduled")),
+            "its PodGroup a, which binds 4 pods together, was scheduled; this pod came later",
+            id="1.37-scheduled",
+        ),
+        pytest.param(
+            groups("v1beta1"),
+            "its PodGroup a, which binds 4 pods together, was not tried by kube-scheduler yet",
+            id="not-tried",
+        ),
+        pytest.param({}, "has no PodGroups of scheduling.k8s.io; turn its feature gate", id="no-version"),
+        pytest.param(
+            {
+                "/apis/scheduling.k8s.io": {"versions": [{"version": "v9"}]},
+                "/apis/scheduling.k8s.io/v9": {"resources": [{"name": "podgroups"}]},
+            },
+            "has PodGroups as scheduling.k8s.io/v9 only; this k8s-rdma knows v1beta1",
+            id="unknown-version",
+        ),
+        pytest.param(
+            groups("v1beta1", parentCompositePodGroupName="tree"),
+            "its PodGroup a is part of the composite pod group tree: not supported",
+            id="of-a-tree",
+        ),
+        pytest.param(
+            {path: each for path, each in groups("v1beta1").items() if not path.endswith("/a")},
+            "its PodGroup a does not exist: kube-scheduler waits for it",
+            id="missing",
+        ),
+    ],
+)
+async def test_pod_group_that_keeps_a_pod_waiting_is_said(tmp_path: Path, found: Json, said: str):
+    ran, document = await explained(tmp_path, IN_GROUP, [node("w1"), node("w2")], found)
+    assert said in ran.out
+    assert said in " ".join((*document.get("obstacles", ()), *document.get("notes", ())))

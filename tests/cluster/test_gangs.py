@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
 
 from cluster.extenders import Extender, registration
-from cluster.real import obstacle
+from cluster.real import GANGS, obstacle, real
+from cluster.test_preemption import FOUR, VFS, classes, pod, preempting
 from cluster.world import Cluster, cluster
 from k8s_rdma.wire.pod_spec import LABEL
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cluster.control_plane import Json
 
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(bool(obstacle()), reason="no real cluster")]
@@ -26,15 +30,24 @@ API = "scheduling.k8s.io/v1alpha2"
 
 async def gang(c: Cluster, name: str, rate: int, *, size: int = 4, count: int = 4) -> None:
     """So many pods of a group of which `count` are to be bound together."""
-    if c.plane.release != ALPHA:
-        pytest.skip(f"{API} is served by Kubernetes 1.36")
-    policy = {"gang": {"minCount": count}}
-    meta = {"name": name, "namespace": "default"}
-    await c.create(
-        {"kind": "PodGroup", "apiVersion": API, "metadata": meta, "spec": {"schedulingPolicy": policy}}
-    )
+    await group(c, name, {"gang": {"minCount": count}})
     for number in range(size):
         await c.create_pod(f"{name}-{number}", rate, schedulingGroup={"podGroupName": name})
+
+
+async def group(c: Cluster, name: str, policy: Json, **spec: Any) -> None:
+    """A PodGroup."""
+    if c.plane.release != ALPHA:
+        pytest.skip(f"{API} is served by Kubernetes 1.36")
+    meta = {"name": name, "namespace": "default"}
+    await c.create(
+        {
+            "kind": "PodGroup",
+            "apiVersion": API,
+            "metadata": meta,
+            "spec": {"schedulingPolicy": policy, **spec},
+        }
+    )
 
 
 async def bound_of(c: Cluster, name: str) -> int:
@@ -99,3 +112,19 @@ async def test_label_of_coscheduling_means_nothing_where_its_api_is_not_served(t
         async with c.plane.scheduler(registration(extender.url)):
             await c.create_pod("p", 1_000, labels={LABEL: "none"})
             await c.bound("p")
+
+
+async def test_group_that_is_disrupted_together_goes_whole(tmp_path: Path):
+    """kube-scheduler chooses one pod of it, by the VFs that it counts."""
+    plane = partial(real, gates=(*GANGS, "WorkloadAwarePreemption"), served=(API,))
+    async with cluster(plane, tmp_path, "w1", **FOUR) as c:
+        await classes(c)
+        extender = await c.running_extender(vfResource=VFS)
+        async with c.plane.scheduler(preempting(extender)):
+            await group(c, "a", {"gang": {"minCount": 2}}, disruptionMode="PodGroup")
+            for number in range(4):
+                await pod(c, f"a-{number}", "low", 2_500, schedulingGroup={"podGroupName": "a"})
+            await c.some_bound(4)
+            await pod(c, "high", "high", 2_500)
+            await c.bound("high")
+            assert [await c.pod(f"a-{number}") for number in range(4)] == [None] * 4

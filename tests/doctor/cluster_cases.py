@@ -329,6 +329,13 @@ CASES: dict[str, list[Finding]] = {
         )
     ),
     "pods-host-network": pod(host_network=True),
+    "pods-unreadable-group": run(
+        check_pods,
+        PodFacts(
+            pods=(replace(POD, node="", placed=False, running=False, group="training"),),
+            group_versions=("v2",),
+        ),
+    ),
     "workloads-annotated": run(
         check_workloads,
         (

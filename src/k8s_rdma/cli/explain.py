@@ -19,6 +19,7 @@ from k8s_rdma.cli.console import Page, for_terminal, seconds, write_json
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
 from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints, read_constraints
+from k8s_rdma.cli.pod_group import read_group_constraints
 from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import UNKNOWN, Column, Table, mbps
@@ -150,7 +151,7 @@ def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
             if pod is None:
                 return _ByClaims(problem=f"the API server at {api.url} has no pod {namespace}/{name}")
             annotated = requests_interfaces(pod["metadata"].get("annotations") or {})
-            constraints = read_constraints(api, pod)
+            constraints = read_constraints(api, pod).joined(read_group_constraints(api, pod))
             found = explain_claims(api, pod, nodes=options.nodes, every=options.every)
         except (MalformedError, *API_ERRORS) as error:
             return _ByClaims(annotated=annotated, problem=error.message, constraints=constraints)

@@ -32,6 +32,10 @@ class PodConstraints:
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def joined(self, added: PodConstraints) -> PodConstraints:
+        """Return both."""
+        return PodConstraints((*self.obstacles, *added.obstacles), (*self.notes, *added.notes))
+
 
 UNCONSTRAINED = PodConstraints()
 

@@ -23,12 +23,15 @@ from k8s_rdma.wire.pod_group import (
     VERSIONS,
     decode_coscheduling_group,
     decode_pod_group,
+    first_readable,
 )
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     import httpx2
+
+    from k8s_rdma.kube.calls import Documents
 
 
 _NOT_FOUND = 404
@@ -76,9 +79,9 @@ class PodGroups:
             if gang.api is GangApi.COSCHEDULING:
                 return await self._coscheduling_group(gang)
             version = self._version or await self._discover()
-            found = await self._read(_path(gang, version))
+            found = await self._read(pod_group_path(gang, version))
             if found is None and (discovered := await self._discover()) != version:
-                found = await self._read(_path(gang, discovered))
+                found = await self._read(pod_group_path(gang, discovered))
             if found is not None:
                 return decode_pod_group(found)
         msg = f"{operation}: there is none (HTTP {_NOT_FOUND})"
@@ -86,7 +89,7 @@ class PodGroups:
 
     async def _coscheduling_group(self, gang: Gang) -> PodGroup:
         """Read the group of a label, which makes no gang if there is none: nothing else holds its pods."""
-        found = await self._read(_path(gang, COSCHEDULING_VERSION))
+        found = await self._read(pod_group_path(gang, COSCHEDULING_VERSION))
         return PodGroup() if found is None else decode_coscheduling_group(found)
 
     async def _discover(self) -> str:
@@ -95,7 +98,7 @@ class PodGroups:
             if self._clock() - self._discovered_at >= _AGAIN_S:
                 self._served = [version async for version in self._served_versions()]
                 self._discovered_at = self._clock()
-            self._version = next((version for version in VERSIONS if version in self._served), "")
+            self._version = first_readable(self._served)
             if not self._version:
                 raise PodGroupVersionError(served=tuple(self._served), readable=VERSIONS)
             return self._version
@@ -114,6 +117,19 @@ class PodGroups:
         return None if reply.status_code == _NOT_FOUND else reply.raise_for_status().content
 
 
-def _path(gang: Gang, version: str) -> str:
+def served_versions(api: Documents) -> tuple[str, ...]:
+    """Return the versions of Kubernetes' own API in which there are PodGroups. API_ERRORS."""
+    group = api.get(f"/{_GROUP_PATH}") or {}
+    versions = [str(listed.get("version")) for listed in group.get("versions") or ()]
+    return tuple(version for version in versions if _has_pod_groups(api, version))
+
+
+def _has_pod_groups(api: Documents, version: str) -> bool:
+    resources = (api.get(f"/{_GROUP_PATH}/{version}") or {}).get("resources") or ()
+    return any(kind.get("name") == PLURAL for kind in resources)
+
+
+def pod_group_path(gang: Gang, version: str) -> str:
+    """Return the path of a PodGroup, without a slash at its beginning."""
     namespace, name = segment(gang.namespace), segment(gang.name)
     return f"apis/{gang.api.value}/{version}/namespaces/{namespace}/{PLURAL}/{name}"

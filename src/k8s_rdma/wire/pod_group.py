@@ -9,9 +9,14 @@ Sources: `k8s.io/api/scheduling/v1alpha2` (Kubernetes 1.36) and `v1beta1` (1.37)
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import msgspec
 
 from k8s_rdma.core.pod_group import PodGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 VERSIONS = ("v1beta1", "v1alpha3", "v1alpha2")
 """The versions of `scheduling.k8s.io` that are known here, the one to use first where several are served."""
@@ -24,6 +29,9 @@ _ALL_TOGETHER = "PodGroup"
 """The `disruptionMode` of v1alpha2 that is `{"all": {}}` since v1alpha3."""
 
 _NEVER = "Never"
+
+_SCHEDULED = frozenset({"PodGroupInitiallyScheduled", "PodGroupScheduled"})
+"""The condition's types: since v1alpha3, and of v1alpha2."""
 
 
 class _Gang(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,8 +61,20 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
         return self.disruption_mode == _ALL_TOGETHER
 
 
+class _Condition(msgspec.Struct, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    conditions: tuple[_Condition, ...] | None = None
+
+
 class _PodGroupObject(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
+    status: _Status = _Status()
 
 
 class _CoschedulingSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,7 +91,33 @@ _coscheduling = msgspec.json.Decoder(_CoschedulingObject)
 
 def decode_pod_group(document: bytes) -> PodGroup:
     """Decode a PodGroup of any version of `VERSIONS`; msgspec.MsgspecError for what is none."""
-    spec = _pod_group.decode(document).spec
+    return _to_core(_pod_group.decode(document).spec)
+
+
+class GroupSchedule(NamedTuple):
+    """The condition that says whether kube-scheduler has scheduled a PodGroup."""
+
+    status: bool
+    reason: str
+    message: str
+
+
+def convert_pod_group(document: dict[str, Any]) -> tuple[PodGroup, GroupSchedule | None]:
+    """Convert a PodGroup and its condition, if it has one; msgspec.ValidationError for what is none."""
+    found = msgspec.convert(document, _PodGroupObject)
+    for condition in found.status.conditions or ():
+        if condition.type in _SCHEDULED:
+            schedule = GroupSchedule(condition.status == "True", condition.reason, condition.message)
+            return _to_core(found.spec), schedule
+    return _to_core(found.spec), None
+
+
+def first_readable(served: Collection[str]) -> str:
+    """Return the version to use of those that are served; empty if none is known."""
+    return next((version for version in VERSIONS if version in served), "")
+
+
+def _to_core(spec: _Spec) -> PodGroup:
     gang = spec.scheduling_policy.gang
     return PodGroup(
         min_count=gang.min_count if gang else 0,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.doctor.cluster.rates import RatesFact
 from k8s_rdma.doctor.cluster.scheduler import Profile
 from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.wire.pod_group import VERSIONS, first_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ HOST_NETWORK = PODS.error("host-network")
 UNKNOWN_ANNOTATION = PODS.warning("unknown-annotation")
 NOT_ALLOWED = PODS.warning("not-allowed")
 POLICIES_UNUSABLE = PODS.error("policies-unusable")
+UNREADABLE_GROUP = PODS.error("unreadable-group")
 
 _SHOWN = 20
 _KEY_SIGN = "not made with this cluster's key"
@@ -47,7 +49,8 @@ class PodFact:
     placed: whether it has a placement. running: whether its containers were started.
     host_network: whether it is in its node's network.
     holds_interfaces: whether its node reports its interfaces; None while that is unknown.
-    scheduler: the name in its specification. key: the one that its placement names (`key_named_in`).
+    group: the PodGroup that its specification names. scheduler: the name there.
+    key: the one that its placement names (`key_named_in`).
     not_allowed: a sentence on what its namespace's policy refuses now.
     rates: None where it has no placement, or is not running.
     events: of any component, the latest last: reason and message. said_s_ago: the age of the latest one by
@@ -61,6 +64,7 @@ class PodFact:
     host_network: bool = False
     has_request: bool = True
     unknown_keys: tuple[str, ...] = ()
+    group: str = ""
     holds_interfaces: bool | None = None
     scheduler: str = "default-scheduler"
     key: str = ""
@@ -85,13 +89,15 @@ class PodFact:
 class PodFacts:
     """Find all of these problems. schedulers: the known ones. extender_binds: not with `binder: scheduler`.
 
-    policies_failure: why the operator's policies for namespaces cannot be used.
+    policies_failure: why the operator's policies for namespaces cannot be used. group_versions: those in
+    which the API server has PodGroups; None where that was not asked.
     """
 
     pods: tuple[PodFact, ...]
     schedulers: tuple[Profile, ...] = ()
     extender_binds: bool = True
     policies_failure: str = ""
+    group_versions: tuple[str, ...] | None = None
 
     def profiles_without_extender(self) -> dict[str, Profile]:
         """Schedulers by name that never ask the extender, by their configuration and by what they did."""
@@ -120,6 +126,7 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
     found += [_not_allowed(pod) for pod in pods if pod.not_allowed]
     found += [_in_host_network(pod) for pod in pods if pod.host_network]
     found += [_unknown_annotation(pod) for pod in facts.pods if pod.unknown_keys]
+    found += _unreadable_group(facts)
     yield from sorted(found, key=lambda finding: -finding.severity.rank)[:_SHOWN]
     if len(found) > _SHOWN:
         yield WAITING(
@@ -130,6 +137,20 @@ def check_pods(facts: PodFacts) -> Iterator[Finding]:
         )
     if not found:
         yield PODS_OK(f"none of {len(pods)} pods that ask for interfaces is stuck", source="pods; events")
+
+
+def _unreadable_group(facts: PodFacts) -> Iterator[Finding]:
+    waiting = [pod for pod in facts.pods if pod.group and not pod.node]
+    if waiting and facts.group_versions is not None and not first_readable(facts.group_versions):
+        served = ", ".join(facts.group_versions) or "no version"
+        others_wait = f", as {len(waiting) - 1} more pods" if len(waiting) > 1 else ""
+        yield UNREADABLE_GROUP(
+            f"is not bound{others_wait}: the API server has its PodGroup {waiting[0].group} in {served}",
+            about=waiting[0].name,
+            source="API group scheduling.k8s.io",
+            expected=f"one of {', '.join(VERSIONS)}",
+            fix="install a release that knows the version, or turn on GenericWorkload: docs/extender.md",
+        )
 
 
 def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterator[Finding]:

@@ -161,6 +161,7 @@ def _fact(pod: dict[str, Any]) -> PodFact:
         placed=placement is not None,
         running=pod.get("status", {}).get("phase") == "Running",
         host_network=pod["spec"].get("hostNetwork") is True,
+        group=str((pod["spec"].get("schedulingGroup") or {}).get("podGroupName") or ""),
         scheduler=str(pod["spec"].get("schedulerName") or DEFAULT_NAME),
         key=key_named_in(placement or ""),
     )

@@ -70,6 +70,7 @@ from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import read_extender_config
 from k8s_rdma.kube.node_liveness import read_liveness
+from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 from k8s_rdma.wire.yaml import read_yaml
@@ -464,11 +465,13 @@ class ClusterCollector:
     def _pods(self) -> PodFacts:
         binder = (self._extender or ExtenderConfig()).binder
         policies, failure = self._namespace_policies()
+        pods = asking_pods(self.api, self._holding(), policies, self._skews)
         return PodFacts(
-            pods=asking_pods(self.api, self._holding(), policies, self._skews),
+            pods=pods,
             schedulers=self._profiles(),
             extender_binds=binder == "extender",
             policies_failure=failure,
+            group_versions=served_versions(self.api) if any(pod.group for pod in pods) else None,
         )
 
     def _namespace_policies(self) -> tuple[NamespacePolicies | None, str]:
