@@ -202,3 +202,19 @@ async def test_pod_of_a_scheduler_that_does_not_ask_the_extender_is_warned_of(tm
         placed = of("rdma-scheduler")
         for document in (placed, pod("[]"), *workloads(template_of(placed))):
             assert await answer(c, document) == ("", ""), document["kind"]
+
+
+async def test_misspelt_key_and_misplaced_request_are_warned_of(tmp_path: Path):
+    """On pods and templates of every kind, in the words of the evaluation without an API server."""
+    misspelt = pod("[{}]")
+    misspelt["metadata"]["annotations"]["k8s-rdma.io/polcy"] = "same-pf"
+    async with with_policy(tmp_path, "annotation-keys", misspelt) as c:
+        assert await answer(c, pod("[{}]")) == ("", "")
+        misplaced = [
+            {**each, "metadata": {**each["metadata"], "annotations": {"k8s-rdma.io/interfaces": "[{}]"}}}
+            for each in workloads(template_of({"metadata": {"annotations": {}}, "spec": misspelt["spec"]}))
+        ]
+        for document in (misspelt, *workloads(template_of(misspelt)), *misplaced):
+            [sentence] = policy("annotation-keys").refusals(document)
+            refusal, warning = await answer(c, document)
+            assert (refusal, sentence in warning) == ("", True), (document["kind"], warning)
