@@ -136,9 +136,23 @@ def of_pods(count: int, driver: str = DRIVER) -> Json:
     return {**claim(devices()), "status": status}
 
 
+OF_GROUP = (
+    "an RDMA interface is of one pod, and a PodGroup shares its claims: write no resourceClaims in the "
+    "PodGroup, and a resourceClaimTemplateName in its pods"
+)
+
+
+def of_group() -> Json:
+    """A claim that its PodGroup's pods share (Kubernetes' KEP 5729)."""
+    found = of_pods(1)
+    consumer = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "u"}
+    return {**found, "status": {**found["status"], "reservedFor": [consumer]}}
+
+
 @pytest.mark.parametrize(
     ("found", "told"),
     [
+        (of_group(), [OF_GROUP]),
         (of_pods(0), []),
         (of_pods(1), []),
         (of_pods(2), ["an RDMA interface is of one pod: use a resourceClaimTemplateName"]),

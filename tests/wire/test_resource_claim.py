@@ -179,6 +179,15 @@ def test_claim_of_two_pods_is_refused() -> None:
     )
 
 
+def test_claim_of_a_pod_group_is_refused_with_what_to_write() -> None:
+    document = claim(interface())
+    group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "uid-g"}
+    document["status"]["reservedFor"] = [group]
+    message = refusal(prepare(document, pod())).message
+    assert "is reserved for PodGroup g; an RDMA interface is of one pod" in message
+    assert "write no resourceClaims in PodGroups, and a resourceClaimTemplateName in pods" in message
+
+
 def test_claim_of_a_template_is_of_the_pod_that_owns_it_whoever_else_names_it() -> None:
     document = claim(interface())
     document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p"}]

@@ -131,6 +131,10 @@ class _Allocation(msgspec.Struct, frozen=True):
     devices: _Devices = _Devices()
 
 
+_POD_GROUPS = ("scheduling.k8s.io", "podgroups")
+"""Consumers that share a claim among their pods (Kubernetes' KEP 5729)."""
+
+
 class _Consumer(msgspec.Struct, frozen=True, rename="camel"):
     resource: str
     name: str
@@ -261,6 +265,11 @@ def _pods(claim: _Claim, subject: str) -> frozenset[PodUid]:
 def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
     """The pod that the claim is for: one, on this node, with a network of its own."""
     consumer = _consumer(claim, subject)
+    if (consumer.api_group, consumer.resource) == _POD_GROUPS:
+        why = f"is reserved for PodGroup {shown(consumer.name)}; an RDMA interface is of one pod"
+        _conflict(
+            subject, f"{why}: write no resourceClaims in PodGroups, and a resourceClaimTemplateName in pods"
+        )
     if consumer.api_group or consumer.resource != "pods":
         _conflict(subject, f"is reserved for {shown(consumer.resource)}, which is no pod")
     if bytes(prepare.pod) == bytes(NO_POD):
