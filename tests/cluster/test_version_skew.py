@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from cluster.control_plane import Json
     from e2e.node import Node
 
 __all__ = ["build_dir", "make_node", "program"]
@@ -112,3 +113,58 @@ async def test_pods_have_their_bandwidth_by_an_older_extender_or_agent_or_are_to
         for name, sandbox in sandboxes.items():
             await it.end_pod(name, sandbox)
         assert node.leftovers() == {}
+
+
+def pod_groups(version: str) -> Json:
+    """The kind PodGroup, as an API server of that release has it."""
+    names = {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "podgroups.scheduling.k8s.io"},
+        "spec": {
+            "group": "scheduling.k8s.io",
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [{"name": version, "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("older", "version"),
+    [
+        pytest.param(True, "v1beta1", id="older-extender-newer-api-server"),
+        pytest.param(False, "v1alpha2", id="newer-extender-older-api-server"),
+        pytest.param(False, "v1beta1", id="both-newer"),
+    ],
+)
+async def test_gang_is_bound_whole_or_not_at_all_whoever_is_older(
+    tmp_path: Path, *, older: bool, version: str
+):
+    """An extender that knew v1alpha2 alone binds no pod of a gang on Kubernetes 1.37."""
+    async with cluster("stand-in", tmp_path, "w1") as c:
+        await c.plane.add_crd(pod_groups(version))
+        group = {"metadata": {"name": "a"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+        path = f"/apis/scheduling.k8s.io/{version}/namespaces/default/podgroups"
+        assert (await c.http.post(path, json=group)).status_code == 201
+        extender = c.extender()
+        if older:
+            commit = last_without("v1beta1", "src/k8s_rdma/wire/pod_group.py")
+            if commit is None:
+                pytest.skip("needs the repository's history, back to programs that knew one version")
+            extender.enter = ["env", f"PYTHONPATH={unpack(commit, tmp_path, 'src') / 'src'}"]
+        await extender.start()
+        await extender.ready()
+        async with c.plane.scheduler(registration(extender.url)):
+            for name in ("a-0", "a-1"):
+                await c.create_pod(name, 1_000, schedulingGroup={"podGroupName": "a"})
+            await c.create_pod("alone", 1_000)
+            await c.bound("alone")
+            for name in ("a-0", "a-1"):
+                if older:
+                    await c.event(name, "FailedScheduling", "get podgroup default/a")
+                    assert await c.node_of(name) is None
+                else:
+                    await c.bound(name)
