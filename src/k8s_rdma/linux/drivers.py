@@ -1,10 +1,12 @@
-"""Rates and settings that each driver accepts for its VFs, from the kernel's sources.
+"""Drivers of PFs: one row for each, with the rates and settings that it accepts for its VFs.
+
+All is from the kernel's sources.
 
 Netlink sets the minimum and the maximum rate of a VF together (`rtnl_set_vf_rate`, net/core/rtnetlink.c:
 EOPNOTSUPP without `ndo_set_vf_rate`, EINVAL for a maximum below the minimum). The rest is each driver's
 own. Another setting is in the table when it can be set, holds at once, and can be taken back
 (`do_setvfinfo` there: EOPNOTSUPP where the driver has no function for it). Paths below are under
-drivers/net/ethernet/. docs/drivers.md shows the same to operators.
+drivers/net/ethernet/. The tables of docs/drivers.md are made from the rows; CONTRIBUTING.md has the recipe.
 
 The sources were read in Linux 6.1 and 6.12.117, those of ionic and hns3 in the latter; no rule differs.
 mlx5's arithmetic of shares is unchanged in 6.13 and later, too, where groups became nodes
@@ -53,14 +55,6 @@ _NETDEV = frozenset({Setting.MTU})
 _COMMON = frozenset({Setting.VLAN, Setting.MAC, Setting.SPOOF_CHECK, Setting.TRUST})
 _LINK = frozenset({Setting.LINK_STATE})
 _QOS = frozenset({Setting.QOS})
-_INFINIBAND = {"mlx5_core": frozenset({Setting.GUID, Setting.LINK_STATE})}
-"""Settings on InfiniBand links (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c: a driver's
-`set_vf_guid` and `set_vf_link_state`, which mlx5_ib has, drivers/infiniband/hw/mlx5/ib_virt.c).
-
-No driver accepts a partition key. mlx4 alone sets keys of VFs by sysfs
-(`iov/<function>/ports/<port>/pkey_idx`, drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table,
-which the subnet manager fills."""
-
 _ANY_DRIVER_OF_SETTINGS = {
     codes.EOPNOTSUPP: "it has no such setting for VFs of this card, or not in this mode of its switch",
     codes.EPROTONOSUPPORT: "it takes no VLAN protocol but 802.1Q",
@@ -84,11 +78,38 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """Row of the table: source files, rates that the driver accepts on a port, meanings of errors."""
+    """A row of the table.
 
-    source: str
+    cards: the cards that it drives, for operators. linux: the versions of Linux whose sources were read.
+    ability: the rates that it accepts on a port. rates_source, settings_source: the files that show it.
+    settings: the settings that VFs support on Ethernet links, and `infiniband_settings` on InfiniBand links
+        (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c). No driver accepts a partition key.
+        mlx4 alone sets keys of VFs by sysfs (`iov/<function>/ports/<port>/pkey_idx`,
+        drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table, which the subnet manager fills.
+    switchdev_refuses: settings that it refuses while the embedded switch is in switchdev mode.
+    errors: meanings of errors of rates and of settings. rate_errors, setting_errors: of one of them alone.
+    vf_module: the module that drives its VFs, if that is another one.
+    rdma_module: the module that makes its RDMA devices (drivers/infiniband/hw, Linux 6.18); empty for none.
+    tells_link_speed: whether it tells the link's speed as the maximum of a VF that has none.
+    own_groups: whether it shows its scheduler by devlink as groups, with each VF in one
+        (`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12).
+    """
+
+    cards: str
+    linux: str = "6.1, 6.12"
     ability: Callable[[Port], RateAbility]
+    rates_source: str
+    settings: frozenset[Setting]
+    settings_source: str
+    infiniband_settings: frozenset[Setting] = frozenset()
+    switchdev_refuses: frozenset[Setting] = frozenset()
     errors: Mapping[int, str] = field(default_factory=dict)
+    rate_errors: Mapping[int, str] = field(default_factory=dict)
+    setting_errors: Mapping[int, str] = field(default_factory=dict)
+    vf_module: str = ""
+    rdma_module: str = ""
+    tells_link_speed: bool = False
+    own_groups: bool = False
 
 
 def ability(
@@ -110,28 +131,44 @@ def ability(
     """
     if link_type is LinkType.INFINIBAND:
         return NO_RATE  # IPoIB has no ndo_set_vf_rate (drivers/infiniband/ulp/ipoib/ipoib_main.c)
-    row = DRIVERS.get(driver)
-    return row.ability(Port(link_type, link_mbps, vendor, vst)) if row else NO_RATE
+    return row_of(driver).ability(Port(link_type, link_mbps, vendor, vst))
 
 
 def explain(driver: str, errno: int) -> str:
     """Explain to an operator the error (a positive number) with which a driver refused rates."""
-    row = DRIVERS.get(driver)
-    return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER)
+    row = row_of(driver)
+    return _meaning(driver, errno, {**row.errors, **row.rate_errors}, _ANY_DRIVER)
 
 
-def meaning(driver: str, errno: int, errors: Mapping[int, str], common: Mapping[int, str]) -> str:
-    """Return a sentence about a driver's error, from its own table and from that of all drivers."""
-    text = errors.get(errno) or common.get(errno) or os.strerror(errno)
+def explain_setting(driver: str, errno: int) -> str:
+    """Explain to an operator the error (a positive number) with which a driver refused a setting."""
+    row = row_of(driver)
+    return _meaning(driver, errno, {**row.errors, **row.setting_errors}, _ANY_DRIVER_OF_SETTINGS)
+
+
+def _meaning(driver: str, errno: int, own: Mapping[int, str], common: Mapping[int, str]) -> str:
+    text = own.get(errno) or common.get(errno) or os.strerror(errno)
     return f"{driver or 'the driver'} answers {error_name(errno)}: {text}"
 
 
 def understood_max(driver: str, max_tx_rate_mbps: int, link_mbps: int | None) -> int:
-    """Return a VF's maximum rate as the kernel reports it, Mb/s; 0 when it is only the link's speed.
+    """Return a VF's maximum rate as the kernel reports it, Mb/s; 0 if it is only the link's speed."""
+    no_maximum = row_of(driver).tells_link_speed and max_tx_rate_mbps == link_mbps
+    return 0 if no_maximum else max_tx_rate_mbps
 
-    qede reports the link's speed for a VF without a maximum (`qed_get_vf_config`, qlogic/qed/qed_sriov.c).
+
+def supported_settings(
+    *, driver: str, link_type: LinkType, switchdev: bool, vfio_pci: bool
+) -> frozenset[Setting]:
+    """Return the settings that VFs of a PF support; without a row in the table, those of any netdev.
+
+    vfio_pci: whether the machine can hand its VFs to programs.
     """
-    return 0 if driver == "qede" and max_tx_rate_mbps == link_mbps else max_tx_rate_mbps
+    machine = _NETDEV | {Setting.VFIO_PCI} if vfio_pci else _NETDEV
+    row = row_of(driver)
+    if link_type is LinkType.INFINIBAND:
+        return machine | row.infiniband_settings
+    return machine | (row.settings - row.switchdev_refuses if switchdev else row.settings)
 
 
 def _mlx5(_: Port) -> RateAbility:
@@ -195,221 +232,205 @@ def _qede(_: Port) -> RateAbility:
     return NO_RATE
 
 
+def row_of(driver: str) -> Driver:
+    """Return a driver's row; for a driver that is not in the table, one without rates and settings."""
+    return DRIVERS.get(driver, _ANY_OTHER)
+
+
+_ANY_OTHER = Driver(
+    cards="", ability=lambda _: NO_RATE, rates_source="", settings=frozenset(), settings_source=""
+)
 DRIVERS: Mapping[str, Driver] = {
+    # Settings in legacy mode only, but for the MAC (mlx5_eswitch_set_vport_*). A priority alone tags with
+    # VLAN 0. The netdev's MAC is the VF's own to change; with the spoof check on, only frames from the PF's
+    # pass. On InfiniBand: set_vf_guid and set_vf_link_state (drivers/infiniband/hw/mlx5/ib_virt.c).
     "mlx5_core": Driver(
-        source="mellanox/mlx5/core/esw/qos.c",
+        cards="ConnectX-4 and later",
         ability=_mlx5,
+        rates_source="mellanox/mlx5/core/esw/qos.c",
+        settings=_COMMON | _LINK | _QOS,
+        settings_source="mellanox/mlx5/core/en_main.c, eswitch.c, esw/legacy.c",
+        infiniband_settings=frozenset({Setting.GUID, Setting.LINK_STATE}),
+        switchdev_refuses=_COMMON - {Setting.MAC} | _LINK | _QOS,
         errors={
-            codes.EOPNOTSUPP: "the card's firmware has no e-switch QoS, or no bandwidth shares; "
-            "look for a newer firmware",
             codes.EPERM: "this PF does not manage its e-switch (a BlueField whose own cores do?), "
             "or the agent lacks CAP_NET_ADMIN",
-            codes.EIO: "the firmware did not set up the VF's scheduler; see the kernel's log",
             codes.EREMOTEIO: "the firmware refused the change; see the kernel's log for its syndrome",
         },
+        rate_errors={
+            codes.EOPNOTSUPP: "the card's firmware has no e-switch QoS, or no bandwidth shares; "
+            "look for a newer firmware",
+            codes.EIO: "the firmware did not set up the VF's scheduler; see the kernel's log",
+        },
+        setting_errors={
+            codes.EOPNOTSUPP: "its embedded switch is in switchdev mode, where VFs are configured through "
+            "their representors, or the firmware cannot do it",
+        },
+        rdma_module="mlx5_ib",
     ),
+    # The spoof check holds from the VF's next start on (mlx4_set_vf_spoofchk), so it is not taken; no
+    # ndo_set_vf_trust. 802.1ad depends on the firmware and on the VF's driver, and only its next start shows.
     "mlx4_core": Driver(
-        source="mellanox/mlx4/cmd.c",
+        cards="ConnectX-3",
         ability=_mlx4,
-        errors={
-            codes.EPROTONOSUPPORT: "it takes no minimum rates, and no maximum where the firmware lacks "
+        rates_source="mellanox/mlx4/cmd.c",
+        settings=frozenset({Setting.VLAN, Setting.MAC}) | _LINK | _QOS,
+        settings_source="mellanox/mlx4/cmd.c",
+        rate_errors={
+            codes.EPROTONOSUPPORT: "it takes no minimum rates, and no maximum if the firmware lacks "
             "QoS for VFs (QOS_VPP)",
             codes.EINVAL: "the firmware has no QoS resources left for this VF, or there is no such VF",
         },
+        setting_errors={
+            codes.EPROTONOSUPPORT: "the firmware supports no VLANs for VFs, or not this protocol",
+            codes.EPERM: "it refuses this change while the VF has rates or a spoof check that depend on what "
+            "was set before",
+        },
+        rdma_module="mlx4_ib",
     ),
+    # Resets the VF for MAC, VLAN and trust; EBUSY until that is over (ice_check_vf_ready_for_cfg).
+    # 802.1ad in double VLAN mode only (ice_is_supported_port_vlan_proto), which no interface reports.
     "ice": Driver(
-        source="intel/ice/ice_sriov.c, ice_lib.c",
+        cards="E810",
         ability=_ice,
-        errors={
+        rates_source="intel/ice/ice_sriov.c, ice_lib.c",
+        settings=_COMMON | _LINK | _QOS,
+        settings_source="intel/ice/ice_sriov.c, ice_vf_lib.c",
+        switchdev_refuses=frozenset({Setting.TRUST}),
+        rate_errors={
             codes.EINVAL: "a rate is above the present link speed, or the minimum rates of all VFs together "
             "are (while the link is down or slower than they are, it takes no change at all, not even to 0)",
             codes.EBUSY: "the VF is being reset; try again",
             codes.EOPNOTSUPP: "DCB is on at this PF, which excludes minimum rates; turn it off",
         },
-    ),
-    "i40e": Driver(
-        source="intel/i40e/i40e_virtchnl_pf.c, i40e_main.c",
-        ability=_i40e,
-        errors={
-            codes.EINVAL: "it takes no minimum rates, and no maximum above the link speed",
-            codes.EAGAIN: "the VF is being reset, or another of its operations is under way; try again",
-        },
-    ),
-    "ixgbe": Driver(
-        source="intel/ixgbe/ixgbe_sriov.c",
-        ability=_ixgbe,
-        errors={
-            codes.EINVAL: "it takes rates only while the link is up at 10000 Mb/s (0 as well), "
-            "no minimum, and a maximum of 11 to 10000 Mb/s",
-        },
-    ),
-    "igb": Driver(
-        source="intel/igb/igb_main.c",
-        ability=_igb,
-        errors={
-            codes.EOPNOTSUPP: "only the 82576 among its cards has rates",
-            codes.EINVAL: "it takes rates only while the link is up (without a cable not even 0), "
-            "no minimum, and no maximum above the link speed",
-        },
-    ),
-    "bnxt_en": Driver(
-        source="broadcom/bnxt/bnxt_sriov.c, bnxt_hwrm.c",
-        ability=_bnxt,
-        errors={
-            codes.EINVAL: "a rate is above the link speed, or the firmware does not take it",
-            codes.EOPNOTSUPP: "the firmware sets no bandwidth on VFs",
-            codes.ENOSPC: "the firmware has no resources left for it",
-            codes.EACCES: "the firmware does not permit this PF to do so",
-            codes.EAGAIN: "the firmware is busy or being reset; try again",
-            codes.EIO: "the firmware failed; see the kernel's log",
-        },
-    ),
-    "ionic": Driver(
-        source="pensando/ionic/ionic_lif.c",
-        ability=_ionic,
-        errors={
-            codes.EINVAL: "it takes no minimum rates, or there is no such VF",
-            codes.EBUSY: "the firmware is being reset; try again",
-            codes.ETIMEDOUT: "the firmware did not answer; see the kernel's log",
-        },
-    ),
-    "hns3": Driver(
-        source="hisilicon/hns3/hns3pf/hclge_main.c",
-        ability=_hns3,
-        errors={codes.EINVAL: "it takes no minimum rates, and no maximum above the port's fastest speed"},
-    ),
-    "qede": Driver(
-        source="qlogic/qed/qed_sriov.c, qed_dev.c",
-        ability=_qede,
-        errors={
-            codes.EINVAL: "a minimum is below 1 % of the link, or would leave less than 1 % for a VF without "
-            "one, or this VF's driver has not started; it takes none at all on cards with two engines",
-        },
-    ),
-}
-"""The table, by the kernel module's name as in sysfs `device/driver`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverSettings:
-    """One row of the table: source files, the settings that the driver supports, meanings of its errors.
-
-    switchdev_refuses: supported settings that it refuses while the embedded switch is in switchdev mode.
-    """
-
-    source: str
-    supported: frozenset[Setting]
-    switchdev_refuses: frozenset[Setting] = frozenset()
-    errors: Mapping[int, str] = field(default_factory=dict)
-
-
-def supported_settings(
-    *, driver: str, link_type: LinkType, switchdev: bool, vfio_pci: bool
-) -> frozenset[Setting]:
-    """Return the settings that VFs of a PF support; without a row in the table, those of any netdev.
-
-    vfio_pci: whether the machine can hand its VFs to programs.
-    """
-    machine = _NETDEV | {Setting.VFIO_PCI} if vfio_pci else _NETDEV
-    if link_type is LinkType.INFINIBAND:
-        return machine | _INFINIBAND.get(driver, frozenset())
-    row = SETTINGS.get(driver)
-    if row is None:
-        return machine
-    return machine | (row.supported - row.switchdev_refuses if switchdev else row.supported)
-
-
-def explain_setting(driver: str, errno: int) -> str:
-    """Explain to an operator the error (a positive number) with which a driver refused a setting."""
-    row = SETTINGS.get(driver)
-    return meaning(driver, errno, row.errors if row else {}, _ANY_DRIVER_OF_SETTINGS)
-
-
-SETTINGS: Mapping[str, DriverSettings] = {
-    # Legacy mode only, but for the MAC (mlx5_eswitch_set_vport_*). A priority alone tags with VLAN 0.
-    # The netdev's MAC is the VF's own to change; with the spoof check on, only frames from the PF's pass.
-    "mlx5_core": DriverSettings(
-        source="mellanox/mlx5/core/en_main.c, eswitch.c, esw/legacy.c",
-        supported=_COMMON | _LINK | _QOS,
-        switchdev_refuses=_COMMON - {Setting.MAC} | _LINK | _QOS,
-        errors={
-            codes.EOPNOTSUPP: "its embedded switch is in switchdev mode, where VFs are configured through "
-            "their representors, or the firmware cannot do it",
-            codes.EPERM: "this PF does not manage its e-switch (a BlueField whose own cores do?), "
-            "or the agent lacks CAP_NET_ADMIN",
-            codes.EREMOTEIO: "the firmware refused the change; see the kernel's log for its syndrome",
-        },
-    ),
-    # The spoof check holds from the VF's next start on (mlx4_set_vf_spoofchk), so it is not taken; no
-    # ndo_set_vf_trust. 802.1ad depends on the firmware and on the VF's driver, and only its next start shows.
-    "mlx4_core": DriverSettings(
-        source="mellanox/mlx4/cmd.c",
-        supported=frozenset({Setting.VLAN, Setting.MAC}) | _LINK | _QOS,
-        errors={
-            codes.EPROTONOSUPPORT: "the firmware supports no VLANs for VFs, or not this protocol",
-            codes.EPERM: "it refuses this change while the VF has rates or a spoof check that depend on what "
-            "was set before",
-        },
-    ),
-    # Resets the VF for MAC, VLAN and trust; EBUSY until that is over (ice_check_vf_ready_for_cfg).
-    # 802.1ad in double VLAN mode only (ice_is_supported_port_vlan_proto), which no interface reports.
-    "ice": DriverSettings(
-        source="intel/ice/ice_sriov.c, ice_vf_lib.c",
-        supported=_COMMON | _LINK | _QOS,
-        switchdev_refuses=frozenset({Setting.TRUST}),
-        errors={
+        setting_errors={
             codes.EOPNOTSUPP: "its embedded switch is in switchdev mode, where it trusts no VF",
             codes.EPROTONOSUPPORT: "it takes 802.1ad only in double VLAN mode, which its DDP package decides",
         },
+        vf_module="iavf",
+        rdma_module="irdma",
+        own_groups=True,
     ),
     # Resets the VF for MAC, VLAN (which it then keeps over resets) and trust; one change at a time.
-    "i40e": DriverSettings(
-        source="intel/i40e/i40e_virtchnl_pf.c",
-        supported=_COMMON | _LINK | _QOS,
+    "i40e": Driver(
+        cards="X710, XL710",
+        ability=_i40e,
+        rates_source="intel/i40e/i40e_virtchnl_pf.c, i40e_main.c",
+        settings=_COMMON | _LINK | _QOS,
+        settings_source="intel/i40e/i40e_virtchnl_pf.c",
         errors={
             codes.EAGAIN: "the VF is being reset, or another of its operations is under way; try again",
+        },
+        rate_errors={codes.EINVAL: "it takes no minimum rates, and no maximum above the link speed"},
+        setting_errors={
             codes.EINVAL: "it does not take this value, or the card is partitioned (MFP), where it trusts "
             "no VF",
             codes.EIO: "the firmware failed; see the kernel's log",
         },
+        vf_module="iavf",
+        rdma_module="irdma",
     ),
     # ndo_set_vf_link_state takes `enable` without doing it, so it is not taken.
-    "ixgbe": DriverSettings(source="intel/ixgbe/ixgbe_sriov.c", supported=_COMMON | _QOS),
+    "ixgbe": Driver(
+        cards="82599, X540, X550",
+        ability=_ixgbe,
+        rates_source="intel/ixgbe/ixgbe_sriov.c",
+        settings=_COMMON | _QOS,
+        settings_source="intel/ixgbe/ixgbe_sriov.c",
+        rate_errors={
+            codes.EINVAL: "it takes rates only while the link is up at 10000 Mb/s (0 as well), "
+            "no minimum, and a maximum of 11 to 10000 Mb/s",
+        },
+        vf_module="ixgbevf",
+    ),
     # No ndo_set_vf_link_state. Tells the MAC that the VF took as that of the PF; one that the PF gave the VF
     # cannot change unless it is trusted (igb_set_vf_mac_addr), and takes when it is reset.
-    "igb": DriverSettings(source="intel/igb/igb_main.c", supported=_COMMON | _QOS),
+    "igb": Driver(
+        cards="82576 only",
+        ability=_igb,
+        rates_source="intel/igb/igb_main.c",
+        settings=_COMMON | _QOS,
+        settings_source="intel/igb/igb_main.c",
+        rate_errors={
+            codes.EOPNOTSUPP: "only the 82576 among its cards has rates",
+            codes.EINVAL: "it takes rates only while the link is up (without a cable not even 0), "
+            "no minimum, and no maximum above the link speed",
+        },
+        vf_module="igbvf",
+    ),
     # Refuses any priority (bnxt_set_vf_vlan).
-    "bnxt_en": DriverSettings(
-        source="broadcom/bnxt/bnxt_sriov.c",
-        supported=_COMMON | _LINK,
+    "bnxt_en": Driver(
+        cards="BCM57xxx",
+        ability=_bnxt,
+        rates_source="broadcom/bnxt/bnxt_sriov.c, bnxt_hwrm.c",
+        settings=_COMMON | _LINK,
+        settings_source="broadcom/bnxt/bnxt_sriov.c",
         errors={
-            codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF running",
-            codes.ENOENT: "the firmware has no such VF",
             codes.EACCES: "the firmware does not permit this PF to do so",
             codes.EIO: "the firmware failed; see the kernel's log",
         },
+        rate_errors={
+            codes.EINVAL: "a rate is above the link speed, or the firmware does not take it",
+            codes.EOPNOTSUPP: "the firmware sets no bandwidth on VFs",
+            codes.ENOSPC: "the firmware has no resources left for it",
+            codes.EAGAIN: "the firmware is busy or being reset; try again",
+        },
+        setting_errors={
+            codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF running",
+            codes.ENOENT: "the firmware has no such VF",
+        },
+        rdma_module="bnxt_re",
     ),
     # Refuses any priority and any protocol but 802.1Q (ionic_set_vf_vlan).
-    "ionic": DriverSettings(
-        source="pensando/ionic/ionic_lif.c",
-        supported=_COMMON | _LINK,
-        errors={
-            codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF",
-            codes.EBUSY: "the firmware is being reset; try again",
+    "ionic": Driver(
+        cards="AMD Pensando DSC, Pollara (RDMA from Linux 6.18 on)",
+        linux="6.12",
+        ability=_ionic,
+        rates_source="pensando/ionic/ionic_lif.c",
+        settings=_COMMON | _LINK,
+        settings_source="pensando/ionic/ionic_lif.c",
+        errors={codes.EBUSY: "the firmware is being reset; try again"},
+        rate_errors={
+            codes.EINVAL: "it takes no minimum rates, or there is no such VF",
+            codes.ETIMEDOUT: "the firmware did not answer; see the kernel's log",
         },
+        setting_errors={
+            codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF",
+        },
+        rdma_module="ionic_rdma",
     ),
     # A MAC takes when the VF is reset, whose driver then changes it no more (hclge_set_vf_mac,
     # hns3_nic_net_set_mac_address), so it is not taken. 802.1Q alone; the first generation has no VF VLANs.
-    "hns3": DriverSettings(
-        source="hisilicon/hns3/hns3pf/hclge_main.c",
-        supported=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK | _QOS,
-        errors={codes.EOPNOTSUPP: "this generation of the card does not have it"},
+    "hns3": Driver(
+        cards="HiSilicon Kunpeng",
+        linux="6.12",
+        ability=_hns3,
+        rates_source="hisilicon/hns3/hns3pf/hclge_main.c",
+        settings=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK | _QOS,
+        settings_source="hisilicon/hns3/hns3pf/hclge_main.c",
+        rate_errors={
+            codes.EINVAL: "it takes no minimum rates, and no maximum above the port's fastest speed"
+        },
+        setting_errors={codes.EOPNOTSUPP: "this generation of the card does not have it"},
+        rdma_module="hns_roce_hw_v2",
     ),
     # Ignores the priority; a MAC cannot be taken back (qede_set_vf_mac refuses zeros), so it is not taken.
-    "qede": DriverSettings(
-        source="qlogic/qede/qede_main.c, qed/qed_sriov.c",
-        supported=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK,
-        errors={codes.EINVAL: "it does not take this value, or the VF's driver has not started"},
+    # The maximum of a VF without one: qed_get_vf_config (qlogic/qed/qed_sriov.c).
+    "qede": Driver(
+        cards="FastLinQ",
+        ability=_qede,
+        rates_source="qlogic/qed/qed_sriov.c, qed_dev.c",
+        settings=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK,
+        settings_source="qlogic/qede/qede_main.c, qed/qed_sriov.c",
+        rate_errors={
+            codes.EINVAL: "a minimum is below 1 % of the link, or would leave less than 1 % for a VF without "
+            "one, or this VF's driver has not started; it takes none at all on cards with two engines",
+        },
+        setting_errors={
+            codes.EINVAL: "it does not take this value, or the VF's driver has not started",
+        },
+        rdma_module="qedr",
+        tells_link_speed=True,
     ),
 }
 """The table, by the kernel module's name as in sysfs `device/driver`."""

@@ -8,6 +8,8 @@ pensando/ionic/ionic.h, hisilicon/hns3/hnae3.h (HNAE3_DEV_ID_*VF*), all below dr
 
 from __future__ import annotations
 
+from k8s_rdma.linux.drivers import DRIVERS
+
 _VF_DEVICES = {
     "15b3": "1002 1004 1012 1014 1016 1018 101a 101c 101e a2d3",
     "14e4": "1606 1607 1608 1609 16bd 16c1 16c2 16c3 16c4 16c5 16cb 16d3 16dc 16e1 16e5 16e6 1806 1807 1808 "
@@ -20,7 +22,7 @@ _VF_DEVICES = {
 VF_IDS = frozenset(
     f"{vendor}:{device}" for vendor, devices in _VF_DEVICES.items() for device in devices.split()
 )
-VF_DRIVERS = frozenset({"iavf", "i40evf", "ixgbevf", "igbvf", "mana"})
+VF_DRIVERS = frozenset({"i40evf", "mana", *(row.vf_module for row in DRIVERS.values() if row.vf_module)})
 """Drivers of VFs alone."""
 BLUEFIELD = frozenset({"15b3:a2d2", "15b3:a2d6", "15b3:a2dc", "15b3:a2df"})
 """PCI IDs of BlueField 1 to 4, which the host and the card's own processors see alike (mlx5/core/main.c)."""

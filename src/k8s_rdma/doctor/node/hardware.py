@@ -11,6 +11,7 @@ from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.doctor.finding import Finding, Subject
 from k8s_rdma.linux.discovery.functions import FoundPf, Selected, SkippedPf
 from k8s_rdma.linux.discovery.observation import no_vfs
+from k8s_rdma.linux.drivers import DRIVERS
 from k8s_rdma.linux.pcie import PcieLink
 from k8s_rdma.linux.vf_ids import BLUEFIELD, is_vf
 
@@ -37,9 +38,6 @@ ROCE_OFF = FIRMWARE.error("roce-off")
 PASSED_VF = FIRMWARE.note("passed-vf")
 SMART_NIC = FIRMWARE.note("smart-nic")
 
-_SRIOV_DRIVERS = frozenset(
-    {*("mlx5_core", "mlx4_core", "ice", "i40e", "ixgbe", "igb", "bnxt_en", "qede"), "ionic", "hns3"}
-)
 _TWO_PORTS = 2
 _INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
 
@@ -263,7 +261,7 @@ def _without_sriov(function: PlainFunction) -> Iterator[Finding]:
             about=function.name,
             source=f"/sys/class/net/{function.host_ports[0]}/phys_port_name",
         )
-    elif function.driver in _SRIOV_DRIVERS:
+    elif function.driver in DRIVERS:
         side = "on the host, not on the card's own processor: " if function.vendor in BLUEFIELD else ""
         yield NO_SRIOV(
             f"{function.driver}: SR-IOV is off in firmware or BIOS, or not supported",

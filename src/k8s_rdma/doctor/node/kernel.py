@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 
 from k8s_rdma.doctor.finding import Finding, Kind, Subject
+from k8s_rdma.linux.drivers import DRIVERS, row_of
 
 IOMMU = Subject("iommu", "IOMMU")
 IOMMU_OK = IOMMU.ok()
@@ -64,14 +65,6 @@ ABSENT = MODULES.error("absent")
 OPTIONAL_ABSENT = MODULES.note("optional-absent")
 VF_DRIVER = MODULES.error("vf-driver")
 
-VF_DRIVERS: Mapping[str, str] = {
-    "igb": "igbvf",
-    "ixgbe": "ixgbevf",
-    "i40e": "iavf",
-    "ice": "iavf",
-}
-"""VF drivers by the PF's driver, where the VF's is another module (Linux drivers/net/ethernet)."""
-
 
 @unique
 class State(Enum):
@@ -101,14 +94,20 @@ class ModuleFacts:
     software_caps: bool = True
 
 
-NEEDED = ("ib_uverbs", "rdma_ucm", "sch_tbf", "vfio_pci", *sorted(set(VF_DRIVERS.values())))
+NEEDED = (
+    "ib_uverbs",
+    "rdma_ucm",
+    "sch_tbf",
+    "vfio_pci",
+    *sorted({row.vf_module for row in DRIVERS.values() if row.vf_module}),
+)
 """The modules in `states`."""
 
 
 def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
     """Check the modules that this node needs; the kernel loads queueing disciplines on demand, verbs not."""
     for driver in sorted(facts.pf_drivers):
-        if vf_driver := VF_DRIVERS.get(driver):
+        if vf_driver := row_of(driver).vf_module:
             yield _needed(facts, vf_driver, f"VFs of {driver} have no netdev", VF_DRIVER)
     if facts.rdma:
         yield _needed(facts, "ib_uverbs", "containers cannot use verbs", NOT_LOADED)

@@ -27,8 +27,9 @@ from k8s_rdma.linux.discovery.ports import (
     read_identity,
     shared_port,
 )
-from k8s_rdma.linux.discovery.rdma_names import RDMA_MODULES, RdmaDevices
+from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import NOTHING_TOLD, VfSettings
+from k8s_rdma.linux.drivers import row_of
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, pfs
@@ -162,7 +163,7 @@ class SkippedPf:
             case Missing.RDMA if self.pf.bond and driver == "ice":  # ice_lag_monitor_rdma, Linux 6.12
                 advice = f"take it out of {self.pf.bond}: ice has no RDMA on ports of a bond"
             case Missing.RDMA:
-                module = RDMA_MODULES.get(driver)
+                module = row_of(driver).rdma_module
                 load = f"modprobe {module}; " if module else ""
                 advice = f"{load}for a card without RDMA, hardware.requireRdma: false, or exclude it"
             case Missing.BOND:

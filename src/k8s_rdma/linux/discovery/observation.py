@@ -37,7 +37,7 @@ from k8s_rdma.linux.discovery.functions import (
 from k8s_rdma.linux.discovery.ports import Speed, ethernet_speed, infiniband_speed
 from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
-from k8s_rdma.linux.drivers import ability, supported_settings
+from k8s_rdma.linux.drivers import ability, row_of, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.pcie import slowest_link
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs
@@ -46,10 +46,6 @@ from k8s_rdma.linux.vfio import can_have_vfio
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import PfRule, Selection
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
-
-OWN_GROUPS = frozenset({"ice"})
-"""Drivers that by themselves show their scheduler as groups, with each VF in one
-(`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12)."""
 
 
 class Observer:
@@ -297,7 +293,7 @@ def _may_hold_vfs(skipped: SkippedPf) -> bool:
 
 def group_of(driver: str, rate: DevlinkRate) -> str:
     """Return the rate group that an administrator put a VF in or gave rates; empty for none."""
-    return rate.group if rate.group_rated or driver not in OWN_GROUPS else ""
+    return rate.group if rate.group_rated or not row_of(driver).own_groups else ""
 
 
 def with_devlink(

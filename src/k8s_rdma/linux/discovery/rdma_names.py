@@ -1,4 +1,4 @@
-"""Names of the RDMA devices of functions and netdevs, and the modules that make them."""
+"""Names of the RDMA devices of functions and netdevs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
 _CLASS = "class/infiniband"
-
-RDMA_MODULES = {
-    "mlx5_core": "mlx5_ib",
-    "mlx4_core": "mlx4_ib",
-    "ice": "irdma",
-    "i40e": "irdma",
-    "bnxt_en": "bnxt_re",
-    "qede": "qedr",
-    "ionic": "ionic_rdma",
-    "hns3": "hns_roce_hw_v2",
-}
-"""Modules that make RDMA devices, by the netdev's driver (drivers/infiniband/hw, Linux 6.18)."""
 
 
 class RdmaDevices:
