@@ -17,7 +17,8 @@ from fakes.nodes import FakeNodes
 from k8s_rdma.agent.cluster.held_addresses import SingleNodeAddresses
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
-from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
+from k8s_rdma.agent.cni.grant import Policy
+from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.service import CniCommands
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.cluster.held_addresses import AddressRegistry
     from k8s_rdma.agent.cni.add import AddResult
-    from k8s_rdma.agent.cni.pod_request import LocateGpus
+    from k8s_rdma.agent.cni.kubelet_devices import LocateGpus
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.devices.pools import Pool
     from k8s_rdma.core.inventory import PfRule

@@ -23,7 +23,8 @@ from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakeNodes, FakePodResources
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import PodSources
-from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
+from k8s_rdma.agent.cni.grant import Policy
+from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.main import Host, build_agent

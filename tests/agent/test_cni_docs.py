@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.agent.cni.pod_request import Policy, read_pod_request
+from k8s_rdma.agent.cni.grant import Policy, read_grant
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.wire.cni_request import INHERITED_KEYS, OWN_KEYS
@@ -33,6 +33,6 @@ def test_a_pod_that_the_extender_did_not_place_is_refused_in_the_words_of_the_ta
     asked = {"rdma_interfaces_required": "[{}]"}
     policy = Policy(keys=FixedKeys(PlacementKeys.shared(b"key")))
     with pytest.raises(K8sRdmaError) as caught:
-        read_pod_request(asked, uid=PodUid("u"), node=NodeName("w1"), policy=policy)
+        read_grant(asked, uid=PodUid("u"), node=NodeName("w1"), policy=policy)
     cause, _, _ = caught.value.message.partition(";")
     assert cause in row.replace("`", "")

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from agent.machine import PLUGINS, Machine, asks, call
 from agent.scripted_plugin import MODERN, ScriptedPlugin
-from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
+from k8s_rdma.agent.cni.networks import NETWORKS_ANNOTATION
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.wire.sockets import Request, encode_request

@@ -17,7 +17,8 @@ from factories import PF0, PF1
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
 from fakes.nodes import FakePodResources
-from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
+from k8s_rdma.agent.cni.grant import Policy
+from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.rebuild_ledger import Rebuild
 from k8s_rdma.config.devices import ExactResource
 from k8s_rdma.core.inventory import Gpu
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Set
     from pathlib import Path
 
-    from k8s_rdma.agent.cni.pod_request import HeldDevices
+    from k8s_rdma.agent.cni.kubelet_devices import HeldDevices
     from k8s_rdma.agent.rebuild_ledger import RebuiltAttachment
     from k8s_rdma.core.step import NetnsRef
 

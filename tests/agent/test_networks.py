@@ -9,7 +9,7 @@ from agent.pods import KnowingCluster, conf, ordinary, placed_by_the_extender, r
 from agent.runtime import Runtime, every_version, in_turn, since_interfaces
 from agent.scripted_plugin import ScriptedPlugin, addresses
 from factories import PF0, PF1
-from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
+from k8s_rdma.agent.cni.networks import NETWORKS_ANNOTATION
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.step import BindVf

@@ -12,7 +12,7 @@ from agent.runtime import Answer, Runtime, in_turn
 from cdi_documents import decode_specification
 from factories import PF0, PF1
 from fakes.nodes import FakePodResources
-from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION
+from k8s_rdma.agent.cni.networks import NETWORKS_ANNOTATION
 from k8s_rdma.config.devices import ExclusiveResource, Selector
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef

@@ -10,7 +10,7 @@ import msgspec
 from factories import PF0, pod
 from fakes.kernel import FakeKernel
 from fakes.machine import FakeMachine, FakePf
-from k8s_rdma.agent.cni.pod_request import Policy
+from k8s_rdma.agent.cni.grant import Policy
 from k8s_rdma.agent.ledger_store import ClaimMarkers
 from k8s_rdma.agent.rebuild_ledger import Rebuild
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, judge, with_uses

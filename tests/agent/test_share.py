@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.agent.cni.pod_request import NETWORKS_ANNOTATION, interfaces_of_network, unknown_networks
+from k8s_rdma.agent.cni.networks import NETWORKS_ANNOTATION, interfaces_of_network, unknown_networks
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import MalformedError, Reason

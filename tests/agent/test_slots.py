@@ -13,7 +13,7 @@ from agent.machine import Machine, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, interface
 from fakes.nodes import FakeNodes, FakePodResources
-from k8s_rdma.agent.cni.pod_request import held_devices
+from k8s_rdma.agent.cni.kubelet_devices import held_devices
 from k8s_rdma.agent.host_files import HostFiles, find_executable
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotInUse

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from factories import PF0
-from k8s_rdma.agent.cni.pod_request import PodRequest, Policy, read_pod_request
+from k8s_rdma.agent.cni.grant import Grant, Policy, read_grant
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
@@ -22,7 +22,7 @@ REQUEST = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9),))
 
 
 def read(annotations: dict[str, str], key: PlacementKeys | None = None, **policy: bool):
-    return read_pod_request(
+    return read_grant(
         annotations, uid=PodUid("u"), node=NodeName("w1"), policy=Policy(keys=FixedKeys(key), **policy)
     )
 
@@ -102,12 +102,12 @@ def test_wanted_has_the_policy_of_the_annotation_unless_a_signed_placement_has_a
 
 
 def test_part_and_defaults_keep_the_policy() -> None:
-    both = PodRequest(request=Request(REQUEST.interfaces * 2, PfPolicy.SAME_PF))
+    both = Grant(request=Request(REQUEST.interfaces * 2, PfPolicy.SAME_PF))
     assert both.part((1,)).with_defaults(7, VfDriver.KERNEL).request.policy is PfPolicy.SAME_PF
 
 
 def test_part_is_of_request_and_placement_alike() -> None:
-    both = PodRequest(
+    both = Grant(
         request=Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in (1, 2, 3))),
         promised=Placement(
             node=NodeName("w1"),
@@ -123,7 +123,7 @@ def test_part_is_of_request_and_placement_alike() -> None:
 
 def test_defaults_are_of_those_that_name_no_vlan_and_the_driver_of_all() -> None:
     asked = (InterfaceOptions(), InterfaceOptions(vlan=9), InterfaceOptions(vlan=0))
-    both = PodRequest(
+    both = Grant(
         request=Request(tuple(InterfaceRequest(options=options) for options in asked)),
         promised=Placement(
             node=NodeName("w1"),

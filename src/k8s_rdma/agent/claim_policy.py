@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.cni.pod_request import memlock_of_pod, requested_interfaces
+from k8s_rdma.agent.cni.grant import memlock_of_pod, read_grant
 from k8s_rdma.core.claims import AllocatedClaim
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.request import Request
@@ -48,10 +48,14 @@ class ClaimPolicy:
     def read(self, question: Prepare) -> RequestedClaim:
         """Read a claim and its pod. MalformedError names the field of the claim, or of the annotation."""
         claim, annotations = decode_prepare(question, self._node.name)
-        requested = requested_interfaces(
-            annotations, uid=claim.pod.uid, node=self._node.name, policy=self._pods.policy
+        requested = read_grant(
+            annotations,
+            uid=claim.pod.uid,
+            node=self._node.name,
+            policy=self._pods.policy,
+            must_be_placed=False,
         )
-        return RequestedClaim(claim=claim, annotations=annotations, annotated=len(requested))
+        return RequestedClaim(claim=claim, annotations=annotations, annotated=requested.annotated)
 
     def permit(self, requested: RequestedClaim) -> AllocatedClaim:
         """Return the claim on the PFs that its namespace may use; on the worker's thread.

@@ -26,8 +26,9 @@ from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
 from k8s_rdma.agent.cni.check import CheckCommand
 from k8s_rdma.agent.cni.delete import DeleteCommand
+from k8s_rdma.agent.cni.grant import Policy
+from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.node_access import NodeAccess
-from k8s_rdma.agent.cni.pod_request import PodDeviceLookup, Policy
 from k8s_rdma.agent.cni.service import CniCommands, Service
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.host_files import HostFiles, find_executable

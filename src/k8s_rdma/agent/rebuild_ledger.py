@@ -24,14 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.pod_request import (
-    HeldDevices,
-    PodDeviceLookup,
-    Policy,
-    interfaces_of_network,
-    read_pod_request,
-    slots_of_pod,
-)
+from k8s_rdma.agent.cni.grant import Policy, read_grant, resolve, slots_of_pod
+from k8s_rdma.agent.cni.kubelet_devices import HeldDevices, PodDeviceLookup
+from k8s_rdma.agent.cni.networks import interfaces_of_network
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers, DeferredDeletes
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
@@ -276,17 +271,20 @@ class Rebuild:
         if call.conf.device_id:
             return {}, 0, ""
         try:
-            pod_request = read_pod_request(
-                call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy
-            ).with_gpus_of_then(devices, call.pod)
-            pod_request = pod_request.with_claims(self.ledger.promised_to(call.pod.uid))
+            requested = read_grant(call.annotations, uid=call.pod.uid, node=self.node, policy=self.policy)
+            grant = resolve(
+                requested.with_gpus_of_then(devices, call.pod),
+                devices=None,
+                claims=self.ledger.promised_to(call.pod.uid),
+                hardware=Hardware(()),
+            )
             entries = interfaces_of_network(
-                pod_request.request,
+                grant.request,
                 own=call.conf.own_networks,
                 attached=self._attached_entries(call),
                 annotations=call.annotations,
             )
-            part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
+            part = grant.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
         except K8sRdmaError as error:
             return {}, 0, f"; its request is unknown: {error}"
         generation = part.promised.generation if part.promised else 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cni.pod_request import PodDeviceLookup
+from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node, Worker
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff

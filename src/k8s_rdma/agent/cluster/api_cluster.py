@@ -291,7 +291,7 @@ class NodePods:
         self._placements = {uid: promise for uid, promise in pods.items() if promise is not None}
 
     def _promise(self, pod: PodView) -> Placement | None:
-        """Read a pod's placement by the same rules as an ADD (`agent.cni.pod_request`)."""
+        """Read a pod's placement by the same rules as an ADD (`agent.cni.grant`)."""
         try:
             promise = read_promise(pod, self._keys(), self._policies())
         except MalformedError:

@@ -20,19 +20,9 @@ import structlog
 from k8s_rdma.agent.cluster.api_cluster import Cluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, SingleNodeAddresses
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
-from k8s_rdma.agent.cni.pod_request import (
-    NOTHING_HELD,
-    HeldDevices,
-    PodDeviceLookup,
-    PodRequest,
-    Policy,
-    add_device_interfaces,
-    interfaces_of_network,
-    read_pod_request,
-    select_network,
-    slots_of_pod,
-    unknown_networks,
-)
+from k8s_rdma.agent.cni.grant import Grant, Policy, read_grant, resolve, slots_of_pod
+from k8s_rdma.agent.cni.kubelet_devices import NOTHING_HELD, HeldDevices, PodDeviceLookup
+from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network, unknown_networks
 from k8s_rdma.agent.ledger_store import UnendedPodError
 from k8s_rdma.agent.node import Node, UngivenError, Worker, rejected
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
@@ -169,32 +159,23 @@ class AddCommand:
         return await self._cluster.annotations(pod)
 
     async def _add(self, call: AddCall) -> AddResult | None:
-        pod_request = read_pod_request(
-            call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy
-        )
         policies = self._policy.policies()
-        receipts = self._node.ledger.of_pod(call.pod.uid)
-        pod_request = pod_request.latest(self._cluster.placements().get(call.pod.uid), receipts)
-        pod_request = pod_request.permitted(policies, call.pod.namespace)
-        has_request = bool(pod_request.request)
-        if pod_request.ignored:
-            _log.warning("placement_ignored", pod=call.pod.full_name, why=pod_request.ignored)
-        devices = await self._devices_of(call, pod_request)
-        pod_request = pod_request.with_gpus(devices)
-        pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
-        pod_request = pod_request.with_claims(await self._promised_to(call))
+        requested = self._requested(call, policies)
+        devices = await self._devices_of(call, requested)
+        claims = await self._promised_to(call)
+        grant = resolve(requested, devices=devices, claims=claims, hardware=self._node.hardware)
         slots = slots_of_pod(
             devices.slots,
             call.annotations,
             policies.policy_for(call.pod.namespace),
             self._policy.memlock,
         )
-        if not pod_request.request and call.plugins.delegate is None:
+        if not grant.request and call.plugins.delegate is None:
             call.allow_nothing()
             return None
         async with self._marked(call), self._locks.alone(call.env.container_id):
-            entries = self._entries_of_network(call, pod_request)
-            part = pod_request.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
+            entries = self._entries_of_network(call, grant)
+            part = grant.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
             sandbox = replace(
                 call.sandbox(part.request, entries, slots, part.claimed), devices=part.devices, gpus=part.gpus
             )
@@ -203,9 +184,23 @@ class AddCommand:
                 return None
             self._require(sandbox, part)
             limited = LimitedPod(
-                pod=call.pod, annotated=pod_request.annotated, policies=policies, by_annotation=has_request
+                pod=call.pod,
+                annotated=grant.annotated,
+                policies=policies,
+                by_annotation=bool(requested.request),
             )
             return await self._give(call, sandbox, part, limited)
+
+    def _requested(self, call: AddCall, policies: NamespacePolicies) -> Grant:
+        """Return the part of the pod's grant by annotation, with the latest rates, on permitted PFs."""
+        requested = read_grant(call.annotations, uid=call.pod.uid, node=self._node.name, policy=self._policy)
+        if requested.ignored:
+            _log.warning("placement_ignored", pod=call.pod.full_name, why=requested.ignored)
+        placed, receipts = (
+            self._cluster.placements().get(call.pod.uid),
+            self._node.ledger.of_pod(call.pod.uid),
+        )
+        return requested.latest(placed, receipts).permitted(policies, call.pod.namespace)
 
     async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
         """Return what its claims promise the pod; wait for those of a pod deleted by force, until that ends.
@@ -243,16 +238,16 @@ class AddCommand:
         finally:
             await self._worker.run(self._node.ledger_store.end_add, container)
 
-    async def _devices_of(self, call: AddCall, pod_request: PodRequest) -> HeldDevices:
+    async def _devices_of(self, call: AddCall, requested: Grant) -> HeldDevices:
         if call.env.pod_name is None:
             return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
         return await self._pod_devices.devices_of(
             call.pod,
-            required=bool(pod_request.request),
-            near_gpus=pod_request.request.shape.near_gpus,
+            required=bool(requested.request),
+            near_gpus=requested.request.shape.near_gpus,
         )
 
-    def _entries_of_network(self, call: AddCall, pod_request: PodRequest) -> tuple[int, ...]:
+    def _entries_of_network(self, call: AddCall, grant: Grant) -> tuple[int, ...]:
         receipts = (
             receipt
             for receipt in self._node.ledger.of_container(call.env.container_id)
@@ -260,15 +255,13 @@ class AddCommand:
         )
         own, annotations = call.conf.own_networks, call.annotations
         taken_entries = {interface.entry for receipt in receipts for interface in receipt.interfaces}
-        part = interfaces_of_network(
-            pod_request.request, own=own, attached=taken_entries, annotations=annotations
-        )
-        part = select_network(pod_request, part, call.conf, self._node.hardware, self._node.ledger)
-        for index, network in unknown_networks(pod_request.request, own=own, annotations=annotations).items():
+        part = interfaces_of_network(grant.request, own=own, attached=taken_entries, annotations=annotations)
+        part = select_network(grant, part, call.conf, self._node.hardware, self._node.ledger)
+        for index, network in unknown_networks(grant.request, own=own, annotations=annotations).items():
             _log.warning("network_not_seen", interface=index, network=network, attachment=call.conf.name)
         return part
 
-    def _require(self, sandbox: Sandbox, part: PodRequest) -> None:
+    def _require(self, sandbox: Sandbox, part: Grant) -> None:
         """Raise K8sRdmaError for a plugin that is missing here, or the name of the delegate's interface."""
         ipams = dict(sandbox.ipams)
         netdevs = [
@@ -284,9 +277,7 @@ class AddCommand:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
-    async def _give(
-        self, call: AddCall, sandbox: Sandbox, part: PodRequest, limited: LimitedPod
-    ) -> AddResult:
+    async def _give(self, call: AddCall, sandbox: Sandbox, part: Grant, limited: LimitedPod) -> AddResult:
         """Choose VFs and attach them, or others where some cannot be given (`core.vf_failures`)."""
         deadline_s = time.monotonic() + RETRY_WITHIN_S
         tries: list[FailedTry] = []
@@ -345,9 +336,7 @@ class AddCommand:
         await self._worker.run(self._node.forget, sandbox.attachment)
         return None
 
-    async def _prepare(
-        self, call: AddCall, sandbox: Sandbox, part: PodRequest, limited: LimitedPod
-    ) -> Receipt:
+    async def _prepare(self, call: AddCall, sandbox: Sandbox, part: Grant, limited: LimitedPod) -> Receipt:
         """Choose VFs and record them on disk, in place of the pod's VFs in sandboxes that no longer exist."""
         if part.annotated and part.promised is None:
             await self._cluster.wait_listed()
@@ -364,7 +353,7 @@ class AddCommand:
         return receipt
 
     def _prepare_node(
-        self, sandbox: Sandbox, inherited: Collection[Attachment], *, part: PodRequest, limited: LimitedPod
+        self, sandbox: Sandbox, inherited: Collection[Attachment], *, part: Grant, limited: LimitedPod
     ) -> Receipt | Rejection:
         """Choose and record; first remove CDI files by which the pod's slots name another pod's devices."""
         limited.require(len(self._node.ledger.promised_to(sandbox.pod.uid)))
@@ -406,7 +395,7 @@ class AddCommand:
         except K8sRdmaError as error:
             failure.add_note(f"undoing it failed as well: {error}; {error.details}")
 
-    def _log_attached(self, added: AddResult, part: PodRequest, tries: Sequence[FailedTry]) -> None:
+    def _log_attached(self, added: AddResult, part: Grant, tries: Sequence[FailedTry]) -> None:
         receipt = added.receipt
         if not receipt.interfaces:
             return

@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.agent.cni.add_call import pod_of
-from k8s_rdma.agent.cni.pod_request import (
-    NOTHING_HELD,
-    HeldDevices,
-    PodRequest,
-    add_device_interfaces,
-    interfaces_of_network,
-    read_pod_request,
-    select_network,
-)
+from k8s_rdma.agent.cni.grant import Grant, read_grant, resolve
+from k8s_rdma.agent.cni.kubelet_devices import NOTHING_HELD, HeldDevices
+from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network
 from k8s_rdma.agent.plugins.runner import called_plugins, target_of
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
@@ -111,18 +105,17 @@ class CheckCommand:
         """
         annotations = await self._annotations(conf, call)
         uid = pod_of(call).uid
-        pod_request = read_pod_request(annotations, uid=uid, node=self._node.name, policy=self._pods.policy)
-        devices = await self._devices(call, pod_request)
-        if devices is not None:
-            pod_request = add_device_interfaces(pod_request, devices.exclusive, self._node.hardware)
-        pod_request = pod_request.with_claims(self._node.ledger.promised_to(uid))
+        requested = read_grant(annotations, uid=uid, node=self._node.name, policy=self._pods.policy)
+        devices = await self._devices(call, requested)
+        claims = self._node.ledger.promised_to(uid)
+        grant = resolve(requested, devices=devices, claims=claims, hardware=self._node.hardware)
         receipts = self._node.ledger.of_container(call.container_id)
         taken_entries = {interface.entry for receipt in receipts for interface in receipt.interfaces}
         part = interfaces_of_network(
-            pod_request.request, own=conf.own_networks, attached=taken_entries, annotations=annotations
+            grant.request, own=conf.own_networks, attached=taken_entries, annotations=annotations
         )
         if devices is not None:
-            part = select_network(pod_request, part, conf, self._node.hardware, self._node.ledger)
+            part = select_network(grant, part, conf, self._node.hardware, self._node.ledger)
         if part:
             msg = f"container {call.container_id}: it requests interfaces of network {conf.name} and has none"
             raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
@@ -137,12 +130,14 @@ class CheckCommand:
             _log.warning("check_incomplete", unreadable=[error.message])
             return {}
 
-    async def _devices(self, call: CniEnvironment, pod_request: PodRequest) -> HeldDevices | None:
+    async def _devices(self, call: CniEnvironment, requested: Grant) -> HeldDevices | None:
         """Return the pod's devices; None, with a warning, where kubelet does not tell them now."""
         if call.pod_name is None:
             return NOTHING_HELD
         try:
-            return await self._pods.devices.devices_of(pod_of(call), required=bool(pod_request.request))
+            return await self._pods.devices.devices_of(
+                pod_of(call), required=bool(requested.request), near_gpus=requested.request.shape.near_gpus
+            )
         except K8sRdmaError as error:
             if error.reason is not Reason.KUBELET_FAILURE:
                 raise
