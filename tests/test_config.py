@@ -1,23 +1,18 @@
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.config.files import DEPRECATED_KEYS, load_config
+from k8s_rdma.config.files import load_config
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
-    import msgspec
+    from pathlib import Path
 
 
 def load(directory: Path, text: str, **overrides: object) -> AgentConfig:
@@ -109,55 +104,3 @@ def test_device_plugins_file_is_refused_by_both_files_keys(tmp_path: Path) -> No
         assert str(caught.value).startswith(f"devicePlugin: {plugin}: ")
     plugin.write_text("resources: [{mode: exact}]")
     assert load_device_plugin(config).resource_names() == ("k8s-rdma.io/slot",)
-
-
-DEPRECATED: dict[str, tuple[type[msgspec.Struct], object, object]] = {
-    "expectS": (ExtenderConfig, 7, 8),
-    "settleS": (ExtenderConfig, 7, 8),
-    "touchBy": (ExtenderConfig, "label", "annotation"),
-    "touchS": (ExtenderConfig, 7, 8),
-    "mostPerContainer": (DevicePluginConfig, 7, 9),
-}
-
-
-def document_of(kind: type[msgspec.Struct], settings: dict[str, object]) -> dict[str, object]:
-    return settings if kind is ExtenderConfig else {"resources": [{"mode": "mount", **settings}]}
-
-
-def test_every_deprecated_key_is_tried():
-    assert DEPRECATED.keys() == DEPRECATED_KEYS.keys()
-
-
-@pytest.mark.parametrize("old", DEPRECATED)
-def test_deprecated_key_says_the_same_as_the_new_one(
-    old: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    kind, value, other = DEPRECATED[old]
-    new, file = DEPRECATED_KEYS[old], tmp_path / "config.yaml"
-
-    def load(**settings: object) -> msgspec.Struct:
-        file.write_text(json.dumps(document_of(kind, settings)))
-        return load_config(kind, str(file), {})
-
-    by_new = load(**{new: value})
-    assert not capsys.readouterr().err
-    assert by_new != load(**{new: other})
-    for given in ({old: value}, {old: value, new: value}):
-        assert load(**given) == by_new
-        said = capsys.readouterr().err
-        assert re.fullmatch(rf"{re.escape(str(file))}: line 1: \S*{old}: deprecated; use {new}\n", said)
-    with pytest.raises(MalformedError, match=rf"{old} and \S*{new}: differ; leave out {old}"):
-        load(**{old: value, new: other})
-
-
-def test_deprecated_key_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = tmp_path / "extender.yaml"
-    file.write_text("# the extender's\nassumeS: 3\nexpectS: 3\n")
-    load_config(ExtenderConfig, str(file), {})
-    assert capsys.readouterr().err == f"{file}: line 3: expectS: deprecated; use assumeS\n"
-
-
-@pytest.mark.parametrize("old", DEPRECATED)
-def test_deprecated_key_is_on_the_page_of_upgrades(old: str):
-    page = (Path(__file__).parents[1] / "docs" / "upgrade.md").read_text()
-    assert f"| `{old}` | `{DEPRECATED_KEYS[old]}` |" in page

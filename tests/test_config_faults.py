@@ -297,12 +297,6 @@ def test_line_of_a_key_that_a_merge_brings_is_the_one_in_force(tmp_path: Path) -
         load_config(AgentConfig, str(tmp_path / "agent.yaml"), {})
 
 
-def test_line_of_a_deprecated_key_is_where_the_file_has_it(tmp_path: Path) -> None:
-    (tmp_path / "extender.yaml").write_text("staleS: 60\nexpectS: a\n")
-    with pytest.raises(MalformedError, match=r"yaml: line 2: assumeS: "):
-        load_config(ExtenderConfig, str(tmp_path / "extender.yaml"), {})
-
-
 def test_line_is_of_the_file_alone(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("node: w1\nkernel: linux\n")
     with pytest.raises(MalformedError, match=r"^command line: node: W; wanted"):

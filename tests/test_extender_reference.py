@@ -20,7 +20,6 @@ from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, NodeTls, ViewsConfig
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
-from k8s_rdma.http_server.asgi import DEPRECATED_METRICS
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma_demo.cluster.command import load_scheduler_config
@@ -153,9 +152,6 @@ async def test_figures_are_all_told_with_their_types():
         text = w.extender.metrics.render()
         crd = RdmaNodeInformer(w.extender.cache.state, w.api.real, float, stale_s=1, namespace="n")
     shown = dict(re.findall(r"^# TYPE k8s_rdma_extender_(\w+) (\w+)$", text, re.MULTILINE))
-    shown = {
-        name: kind for name, kind in shown.items() if f"k8s_rdma_extender_{name}" not in DEPRECATED_METRICS
-    }
     shown |= {name: kind for name, (_, kind, _) in crd.readings().items()}
     rows = table("Metrics")
     assert {name.partition("{")[0]: kind for names, kind, _ in rows for name in named(names)} == shown

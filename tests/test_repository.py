@@ -60,7 +60,7 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 NAMED_PACKAGES = (
     *("core", "wire", "kube", "config", "linux"),
     *("agent", "extender", "server", "http_server", "deviceplugin"),
-    *("doctor", "verify", "cli", "init", "install", "planning", "web", "webhook", "sim", "../k8s_rdma_demo"),
+    *("doctor", "verify", "cli", "init", "install", "planning", "web", "webhook", "../k8s_rdma_demo"),
     *("errors.py", "process.py", "state_reader.py"),
 )
 """Packages and modules whose names are all nouns and verbs of the field; it grows, and loses none."""

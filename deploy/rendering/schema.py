@@ -14,7 +14,6 @@ import msgspec
 from deploy.rendering.chart import CHART, default_values
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.config.files import DEPRECATED_KEYS
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.config.namespace_policies import NamespacePolicyConfig
 from k8s_rdma.extender.config import ExtenderConfig
@@ -147,14 +146,6 @@ SAID: dict[tuple[str, ...], Schema] = {
 """Of values for which their default does not say what may be there."""
 
 
-DEPRECATED_VALUES: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("extender", "way"): ("extender", "mode"),
-    ("extender", "scheduler", "chosen"): ("injection", "schedulerName"),
-}
-"""Old names of values with their new ones. An old one is accepted for one release, and counts while the new
-one has its default; docs/upgrade.md lists them."""
-
-
 def schema_text() -> str:
     """values.schema.json."""
     return json.dumps(values_schema(), indent=2, ensure_ascii=False) + "\n"
@@ -167,12 +158,6 @@ def values_schema() -> Schema:
     schema["properties"]["enabled"] = {
         "type": "boolean"
     }  # the usual condition of a parent chart's dependency
-    for old, new in DEPRECATED_VALUES.items():
-        properties = schema["properties"]
-        for key in old[:-1]:
-            properties = properties[key]["properties"]
-        said = SAID.get(new, {"type": "boolean"})
-        properties[old[-1]] = {**said, "description": f"Deprecated: use {'.'.join(new)}."}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **schema,
@@ -234,9 +219,6 @@ def _definitions() -> Schema:
             del made[name]["properties"][key]
         required = [key for key in made[name].pop("required", ()) if key not in decided]
         made[name] |= {"required": required} if required else {}
-    for schema in made.values():
-        properties = schema.get("properties", {})
-        properties |= {old: properties[new] for old, new in DEPRECATED_KEYS.items() if new in properties}
     for name in ("DevicePluginConfig", "ServerConfig", "ExtenderConfig"):
         made[name]["properties"]["port"] = _PORT  # containers and probes name it
     return made

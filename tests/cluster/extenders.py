@@ -13,9 +13,14 @@ import httpx2
 
 from cluster.control_plane import Json, free_port
 from cluster.processes import Program
-from k8s_rdma.config.files import DEPRECATED_KEYS
 
 _PROBE_S = 1
+_OLDER_NAMES = {
+    "assumeS": "expectS",
+    "apiRequestTimeoutS": "settleS",
+    "requeueBy": "touchBy",
+    "requeueS": "touchS",
+}
 QUICK = {
     "source": "http",
     "pollS": 0.1,
@@ -50,7 +55,7 @@ class Extender:
     async def start(self) -> None:
         """Run it; whether it is ready is another question."""
         path = self.directory / f"{self.name}.yaml"
-        names = {new: old for old, new in DEPRECATED_KEYS.items()} if self.older else {}
+        names = _OLDER_NAMES if self.older else {}
         settings = {**QUICK, "port": self.port, **self.settings}
         path.write_text(json.dumps({names.get(key, key): value for key, value in settings.items()}))
         command = (*self.enter, sys.executable, "-m", "k8s_rdma", "extender", "--config", path)

@@ -59,29 +59,6 @@ def containers(objects: list[Json]) -> dict[str, Json]:
 # What is made of it
 
 
-@pytest.mark.parametrize("mode", ["second-scheduler", "host-network", "service"])
-def test_deprecated_name_of_a_value_renders_as_the_new_one(mode: str):
-    values = {**SERVICE["extender"], "replicas": 1} if mode == "service" else {}
-    old = {key: value for key, value in values.items() if key != "mode"} | {"way": mode}
-    given = {"placementKey": {"create": False}}
-    assert render({**given, "extender": old}) == render({**given, "extender": {**values, "mode": mode}})
-    schema_of_values = jsonschema_rs.validator_for(schema.values_schema())
-    assert schema_of_values.is_valid({"extender": {"way": mode}})
-    assert not schema_of_values.is_valid({"extender": {"way": "any"}})
-
-
-def test_new_name_of_a_value_wins_over_the_deprecated_one():
-    given = {"placementKey": {"create": False}}
-    both = {**given, "extender": {"mode": "host-network", "way": "service"}}
-    assert render(both) == render({**given, "extender": {"mode": "host-network"}})
-
-
-def test_deprecated_names_are_in_the_table_of_the_upgrade_page():
-    page = (CHART.parents[1] / "docs/upgrade.md").read_text()
-    for old, new in schema.DEPRECATED_VALUES.items():
-        assert f"| `{'.'.join(old)}` | `{'.'.join(new)}` |" in page
-
-
 def test_manifests_are_what_the_chart_comes_to():
     found = {str(path.relative_to(MANIFESTS)): path.read_text() for path in MANIFESTS.rglob("*.yaml")}
     assert found == manifests(), "make chart"

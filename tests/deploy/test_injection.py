@@ -67,8 +67,6 @@ DEFAULT = {"schedulerName": "rdma-scheduler", "slot": SLOT_RESOURCE, "deviceReso
         ({"extender": {"mode": "host-network"}}, {**DEFAULT, "schedulerName": ""}),
         ({"extender": {"enabled": False}}, {**DEFAULT, "schedulerName": ""}),
         ({"injection": {"schedulerName": False}}, {**DEFAULT, "schedulerName": ""}),
-        ({"extender": {"scheduler": {"chosen": False}}}, {**DEFAULT, "schedulerName": ""}),
-        ({"extender": {"scheduler": {"chosen": True}}}, DEFAULT),
         ({"injection": {"slot": False}}, {**DEFAULT, "slot": "", "deviceResources": DEVICE_RESOURCES[:2]}),
         (
             {"node": {"devicePlugin": {"enabled": False}}},

@@ -65,16 +65,17 @@ def test_name_is_that_of_the_second_schedulers_example():
     assert yaml.safe_load(names) == [profile["schedulerName"]]
 
 
-def in_chart(kubernetes: str, extender: dict[str, Any]) -> dict[str, Any] | None:
-    objects = documents(render({"extender": extender}, kubernetes=kubernetes))
+def in_chart(kubernetes: str, extender: dict[str, Any], *, injected: bool = True) -> dict[str, Any] | None:
+    given = {"extender": extender, "injection": {"schedulerName": injected}}
+    objects = documents(render(given, kubernetes=kubernetes))
     named = (each for each in objects if each["metadata"]["name"] == NAME)
     return next((each for each in named if each["kind"] == "ValidatingAdmissionPolicy"), None)
 
 
-@pytest.mark.parametrize(("chosen", "warned"), [(False, ["default-scheduler", "other"]), (True, ["other"])])
+@pytest.mark.parametrize(("injected", "warned"), [(False, ["default-scheduler", "other"]), (True, ["other"])])
 @pytest.mark.parametrize("kubernetes", ["v1.30.0", "v1.36.0"])
-def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, chosen: bool, warned: list[str]):
-    found = in_chart(kubernetes, {"scheduler": {"name": "mine", "chosen": chosen}})
+def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, injected: bool, warned: list[str]):
+    found = in_chart(kubernetes, {"scheduler": {"name": "mine"}}, injected=injected)
     assert found is not None
     names = ("default-scheduler", "other", "mine")
     sentences = {name: read_policy(found).refusals(pod("[{}]", name)) for name in names}

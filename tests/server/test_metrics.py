@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from k8s_rdma.http_server.asgi import DEPRECATED_METRICS
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
 from k8s_rdma.wire.sockets import (
@@ -57,9 +56,7 @@ def test_exposition_counts_what_pods_and_others_hold() -> None:
     assert value(found, "k8s_rdma_unreadable", **NODE) == 1
     assert value(found, "k8s_rdma_problems", **NODE) == 2
     assert {
-        name.removeprefix("k8s_rdma_pf_"): value(found, name, **PF)
-        for name in found
-        if "_pf_" in name and name not in DEPRECATED_METRICS
+        name.removeprefix("k8s_rdma_pf_"): value(found, name, **PF) for name in found if "_pf_" in name
     } == {
         "vfs": 2,
         "vfs_used": 2,

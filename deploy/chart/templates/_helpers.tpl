@@ -50,15 +50,6 @@ app.kubernetes.io/component: extender
 {{- end -}}
 {{- end }}
 
-{{/* extender.way is its deprecated name, and counts while the mode is the default: see DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
-{{- define "k8s-rdma.extender-mode" -}}
-{{- if eq .Values.extender.mode "second-scheduler" -}}
-{{- .Values.extender.way | default .Values.extender.mode -}}
-{{- else -}}
-{{- .Values.extender.mode -}}
-{{- end -}}
-{{- end -}}
-
 {{/* The field exists from Kubernetes 1.30 on; before, an annotation of the pod says it. */}}
 {{- define "k8s-rdma.has-apparmor-field" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}

@@ -6,7 +6,6 @@ gone through once more, beside its model: what a field wants its type says, or t
 
 The keys of a configuration file by which a process speaks TLS.
 
-Deprecated keys are accepted for one release, with a warning on stderr.
 
 Values made from files that are renewed while the process runs.
 """
@@ -14,7 +13,6 @@ Values made from files that are renewed while the process runs.
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from itertools import islice
 from stat import S_ISDIR
@@ -50,24 +48,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-DEPRECATED_KEYS: Mapping[str, str] = {
-    "expectS": "assumeS",
-    "mostPerContainer": "maxPerContainer",
-    "settleS": "apiRequestTimeoutS",
-    "touchBy": "requeueBy",
-    "touchS": "requeueS",
-}
-"""Old names of keys with their new ones, of all configuration files; docs/upgrade.md lists them."""
-
-
 def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
     """The line of a field, or of the nearest mapping or item around it; None where that is the document."""
     if isinstance(node, yaml.MappingNode):
         below = [
-            (_below(prefix, name), key, value)
+            (_below(prefix, shown(key.value)), key, value)
             for key, value in reversed(node.value)  # keys that a merge (`<<`) brings stand before the others
             if isinstance(key, yaml.ScalarNode)
-            for name in (DEPRECATED_KEYS.get(key.value, key.value), shown(key.value))
         ]
     elif isinstance(node, yaml.SequenceNode):
         below = [(f"{prefix}[{index}]", item, item) for index, item in enumerate(node.value)]
@@ -234,37 +221,8 @@ def convert(kind: type[T], document: object) -> T:
     return result
 
 
-def with_current_keys(document: Any, field: str = "") -> tuple[Any, tuple[Fault, ...]]:
-    """Replace deprecated keys. Returns the document and, for each, a warning that names both keys.
-
-    MalformedError where a key has one value by its old name and another by its new one.
-    """
-    if isinstance(document, list):
-        changed = [with_current_keys(value, f"{field}[{index}]") for index, value in enumerate(document)]
-        return [value for value, _ in changed], tuple(found for _, faults in changed for found in faults)
-    if not isinstance(document, dict):
-        return document, ()
-    result: dict[Any, Any] = {}
-    warnings: list[Fault] = []
-    for key, value in document.items():
-        result[key], below = with_current_keys(value, _below(field, str(key)))
-        warnings += below
-    for old, new in DEPRECATED_KEYS.items():
-        if old not in result:
-            continue
-        value = result.pop(old)
-        if result.setdefault(new, value) != value:
-            msg = (
-                f"{_below(field, old)} and {_below(field, new)}: differ; leave out {old}, which is deprecated"
-            )
-            raise MalformedError(msg)
-        warnings.append(Fault(_below(field, old), f"deprecated; use {new}"))
-    return result, tuple(warnings)
-
-
 def fit(kind: type[T], document: object) -> T:
     """The document as what its model is; MalformedError names the field, and what it wants."""
-    document, _ = with_current_keys(document)
     try:
         return convert(kind, document)
     except msgspec.ValidationError as error:
@@ -275,7 +233,7 @@ def parse_config(kind: type[T], text: str, source: str) -> T:
     """Parse the text of a configuration file; MalformedError names its source, line and field."""
     try:
         document, node = compose(text)
-        document, _ = with_current_keys({} if document is None else document)
+        document = {} if document is None else document
     except (MalformedError, ValueError, yaml.YAMLError) as error:
         raise MalformedError(f"{source}: {_reason(error)}") from error
     return _configured(kind, document, source, {}, node)
@@ -289,12 +247,6 @@ def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -
     """
     flags = {key: value for key, value in overrides.items() if value is not None}
     document, node = _read(path) if path else ({}, None)
-    try:
-        document, warnings = with_current_keys(document)
-    except MalformedError as error:
-        raise MalformedError(f"{path}: {error}") from error
-    for warning in warnings:
-        sys.stderr.write(f"{path}: {_at_line(node, warning)}\n")
     settings = {**document, **flags} if isinstance(document, dict) else document
     return _configured(kind, settings, path, overrides, node)
 

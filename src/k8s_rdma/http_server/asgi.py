@@ -15,7 +15,6 @@ from collections.abc import (
     Collection,
     Container,
     Iterable,
-    Iterator,
     Mapping,
     MutableMapping,
 )
@@ -107,32 +106,9 @@ Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
 """Labels and values. Within a family samples may differ in the names of their labels."""
 
 
-DEPRECATED_METRICS: Mapping[str, str] = {
-    "k8s_rdma_extender_node_changes_told_total": "k8s_rdma_extender_node_changes_received_total",
-    "k8s_rdma_extender_pods_expected": "k8s_rdma_extender_pods_assumed",
-    "k8s_rdma_extender_requests_under_way": "k8s_rdma_extender_requests_in_flight",
-    "k8s_rdma_extender_touches_total": "k8s_rdma_extender_requeues_total",
-    "k8s_rdma_pf_vfs_taken": "k8s_rdma_pf_vfs_used",
-    "k8s_rdma_pool_vfs_taken": "k8s_rdma_pool_vfs_used",
-}
-"""Old names of metrics with their new ones; both are shown for one release. docs/upgrade.md lists them."""
-
-_OLD_NAMES = {new: old for old, new in DEPRECATED_METRICS.items()}
-
-
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """Render metric families in the text format, those with a deprecated name by both names."""
-    return generate_latest(_Collected(_by_all_names(metrics)))
-
-
-def _by_all_names(metrics: Iterable[Metric]) -> Iterator[Metric]:
-    for metric in metrics:
-        yield metric
-        sample_name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        if old := _OLD_NAMES.get(sample_name):
-            build = counter if metric.type == "counter" else gauge
-            values = [(sample.labels, sample.value) for sample in metric.samples]
-            yield build(old, f"Deprecated: use {sample_name}.", values)
+    """Render metric families in the text format."""
+    return generate_latest(_Collected(metrics))
 
 
 def gauge(name: str, help_text: str, samples: Samples) -> Metric:

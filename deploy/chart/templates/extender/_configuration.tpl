@@ -1,6 +1,6 @@
 {{- define "k8s-rdma.extender.yaml" -}}
 {{- $ours := dict "placementKeyFile" "/etc/k8s-rdma/key" "policyFile" "/etc/k8s-rdma/policies/policies.yaml" "leaseNamespace" .Release.Namespace "nodeLeaseNamespace" .Release.Namespace -}}
-{{- if eq (include "k8s-rdma.extender-mode" .) "service" -}}
+{{- if eq .Values.extender.mode "service" -}}
 {{- $tls := dict "certFile" "/etc/k8s-rdma/tls/tls.crt" "keyFile" "/etc/k8s-rdma/tls/tls.key" "clientCaFile" "/etc/k8s-rdma/tls/ca.crt" -}}
 {{- with .Values.extender.clientNames -}}
 {{- $_ := set $tls "clientNames" . -}}
@@ -18,7 +18,7 @@
 {{- $_ := set $ours "requeueBy" ($given.requeueBy | default $given.touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
 {{- end -}}
 {{- $settings := merge $ours (.Values.extender.config | default dict) -}}
-{{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq (include "k8s-rdma.extender-mode" .) "service")) -}}
+{{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq .Values.extender.mode "service")) -}}
 {{- toYaml $settings -}}
 {{- end }}
 

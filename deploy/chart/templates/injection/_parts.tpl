@@ -1,10 +1,7 @@
-{{/* What is added to pods: the second scheduler's name, empty for none. extender.scheduler.chosen is deprecated: see
-DEPRECATED_VALUES in deploy/rendering/schema.py. */}}
+{{/* What is added to pods: the second scheduler's name, empty for none. */}}
 {{- define "k8s-rdma.injected-scheduler" -}}
-{{- $chosen := true -}}
-{{- if hasKey .Values.extender.scheduler "chosen" -}}{{- $chosen = .Values.extender.scheduler.chosen -}}{{- end -}}
 {{- $injection := .Values.injection | default dict -}}
-{{- if and $injection.enabled $injection.schedulerName $chosen .Values.extender.enabled (eq (include "k8s-rdma.extender-mode" .) "second-scheduler") -}}
+{{- if and $injection.enabled $injection.schedulerName .Values.extender.enabled (eq .Values.extender.mode "second-scheduler") -}}
 {{- .Values.extender.scheduler.name -}}
 {{- end -}}
 {{- end }}
