@@ -1,8 +1,8 @@
-"""The answer to "what may this pod have?": its interfaces by annotation, by exclusive devices, and by claims.
+"""The grant of a pod: the interfaces that it may have by annotation, by exclusive devices and by claims.
 
 A placement that the extender signed with a key that agents accept is authoritative: a pod's owner may edit
-the request after the pod was bound, but not the placement. Without a key anybody may have written it, so it
-is a hint about where, never about how much.
+the request after the pod was bound, but not the placement. Without a key the placement is a hint about PFs,
+and never about rates, because anyone may have written it.
 
 Exclusive devices that kubelet allocated to a pod are its interfaces; its annotation sets rates only.
 
@@ -57,13 +57,13 @@ _Interface = TypeVar("_Interface", InterfaceRequest, PlacedInterface)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """The requested interfaces, their promised placement, and the reason why a placement was ignored.
+    """The interfaces that a pod may have, their placement, and the reason why a placement was ignored.
 
     promised: None without a placement that counts.
-    ignored: one sentence, empty when nothing was ignored.
+    ignored: one sentence; empty if no placement was ignored.
     annotation: the name of the one that asks, for errors.
     devices: the exclusive devices of a pod that holds some, one for each interface.
-    gpus: those of the pod, where it has interfaces that are to be near them.
+    gpus: those of the pod, if it has interfaces that are to be near them.
     claimed: the interfaces that ResourceClaims promise; they are the last ones of the request.
     """
 
@@ -81,7 +81,7 @@ class Grant:
         return len(self.request.interfaces) - len(self.claimed)
 
     def with_claims(self, promised: tuple[PromisedInterface, ...]) -> Grant:
-        """Add what the pod's claims promise, behind what its annotation asks for."""
+        """Add the interfaces that the pod's claims promise, after those by annotation."""
         if not promised:
             return self
         claimed = (interface.placed.as_request() for interface in promised)
@@ -110,10 +110,9 @@ class Grant:
         return self
 
     def with_gpus(self, devices: HeldDevices) -> Grant:
-        """Add the GPUs that kubelet gave the pod, with an interface for each where one stands for them.
+        """Add the GPUs that kubelet gave the pod. An interface with `per` becomes one for each GPU.
 
-        K8sRdmaError (`KUBELET_FAILURE`) where a placement was made for another number of them, or that is not
-        known.
+        K8sRdmaError (`DEVICES_DIFFER`) if the placement was made for another number of GPUs.
         """
         if not self.request.shape.near_gpus:
             return self
@@ -128,10 +127,12 @@ class Grant:
         return replace(self, request=request, gpus=devices.gpus)
 
     def with_gpus_of_then(self, devices: HeldDevices | None, pod: Pod) -> Grant:
-        """The request that an earlier ADD served: an interface for each GPU where one stands for them.
+        """Return the request that an earlier ADD served. An interface with `per` becomes one for each GPU.
 
-        devices: those that the pod has still; None where kubelet does not know it. A placement, although not
-        signed, says how many there were. K8sRdmaError (`DEVICES_DIFFER`) where nothing does.
+        A placement says how many GPUs there were, even if it is not signed.
+
+        devices: those that the pod still has; None if kubelet does not know the pod. K8sRdmaError
+            (`DEVICES_DIFFER`) if neither a placement nor `devices` says how many there were.
         """
         if all(interface.options.per is None for interface in self.request.interfaces):
             return self
@@ -188,7 +189,7 @@ class Grant:
     def with_defaults(self, vlan: int, driver: VfDriver) -> Grant:
         """Apply the network's defaults: a VLAN to interfaces that name none, a driver to all.
 
-        vlan: 0 for none. driver: KERNEL for whatever they ask for.
+        vlan: 0 for no VLAN. driver: KERNEL for the drivers that the interfaces ask for.
         """
         if not vlan and driver is VfDriver.KERNEL:
             return self
@@ -214,7 +215,7 @@ class Policy:
     keys: verify placements. strict: whether unknown keys in a request refuse it. allow_unplaced: whether a
         pod without a placement gets interfaces; None: only without keys.
     policies: returns the current namespace policies.
-    memlock: the bytes that containers with a slot may lock where their pod does not say.
+    memlock: the bytes that containers with a slot may lock if their pod does not say.
     """
 
     keys: KeySource = UNSIGNED
@@ -257,7 +258,7 @@ def resolve(
     claims: tuple[PromisedInterface, ...],
     hardware: Hardware,
 ) -> Grant:
-    """Return what a pod may have: `requested` by annotation, with its devices and its claims.
+    """Return the interfaces that a pod may have: those of `requested`, with its devices and its claims.
 
     devices: those that kubelet gave the pod; None if that is unknown. K8sRdmaError (`DEVICES_DIFFER`) if they
         do not fit its annotation or its placement.
@@ -281,9 +282,9 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
             )
             return Grant(request=request, promised=promised, annotation=name)
     request = read_pod(annotations, strict=policy.strict).request
-    # The policy is not compared here: it applies where the placement is used.
+    # The policy is not compared here, because it applies when the placement is used.
     if promised is not None:
-        promised = replace(promised, generation=0)  # anybody may have counted it
+        promised = replace(promised, generation=0)  # because anyone may have counted it
         served = promised.request()
         if not satisfies(served, _expanded(request, served)):
             ignored = f"{PLACEMENT_ANNOTATION}: not signed, and its rates are not those of {name}"
@@ -292,7 +293,7 @@ def _read(annotations: Mapping[str, str], uid: PodUid, node: NodeName, policy: P
 
 
 def _expanded(request: Request, like: Request) -> Request:
-    """The request with as many interfaces per GPU as another one has, where one stands for them."""
+    """Return the request with as many interfaces for each `per` as another request has."""
     per = sum(interface.options.per is not None for interface in request.interfaces)
     return request.per_gpu((len(like.interfaces) - len(request.interfaces)) // per + 1) if per else request
 
@@ -368,10 +369,10 @@ def refuse_devices(why: str) -> NoReturn:
 def slots_of_pod(
     slots: tuple[SlotInUse, ...], annotations: Mapping[str, str], policy: NamespacePolicy, memlock: int
 ) -> tuple[SlotInUse, ...]:
-    """Return a pod's slots with what its annotations say of them.
+    """Return a pod's slots with the properties that its annotations give them.
 
-    memlock: the bytes that its containers may lock where it does not say. MalformedError
-        (`MALFORMED_ANNOTATION`) for what is no amount.
+    memlock: the bytes that its containers may lock if it does not say. MalformedError
+        (`MALFORMED_ANNOTATION`) for a text that is no amount.
     """
     hints = annotations.get(NCCL_ANNOTATION, "").strip() == "required"
     amount, required = memlock_of_pod(annotations, policy, memlock)

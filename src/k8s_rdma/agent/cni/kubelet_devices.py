@@ -58,9 +58,9 @@ class PodDeviceLookup:
         resources: Iterable[Resource] = (),
         locate: LocateGpus | None = None,
     ) -> None:
-        """kubelet: None where there is no device plugin. resources: the device plugin's.
+        """kubelet: None if there is no device plugin. resources: the device plugin's.
 
-        locate: as `linux.gpus.Gpus.by_device`; None where no GPUs are looked for.
+        locate: as `linux.gpus.Gpus.by_device`; None if no GPUs are looked for.
         """
         self._kubelet = kubelet
         self._locate = locate
@@ -68,7 +68,7 @@ class PodDeviceLookup:
         self._pools = any(isinstance(configured, ExclusiveResource) for configured in self._resources)
 
     async def devices_of(self, pod: Pod, *, required: bool, near_gpus: bool = False) -> HeldDevices:
-        """Look up a pod's devices; kubelet is not asked where none could matter.
+        """Look up a pod's devices. Kubelet is not asked if they could not matter.
 
         required: whether the pod asks for interfaces by annotation; without, a slot is of no use to it.
             K8sRdmaError (`KUBELET_FAILURE`) when kubelet does not tell in time: the ADD may be tried again.
@@ -166,5 +166,5 @@ def _slots_of_resource(
 ) -> Iterator[SlotInUse]:
     for device_id in pod_devices.device_ids(resource):
         slot = SlotInUse(resource=resource, id=device_id, pool=pool, hints=hints)
-        qualified_name(slot.device, device_class=SLOT_CLASS)  # refused where it is none: it names a file, too
+        qualified_name(slot.device, device_class=SLOT_CLASS)  # because it also names a file
         yield slot
