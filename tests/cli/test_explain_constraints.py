@@ -27,6 +27,17 @@ GATED = (
 )
 CORDONED = "is cordoned, or has a taint that it does not tolerate"
 FAST = {"nodeSelector": {"net": "fast"}}
+ON_W3 = {
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["w3"]}]}
+                ]
+            }
+        }
+    }
+}
 TAINT = {"taints": [{"key": "gpu", "value": "", "effect": "NoSchedule"}]}
 
 
@@ -68,11 +79,16 @@ async def explained(
             [node("w1"), node("w2")],
             GATED,
         ),
-        (FAST, [node("w1"), node("w2")], "nodeSelector net=fast: no node of 2 has these labels"),
+        (FAST, [node("w1"), node("w2")], "nodeSelector net=fast: selects no node of 2"),
         (
             FAST,
             [node("w1", FAST["nodeSelector"], unschedulable=True), node("w2")],
             f"each of 1 node that nodeSelector net=fast selects {CORDONED}",
+        ),
+        (
+            ON_W3,
+            [node("w1"), node("w2")],
+            "required node affinity metadata.name In w3: selects no node of 2",
         ),
         (
             {},
@@ -96,7 +112,7 @@ async def test_what_keeps_a_pod_from_every_node_is_named_before_nodes_that_have_
         (
             FAST,
             [node("w1"), node("w2", FAST["nodeSelector"])],
-            "by nodeSelector, taints and cordons it may be on 1 of 2 nodes: w2",
+            "by nodeSelector, affinity, taints and cordons it may be on 1 of 2 nodes: w2",
         ),
         (
             FAST,

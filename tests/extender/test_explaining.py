@@ -12,6 +12,7 @@ from extender.node_server import pf, report
 from extender.world import World, cluster, extending, world
 from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pod_constraints import gates_obstacles
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import LinkType, NodeName, PodUid, pci_address
 from k8s_rdma.errors import Reason
@@ -45,6 +46,21 @@ def situation(*, link_mbps: int | None = 1000, used: Used | None = None, **more:
 def request(*rates: int, **options: object) -> Request:
     asked = InterfaceOptions(**options)
     return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate, options=asked) for rate in rates))
+
+
+@pytest.mark.anyio
+async def test_gates_of_a_pod_are_what_keeps_it_from_every_node():
+    async with world("w1") as w:
+        container = {"name": "c", "image": "lab.local/busybox:1"}
+        meta = {"name": "p", "annotations": {"rdma_interfaces_required": "[{}]"}}
+        gates = [{"name": "kueue.x-k8s.io/admission"}]
+        pod = {"metadata": meta, "spec": {"containers": [container], "schedulingGates": gates}}
+        assert (await w.http.post("/api/v1/namespaces/default/pods", json=pod)).is_success
+        await w.create_pod("q", 1_000)
+        gated, plain = await explained(w, "pod=default/p"), await explained(w, "pod=default/q")
+    assert gated.obstacles == gates_obstacles(["kueue.x-k8s.io/admission"])
+    assert [group.verdict for group in gated.groups] == ["fits"]
+    assert plain.obstacles == ()
 
 
 # pods that were bound past the extender

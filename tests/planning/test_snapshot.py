@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from extender.node_server import pf, report
+from extender.node_server import PF0, pf, report
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
@@ -31,6 +31,7 @@ from k8s_rdma.planning.snapshot import (
     take_snapshot,
 )
 from k8s_rdma.planning.whatif import headroom
+from k8s_rdma.wire.node_affinity import NodeSelectorRequirement, NodeSelectorTerm
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION as PLACEMENT
 from k8s_rdma.wire.placement_annotation import encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
@@ -186,16 +187,86 @@ def test_what_one_object_has_malformed_costs_that_object_alone(tmp_path: Path):
     assert workload_of(planned.pods[PodUid("uid-good")]).request
 
 
+def affinity(*expressions: dict[str, Any]) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def test_snapshot_has_the_required_node_affinity_of_pods(tmp_path: Path):
+    zone = {"key": "zone", "operator": "In", "values": ["a"]}
+    many = {"key": "zone", "operator": "In", "values": [f"z{number}" for number in range(1000)]}
+    preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
+    answers = lists(
+        rdma_nodes=[published("w1")],
+        nodes=[node("w1")],
+        pods=[
+            pod("a", affinity=affinity(zone)),
+            pod("b", affinity=preferred),
+            pod("c", affinity=affinity(many)),
+            pod("d", affinity={"nodeAffinity": [7]}),
+        ],
+    )
+    snapshot = taken(answers | configured(), tmp_path)
+    term = NodeSelectorTerm(
+        match_expressions=(NodeSelectorRequirement(key="zone", operator="In", values=("a",)),)
+    )
+    assert [entry.node_affinity for entry in snapshot.pods] == [(term,), None, None]
+    text = "\n".join(snapshot.unreadable)
+    assert "pod team/c: affinity.nodeAffinity.required" in text
+    assert "1002 requirements and values, at most 1000 are judged" in text
+    assert "pod team/d: " in text
+    planned = PlannedCluster.from_snapshot(snapshot)
+    assert [entry.name for entry in planned.pending()] == ["a", "b"]
+    assert decode_snapshot(encode_snapshot(snapshot), "x") == snapshot
+
+
+CUT = Placement(
+    node=NodeName("w1"),
+    interfaces=(PlacedInterface(pf=PF0, min_tx_rate_mbps=2_000, previous_min_tx_rate_mbps=6_000),),
+    generation=1,
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "generation", "reported", "counted"),
+    [
+        ("programmed", 1, None, 2_000),
+        ("admitted", 1, None, 6_000),
+        ("programmed", 0, None, 6_000),
+        (None, 0, None, 6_000),
+        ("programmed", 1, 0, 6_000),
+        (None, 0, 1, 2_000),
+    ],
+)
+def test_cut_counts_once_a_node_has_programmed_it_also_of_a_pod_that_it_does_not_report_any_more(
+    state: str | None, generation: int, reported: int | None, counted: int, tmp_path: Path
+):
+    """As the extender counts it. A node's own report on the pod goes before what is written to the pod."""
+    annotations = {**ASKS, PLACEMENT: encode(CUT, PodUid("uid-a"), None)}
+    if state is not None:
+        status = {"state": state, "generation": generation, "request": "x", "message": "secret"}
+        annotations["k8s-rdma.io/rates-status"] = json.dumps(status)
+    told = report("w1", held={} if reported is None else {"uid-a": 2_000 if reported else 6_000})
+    allocations = tuple(replace(entry, generation=reported or 0) for entry in told.allocations)
+    status_of_node = json.loads(encode_status(status_of(replace(told, allocations=allocations))))
+    bound_pod = pod("a", annotations, nodeName="w1")
+    answers = lists(rdma_nodes=[published("w1", status_of_node)], nodes=[node("w1")], pods=[bound_pod])
+    snapshot = taken(answers, tmp_path)
+    assert b"secret" not in encode_snapshot(snapshot)
+    planned = PlannedCluster.from_snapshot(decode_snapshot(encode_snapshot(snapshot), "x"))
+    assert planned.cluster.node(NodeName("w1")).used()[PF0].mbps == counted
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((b'"version":2', b'"version":3'), "version: 3 is newer than 2"),
-        ((b'"version":2', b'"version":"2"'), r"line 1: .*`\$\.version`"),
+        ((b'"version":3', b'"version":4'), "version: 4 is newer than 3"),
+        ((b'"version":3', b'"version":"3"'), r"line 1: .*`\$\.version`"),
         ((b'"linkMbps":10000', b'"linkMbps":-1'), r"line 3: .*nodes\[0\]\.status\.pfs\[0\]\.linkMbps"),
         ((b'"linkMbps"', b'"linkMbs"'), r"line 3: nodes\[0\]\.status\.pfs\[0\]\.linkMbs: unknown key; did"),
         ((b'"pods":[', b'"pds":[],"pods":['), "line 6: pds: unknown key; did you mean pods"),
         ((b'"name":"w2"', b'"name":"w1"'), r"line 4: nodes\[1\]\.name: 'w1' is there twice"),
-        ((b'"version":2', b'"version":2,"strategy":"best"'), "line 1: .*strategy"),
+        ((b'"version":3', b'"version":3,"strategy":"best"'), "line 1: .*strategy"),
         ((b'"requests":{', b'"requests":{"cpu":-1,'), r"line 7: .*pods\[0\]\.requests"),
         ((b'"requests":{', b'"preemptionPolicy":"Always","requests":{'), "line 7: .*preemptionPolicy"),
         ((b'"uid":"a"', b'"uid":"b"'), "line 3: nodes\\[0\\]\\.status: allocations.*b is there twice"),

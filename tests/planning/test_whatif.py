@@ -93,19 +93,36 @@ def test_asking_changes_nothing():
     assert fit(cluster, read_workloads(manifest(4_000, replicas=3))) == first
 
 
+ZONE_B = {"key": "zone", "operator": "In", "values": ["b"]}
+IS_W2 = {"key": "metadata.name", "operator": "In", "values": ["w2"]}
+CORDON = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+
+
+def affinity(**term: Any) -> dict[str, Any]:
+    required = {"nodeSelectorTerms": [term]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
 @pytest.mark.parametrize(
     ("pod", "placed"),
     [
         ({}, {"w1": 1}),
         ({"nodeSelector": {"zone": "b"}}, {"w2": 1}),
         ({"nodeSelector": {"zone": "c"}}, {}),
+        ({"affinity": affinity(matchExpressions=[ZONE_B])}, {"w2": 1}),
+        ({"affinity": affinity(matchExpressions=[{**ZONE_B, "operator": "NotIn"}])}, {"w1": 1}),
+        ({"affinity": affinity(matchFields=[IS_W2])}, {"w2": 1}),
+        ({"affinity": affinity(matchFields=[IS_W2]), "nodeSelector": {"zone": "a"}}, {}),
+        ({"affinity": affinity()}, {}),
+        ({"affinity": {"nodeAffinity": {}, "podAffinity": {}}}, {"w1": 1}),
+        ({"tolerations": [CORDON], "nodeSelector": {"zone": "z"}}, {"w0": 1}),
         ({"tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"zone": "d"}}, {"w3": 1}),
         ({"tolerations": [{"key": "gpu", "value": "no"}], "nodeSelector": {"zone": "d"}}, {}),
     ],
 )
 def test_selectors_taints_and_cordons_are_obeyed(pod: dict[str, Any], placed: dict[str, int]):
     cluster = planned(
-        node("w0", unschedulable=True, labels={"zone": "a"}),
+        node("w0", unschedulable=True, labels={"zone": "z"}),
         node("w1", labels={"zone": "a"}),
         node("w2", labels={"zone": "b"}),
         node("w3", labels={"zone": "d"}, taints=(Taint(key="gpu", value="yes", effect="NoSchedule"),)),
@@ -231,6 +248,9 @@ def test_any_kind_with_a_template_is_a_workload(text: str, count: int):
         manifest(1, replicas="many"),
         manifest(1, replicas=-1),
         manifest(1, pod={"nodeSelector": 7}),
+        manifest(1, pod={"affinity": {"nodeAffinity": 7}}),
+        manifest(1, pod={"affinity": affinity(matchExpressions=[{**ZONE_B, "operator": "in"}])}),
+        manifest(1, pod={"affinity": affinity(matchFields=[ZONE_B])}),
         manifest(1, pod={"containers": [{"resources": {"limits": {"a/b": "x"}}}]}),
         '[{"min_tx_rate": -1}]',
     ],

@@ -187,6 +187,7 @@ async def test_texts_of_others_are_shown_and_do_nothing():
         policy=HOSTILE,
         malformed=HOSTILE,
         limit_refusal=HOSTILE,
+        obstacles=(HOSTILE,),
         nominated=HOSTILE,
         refused=Refused(verb=HOSTILE, ago_s=1, text=HOSTILE),
         places=(
@@ -310,13 +311,21 @@ async def test_pages_of_a_large_cluster_are_short_and_whole():
         assert "251 to 300 of 300" in pending.text
 
 
+async def test_page_of_a_pod_with_gates_says_that_it_cannot_be_scheduled():
+    pod = explanation(state="waiting", obstacles=("schedulingGates example.com/a: wait",))
+    async with serving(EXAMPLE, pod) as site:
+        found = Elements((await site.http.get(POD)).text).text
+        assert "Cannot be scheduled: schedulingGates example.com/a: wait" in found
+        assert "No scheduler has asked" not in found
+
+
 async def test_long_texts_do_not_make_long_pages():
     long = "x" * 20_000
     view = cluster(
         *(node(f"worker-{index}", pf(0), problems=(long,) * 20) for index in range(50)),
         pending=tuple(waiting(f"ns/pod-{index}", long) for index in range(50)),
     )
-    pod = explanation(malformed=long, notes=(long,) * 1000, limit_refusal=long)
+    pod = explanation(malformed=long, notes=(long,) * 1000, limit_refusal=long, obstacles=(long,) * 1000)
     async with serving(view, pod) as site:
         site.documents.holders = tuple(
             row for index in range(1000) for row in holder(f"research/{'x' * 240}-{index}", 2)

@@ -126,7 +126,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
     page = _Answer(Page())
     if body is not None:
         explanation = for_terminal(decode_explanation(body))
-        page.show(explanation, claims.constraints.obstacles)
+        page.show(explanation, _merged(explanation.obstacles, claims.constraints.obstacles))
         requests = explanation.interfaces or explanation.malformed
         if claims.problem and not (requests and claims.annotated is None):
             page.note(visible(_note(claims)))
@@ -181,7 +181,7 @@ def _document(body: bytes | None, claims: _ByClaims) -> bytes:
     if claims.problem:
         document["notes"] = [*document.get("notes", ()), _note(claims)]
     if claims.constraints.obstacles:
-        document["obstacles"] = claims.constraints.obstacles
+        document["obstacles"] = _merged(document.get("obstacles", ()), claims.constraints.obstacles)
     if claims.constraints.notes:
         document["notes"] = [*document.get("notes", ()), *claims.constraints.notes]
     if claims.explanation is not None:
@@ -265,6 +265,11 @@ class _Answer:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self._console.print(line)
+
+
+def _merged(of_extender: Iterable[str], of_api_server: Iterable[str]) -> tuple[str, ...]:
+    """Join what two sources say, each sentence once."""
+    return tuple(dict.fromkeys([*of_extender, *of_api_server]))
 
 
 def _obstacle(sentence: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.core.pod_constraints import NodeSelection, gates_obstacles
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS
@@ -18,8 +19,6 @@ from k8s_rdma.planning.planned_cluster import may_be_on, tolerations_of
 from k8s_rdma.planning.snapshot import NodeDemand, NodeRecord, Taint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from k8s_rdma.kube.calls import Documents
 
 _EXAMPLES = 3
@@ -81,41 +80,34 @@ def read_constraints(api: Documents, pod: dict[str, Any]) -> PodConstraints:
         raise MalformedError(f"pod: spec: {error}") from error
     if spec.node_name or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return UNCONSTRAINED
-    obstacles = tuple(_gates(spec.scheduling_gates or ()))
+    obstacles = gates_obstacles([gate.name for gate in spec.scheduling_gates or ()])
+    try:
+        selection = spec.selection()
+    except MalformedError as error:
+        return PodConstraints(obstacles, (f"whether it may be on the nodes is not judged: {error.message}",))
     try:
         nodes = [msgspec.convert(item, _Node).record() for item in api.items("/api/v1/nodes")]
     except (msgspec.ValidationError, *API_ERRORS) as error:
-        unknown = f"whether nodes are what {_selector(spec)} selects is not known: {error}"
-        return PodConstraints(obstacles, (unknown,) if spec.node_selector else ())
-    found = _of_nodes(spec, nodes)
+        unknown = f"whether nodes are what {selection} selects is not known: {error}"
+        return PodConstraints(obstacles, (unknown,) if selection else ())
+    found = _of_nodes(spec, selection, nodes)
     return PodConstraints((*obstacles, *found.obstacles), found.notes)
 
 
-def _gates(gates: Iterable[_Gate]) -> Iterator[str]:
-    names = [gate.name for gate in gates]
-    if names:
-        kueue = any(name.startswith("kueue.x-k8s.io/") for name in names)
-        hint = "; Kueue removes its own when it admits the pod's Workload" if kueue else ""
-        gates_text = ", ".join(names)
-        yield f"schedulingGates {gates_text}: kube-scheduler does not try it before they are removed{hint}"
-
-
-def _of_nodes(spec: _PodSpec, nodes: list[NodeRecord]) -> PodConstraints:
-    selector, tolerations = spec.node_selector or {}, tolerations_of(spec.lasting_tolerations())
-    selected = [node for node in nodes if selector.items() <= node.labels.items()]
-    eligible = [node.name for node in selected if may_be_on(node, selector, tolerations)]
+def _of_nodes(spec: _PodSpec, selection: NodeSelection, nodes: list[NodeRecord]) -> PodConstraints:
+    tolerations = tolerations_of(spec.lasting_tolerations())
+    selected = [node for node in nodes if selection.selects(node.name, node.labels)]
+    eligible = [node.name for node in selected if may_be_on(node, selection, tolerations)]
     if not nodes or len(eligible) == len(nodes):
         return UNCONSTRAINED
     if not selected:
-        return PodConstraints((f"{_selector(spec)}: no node of {len(nodes)} has these labels",))
+        return PodConstraints((f"{selection}: selects no node of {len(nodes)}",))
     if not eligible:
-        of_selector = f" that {_selector(spec)} selects" if selector else ""
+        of_selector = f" that {selection} selects" if selection else ""
         why = "is cordoned, or has a taint that it does not tolerate"
         return PodConstraints((f"each of {count(len(selected), 'node')}{of_selector} {why}",))
     names = ", ".join(eligible[:_EXAMPLES]) + (", ..." if len(eligible) > _EXAMPLES else "")
     share = f"{len(eligible)} of {len(nodes)} nodes"
-    return PodConstraints(notes=(f"by nodeSelector, taints and cordons it may be on {share}: {names}",))
-
-
-def _selector(spec: _PodSpec) -> str:
-    return f"nodeSelector {', '.join(f'{key}={value}' for key, value in (spec.node_selector or {}).items())}"
+    return PodConstraints(
+        notes=(f"by nodeSelector, affinity, taints and cordons it may be on {share}: {names}",)
+    )

@@ -382,7 +382,7 @@ def _inference_spec(component: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{
             key: component[key]
-            for key in ("nodeSelector", "tolerations", "priorityClassName")
+            for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "hostNetwork")
             if key in component
         },
         "containers": containers,

@@ -14,9 +14,10 @@ The extender counts all of it. The agent counts outstanding promises when it pla
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.core.devices.near_gpus import of_gpus, owners
 from k8s_rdma.core.inventory import (
@@ -48,7 +49,7 @@ from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid, RateAbility
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
     from k8s_rdma.core.request import Request
 
@@ -108,20 +109,68 @@ def claims_on_node(
     return claims
 
 
-def counted_interfaces(
-    interfaces: tuple[PlacedInterface, ...], reported: Iterable[PlacedInterface], *, is_programmed: bool
-) -> tuple[PlacedInterface, ...]:
-    """The promised interfaces as they count; with a change under way also what the pod has on other PFs.
+class Promised(Protocol):
+    """The interfaces of a generation of a pod's placement."""
 
-    Its agent may have placed it anew, where the promised PF had no room.
+    @property
+    def interfaces(self) -> tuple[PlacedInterface, ...]:
+        """The interfaces."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The number of changes of their rates."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRates:
+    """The rates of pods that a node says to be programmed.
+
+    A report says nothing of a pod that it does not hold. What was said before of such a pod stays: others may
+    have been promised the room that a programmed cut made.
+
+    reported: allocations by pod in the last report. generations: of their rates, 0 for those not named.
+    earlier: generations of other pods' rates, by the last report that held them.
     """
-    if is_programmed:
-        return interfaces
-    pfs = {interface.pf for interface in interfaces}
-    return (
-        *(interface.until_programmed() for interface in interfaces),
-        *(interface for interface in reported if interface.pf not in pfs),
-    )
+
+    reported: Mapping[PodUid, tuple[PlacedInterface, ...]] = field(default_factory=dict)
+    generations: Mapping[PodUid, int] = field(default_factory=dict)
+    earlier: Mapping[PodUid, int] = field(default_factory=dict)
+
+    def programmed(self, uid: PodUid) -> int:
+        """Return the generation of a pod's rates that is known to be programmed."""
+        generations = self.generations if uid in self.reported else self.earlier
+        return generations.get(uid, 0)
+
+    def settled(self, promises: Mapping[PodUid, Promised]) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
+        """Return what is reported of pods, but for those whose last change of rates it does not show yet."""
+        changing = {
+            uid
+            for uid, promise in promises.items()
+            if uid in self.reported and promise.generation > self.programmed(uid)
+        }
+        if not changing:
+            return self.reported
+        return {uid: interfaces for uid, interfaces in self.reported.items() if uid not in changing}
+
+    def counted(self, promises: Mapping[PodUid, Promised]) -> dict[PodUid, tuple[PlacedInterface, ...]]:
+        """Return the promised interfaces of pods as they count."""
+        return {uid: self._counted(uid, promise) for uid, promise in promises.items()}
+
+    def _counted(self, uid: PodUid, promise: Promised) -> tuple[PlacedInterface, ...]:
+        """Return those of a pod; with a change under way also what it has on other PFs.
+
+        Its agent may have placed it anew, where the promised PF had no room.
+        """
+        interfaces = promise.interfaces
+        if self.programmed(uid) >= promise.generation:
+            return interfaces
+        pfs = {interface.pf for interface in interfaces}
+        return (
+            *(interface.until_programmed() for interface in interfaces),
+            *(interface for interface in self.reported.get(uid, ()) if interface.pf not in pfs),
+        )
 
 
 def outstanding(

@@ -26,6 +26,7 @@ from k8s_rdma.core.devices.placement import device_mismatch, devices_on, possibl
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.placement import PlacedInterface, Rejection, Share, usage_of
+from k8s_rdma.core.pod_constraints import gates_obstacles
 from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Request, class_of, unmet
 from k8s_rdma.core.types import NodeName, PodUid
@@ -554,6 +555,7 @@ class Explainer:
             refused=refused,
             limit=self.cache.limits.use(pod.namespace),
             limit_refusal=self._beyond(pod),
+            obstacles=gates_obstacles(pod.view.gates) if pod.view else (),
             nodes_known=known_nodes,
             groups=groups,
             nodes=nodes,

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from k8s_rdma.core.allocation import counted_interfaces, used_on_node
+from k8s_rdma.core.allocation import ReportedRates, used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.offers import Headroom
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
@@ -131,14 +131,15 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class _Node:
     """spoiled: facts that nothing may be decided by, for the reason `why`."""
 
-    __slots__ = ("_facts", "_programmed", "requested_at", "reservations", "spoiled", "why")
+    __slots__ = ("_facts", "_rates", "requested_at", "reservations", "spoiled", "why")
 
     def __init__(
         self, facts: NodeFacts | None = None, reservations: dict[PodUid, Reservation] | None = None
     ) -> None:
-        self._facts = facts
-        self._programmed: dict[PodUid, int] = {}
+        self._facts: NodeFacts | None = None
+        self._rates = ReportedRates()
         self.reservations = {} if reservations is None else reservations
+        self.facts = facts
         self.requested_at = float("-inf")
         self.spoiled: NodeFacts | None = None
         self.why = ""
@@ -150,20 +151,22 @@ class _Node:
 
     @facts.setter
     def facts(self, facts: NodeFacts | None) -> None:
-        """Replace the last report; what it said of rates stays true of pods that the next one does not hold.
-
-        Others may have been promised the room that a programmed cut made.
-        """
-        self._programmed = {uid: found for uid in self.reservations if (found := self.programmed(uid))}
+        """Replace the last report; what it said of rates stays of pods that the next one does not hold."""
+        earlier = {uid: found for uid in self.reservations if (found := self.programmed(uid))}
         self._facts = facts
+        self._rates = (
+            ReportedRates(facts.reported, facts.generations, earlier)
+            if facts
+            else ReportedRates(earlier=earlier)
+        )
 
     def used(
         self, excluded: Collection[PodUid] = (), holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD
     ) -> dict[PciAddress, Used]:
         facts = self.facts
-        promised = self.promised()
+        promised = self._rates.counted(self.reservations)
         return used_on_node(
-            reported=self._reported(facts) if facts else {},
+            reported=self._rates.settled(self.reservations),
             foreign=facts.foreign if facts else {},
             promised={**holding, **promised},
             entries=facts.entries if facts else {},
@@ -171,32 +174,9 @@ class _Node:
             excluding=excluded,
         )
 
-    def promised(self) -> dict[PodUid, Interfaces]:
-        return {uid: self._promised(uid, reservation) for uid, reservation in self.reservations.items()}
-
-    def _promised(self, uid: PodUid, reservation: Reservation) -> Interfaces:
-        return counted_interfaces(
-            reservation.interfaces,
-            self.facts.reported.get(uid, ()) if self.facts else (),
-            is_programmed=self.programmed(uid) >= reservation.generation,
-        )
-
     def programmed(self, uid: PodUid) -> int:
         """The generation of a pod's rates that the last report on it says to be programmed."""
-        if self._facts and uid in self._facts.reported:
-            return self._facts.generations.get(uid, 0)
-        return self._programmed.get(uid, 0)
-
-    def _reported(self, facts: NodeFacts) -> Mapping[PodUid, Interfaces]:
-        """The report on pods, but for those whose last change of rates it does not show yet."""
-        changing = {
-            uid
-            for uid, reservation in self.reservations.items()
-            if uid in facts.reported and reservation.generation > self.programmed(uid)
-        }
-        if not changing:
-            return facts.reported
-        return {uid: interfaces for uid, interfaces in facts.reported.items() if uid not in changing}
+        return self._rates.programmed(uid)
 
     def use(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[PodUse]:
         """List what counts for each pod's namespace, by the last report even where the node cannot be read.

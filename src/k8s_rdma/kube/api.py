@@ -55,7 +55,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         each extended resource that its containers get. annotation_bytes: of all annotations, also those of
         others; 0 for a bound pod, and without an annotation of this system. gang: that it belongs to. claims:
         names of its ResourceClaims, also of generated ones, as for extended resources. host_network: whether
-        it is in its node's network, and so without interfaces.
+        it is in its node's network, and so without interfaces. gates: names of its `schedulingGates`.
     """
 
     namespace: str
@@ -76,6 +76,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     gang: Gang | None = None
     claims: tuple[str, ...] = ()
     host_network: bool = False
+    gates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

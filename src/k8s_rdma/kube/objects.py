@@ -21,6 +21,7 @@ from lightkube.core.resource import (
     ResourceDef,
 )
 
+from k8s_rdma.core.pod_constraints import LABEL_OPERATORS, meets
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
@@ -67,10 +68,15 @@ class OwnedMetadata(Metadata, omit_defaults=True):
     ownerReferences: list[OwnerReference] | None = None  # noqa: N815  the API's name
 
 
+class _Gate(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     nodeName: str | None = None  # noqa: N815  the API's name
     priority: int | None = None
     schedulingGroup: SchedulingGroup | None = None  # noqa: N815  the API's name
+    schedulingGates: list[_Gate] | None = None  # noqa: N815  the API's name
 
 
 class _PodStatus(msgspec.Struct, frozen=True):
@@ -130,6 +136,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
             gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
             claims=_claims(self.spec, status),
             host_network=self.spec.host_network is True,
+            gates=tuple(gate.name for gate in self.spec.schedulingGates or ()),
         )
 
 
@@ -432,15 +439,6 @@ def _selects(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def _meets(labels: Mapping[str, str], expression: _Expression) -> bool:
-    """An unknown operator selects nothing."""
-    value, values = labels.get(expression.key), expression.values or ()
-    match expression.operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-    return False
+    """Report whether labels meet an expression; one that Kubernetes does not know selects nothing."""
+    operator, value = expression.operator, labels.get(expression.key)
+    return operator in LABEL_OPERATORS and meets(value, operator, expression.values or ())

@@ -155,6 +155,7 @@ class _Anonymiser:
             gang=self.gang(pod.gang) if pod.gang else "",
             annotations=annotations,
             node_selector={},
+            node_affinity=None,
             tolerations=tuple(map(self._taint, pod.tolerations)),
         )
 

@@ -15,8 +15,9 @@ from k8s_rdma.planning.planned_cluster import PriorityClasses, Workload, request
 from k8s_rdma.planning.snapshot import NodeDemand, PreemptionPolicy, PriorityClass
 from k8s_rdma.wire.annotation import ANNOTATION, requests_interfaces
 from k8s_rdma.wire.annotation_keys import unknown_keys
-from k8s_rdma.wire.annotation_values import refuse, require_own_network
+from k8s_rdma.wire.annotation_values import require_schedulable
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.node_affinity import require_accepted
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
@@ -117,11 +118,11 @@ def _workload(
         labels = msgspec.convert(pod.get("metadata") or {}, _Metadata).labels or {}
         spec = msgspec.convert(_with_text(pod.get("spec") or {}), _PodSpec)
         demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
+        nodes = demand.selection()
+        require_accepted(nodes)
         devices = devices_of(spec)
         priority_class = _priority_class(spec.priority_class_name, classes)
-        require_own_network(spec.host_network)
-        if spec.node_name:
-            refuse("spec.nodeName", "a pod that names its node is not placed; use nodeSelector")
+        require_schedulable(spec.host_network, spec.node_name)
     except (ValueError, MalformedError) as error:
         raise MalformedError(f"manifest: {kind}: {error}") from error
     namespace = meta.namespace or "default"
@@ -136,7 +137,7 @@ def _workload(
         preempts=(demand.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
         depends_on_neighbours=spec.depends_on_neighbours,
         gang=f"{gang.namespace}/{gang.name}" if gang else "",
-        node_selector=demand.node_selector or {},
+        nodes=nodes,
         tolerations=tolerations_of(demand.lasting_tolerations()),
     )
 

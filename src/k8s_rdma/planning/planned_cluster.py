@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from k8s_rdma.core.allocation import claims_on_node, counted_interfaces
+from k8s_rdma.core.allocation import ReportedRates, claims_on_node
 from k8s_rdma.core.placement import PlacedInterface, Placement, Share, limit_of, place
+from k8s_rdma.core.pod_constraints import EVERY_NODE, NodeSelection
 from k8s_rdma.core.request import DeviceTaint, InterfaceRequest, PfPolicy, Request, Toleration
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
@@ -23,6 +24,7 @@ from k8s_rdma.planning.snapshot import (
     TolerationRecord,
 )
 from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces, with_gpus
+from k8s_rdma.wire.node_affinity import node_selection
 from k8s_rdma.wire.node_facts import read_facts, unready_reason
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _SIMPLEST = Request((InterfaceRequest(),))
 _NOTHING = Share()
 _BLOCKING = ("NoSchedule", "NoExecute")
+_CORDON = DeviceTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+"""A pod that tolerates this taint may be on a cordoned node, as those of a DaemonSet."""
 
 PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
 """The PriorityClasses of a cluster; None where they are not known."""
@@ -55,7 +59,7 @@ class Workload:
     gang: str = ""
     preempts: bool = True
     depends_on_neighbours: bool = False
-    node_selector: Mapping[str, str] = field(default_factory=dict)
+    nodes: NodeSelection = EVERY_NODE
     tolerations: tuple[Toleration, ...] = ()
     obstacle: str = ""
 
@@ -88,6 +92,7 @@ class PlannedCluster:
         """
         unreadable = list(snapshot.unreadable)
         promised = _promised(snapshot.pods, unreadable)
+        programmed = {PodUid(pod.uid): pod.programmed for pod in snapshot.pods if pod.programmed}
         planned = cls(
             cluster=Cluster(snapshot.strategy),
             nodes={NodeName(node.name): node for node in snapshot.nodes},
@@ -99,7 +104,7 @@ class PlannedCluster:
         )
         for name, record in planned.nodes.items():
             try:
-                planned.add_node(name, record, _node(name, record, promised.get(name, {})))
+                planned.add_node(name, record, _node(name, record, promised.get(name, {}), programmed))
             except Exception as error:  # whatever it is, it is of this node alone
                 unreadable.append(f"node {name}: {error}")
         for name in promised.keys() - set(planned.cluster):
@@ -218,9 +223,9 @@ class PlannedCluster:
         return (pod for pod in self.pods.values() if not pod.node and requests_interfaces(pod.annotations))
 
     def eligible(self, workload: Workload) -> list[NodeName]:
-        """The nodes that the pods may be on by selector, taints and cordons, whatever they hold."""
-        selector, tolerations = workload.node_selector, workload.tolerations
-        return [name for name in self.cluster if may_be_on(self.nodes[name], selector, tolerations)]
+        """The nodes that the pods may be on by selection, taints and cordons, whatever they hold."""
+        nodes, tolerations = workload.nodes, workload.tolerations
+        return [name for name in self.cluster if may_be_on(self.nodes[name], nodes, tolerations)]
 
     def limit_refusal(self, namespace: str, request: Request, freed: Share = _NOTHING) -> str:
         """Describe how one more such pod exceeds its namespace's limit; empty where it does not.
@@ -258,43 +263,40 @@ def _promised(pods: Iterable[PodRecord], unreadable: list[str]) -> dict[NodeName
     return found
 
 
-def _node(name: NodeName, record: NodeRecord, promised: Mapping[PodUid, Placement]) -> Node:
-    """The node of a record; ValueError or MalformedError where nothing may be concluded from it."""
+def _node(
+    name: NodeName,
+    record: NodeRecord,
+    promised: Mapping[PodUid, Placement],
+    programmed: Mapping[PodUid, int],
+) -> Node:
+    """The node of a record; ValueError or MalformedError where nothing may be concluded from it.
+
+    programmed: generations of rates by pod, of those that the node's report does not hold.
+    """
     if record.status is None or record.why:
         raise MalformedError(record.why or "it publishes nothing")
     if why := unready_reason(record.status):
         raise MalformedError(why)
     facts = read_facts(record.status, name)
-    programmed = {
-        uid: facts.generations.get(uid, 0) >= placement.generation for uid, placement in promised.items()
-    }
+    rates = ReportedRates(facts.reported, facts.generations, programmed)
     claims = claims_on_node(
-        reported={uid: interfaces for uid, interfaces in facts.reported.items() if programmed.get(uid, True)},
-        promised={
-            uid: counted_interfaces(
-                placement.interfaces, facts.reported.get(uid, ()), is_programmed=programmed[uid]
-            )
-            for uid, placement in promised.items()
-        },
-        entries=facts.entries,
+        reported=rates.settled(promised), promised=rates.counted(promised), entries=facts.entries
     )
     node = Node(facts.inventory, facts.foreign, claims)
     place(_SIMPLEST, node.inventory, node.used())  # fails now, if ever
     return node
 
 
-def may_be_on(
-    node: NodeRecord, node_selector: Mapping[str, str], tolerations: Collection[Toleration]
-) -> bool:
-    """Report whether a pod may be on a node by selector, taints and cordons."""
-    if node.unschedulable or not node_selector.items() <= node.labels.items():
+def may_be_on(node: NodeRecord, nodes: NodeSelection, tolerations: Collection[Toleration]) -> bool:
+    """Report whether a pod may be on a node by its selection, taints and cordons."""
+    if not nodes.selects(node.name, node.labels):
         return False
+    taints = [DeviceTaint(taint.key, taint.value, taint.effect) for taint in node.taints]
+    if node.unschedulable:
+        taints.append(_CORDON)
     return all(
-        any(
-            toleration.tolerates(DeviceTaint(taint.key, taint.value, taint.effect))
-            for toleration in tolerations
-        )
-        for taint in node.taints
+        any(toleration.tolerates(taint) for toleration in tolerations)
+        for taint in taints
         if taint.effect in _BLOCKING
     )
 
@@ -309,7 +311,7 @@ def workload_of(pod: PodRecord) -> Workload:
         priority=pod.priority,
         preempts=pod.preemption_policy is PreemptionPolicy.LOWER,
         depends_on_neighbours=pod.depends_on_neighbours,
-        node_selector=pod.node_selector,
+        nodes=node_selection(pod.node_selector, pod.node_affinity),
         tolerations=tolerations_of(pod.tolerations),
     )
 

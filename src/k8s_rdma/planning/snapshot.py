@@ -22,7 +22,8 @@ from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import NodeName, PodUid, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
-from k8s_rdma.kube.calls import MAX_PODS_BYTES, Documents
+from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import EXTENDER_CONFIG, read_extender_config, read_placement_keys
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.objects import PodObject
@@ -31,11 +32,14 @@ from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.nesting import TOO_DEEP
+from k8s_rdma.wire.node_affinity import Affinity, NodeSelectorTerm, node_selection
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
+    RATES_STATUS_ANNOTATION,
     Promise,
     decode_own,
+    decode_rates_status,
     encode,
 )
 from k8s_rdma.wire.rdma_node import (
@@ -48,12 +52,13 @@ from k8s_rdma.wire.rdma_node import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from k8s_rdma.core.pod_constraints import NodeSelection
     from k8s_rdma.kube.selection import KubeconfigSelection
 
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 
 _LIST_TIMEOUT_S = 60.0
 """The limit for one page of a list."""
@@ -114,7 +119,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
     node: empty while it is not bound. annotations: those that say so, a placement without its signature.
     devices: of extended resources, which its containers request. gang: name of its PodGroup.
-    node_selector, tolerations: as in its specification, without tolerations that end.
+    node_selector, tolerations: as in its specification, without tolerations that end. node_affinity: terms of
+        the required one; None without one.
+    programmed: the generation of its rates that its node has reported as programmed, by the extender's word.
 
     The rest is for preemption. started: `status.startTime`. terminating: whether its deletion was requested.
     requests: thousandths of each resource that it takes of its node; None where it may take other things.
@@ -130,7 +137,9 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     annotations: dict[str, str] = {}
     devices: dict[str, _Amount] = {}
     node_selector: dict[str, str] = {}
+    node_affinity: tuple[NodeSelectorTerm, ...] | None = None
     tolerations: tuple[TolerationRecord, ...] = ()
+    programmed: _Amount = 0
     preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
     started: str = ""
     terminating: bool = False
@@ -288,8 +297,17 @@ class NodeDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The part of a pod's specification that says which nodes it may be on, and may be made room on."""
 
     node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
     tolerations: tuple[_Toleration, ...] | None = None
     preemption_policy: PreemptionPolicy | None = None
+
+    def node_affinity(self) -> tuple[NodeSelectorTerm, ...] | None:
+        """Return the terms of the required node affinity; None without one."""
+        return None if self.affinity is None else self.affinity.terms()
+
+    def selection(self) -> NodeSelection:
+        """Return the nodes that the pod selects. MalformedError as of `node_selection`."""
+        return node_selection(self.node_selector, self.node_affinity())
 
     def lasting_tolerations(self) -> tuple[TolerationRecord, ...]:
         """The tolerations that do not end, as those do that admission adds to every pod."""
@@ -496,6 +514,12 @@ def _pod(
         unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}")
         return None
     annotations = {key: text for key, text in own.items() if key in REQUEST_ANNOTATIONS}
+    affinity = spec.node_affinity()
+    try:
+        spec.selection()
+    except MalformedError as error:
+        unreadable.append(f"pod {pod.namespace}/{pod.name}: {error.message}")
+        annotations, affinity = {}, None
     try:
         if promise := read(pod):
             annotations[PLACEMENT_ANNOTATION] = encode(promise.placement, pod.uid, None)
@@ -511,13 +535,24 @@ def _pod(
         annotations=annotations,
         devices=dict(pod.devices),
         node_selector=spec.node_selector or {},
+        node_affinity=affinity,
         tolerations=spec.lasting_tolerations(),
+        programmed=_programmed(pod) if PLACEMENT_ANNOTATION in annotations else 0,
         preemption_policy=spec.preemption_policy or PreemptionPolicy.LOWER,
         started=pod.started,
         terminating=pod.terminating,
         requests=None if pod.demand is None else _thousandths(pod.demand),
         depends_on_neighbours=found.spec.depends_on_neighbours,
     )
+
+
+def _programmed(pod: PodView) -> int:
+    """Return the generation of the pod's rates that the extender says to be programmed; 0 for none."""
+    try:
+        status = decode_rates_status(pod.annotations.get(RATES_STATUS_ANNOTATION, ""))
+    except MalformedError:
+        return 0
+    return status.generation if status.state == "programmed" else 0
 
 
 def _thousandths(demand: ResourceDemand) -> dict[str, int]:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 NOT_MODELLED = (
-    "not modelled: CPU, memory and other resources, affinity, topology spread, volumes, disruption budgets, "
-    "addresses, namespace policies"
+    "not modelled: CPU, memory and other resources, affinity to pods, topology spread, volumes, disruption "
+    "budgets, addresses, namespace policies"
 )
 
 _MOST_PER_NODE = 16_384
@@ -208,7 +208,9 @@ class Filling:
         )
         ineligible = len(cluster) - len(self.eligible)
         if ineligible:
-            reasons["the node is cordoned, has a taint, or is not what nodeSelector selects"] = ineligible
+            reasons[
+                "the node is cordoned, has a taint, or is not what nodeSelector and node affinity select"
+            ] = ineligible
         return dict(reasons.most_common())
 
 

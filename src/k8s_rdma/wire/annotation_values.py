@@ -54,14 +54,26 @@ def refuse(path: str, why: str) -> NoReturn:
     raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
 
 
-def require_own_network(host_network: bool | None) -> None:
+def require_own_network(host_network: bool | None, pod: str = "") -> None:
     """Require a network of its own of a pod with interfaces, by annotation or by claim.
 
-    The container runtime calls no plugin for a pod in its node's network (`hostNetwork`). MalformedError as
-    `refuse`.
+    The container runtime calls no plugin for a pod in its node's network (`hostNetwork`). pod: its name, if
+    readers do not know it. MalformedError as `refuse`.
     """
     if host_network:
-        refuse("spec.hostNetwork", "a pod in its node's network gets no interfaces")
+        path = f"pod {pod}: spec.hostNetwork" if pod else "spec.hostNetwork"
+        refuse(path, "a pod in its node's network gets no interfaces")
+
+
+def require_schedulable(host_network: bool | None, node_name: str | None) -> None:
+    """Require of a pod in a manifest that it can be given interfaces, by either way.
+
+    No scheduler places a pod that names its node, so that nothing is reserved for it and its claims are never
+    allocated. MalformedError as `refuse`.
+    """
+    require_own_network(host_network)
+    if node_name:
+        refuse("spec.nodeName", "a pod that names its node is not placed; use nodeSelector")
 
 
 def _refuse_constant(text: str) -> NoReturn:

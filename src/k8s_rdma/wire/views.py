@@ -160,6 +160,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     places: where something is held for it. nominated: the node on which preemption makes
         room for it, by its status. limit_refusal: how it would go beyond the limit of its namespace.
     groups: all nodes, but when single ones were asked for: then these are in `nodes`.
+    obstacles: what keeps it from every node besides RDMA, as far as the extender sees: scheduling gates.
     notes: what this answer lacks, one sentence each.
     """
 
@@ -179,6 +180,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     refused: Refused | None = None
     limit: Limit | None = None
     limit_refusal: str = ""
+    obstacles: tuple[str, ...] = ()
     nodes_known: int = 0
     groups: tuple[Group, ...] = ()
     nodes: tuple[NodeExplanation, ...] = ()
