@@ -15,12 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from k8s_rdma.kube.api import ApiUncertainError
+from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.bounded_http import (
     AnswerTooLongError,
     BoundedAsyncClient,
+    ListBudget,
     bounded_reply,
     end_in_time,
+    stream_answer,
 )
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
@@ -169,9 +171,70 @@ def test_list_whose_pages_do_not_end_is_refused(tmp_path: Path):
     with (
         serving_objects({PODS: page}, tmp_path) as kubeconfig,
         Documents(kubeconfig) as api,
-        pytest.raises(ApiUncertainError, match=r"list /api/v1/pods: no end within 1000 bytes"),
+        pytest.raises(ApiUncertainError, match=r"list /api/v1/pods: .*without an end within 1000 bytes"),
     ):
         list(api.items(PODS, max_bytes=1000))
+
+
+def test_list_that_comes_as_one_answer_ends_with_the_bytes_of_a_whole_list(tmp_path: Path):
+    """A continuation that has expired must not be the way to any amount of memory."""
+    pods = [{"metadata": {"name": f"p{number}"}} for number in range(100)]
+    answers: dict[str, bytes | int] = {
+        f"{PODS}?limit": json.dumps({"items": pods[:2], "metadata": {"continue": "x"}}).encode(),
+        f"{PODS}?continue": 410,
+        PODS: json.dumps({"items": pods}).encode(),
+    }
+    with serving_objects(answers, tmp_path) as kubeconfig, Documents(kubeconfig) as api:
+        assert [item["metadata"]["name"] for item in api.items(PODS)] == [
+            f"p{number}" for number in range(100)
+        ]
+        with pytest.raises(ApiUncertainError, match=r"list /api/v1/pods: .*without an end within 1000 bytes"):
+            list(api.items(PODS, max_bytes=1000))
+
+
+@pytest.mark.parametrize(
+    ("whole", "message"),
+    [
+        (b'{"items": 7}', "items: expected objects"),
+        (b'{"items": [{"metadata": {}}]}', "metadata.name: expected the name of an object"),
+        (b'{"items": [{"metadata": {"name": "p"}}', "a list that is cut short"),
+        (b"[]", "list /api/v1/pods: expected an object"),
+        (b"[[1]]", "list /api/v1/pods: expected an object"),
+        (403, "list /api/v1/pods: "),
+    ],
+)
+def test_list_that_comes_as_one_answer_is_read_as_its_pages_are(
+    tmp_path: Path, whole: bytes | int, message: str
+):
+    first = {"items": [{"metadata": {"name": "q"}}], "metadata": {"continue": "x"}}
+    answers = {f"{PODS}?limit": json.dumps(first).encode(), f"{PODS}?continue": 410, PODS: whole}
+    with (
+        serving_objects(answers, tmp_path) as kubeconfig,
+        Documents(kubeconfig) as api,
+        pytest.raises((ApiUncertainError, ApiRefusedError), match=message),
+    ):
+        list(api.items(PODS))
+
+
+def test_list_that_drips_ends_with_its_own_time():
+    with answering(HEAD + b"\r\n", b" ", 0.01) as url, httpx2.Client(base_url=url, trust_env=False) as http:
+        end_in_time(http, 0.05)
+        pieces = stream_answer(http, http.build_request("GET", "/"), ListBudget(1 << 20, 0.3))
+        with pytest.raises(httpx2.ReadTimeout):
+            b"".join(pieces)
+
+
+def test_request_made_while_a_list_comes_does_not_end_the_list():
+    with (
+        answering(HEAD + b"Content-Length: 9\r\n\r\n", b" ", 0.02) as url,
+        httpx2.Client(base_url=url, trust_env=False) as http,
+    ):
+        end_in_time(http, 0.05)
+        pieces = stream_answer(http, http.build_request("GET", "/"), ListBudget(1 << 20, 60.0))
+        found = next(pieces)
+        with pytest.raises(httpx2.ReadTimeout):
+            bounded_reply(http, http.build_request("GET", "/"), 1000)
+        assert found + b"".join(pieces) == b" " * 9
 
 
 def test_object_that_is_longer_than_a_page_is_refused(tmp_path: Path):

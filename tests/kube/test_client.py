@@ -19,12 +19,17 @@ from k8s_rdma.kube.api import (
     ApiUnreachableError,
     Changed,
     Deleted,
+    Event,
     LeaseView,
     Listed,
     NodeView,
+    Page,
     PodBinding,
+    PodView,
 )
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.list_watch import Selection, watch_objects
+from k8s_rdma.kube.objects import PodObject
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
 from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving
@@ -305,6 +310,35 @@ async def test_whole_list_is_asked_for_when_continuations_expire(answering, padd
                 break
     assert names == {f"p{number}" for number in range(1, 120)}
     assert longest <= 17 << 20
+
+
+async def read_list(events: AsyncIterator[Event[PodView]]) -> None:
+    async with aclosing(events):
+        async for event in events:
+            assert isinstance(event, Page)
+
+
+@pytest.mark.parametrize(
+    ("is_paged", "is_expiring"), [(True, False), (True, True), (False, False), (False, True)]
+)
+async def test_list_without_an_end_is_given_up(answering, is_paged, is_expiring):
+    asked = []
+
+    async def handle(request):
+        asked.append(request.query)
+        if "continue" in request.query and is_expiring:
+            return Response(status=410, body=b'{"kind":"Status","code":410,"message":"too old"}')
+        items = [pod_document(f"p{number}", annotations={"a": "x" * 1000}) for number in range(4)]
+        listing = {"items": items * (1 if "limit" in request.query else 10)}
+        listing["metadata"] = {"resourceVersion": "7", "continue": "next"}
+        return Response(status=200, body=json.dumps(listing).encode())
+
+    async with answering(handle) as client:
+        pods = Selection(kind=PodObject, subject="pods")
+        events = watch_objects(client._http, pods, silence_s=30, paged=is_paged, max_bytes=10_000)
+        with pytest.raises(ApiUncertainError, match=r"list pods: .*without an end within 10000 bytes"):
+            await read_list(events)
+    assert len(asked) < 6
 
 
 async def test_expired_list_is_an_error_when_it_is_no_continuation(answering):

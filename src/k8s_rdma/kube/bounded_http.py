@@ -17,6 +17,7 @@ import httpx2
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Generator
 
 ANSWER_S = 60.0
 """The limit for a whole answer, which is one page of a list."""
@@ -26,11 +27,44 @@ MAX_ANSWER_BYTES = 32 << 20
 
 MAX_REFUSAL_BYTES = 1 << 20
 
+MAX_PODS_BYTES = 2 << 30
+"""The limit for a list of all pods: 150,000 with 10 KB each. Readers keep few of them, or few fields."""
+
+LIST_S = 300.0
+"""The limit for a whole list that a command reads."""
+
 _ENCODINGS = ("", "identity", "gzip")
+_LEAST_S = 0.001
+_BUDGET = "k8s_rdma.budget"
+"""The extension of a request with the budget of the list that its answer is."""
 
 
 class AnswerTooLongError(ValueError):
     """An answer has more bytes than it may have."""
+
+
+class ListBudget:
+    """The bytes and the time that a whole list may take, in pages or as one answer."""
+
+    def __init__(self, max_bytes: int, limit_s: float) -> None:
+        """Begin the time."""
+        self._max_bytes, self._left_bytes = max_bytes, max_bytes
+        self._limit_s, self._ends_at_s = limit_s, monotonic() + limit_s
+
+    @property
+    def left_s(self) -> float:
+        """Return the time that is left, above zero; raise as `spend`."""
+        self.spend(0)
+        return max(self._ends_at_s - monotonic(), _LEAST_S)
+
+    def spend(self, length: int) -> None:
+        """Count bytes that came. AnswerTooLongError or httpx2.ReadTimeout if a limit is passed."""
+        self._left_bytes -= length
+        why = f"a list without an end within {self._max_bytes} bytes and {self._limit_s:g} s"
+        if self._left_bytes < 0:
+            raise AnswerTooLongError(why)
+        if monotonic() > self._ends_at_s:
+            raise httpx2.ReadTimeout(why)
 
 
 class Reply(NamedTuple):
@@ -55,6 +89,24 @@ def bounded_response(http: httpx2.Client, request: httpx2.Request, max_bytes: in
     finally:
         response.close()
     return response
+
+
+def stream_answer(http: httpx2.Client, request: httpx2.Request, budget: ListBudget) -> Generator[bytes]:
+    """Get an answer piece by piece. httpx2.HTTPStatusError for a refusal; errors as of `ListBudget.spend`."""
+    request.headers["accept-encoding"] = "gzip"
+    request.extensions = {**request.extensions, _BUDGET: budget}
+    response = http.send(request, stream=True)
+    try:
+        if response.is_error:
+            read_body(response, MAX_REFUSAL_BYTES)
+            response.raise_for_status()
+        _require_encoding(response)
+        for chunk in response.iter_bytes():
+            budget.spend(len(chunk))
+            yield chunk
+            _Deadline.begin_again(http, request)  # another request may have been made meanwhile
+    finally:
+        response.close()
 
 
 def read_body(response: httpx2.Response, max_bytes: int) -> None:
@@ -104,18 +156,27 @@ class _Deadline:
     """The time by which the latest request's answer has to be there."""
 
     def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+        self._limit_s = self._given_s = limit_s
         self._ends_at_s = inf
 
-    def begin(self, _request: httpx2.Request) -> None:
-        """Begin a request's time."""
-        self._ends_at_s = monotonic() + self._limit_s
+    def begin(self, request: httpx2.Request) -> None:
+        """Begin a request's time; of one with a budget all that is left."""
+        budget = request.extensions.get(_BUDGET)
+        self._given_s = self._limit_s if budget is None else budget.left_s
+        self._ends_at_s = monotonic() + self._given_s
+
+    @staticmethod
+    def begin_again(http: httpx2.Client, request: httpx2.Request) -> None:
+        """Begin the time of a client's request again, if the client's answers end in time."""
+        for hook in http.event_hooks["request"]:
+            if isinstance(getattr(hook, "__self__", None), _Deadline):
+                hook(request)
 
     def left_s(self, timeout: float | None) -> float:
         """Return the time for one operation; raise httpx2.ReadTimeout where there is no more."""
         left_s = self._ends_at_s - monotonic()
         if left_s <= 0:
-            msg = f"no whole answer within {self._limit_s:g} s"
+            msg = f"no whole answer within {self._given_s:g} s"
             raise httpx2.ReadTimeout(msg)
         return left_s if timeout is None else min(left_s, timeout)
 

@@ -7,11 +7,10 @@ which knows the forms that credentials have.
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import httpx2  # what lightkube 1.x raises
@@ -27,16 +26,20 @@ from k8s_rdma.kube.api import (
     ApiUnreachableError,
 )
 from k8s_rdma.kube.bounded_http import (
+    LIST_S,
     MAX_ANSWER_BYTES,
     MAX_REFUSAL_BYTES,
     AnswerTooLongError,
+    ListBudget,
     Reply,
     aread_body,
     bounded_reply,
     bounded_response,
+    stream_answer,
 )
 from k8s_rdma.kube.connections import blocking_client
 from k8s_rdma.kube.kubeconfig import command_api_server, process_api_server, usable_credentials
+from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.kube.object_form import require_form, require_metadata, time_in_header
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.json import decode_lossy
@@ -57,12 +60,6 @@ _PAGE_BYTES = 16 << 20
 
 MAX_LIST_BYTES = 256 << 20
 """The limit for all pages of a list: RdmaNodes of 5,000 nodes with 100,000 interfaces take a quarter."""
-
-MAX_PODS_BYTES = 2 << 30
-"""The limit for a list of all pods; commands keep few of them: 150,000 pods with 10 KB each."""
-
-LIST_S = 300.0
-"""The limit for all pages of a list."""
 
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
@@ -244,7 +241,7 @@ class Documents:
         end, and for objects without a name.
         """
         continuation, names = dict[str, str](), set[tuple[str, str]]()
-        limit, length, ends_at_s = PAGE, 0, monotonic() + LIST_S
+        limit, budget = PAGE, ListBudget(max_bytes, LIST_S)
         while True:
             try:
                 page = self._page(path, {**(query or {}), **continuation}, limit)
@@ -252,10 +249,9 @@ class Documents:
                 if not continuation or refused.status != HTTPStatus.GONE:
                     raise
                 # The continuation has expired: a list without pages follows, without the objects so far.
-                whole = _items_of(
-                    path, self._answer(path, query or {}, max_bytes).document, any_form=any_form
-                )
-                yield from (item for item in whole if _full_name(item) not in names)
+                for item in self._unpaged(path, query or {}, budget, any_form=any_form):
+                    if _full_name(item) not in names:
+                        yield item
                 return
             items = _items_of(path, page.document, any_form=any_form)
             names.update(map(_full_name, items))
@@ -264,10 +260,29 @@ class Documents:
             following = (page.document.get("metadata") or {}).get("continue", "")
             if not following:
                 return
-            continuation, limit, length = {"continue": following}, page.next_limit(), length + page.length
-            if length > max_bytes or monotonic() > ends_at_s:
-                msg = f"list {path}: no end within {max_bytes} bytes and {LIST_S:g} s"
-                raise ApiUncertainError(msg)
+            continuation, limit = {"continue": following}, page.next_limit()
+            with named_errors(f"list {path}"):
+                budget.spend(page.length)
+
+    def _unpaged(
+        self, path: str, query: Mapping[str, str], budget: ListBudget, *, any_form: bool
+    ) -> Iterator[dict[str, Any]]:
+        """The objects of a list that comes as one answer, which is in memory object by object."""
+        splitter, operation = ListSplitter(), f"list {path}"
+        request = self._http.build_request("GET", path, params=dict(query))
+        pieces = stream_answer(self._http, request, budget)
+        with closing(pieces):
+            while True:
+                with named_errors(operation):
+                    piece = next(pieces, b"")
+                    items = [decode_lossy(item) for item in splitter.feed(piece)]
+                    document = None if piece else decode_lossy(splitter.frame())
+                yield from _items_of(path, {"items": items}, any_form=any_form)
+                if not piece:
+                    if not isinstance(document, dict):
+                        raise ApiUncertainError(f"{operation}: expected an object")
+                    _items_of(path, document, any_form=any_form)
+                    return
 
     def _page(self, path: str, query: Mapping[str, str], limit: int) -> _DocumentPage:
         """Read a page; one that gets too long is asked for again, with half as many objects."""
@@ -341,7 +356,8 @@ class _DocumentPage(NamedTuple):
 
 def _items_of(path: str, document: Mapping[str, Any], *, any_form: bool) -> list[dict[str, Any]]:
     """Return the objects of a list. ApiUncertainError where they are none, or have no names."""
-    items = document.get("items") or []
+    items = document.get("items")
+    items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         msg = f"list {path}: items: expected objects"
         raise ApiUncertainError(msg)

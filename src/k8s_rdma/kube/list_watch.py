@@ -23,7 +23,7 @@ from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
 
 from k8s_rdma.kube.api import Changed, Deleted, Event, Listed, Page
-from k8s_rdma.kube.bounded_http import ANSWER_S
+from k8s_rdma.kube.bounded_http import ANSWER_S, MAX_PODS_BYTES, ListBudget
 from k8s_rdma.kube.calls import PAGE, api_error, named_errors, segment, status_message
 from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.wire.nesting import pruned
@@ -36,6 +36,10 @@ T = TypeVar("T")
 _PAGE_BYTES = 16 << 20
 """The length of a page, which bounds the memory that a list takes: an object may have 1.5 MiB by the will of
 who makes it, and ten times as much once it is decoded."""
+
+LIST_S = 900.0
+"""The limit for a whole list, whose objects are used while it comes. It begins anew after a failure, so that
+a slow API server has the time for 150,000 pods."""
 
 _log = structlog.get_logger()
 
@@ -106,18 +110,25 @@ class Selection:
 
 
 async def watch_objects(
-    http: httpx2.AsyncClient, selection: Selection, *, silence_s: float, paged: bool = False
+    http: httpx2.AsyncClient,
+    selection: Selection,
+    *,
+    silence_s: float,
+    paged: bool = False,
+    max_bytes: int = MAX_PODS_BYTES,
 ) -> AsyncIterator[Event[Any]]:
     """List and watch objects, as values; raises when the watch is lost or silent for so long.
 
     paged: whether what is listed may come in pages: a large list then takes the memory of two pages only.
+    max_bytes: the limit for a whole list.
     """
     subject, path, query = selection.subject, selection.path(), selection.query()
     reader = _Reader(selection.kind, subject)
     items: list[Any] = []
     is_anew = False
     with named_errors(f"list {subject}"):
-        async with aclosing(cast("Any", _lists(http, path, query, reader))) as lists:
+        budget = ListBudget(max_bytes, LIST_S)
+        async with aclosing(cast("Any", _lists(http, path, query, reader, budget))) as lists:
             async for part in lists:
                 if part.is_anew:
                     is_anew = True
@@ -152,7 +163,7 @@ class _Part(NamedTuple):
 
 
 async def _lists(
-    http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader
+    http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader, budget: ListBudget
 ) -> AsyncIterator[_Part]:
     """The pages of a list; the API server makes the next one while this one is being used.
 
@@ -176,13 +187,14 @@ async def _lists(
                     raise
                 _log.warning("list_expired", what=reader.subject, error=status_message(error.response))
                 break
+            budget.spend(len(page.content))
             found = reader.read_list(page.content)
             token = found.metadata.following
             following = request(page.next_limit(), {"continue": token}) if token else None
             yield _Part(found.items or [], found.metadata.resourceVersion, is_last=not token)
         else:
             return
-        async with aclosing(cast("Any", _unpaged(http, path, query, reader))) as parts:
+        async with aclosing(cast("Any", _unpaged(http, path, query, reader, budget))) as parts:
             async for part in parts:
                 yield part
     finally:
@@ -192,13 +204,14 @@ async def _lists(
 
 
 async def _unpaged(
-    http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader
+    http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader, budget: ListBudget
 ) -> AsyncIterator[_Part]:
     """The parts of a list that comes as one answer, no longer than pages are."""
     splitter, items, length, is_anew = ListSplitter(), [], 0, True
     async with http.stream("GET", path, params=query) as response:
         response.raise_for_status()
         async for chunk in response.aiter_bytes():
+            budget.spend(len(chunk))
             for item in splitter.feed(chunk):
                 items.append(item)
                 length += len(item)
