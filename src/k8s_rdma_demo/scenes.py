@@ -103,8 +103,12 @@ class Scenes:
             ),
         )
         # 450 of the 500 Mb/s left on that PF: the tightest fit there is.
-        self._apply("neighbour", {"min_tx_rate": 450})
+        self._apply("neighbour", {"min_tx_rate": 450}, has_slot=True)
         self._await("neighbour")
+        devices = [device.partition("=")[0] for device in self._world.devices("neighbour")]
+        self._outcome.check_equal(
+            "neighbour's container has its VF's devices, by a slot", [SLOT_RESOURCE], devices
+        )
         is_same_pf = self._pf_of(CAPPED, 2) == self._pf_of("neighbour", 0)
         self._outcome.check_equal(f"neighbour is on the same PF as {CAPPED}", True, is_same_pf)
         self._measure(
@@ -338,8 +342,12 @@ class Scenes:
         self._created.append(name or example)  # first: what is under way is deleted as well
         return self._world.kubectl.apply(self._manifest(example), name=name, node=node)
 
-    def _apply(self, name: str, *interfaces: Mapping[str, int], node: str | None = None) -> None:
+    def _apply(
+        self, name: str, *interfaces: Mapping[str, int], node: str | None = None, has_slot: bool = False
+    ) -> None:
         manifest = self._annotated(*interfaces)
+        if has_slot:
+            manifest["spec"]["containers"][0]["resources"] = {"limits": {SLOT_RESOURCE: 1}}
         if node is not None:
             manifest["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
         self._created.append(name)

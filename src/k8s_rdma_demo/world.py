@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import yaml
 
+from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.receipts import Receipts
@@ -142,6 +143,7 @@ class World:
         for document in (namespace, _DEVICE_CLASS, yaml.safe_load(definition.read_text())):
             self.kubectl.create(document)
         for node in self.nodes:
+            self._config_file("device-plugin", node).write_text(json.dumps(self._device_plugin(node)))
             self.start_agent(node)
             self._start_k8s_rdma("server", node, {"runDir": str(self.run_dir(node))})
             self.kubectl.create(_node_pod(node))
@@ -160,8 +162,8 @@ class World:
         self._start_component("scheduler", *self._api(), "--extender", f"{EXTENDER_URL}/scheduler")
         for node in self.nodes:
             self._start_kubelet(node)
-            if node.has_claims:
-                self._start_driver(node)
+            self._start_k8s_rdma("device-plugin", node, self._device_plugin(node))
+        self._wait("device plugins", self._offer_devices)
 
     def start_workloads(self) -> None:
         """Have Deployments and ReplicaSets served, and nodes watched; return when that begins."""
@@ -189,6 +191,7 @@ class World:
             "placementKeyFile": str(self.paths.directory / "placement.key"),
             "policyFile": str(self.paths.directory / "policies.yaml"),
             "cdiDir": str(node.directory / "cdi"),
+            "devicePlugin": str(self._config_file("device-plugin", node)),
             "publish": {"rdmaNode": True, "leaseNamespace": _NAMESPACE},
         }
         if node.has_claims:
@@ -353,11 +356,11 @@ class World:
             *("--cni-path", str(node.directory / "cni"), "--netns-dir", str(node.directory / "netns")),
             *("--state-dir", str(node.directory / "sandboxes"), "--late-delete-s", "1"),
             *("--node-ip", node.address, "--lease-s", str(LEASE_S)),
-            *(self._claim_directories(node) if node.has_claims else ()),
+            *self._device_directories(node),
             node=node,
         )
 
-    def _claim_directories(self, node: DemoNode) -> tuple[str, ...]:
+    def _device_directories(self, node: DemoNode) -> tuple[str, ...]:
         directories = {"device-plugin-dir": "device-plugins", "registry": "registry", "cdi-dir": "cdi"}
         return tuple(
             part
@@ -365,25 +368,34 @@ class World:
             for part in (f"--{option}", str(node.directory / name))
         )
 
-    def _start_driver(self, node: DemoNode) -> None:
-        """The device plugin, which offers nothing here but is the driver of claims."""
+    def _device_plugin(self, node: DemoNode) -> dict[str, Any]:
+        """The configuration of the device plugin, which is the driver of claims, too, where there are any.
+
+        It offers slots alone, because virtual functions have no RDMA devices for other resources.
+        """
         directory = node.directory
-        claims = {
-            "registryDir": str(directory / "registry"),
-            "pluginsDir": str(directory / "plugins"),
-            "uid": "1",
-        }
         config: dict[str, Any] = {
             "node": node.name,
             "kubeconfig": str(self.paths.directory / "kubeconfig"),
             "runDir": str(self.run_dir(node)),
             "kubeletDir": str(directory / "device-plugins"),
-            "resources": [],
+            "podResources": str(directory / "pod-resources" / "kubelet.sock"),
+            "resources": [{"mode": "exact", "name": SLOT_RESOURCE}],
             "port": None,
-            "claims": claims,
         }
-        self._start_k8s_rdma("device-plugin", node, config)
-        self._wait(f"{node.name}'s driver", lambda: bool(self.kubectl.items("resourceslices")))
+        if node.has_claims:
+            config["claims"] = {
+                "registryDir": str(directory / "registry"),
+                "pluginsDir": str(directory / "plugins"),
+                "uid": "1",
+            }
+        return config
+
+    def _offer_devices(self) -> bool:
+        """Report whether each node offers slots, and its driver PFs for claims."""
+        nodes = self.kubectl.items("nodes")
+        offers = [SLOT_RESOURCE in node["status"].get("allocatable", {}) for node in nodes]
+        return len(offers) == len(self.nodes) and all(offers) and bool(self.kubectl.items("resourceslices"))
 
     def _start_component(self, part: str, *arguments: str, node: DemoNode | None = None) -> None:
         name = f"{node.name}-{part}" if node else part
@@ -391,8 +403,7 @@ class World:
         self.processes.start(name, "k8s_rdma_demo.cluster", part, *arguments, netns=netns)
 
     def _start_k8s_rdma(self, command: str, node: DemoNode | None, config: dict[str, Any]) -> None:
-        name = f"{node.name}-{command}" if node else command
-        path = self.paths.directory / f"{name}.yaml"
+        name, path = f"{node.name}-{command}" if node else command, self._config_file(command, node)
         path.write_text(json.dumps(config))  # JSON is YAML
         environment = {"PORT": str(EXTENDER_PORT if command == "extender" else SERVER_PORT)}
         self.processes.start(
@@ -404,6 +415,9 @@ class World:
             netns=node.netns if node else None,
             environment=environment,
         )
+
+    def _config_file(self, command: str, node: DemoNode | None) -> Path:
+        return self.paths.directory / f"{f'{node.name}-' if node else ''}{command}.yaml"
 
     def _api(self) -> tuple[str, ...]:
         return ("--server", API_URL)
