@@ -112,6 +112,10 @@ CHECKS = {
 }
 
 ELSEWHERE = {
+    "`hostNetwork`": (
+        "extender.test_requests:test_pod_in_its_nodes_network_is_refused_by_filter_and_by_bind",
+        "wire.test_resource_claim:test_pod_has_to_be_the_one_on_this_node_with_a_network",
+    ),
     "address of another pod or node": (
         "extender.test_addresses",
         "agent.test_held_addresses:test_address_of_a_claim_is_refused_to_claims_of_other_nodes_until_it_ends",
@@ -125,7 +129,7 @@ ELSEWHERE = {
         "agent.test_claim_caps:test_cap_of_the_class_holds_while_the_pod_runs_and_after_a_restart",
     ),
 }
-"""Checks that need more than one pod or node: the tests of their cells."""
+"""Checks that need more than one pod or node, or that no runtime asks for: the tests of their cells."""
 
 NOT_OURS = {"limits of a namespace"}
 """Checks of claims that the API server makes."""

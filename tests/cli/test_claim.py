@@ -125,6 +125,8 @@ def test_workloads_pods_use_its_template(name: str):
         ((), "kind: Service\n", "no interfaces: nothing has an annotation rdma_interfaces_required"),
         (("--pod",), POD.replace("schedulerName: rdma-scheduler", "hostNetwork: true"), "spec.hostNetwork: "),
         ((), POD.replace("schedulerName: rdma-scheduler", "hostNetwork: true"), "spec.hostNetwork: "),
+        (("--pod",), POD.replace("schedulerName: rdma-scheduler", "nodeName: w1"), "spec.nodeName: "),
+        ((), POD.replace("schedulerName: rdma-scheduler", "nodeName: w1"), "spec.nodeName: "),
         (
             (),
             POD.replace(f"'{ANNOTATION}'", "[1]"),

@@ -203,6 +203,12 @@ async def test_pod_with_a_node_and_no_allocation_was_set_past_the_scheduler(tmp_
     assert f": {'bound' if phase == 'Pending' else 'finished'}" in ran.out
 
 
+async def test_pod_in_its_nodes_network_cannot_start(tmp_path: Path):
+    with api_server(tmp_path, pod(hostNetwork=True), [claim(devices(request()))]) as kubeconfig:
+        ran = await explain(kubeconfig)
+    assert "cannot start: spec.hostNetwork: a pod in its node's network gets no interfaces" in ran.out
+
+
 async def test_claims_that_are_missing_or_have_no_name_yet_are_named(tmp_path: Path):
     entries = [
         {"name": "a", "resourceClaimName": "absent"},

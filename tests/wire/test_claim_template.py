@@ -386,11 +386,3 @@ def test_claims_that_a_pod_has_already_stay():
     before["spec"]["resourceClaims"] = [{**gpu, "name": "rdma"}]
     with pytest.raises(MalformedError, match=r"spec.resourceClaims: rdma is there already"):
         changed(before)
-
-
-@pytest.mark.parametrize(("key", "value"), [("hostNetwork", True), ("nodeName", "w1")])
-def test_pod_that_gets_no_interfaces_is_refused(key: str, value: object):
-    before = pod()
-    before["spec"][key] = value
-    with pytest.raises(MalformedError, match=rf"spec\.{key}: "):
-        changed(before)

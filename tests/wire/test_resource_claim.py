@@ -202,7 +202,7 @@ def test_claim_of_a_template_is_of_the_pod_that_owns_it_whoever_else_names_it() 
     [
         (pod("p", "uid-q"), "is reserved for pod p of another UID"),
         (pod(nodeName="w2"), "is of a pod on node w2, not on w1"),
-        (pod(hostNetwork=True), "is of a pod with hostNetwork, which gets no interfaces"),
+        (pod(hostNetwork=True), "pod p: spec.hostNetwork: a pod in its node's network gets no interfaces"),
     ],
 )
 def test_pod_has_to_be_the_one_on_this_node_with_a_network(of: dict[str, Any], why: str) -> None:

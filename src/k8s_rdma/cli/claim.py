@@ -17,7 +17,7 @@ from k8s_rdma.config.workload_kinds import dotted
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.wire.annotation import ANNOTATION, NCCL_ANNOTATION, POLICY_ANNOTATION, read_pod
 from k8s_rdma.wire.annotation_keys import unknown_keys
-from k8s_rdma.wire.annotation_values import require_own_network
+from k8s_rdma.wire.annotation_values import require_schedulable
 from k8s_rdma.wire.claim_template import ClaimTemplates, TemplateNames, claim_templates, with_claims
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def _converted_pods(
         chosen = _named(document, names, pod.part if several else "")
         converted = _converted(_annotations(pod.pod, policy), chosen)
         if converted.templates:
-            require_own_network(pod.pod["spec"].get("hostNetwork"))
+            spec = pod.pod["spec"]
+            require_schedulable(spec.get("hostNetwork"), spec.get("nodeName"))
             yield pod, converted
 
 

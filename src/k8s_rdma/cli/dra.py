@@ -15,6 +15,7 @@ from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, judge
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.cluster_claims import (
     API,
     BUS_ID,
@@ -33,7 +34,7 @@ from k8s_rdma.wire.placement_annotation import CapsRequest
 from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExplanation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.request import DeviceRequest
 
@@ -104,7 +105,7 @@ def explain_claims(
         return replace(head, malformed=error.message)
     if not (claims.request.requests or claims.allocated or obstacles or notes):
         return None
-    head = _with_claims(head, claims)
+    head = _with_claims(head, claims, pod)
     return head if node or not claims.request.requests else _with_nodes(head, claims, api, nodes, every=every)
 
 
@@ -123,7 +124,7 @@ def _extended_resources(
     return {EXTENDED_RESOURCES: {"spec": spec}} if spec else {}
 
 
-def _with_claims(head: ClaimsExplanation, claims: Claims) -> ClaimsExplanation:
+def _with_claims(head: ClaimsExplanation, claims: Claims, pod: Mapping[str, Any]) -> ClaimsExplanation:
     """Add what the pod asks for, what it has, and what keeps it from starting."""
     units = [unit for preferred, *_ in claims.request.requests for unit in [preferred] * preferred.count]
     return replace(
@@ -131,11 +132,15 @@ def _with_claims(head: ClaimsExplanation, claims: Claims) -> ClaimsExplanation:
         interfaces=len(units),
         reserved_mbps=sum(unit.mbps for unit in units),
         allocated=dict(claims.allocated),
-        obstacles=(*head.obstacles, *(_obstacles(head, claims) if head.state != "finished" else ())),
+        obstacles=(*head.obstacles, *(_obstacles(head, claims, pod) if head.state != "finished" else ())),
     )
 
 
-def _obstacles(head: ClaimsExplanation, claims: Claims) -> Iterator[str]:
+def _obstacles(head: ClaimsExplanation, claims: Claims, pod: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        require_own_network((pod.get("spec") or {}).get("hostNetwork"))
+    except MalformedError as error:
+        yield error.message
     for name, claim in claims.allocated.items():
         if claim.other_pods:
             pods = _listed([f"{head.namespace}/{pod}" for pod in claim.other_pods])

@@ -26,7 +26,7 @@ from k8s_rdma.wire.annotation import (
     TOPOLOGY_ANNOTATION,
     format_options,
 )
-from k8s_rdma.wire.annotation_values import refuse, require_own_network
+from k8s_rdma.wire.annotation_values import refuse
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.resource_claim import API_VERSION, BANDWIDTH, CONFIG_KEYS, KIND
 from k8s_rdma.wire.resource_slice import quantity_of
@@ -301,9 +301,6 @@ def with_claims(pod: Mapping[str, Any], templates: Sequence[ClaimTemplate], slot
     changed = copy.deepcopy(dict(pod))
     spec = changed.get("spec") or {}
     annotations = (changed.get("metadata") or {}).get("annotations") or {}
-    require_own_network(spec.get("hostNetwork"))
-    if spec.get("nodeName"):
-        refuse("spec.nodeName", "claims of a pod that is not scheduled are never allocated; use nodeSelector")
     existing = spec.get("resourceClaims") or []
     duplicates = {entry.get("name") for entry in existing} & {template.pod_claim for template in templates}
     if duplicates:

@@ -26,7 +26,7 @@ from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import read_options
-from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, tokens
+from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, require_own_network, tokens
 from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD, Name, Prepare, Text
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import PodClaim, quantity
@@ -279,8 +279,7 @@ def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
         _conflict(subject, f"is reserved for pod {shown(consumer.name)} of another UID")
     if pod.spec.node_name != node:
         _conflict(subject, f"is of a pod on node {shown(pod.spec.node_name or 'none')}, not on {node}")
-    if pod.spec.host_network:
-        _refuse(subject, "is of a pod with hostNetwork, which gets no interfaces")
+    require_own_network(pod.spec.host_network, consumer.name)
     return pod
 
 
