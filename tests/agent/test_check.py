@@ -117,7 +117,7 @@ def test_what_was_altered_is_named(
     async def scenario(runtime: Runtime) -> None:
         chained = conf(version, ipam={"type": "ipam"})
         annotations = requests(
-            {"min_tx_rate": 5, "max_tx_rate": 9}, {"max_tx_rate": 7, "enforce": "software"}
+            {"min_tx_rate": 5, "max_tx_rate": 9, "mtu": 1500}, {"max_tx_rate": 7, "enforce": "software"}
         )
         before = CHAINED | {"cniVersion": version}
         given = await runtime.ask("ADD", chained, annotations=annotations, prev_result=before)
@@ -146,6 +146,18 @@ def ask_check(machine: Machine, between: Callable[[], None]) -> Answer:
 
     in_turn(machine, scenario)
     return answers[0]
+
+
+def test_mtu_of_a_pod_that_asks_for_none_is_that_of_the_plugins_behind_ours(machine: Machine) -> None:
+    """`tuning` sets it, and CRI-O calls CHECK after every ADD: no such pod would start."""
+
+    async def scenario(runtime: Runtime) -> None:
+        given = await runtime.ask("ADD", conf("1.0.0"), annotations=asks({}), prev_result=CHAINED)
+        other_mtu(machine, receipt_of(runtime))
+        answer = await runtime.ask("CHECK", conf("1.0.0"), prev_result=given.document)
+        assert answer.exit_status == 0, answer.document
+
+    in_turn(machine, scenario)
 
 
 def test_check_looks_again_when_one_look_does_not_find_the_pf(machine: Machine) -> None:

@@ -233,8 +233,8 @@ def _wrong_netdev(interface: AllocatedInterface, now: PodInterface) -> Iterator[
         yield f"interface {name} has MAC {now.mac}, was given {interface.mac}"
     if not now.is_up:
         yield f"interface {name} is down"
-    mtu = interface.options.mtu or interface.home.mtu
-    if now.mtu != mtu:
+    mtu = interface.options.mtu  # another one is that of a plugin behind ours, such as `tuning`
+    if mtu and now.mtu != mtu:
         yield f"interface {name} has MTU {now.mtu}, was given {mtu}"
     if now.xdp:
         yield f"interface {name} has XDP program {now.xdp}, was given without one"
