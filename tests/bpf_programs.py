@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CALL = {"x86_64": 321, "aarch64": 280}
-_MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD, _PROG_ATTACH, _LINK_CREATE = 0, 1, 5, 8, 28
+_MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _LINK_CREATE = 0, 1, 5, 6, 8, 28
 _XDP_PROGRAM, _CLASSIFIER, _XDP, _TCX_INGRESS = 6, 3, 37, 46
 _ARRAY, _ATTRIBUTES = 2, 144
 XDP_DROP, XDP_PASS, TCX_NEXT = 1, 2, -1
@@ -120,3 +121,30 @@ def seen_by(array: int) -> bytes:
     key, value = ctypes.create_string_buffer(4), ctypes.create_string_buffer(8)
     bpf(_MAP_LOOKUP, struct.pack("=IIQQQ", array, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
     return value.raw
+
+
+def pin(descriptor: int, path: str) -> None:
+    """Have a program or link stay without any process, in a BPF file system."""
+    text = ctypes.create_string_buffer(path.encode())
+    bpf(_OBJ_PIN, struct.pack("=QII", ctypes.addressof(text), descriptor, 0))
+
+
+_AF_XDP, _SOL_XDP = 44, 283
+_RX_RING, _UMEM_REG, _FILL_RING, _COMPLETION_RING = 2, 4, 5, 6
+_FRAMES, _FRAME_BYTES = 16, 4096
+
+
+def bind_xdp_socket(ifname: str) -> tuple[socket.socket, mmap.mmap]:
+    """An AF_XDP socket for an interface's first queue, in the calling thread's namespace; and its memory."""
+    memory = mmap.mmap(-1, _FRAMES * _FRAME_BYTES)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    xdp = socket.socket(_AF_XDP, socket.SOCK_RAW)
+    xdp.setsockopt(_SOL_XDP, _UMEM_REG, struct.pack("=QQIIII", address, len(memory), _FRAME_BYTES, 0, 0, 0))
+    for ring in (_FILL_RING, _COMPLETION_RING, _RX_RING):
+        xdp.setsockopt(_SOL_XDP, ring, _FRAMES)
+    name = struct.pack("=HHIII", _AF_XDP, 0, socket.if_nametoindex(ifname), 0, 0)
+    if _libc.bind(xdp.fileno(), name, len(name)):
+        number = ctypes.get_errno()
+        xdp.close()
+        raise OSError(number, os.strerror(number))
+    return xdp, memory

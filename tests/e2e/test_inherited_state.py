@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,6 +15,11 @@ import bpf_programs
 from e2e.node import Node, pod
 from k8s_rdma.linux.netns import entered
 from k8s_rdma_demo.cluster.cni_plugin import CniError
+
+if TYPE_CHECKING:
+    import mmap
+    import socket
+    from collections.abc import Iterator
 
 SECRET = b"PASSWORD of the next tenant"
 RECEIVE = """
@@ -83,6 +90,114 @@ def test_program_of_an_ended_pod_neither_reads_nor_drops_what_the_next_one_is_se
             await runtime.delete(successor)
         await runtime.delete(other)
         assert bpf_programs.seen_by(array) == bytes(8)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+    assert node.leftovers() == {}
+
+
+@pytest.fixture
+def bpf_files(node: Node, tmp_path: Path) -> Iterator[Path]:
+    """A BPF file system, in a mount namespace of its own."""
+    mount = f"mount -t bpf bpf {tmp_path} && echo ready && exec cat"
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        if holder.stdout.readline() != "ready\n":
+            pytest.skip("no BPF file system can be mounted here")
+        yield Path(f"/proc/{holder.pid}/root{tmp_path}")
+        holder.stdin.close()
+
+
+def test_link_that_is_pinned_and_of_no_process_does_not_reach_the_next_pod(
+    node: Node, bpf_files: Path
+) -> None:
+    """A pod with a mounted bpffs may leave it so; there is no process whose end would end it."""
+    array, spying = bpf_programs.spy()
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        other = await runtime.add(pod("other", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        tenant = await runtime.add(pod("tenant-a", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        link = attach(spying, tenant.netns, by_link=True)
+        assert link is not None
+        bpf_programs.pin(link, str(bpf_files / "link"))
+        os.close(link)
+        await runtime.delete(tenant)
+        successor = await runtime.add(pod("tenant-b", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        assert send_between(node, other.netns, successor.netns) == SECRET.decode()
+        assert bpf_programs.seen_by(array) == bytes(8)
+        for each in (other, successor):
+            await runtime.delete(each)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        for descriptor in (array, spying):
+            os.close(descriptor)
+    assert node.leftovers() == {}
+
+
+def test_xdp_socket_that_outlives_its_pod_is_bound_to_nothing(node: Node) -> None:
+    """A process outside may hold it. The queue is the next pod's, which could not bind to it otherwise."""
+
+    def bind(netns: str) -> tuple[socket.socket, mmap.mmap]:
+        namespace = os.open(netns, os.O_RDONLY)
+        try:
+            with entered(namespace):
+                return bpf_programs.bind_xdp_socket("eth0")
+        finally:
+            os.close(namespace)
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        tenant = await runtime.add(pod("a", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        held = bind(tenant.netns)
+        with pytest.raises(OSError, match="busy"):
+            bind(tenant.netns)
+        await runtime.delete(tenant)
+        successor = await runtime.add(pod("b", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        again = bind(successor.netns)
+        for each, _memory in (held, again):
+            each.close()
+        await runtime.delete(successor)
+
+    asyncio.run(scenario())
+    assert node.leftovers() == {}
+
+
+@pytest.mark.parametrize("when", ["before it is cleaned", "after it came home"])
+def test_vf_of_an_agent_that_was_killed_is_clean_when_the_next_pod_gets_it(node: Node, when: str) -> None:
+    array, spying = bpf_programs.spy()
+    held = [array, spying]
+
+    async def scenario() -> None:
+        runtime = node.runtime(chained=False)
+        other = await runtime.add(pod("other", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        tenant = await runtime.add(pod("tenant-a", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        if when == "before it is cleaned":
+            held.append(attach(spying, tenant.netns, by_link=True) or 0)
+            node.kill_agent()
+            await runtime.delete(tenant)
+        else:
+            report = node.try_report()
+            assert report
+            [interface] = next(
+                entry.interfaces for entry in report.allocations if entry.pod.name == "tenant-a"
+            )
+            await runtime.delete(tenant)
+            node.kill_agent()
+            held.append(bpf_programs.link_xdp(f"enp1s0f0v{interface.vf}", spying))
+        node.start_agent()
+        successor = await runtime.add(pod("tenant-b", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        assert send_between(node, other.netns, successor.netns) == SECRET.decode()
+        assert bpf_programs.seen_by(array) == bytes(8)
+        for each in (other, successor):
+            await runtime.delete(each)
 
     try:
         asyncio.run(scenario())
