@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import structlog
 
@@ -26,10 +26,9 @@ from k8s_rdma.kube.api import (
     REAL_TIME,
     AddressesApi,
     ApiRefusedError,
-    LeaseView,
-    Listed,
     Time,
 )
+from k8s_rdma.kube.claimed_leases import ClaimedLeases
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.address_leases import kind, lease_name
 from k8s_rdma.wire.nesting import load
@@ -141,6 +140,7 @@ class HeldAddresses:
     ) -> None:
         """Send no request yet."""
         self._api = api
+        self._leases = ClaimedLeases(api, node, namespace, DURATION_S)
         self._node = node
         self._namespace = namespace
         self._file = file
@@ -212,23 +212,7 @@ class HeldAddresses:
         """Make the Lease, unless it is this node's. The file has the address before there is one."""
         await self._note({address}, set())
         name = lease_name(address)
-        lease = await self._api.get_lease(self._namespace, name)
-        if lease is None:
-            new_lease = LeaseView(
-                namespace=self._namespace,
-                name=name,
-                holder=self._node,
-                duration_s=DURATION_S,
-                owner=await self._node_uid(),
-                owner_name=self._node,
-            )
-            try:
-                lease = await self._api.write_lease(new_lease)
-            except ApiRefusedError as refused:
-                if refused.status != _CONFLICT:
-                    raise
-                lease = await self._api.get_lease(self._namespace, name)
-        holder = lease.holder if lease is not None else "another one"
+        holder = await self._leases.claim(name) or "another one"
         if holder != self._node:
             msg = f"{_shown(address)} is in use on node {holder} (Lease {self._namespace}/{name})"
             raise K8sRdmaError(msg, reason=Reason.ADDRESS_IN_USE)
@@ -242,15 +226,6 @@ class HeldAddresses:
         if found is not None:
             msg = f"{_shown(mac)} is that of a PF or VF of node {found.node}"
             raise K8sRdmaError(msg, reason=Reason.ADDRESS_IN_USE)
-
-    async def _node_uid(self) -> str:
-        async with aclosing(cast("Any", self._api.follow_node(self._node))) as events:
-            async for event in events:
-                if isinstance(event, Listed) and event.items:
-                    return str(event.items[0].uid)
-                break
-        msg = f"addresses: the API server has no Node {self._node}, with which its Leases would end"
-        raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
 
     async def run(self, requested: Requested, reports: PublishedReports) -> NoReturn:
         """Implement `AddressRegistry.run`."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 from binascii import crc32
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,12 +22,9 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import (
     API_ERRORS,
     REAL_TIME,
-    ApiRefusedError,
-    LeaseView,
-    Listed,
-    PublishingApi,
     Time,
 )
+from k8s_rdma.kube.claimed_leases import ClaimedLeases, ClaimingApi
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.nesting import load
 
@@ -48,8 +45,6 @@ API_TIMEOUT_S = 10.0
 MAX_PROBES = 4096
 """The largest number of blocks that are tried for a free one, some milliseconds each."""
 
-_CONFLICT = 409
-
 
 @dataclass(slots=True)
 class _Block:
@@ -61,10 +56,10 @@ class AddressBlocks:
     """Claims this node's blocks. file: remembers them over restarts."""
 
     def __init__(
-        self, api: PublishingApi, node: NodeName, namespace: str, file: Path, time: Time = REAL_TIME
+        self, api: ClaimingApi, node: NodeName, namespace: str, file: Path, time: Time = REAL_TIME
     ) -> None:
         """Send no request yet."""
-        self._api = api
+        self._leases = ClaimedLeases(api, node, namespace, int(VERIFY_S))
         self._node = node
         self._namespace = namespace
         self._file = file
@@ -106,27 +101,8 @@ class AddressBlocks:
         """Probe from the block of before, or from one by the node's name, which is likely to be free."""
         first = former.index if former is not None else crc32(self._node.encode())
         probes = min(space.blocks, MAX_PROBES)
-        uid = ""
         for index in ((first + probe) % space.blocks for probe in range(probes)):
-            name = f"{lease_prefix(space)}{index}"
-            lease = await self._api.get_lease(self._namespace, name)
-            if lease is None:
-                uid = uid or await self._node_uid()
-                claimed = LeaseView(
-                    namespace=self._namespace,
-                    name=name,
-                    holder=self._node,
-                    duration_s=int(VERIFY_S),
-                    owner=uid,
-                    owner_name=self._node,
-                )
-                try:
-                    lease = await self._api.write_lease(claimed)
-                except ApiRefusedError as refused:
-                    if refused.status != _CONFLICT:
-                        raise
-                    continue  # another node's, since a moment
-            if lease.holder == self._node:
+            if await self._leases.claim(f"{lease_prefix(space)}{index}") == self._node:
                 return index
         msg = (
             f"addresses: none of {probes} blocks of {space} is free; their holders: kubectl -n "
@@ -134,15 +110,6 @@ class AddressBlocks:
             "in ipam.perNode, makes more blocks"
         )
         raise K8sRdmaError(msg, reason=Reason.IPAM_FAILURE)
-
-    async def _node_uid(self) -> str:
-        async with aclosing(cast("Any", self._api.follow_node(self._node))) as events:
-            async for event in events:
-                if isinstance(event, Listed) and event.items:
-                    return str(event.items[0].uid)
-                break
-        msg = f"addresses: the API server has no Node {self._node}, with which its block would end"
-        raise K8sRdmaError(msg, reason=Reason.API_FAILURE)
 
     def _load(self) -> dict[str, _Block]:
         with suppress(FileNotFoundError):
