@@ -72,11 +72,20 @@ LONGEST_S = 7200.0
 
 
 class HastyLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes as soon as nothing else is to do."""
+    """A loop whose time passes as soon as nothing else is to do, on other threads as well."""
 
     def __init__(self) -> None:
         super().__init__(_Hasty(self))
         self.passed_s = 0.0
+        self.on_threads: set[asyncio.Future[Any]] = set()
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
+        work: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        self.on_threads.add(work)
+        work.add_done_callback(self.on_threads.discard)
+        return work
 
     def time(self) -> float:
         return self.passed_s
@@ -88,7 +97,8 @@ class _Hasty(selectors.SelectSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if ready := super().select(0):
+        at_work = self._loop.on_threads and timeout != 0
+        if ready := super().select(None if at_work else 0):
             return ready
         if timeout is None:
             raise AssertionError("everything waits for something that nobody does")
