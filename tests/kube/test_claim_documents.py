@@ -52,8 +52,9 @@ async def test_404_that_does_not_name_the_object_says_nothing_of_it(answering, c
             await client.get_claim_document("default", "c")
 
 
-async def test_claim_that_is_nested_too_deep_is_refused_for_good(answering):
-    body = b'{"metadata": {}, "spec": {"devices": {"config": [' + b"[" * 100_000 + b"]" * 100_000 + b"]}}}"
+@pytest.mark.parametrize("levels", [65, 100_000])
+async def test_claim_that_is_nested_too_deep_is_refused_for_good(answering, levels):
+    body = b'{"metadata": {}, "spec": {"devices": {"config": [' + b"[" * levels + b"]" * levels + b"]}}}"
 
     async def handle(_request):
         return Response(status=200, body=body)

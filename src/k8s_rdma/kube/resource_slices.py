@@ -22,7 +22,7 @@ from k8s_rdma.kube.calls import named_errors, segment
 from k8s_rdma.kube.list_watch import Selection, watch_objects
 from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
 from k8s_rdma.wire.claims import DRIVER
-from k8s_rdma.wire.nesting import TOO_DEEP
+from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, require_shallow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -239,16 +239,18 @@ class ResourceSlices:
         plural = kind._api_info.plural
         try:
             found = await self._client.get(kind, segment(name), namespace=segment(namespace))
-            return msgspec.json.format(msgspec.json.encode(found), indent=-1)
+            document = msgspec.json.format(msgspec.json.encode(found), indent=-1)
+            require_shallow(document)
         except ApiError as error:
             details = error.status.details
             named = details is not None and (details.kind, details.name) == (plural, name)
             if named and error.status.reason == "NotFound":
                 return None
             raise
-        except RecursionError as error:
+        except (RecursionError, NestingError) as error:
             msg = f"{plural} {namespace}/{name}: {TOO_DEEP}"
             raise MalformedError(msg) from error
+        return document
 
 
 class NodeUidObject(msgspec.Struct, GlobalResource):
