@@ -15,6 +15,7 @@ claim may lower, and neither raise nor remove.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
@@ -28,6 +29,7 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, require_own_network, tokens
 from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD, Name, Prepare, Text
+from k8s_rdma.wire.dra_networks import read_macs
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import PodClaim, quantity
 
@@ -191,6 +193,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
     consumers = _pods(found, subject)
     pod = _pod(prepare, found, node, subject)
     pod_claim = _pod_claim(pod, prepare.claim.name)
+    macs = read_macs(pod.metadata.annotations or {}, pod_claim)
     return PreparedPod(
         AllocatedClaim(
             uid=ClaimUid(found.metadata.uid),
@@ -198,7 +201,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
             name=prepare.claim.name,
             pod=Pod(namespace=prepare.claim.namespace, name=pod.metadata.name, uid=PodUid(pod.metadata.uid)),
             pod_claim=pod_claim,
-            interfaces=_interfaces(found, node, subject),
+            interfaces=_interfaces(found, node, subject, macs),
             from_template=(found.metadata.annotations or {}).get(POD_CLAIM) == pod_claim,
             consumers=consumers,
         ),
@@ -306,7 +309,10 @@ def _pod_claim(pod: _Pod, claim: str) -> str:
     return next((entry.name for entry in entries if entry.resource_claim_name == claim), claim)
 
 
-def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInterface, ...]:
+def _interfaces(
+    claim: _Claim, node: NodeName, subject: str, macs: Mapping[str, Sequence[str]]
+) -> tuple[ClaimedInterface, ...]:
+    """Read the interfaces. macs: those that the pod's annotation asks for, by request."""
     allocation = claim.status.allocation
     devices = allocation.devices if allocation is not None else _Devices()
     results = [result for result in devices.results or () if result.driver == DRIVER]
@@ -314,6 +320,7 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
         _conflict(subject, f"has no allocation of {DRIVER}")
     _require_apart(results, subject)
     requested, configs = dict(_requested(claim)), _configs(devices.config or (), subject)
+    macs_to_give = _macs_to_give(macs, results, subject)
     interfaces = []
     for index, result in enumerate(results):
         path = f"{subject}: {_RESULTS}[{index}]"
@@ -329,6 +336,8 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
                 values |= parameters.values
                 class_values |= parameters.values if parameters.of_class else {}
         path = f"{subject}: request {result.request}"
+        if of_pod := macs_to_give.get(result.request.partition("/")[0]):
+            values = _with_mac(values, of_pod.pop(0), path)
         interface, class_cap = _interface(values, bandwidth, path), _cap_of(class_values, path)
         if why := beyond_class_cap(interface.max_tx_rate_mbps, class_cap):
             _refuse(f"{path}.{_CAP}", why)
@@ -343,6 +352,28 @@ def _interfaces(claim: _Claim, node: NodeName, subject: str) -> tuple[ClaimedInt
         )
     _require_unique(interfaces, subject)
     return tuple(interfaces)
+
+
+def _macs_to_give(
+    macs: Mapping[str, Sequence[str]], results: Iterable[_Result], subject: str
+) -> dict[str, list[str]]:
+    """Check the MACs of a pod's annotation against the claim's devices, before they are given out."""
+    numbers = Counter(result.request.partition("/")[0] for result in results)
+    for request, addresses in macs.items():
+        if len(addresses) > numbers[request]:
+            why = f"the pod's annotation has {len(addresses)} MACs for its {numbers[request]} devices"
+            _refuse(f"{subject}: request {shown(request)}", why)
+    return {request: list(addresses) for request, addresses in macs.items()}
+
+
+def _with_mac(values: Mapping[str, object], mac: str, path: str) -> dict[str, object]:
+    """Add the MAC of the pod's annotation to parameters, which may not say another one."""
+    own = values.get("mac", mac)
+    if own != mac:
+        _refuse(
+            f"{path}.mac", f"is {shown(str(own))} by its parameters, {shown(mac)} by the pod's annotation"
+        )
+    return {**values, "mac": mac}
 
 
 def _require_apart(results: Sequence[_Result], subject: str) -> None:
