@@ -104,9 +104,9 @@ def claim_variables() -> str:
     """Return the variables of `claims.yaml`."""
     variables = {
         "knownParameters": (*HEAD_KEYS, *CONFIG_KEYS),
-        "ofEthernet": _parameters_with(lambda row: row.link_type is LinkType.ETHERNET),
-        "ofInfiniband": _parameters_with(lambda row: row.link_type is LinkType.INFINIBAND),
-        "ofNetdevs": _parameters_with(lambda row: row.of_netdev),
+        "parametersOfEthernet": _parameters_with(lambda row: row.link_type is LinkType.ETHERNET),
+        "parametersOfInfiniband": _parameters_with(lambda row: row.link_type is LinkType.INFINIBAND),
+        "parametersOfNetdevs": _parameters_with(lambda row: row.of_netdev),
     }
     lists = "".join(_variable(name, _list(keys)) for name, keys in variables.items())
     return lists + _variable("valueFaults", _value_faults())
