@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from k8s_rdma.cli.claim import print_manifests, print_templates
+from k8s_rdma.cli.formats import Output
 from k8s_rdma.config.manifests import documents
 from k8s_rdma.config.pod_templates import pod_templates
 from k8s_rdma.errors import MalformedError
@@ -88,9 +89,9 @@ def test_pods_all_ask_by_claims_instead(path: Path, capsys: pytest.CaptureFixtur
     if not asking(path):
         pytest.skip("asks for nothing")
     names = TemplateNames(name="")
-    print_templates(None, path, None, names)
+    print_templates(None, path, None, names, Output())
     alone = list(yaml.safe_load_all(capsys.readouterr().out))
-    print_manifests(path, None, names)
+    print_manifests(path, None, names, Output())
     together = list(yaml.safe_load_all(capsys.readouterr().out))
     assert together[: len(alone)] == alone
     assert {each["kind"] for each in alone} == {"ResourceClaimTemplate"}

@@ -261,7 +261,7 @@ def test_adopt_refuses_what_cannot_be_meant_in_one_line(
     async def scenario(it: Asked) -> None:
         it.leave_behind("f0", 1, 60)
         answer = await it.adopt(*arguments)
-        assert (answer.returncode, answer.stdout) == (1, "")
+        assert (answer.returncode, answer.stdout) == (2, "")
         assert words in answer.stderr
         assert answer.stderr.count("\n") == 1
         assert it.rates() == {("f0", 1): (60, 120)}
@@ -273,7 +273,7 @@ def test_adopt_is_refused_when_the_kernel_is_silent(machine: Machine) -> None:
     async def scenario(it: Asked) -> None:
         machine.hardware.silent = "netlink says no"
         answer = await it.adopt("--all")
-        assert (answer.returncode, answer.stdout) == (1, "")
+        assert (answer.returncode, answer.stdout) == (2, "")
         assert "netlink says no" in answer.stderr
 
     run(machine, scenario)
@@ -281,7 +281,7 @@ def test_adopt_is_refused_when_the_kernel_is_silent(machine: Machine) -> None:
 
 def test_adopt_says_that_the_agent_is_not_running(tmp_path: Path) -> None:
     answer = adopt(tmp_path, "--all")
-    assert (answer.returncode, answer.stdout) == (1, "")
+    assert (answer.returncode, answer.stdout) == (2, "")
     expected = f"k8s-rdma: the agent is not running: no process listens at {tmp_path / 'cni.sock'}\n"
     assert answer.stderr == expected
     listen_unix(tmp_path / "cni.sock", 0o600).close()

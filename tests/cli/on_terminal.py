@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cli.asking import ENVIRONMENT, Ran
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 _PROGRAM = r"""
 import fcntl, json, os, pty, re, struct, sys, termios
@@ -42,18 +42,22 @@ def shown(width, arguments):
     text = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", data.decode()).replace("\r\n", "\n")
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
 
-print(json.dumps([shown(width, sys.argv[2:]) for width in json.loads(sys.argv[1])]))
+print(json.dumps([shown(width, arguments) for width, arguments in json.loads(sys.argv[1])]))
 """
 
 
 async def on_terminals(widths: Collection[int], *arguments: str) -> dict[int, Ran]:
     """Run a command on a terminal of each width, which shows standard output and error as one."""
+    ran = await runs([(width, arguments) for width in widths])
+    return dict(zip(widths, ran, strict=True))
+
+
+async def runs(commands: Sequence[tuple[int, Sequence[str]]], **environment: str) -> list[Ran]:
+    """Run commands, each on a terminal of its width."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _PROGRAM, json.dumps(list(widths)), *arguments),
+        *(sys.executable, "-c", _PROGRAM, json.dumps(commands)),
         stdout=asyncio.subprocess.PIPE,
-        env={**ENVIRONMENT, "TERM": "xterm"},
+        env={**ENVIRONMENT, "TERM": "xterm", **environment},
     )
     out, _ = await process.communicate()
-    return {
-        width: Ran(status, text, "") for width, (status, text) in zip(widths, json.loads(out), strict=True)
-    }
+    return [Ran(status, text, "") for status, text in json.loads(out)]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.asking import ENVIRONMENT, MAIN
-from k8s_rdma.cli.claim import _Dumper
+from k8s_rdma.cli.yaml_output import _Dumper
 from k8s_rdma.config.manifests import ManifestLoader
 
 WORKLOADS = Path(__file__).parents[2] / "examples" / "workloads"
@@ -136,7 +136,7 @@ def test_workloads_pods_use_its_template(name: str):
 )
 def test_what_cannot_be_converted_is_refused_in_a_line(arguments: tuple[str, ...], stdin: str, message: str):
     ran = run(*arguments, stdin=stdin)
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("k8s-rdma: ")
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1

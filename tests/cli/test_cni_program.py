@@ -125,7 +125,7 @@ def test_program_is_replaced_while_the_old_one_runs(program: Path, plugins: Path
 
 def test_program_is_not_installed_where_there_is_no_directory(program: Path, plugins: Path) -> None:
     done = install(program, plugins / "absent")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert str(plugins / "absent") in done.stderr
     assert not list(plugins.iterdir())
 
@@ -133,5 +133,5 @@ def test_program_is_not_installed_where_there_is_no_directory(program: Path, plu
 def test_program_that_is_not_there_is_told_of(program: Path, plugins: Path) -> None:
     program.unlink()
     done = install(program, plugins)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "make cni" in done.stderr

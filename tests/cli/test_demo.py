@@ -316,7 +316,7 @@ def test_demo_names_everything_that_is_missing(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stdout == ""
     for missing in ("unshare, nsenter, ip, tc", "k8s-rdma-cni is in the wheel; `make cni` builds it"):
         assert missing in ended.stderr
@@ -333,7 +333,7 @@ def test_demo_refuses_a_file_that_it_cannot_write_before_it_begins(shim: Path, t
         check=False,
     )
     message = f"k8s-rdma: --json {tmp_path}/none/demo.json: No such file or directory\n"
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", message)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", message)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_demo_asks_for_packages_as_the_distribution_has_them(
         text=True,
         check=False,
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert advice in ended.stderr
 
 
@@ -375,7 +375,7 @@ def test_demo_says_what_is_needed_where_namespaces_are_not_to_be_had(shim: Path,
         text=True,
         check=False,
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "the demo needs network, mount and PID namespaces" in ended.stderr
     assert "Operation not permitted" in ended.stderr
     assert "run it as root, or allow user namespaces" in ended.stderr

@@ -160,14 +160,14 @@ async def test_pod_that_wants_other_pfs_is_not_told_of_drivers(wanted: str):
 
 async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
     ran = await k8s_rdma("explain", "pod", "default/p", "--extender", "http://127.0.0.1:1")
-    assert ran.status == 1
+    assert ran.status == 2
     assert ran.err.startswith("k8s-rdma: no extender answers at http://127.0.0.1:1: ")
     assert "kubectl -n k8s-rdma port-forward" in ran.err
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
         for named in (["default/none"], ["none"], ["none", "-n", "default"]):
             ran = await k8s_rdma("explain", "pod", *named, "--extender", s.url)
-            assert (ran.status, ran.err) == (1, "k8s-rdma: the API server knows no pod default/none\n")
+            assert (ran.status, ran.err) == (2, "k8s-rdma: the API server knows no pod default/none\n")
     for wrong, said in (
         (["/p"], "/p: wanted NAMESPACE/NAME, such as default/p, or NAME"),
         (["default/p", "--extender", "here"], "--extender here: wanted a URL"),
@@ -176,7 +176,7 @@ async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
         (["default/p", "--cert-file", "/none"], "--cert-file /none, --key-file /none: No such file"),
     ):
         ran = await k8s_rdma("explain", "pod", *wrong)
-        assert (ran.status, ran.err.startswith(f"k8s-rdma: {said}")) == (1, True), ran.err
+        assert (ran.status, ran.err.startswith(f"k8s-rdma: {said}")) == (2, True), ran.err
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_answer_of_no_extender_is_refused_in_one_line(
 ):
     async with listening(Answer(body, status=status, content_type="application/json")) as url:
         ran = await k8s_rdma("explain", "pod", "default/p", "--extender", url, *options)
-    assert (ran.status, ran.out) == (1, "")
+    assert (ran.status, ran.out) == (2, "")
     assert message in ran.err
     assert len(ran.err.splitlines()) == 1
 
@@ -214,10 +214,10 @@ async def test_extender_behind_tls_and_a_token_answers_whoever_has_both(tmp_path
         assert "p" in (await k8s_rdma(*asks, *token, *ca)).out
         assert (await k8s_rdma(*asks, *token, "--insecure")).status == 0
         unknown = await k8s_rdma(*asks, *token)
-        assert (unknown.status, "certificate verify failed" in unknown.err.lower()) == (1, True), unknown.err
+        assert (unknown.status, "certificate verify failed" in unknown.err.lower()) == (2, True), unknown.err
         assert "--ca-file FILE" in unknown.err
         without = await k8s_rdma(*asks, *ca)
-        assert (without.status, "--token-file FILE" in without.err) == (1, True), without.err
+        assert (without.status, "--token-file FILE" in without.err) == (2, True), without.err
 
 
 async def test_pod_that_holds_exclusive_devices_is_explained_by_the_most_that_may_come_to_a_pf():

@@ -136,7 +136,7 @@ async def test_claims_of_a_pod_with_both_are_explained_without_an_extender(tmp_p
 async def test_pod_that_neither_explains_says_why_of_both(tmp_path: Path):
     with api_server(tmp_path, pod(), [], **{"namespaces/default/resourceclaims/c": 403}) as kubeconfig:
         ran = await explain(kubeconfig)
-    assert ran.status == 1
+    assert ran.status == 2
     assert ran.err.startswith("k8s-rdma: no extender answers at http://127.0.0.1:1: ")
     assert f"; get {CLAIMS}/c: " in ran.err
     assert "(HTTP 403)" in ran.err

@@ -52,7 +52,7 @@ def is_address(text: str) -> bool:
 
 def test_gather_that_cannot_write_says_so_in_one_line(tmp_path) -> None:
     done = gather("--output", str(tmp_path / "absent" / "machine.yaml"))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("absent/machine.yaml: No such file or directory")
 
 

@@ -66,5 +66,5 @@ def test_network_that_is_no_yaml_is_left_out_without_its_text(tmp_path):
 @pytest.mark.parametrize("where", ["absent/report.tar.gz", ""])
 def test_archive_that_cannot_be_written_is_an_error(tmp_path, where):
     done = gather(tmp_path, "--report", str(tmp_path / where))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"k8s-rdma: --report {tmp_path}")

@@ -36,10 +36,12 @@ def row(pod: str, **changes: object) -> HolderRow:
     return HolderRow(**{**fields, "pod": pod, "reserved_mbps": 0, "cap_mbps": 0, **changes})
 
 
-def node_object(name: str, pod: str = "p", ready: str = "True") -> dict[str, object]:
+def node_object(
+    name: str, pod: str = "p", ready: str = "True", namespace: str = "default"
+) -> dict[str, object]:
     """A node whose only pod has the name."""
     told = report(node=name)
-    allocation = replace(told.allocations[0], pod=Pod(namespace="default", name=pod, uid=f"u-{name}"))
+    allocation = replace(told.allocations[0], pod=Pod(namespace=namespace, name=pod, uid=f"u-{name}"))
     status = json.loads(encode_status(status_of(replace(told, allocations=(allocation,)))))
     status["conditions"][0] |= {"status": ready, "message": "its agent is down"}
     return {"metadata": {"name": name}, "status": status}
@@ -175,5 +177,5 @@ async def test_names_that_pods_gave_themselves_cannot_order_the_terminal(tmp_pat
 async def test_rights_that_lack_are_named(tmp_path: Path):
     with serving_objects({NODES: 403}, tmp_path) as kubeconfig:
         ran = await k8s_rdma("who", "--kubeconfig", kubeconfig)
-    assert ran.status == 1
+    assert ran.status == 2
     assert f"get {NODES}: " in ran.err

@@ -21,12 +21,23 @@ def kubectl_in(directory: Path, script: str) -> dict[str, str]:
 
 
 def test_web_forwards_the_port_of_the_pages_and_says_what_is_missing_where_it_cannot(tmp_path: Path) -> None:
-    command = [PLUGIN, "web", "-n", "rdma", "--kubeconfig", "/k", "--context", "c", "--user", "u"]
+    command = [
+        PLUGIN,
+        "web",
+        "--chart-namespace",
+        "rdma",
+        "--kubeconfig",
+        "/k",
+        "--context",
+        "c",
+        "--user",
+        "u",
+    ]
     environment = kubectl_in(tmp_path, 'echo "$@"; exit 3')
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     options = "--namespace rdma --kubeconfig /k --context c --user u"
     arguments = f"{options} port-forward deployment/k8s-rdma-web 54008\n"
-    assert (ended.returncode, sorted(ended.stdout.splitlines(True))) == (1, [arguments, ADDRESS])
+    assert (ended.returncode, sorted(ended.stdout.splitlines(True))) == (2, [arguments, ADDRESS])
     assert "kubectl port-forward ended with status 3\n  set viewers.enabled and web.enabled" in ended.stderr
 
 
@@ -51,4 +62,4 @@ def test_web_without_kubectl_is_refused(tmp_path: Path) -> None:
     ended = subprocess.run(
         [PLUGIN, "web"], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stderr) == (1, "k8s-rdma: there is no kubectl on PATH\n")
+    assert (ended.returncode, ended.stderr) == (2, "k8s-rdma: there is no kubectl on PATH\n")

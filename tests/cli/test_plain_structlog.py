@@ -21,7 +21,7 @@ def loaded_by(*arguments: str, config: dict[str, object], directory: Path) -> se
     file.write_text(json.dumps(config))
     command = [sys.executable, "-X", "importtime", "-m", "k8s_rdma", *arguments, "--config", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1, ended.stderr[-1000:]
+    assert ended.returncode == 2, ended.stderr[-1000:]
     return {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if "|" in line}
 
 

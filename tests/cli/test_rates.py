@@ -71,9 +71,9 @@ async def test_pod_without_a_namespace_is_of_the_contexts_as_to_kubectl(c: World
         code, output = await rates(c, tmp_path, "gold", "--min", "200", "--interface", "0", *options)
         assert (code, output) == (0, "default/gold: unchanged\n")
     code, output = await rates(c, tmp_path, "gold", "--min", "1", "--context", "elsewhere")
-    assert (code, output) == (1, "k8s-rdma: pod other/gold does not exist\n")
+    assert (code, output) == (2, "k8s-rdma: pod other/gold does not exist\n")
     code, output = await rates(c, tmp_path, "-l", "app=x", "--min", "1", "--context", "elsewhere")
-    assert (code, output) == (1, "k8s-rdma: no pod of namespace other has labels app=x\n")
+    assert (code, output) == (2, "k8s-rdma: no pod of namespace other has labels app=x\n")
 
 
 async def test_refusal_is_printed_with_its_reason(c: World, tmp_path: Path):
@@ -130,7 +130,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_written(
 ):
     before = await c.read_pod("gold")
     code, output = await rates(c, tmp_path, *arguments)
-    assert code == 1
+    assert code == 2
     assert message in output
     assert await c.read_pod("gold") == before
 
@@ -161,7 +161,7 @@ async def test_reservation_of_a_claim_is_refused_with_the_reason(c: World, tmp_p
     await create_claiming(c, "rdma0")
     for options in (("--min", "1"), ("--min", "1", "--max", "2")):
         code, output = await rates(c, tmp_path, "default/claims", *options)
-        assert code == 1
+        assert code == 2
         assert "what a claim reserves cannot change" in " ".join(output.split())
     assert CLAIM_CAPS_ANNOTATION not in await annotations_of(c, "claims")
 
@@ -191,7 +191,7 @@ async def test_cap_of_a_claim_is_edited_and_its_agents_answer_awaited(
 async def test_interfaces_that_cannot_be_read_have_no_names(c: World, tmp_path: Path):
     await create_claiming(c, **{NETWORK_STATUS_ANNOTATION: '[{"a":' + "[" * 100_000})
     code, output = await rates(c, tmp_path, "default/claims", "--interface", "rdma0", "--max", "1")
-    assert code == 1
+    assert code == 2
     assert "it has none that its node has reported" in output
 
 
@@ -200,7 +200,7 @@ async def test_interfaces_of_both_kinds_are_told_apart_by_name(c: World, tmp_pat
     code, output = await rates(
         c, tmp_path, "default/claims", "--interface", "data", "--max", "800", "--timeout", "0.3"
     )
-    assert (code, "within 0.3 s no agent has decided" in output) == (1, True)
+    assert (code, "within 0.3 s no agent has decided" in output) == (2, True)
     found = await annotations_of(c, "claims")
     assert found[CLAIM_CAPS_ANNOTATION] == '{"data":800}'
     assert found["rdma_interfaces_required"] == asked((200, 0))
@@ -217,5 +217,5 @@ async def test_command_says_that_nobody_decided(tmp_path: Path):
             c, tmp_path, "default/silver", "--min", "200", "--timeout", "0.5", "--json"
         )
     [result] = json.loads(output)
-    assert (code, result["state"]) == (1, "undecided")
+    assert (code, result["state"]) == (2, "undecided")
     assert "within 0.5 s no extender has decided" in result["message"]

@@ -102,7 +102,7 @@ def test_plots_without_matplotlib_are_refused_with_the_command_that_installs_it(
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )
     message = "k8s-rdma: --plots: matplotlib is not installed; pip install 'k8s-rdma[plots]'\n"
-    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", message)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", message)
     assert not (tmp_path / "plots").exists()
 
 
@@ -117,7 +117,7 @@ def test_plots_without_matplotlib_are_refused_with_the_command_that_installs_it(
 )
 def test_simulate_says_in_a_line_what_is_wrong(arguments: list[str | Path], message: str) -> None:
     ran = simulate(*arguments)
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith(message)
 
 

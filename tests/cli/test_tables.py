@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
 from cli.asking import bind, k8s_rdma
 from cli.on_terminal import on_terminals
 from cli.test_holders import node_object, stored
+from cli.test_holders import row as holder_row
 from extender.serving import FILTER, served
 from extender.world import cluster
+from k8s_rdma.cli.holders import holders_table
 from k8s_rdma.cli.tables import WHOLE, Column, Table, wrapped
 from k8s_rdma.planning.snapshot import VERSION
 from kube.stored_objects import serving_objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from k8s_rdma.wire.views import HolderRow
 
 WIDTHS = (60, 80, 120, 200)
 RECORDED = str(Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.json")
@@ -168,6 +173,21 @@ async def test_who_names_pod_and_pf_at_any_width(tmp_path: Path):
             assert keys_of(shown.out, LONG_NODE, "enp3s0f0", f"default/{LONG_POD}")
             assert keys_of(shown.out, "w2", "enp3s0f0", "default/p")
     assert keys_of(piped.out, LONG_NODE, "enp3s0f0", f"default/{LONG_POD}", "300Mb/s", "<unknown>")
+
+
+def headings_of(holder: HolderRow, width: int) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(holders_table([holder]), crop=False)
+    return captured.get().splitlines()[0].split()
+
+
+def test_traffic_stays_longer_than_other_columns_if_it_was_measured():
+    holder = holder_row("a-pod-of-some-length", vf=3, interface="rdma0", min_by="software", max_by="software")
+    measured = replace(holder, sent_mbps=1.0, received_mbps=0.0)
+    assert headings_of(holder, 60) == ["NODE", "PF", "POD", "RESERVED"]
+    assert headings_of(measured, 70) == ["NODE", "PF", "POD", "SENT", "RECEIVED"]
+    assert "INTERFACE" in headings_of(measured, 200)
 
 
 @pytest.mark.anyio

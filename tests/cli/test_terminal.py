@@ -88,7 +88,7 @@ async def asked(*arguments: str) -> Ran:
 @pytest.mark.anyio
 async def test_error_is_told_in_one_line_whatever_it_holds() -> None:
     ran = await k8s_rdma("explain", "pod", ORDERS)
-    assert ran.status == 1
+    assert ran.status == 2
     assert ran.err.replace("\n", "").isprintable()
     assert ran.err.count("\n") == 1
 

@@ -235,7 +235,7 @@ async def test_api_server_that_may_not_be_read_is_a_note_beside_the_extenders_vi
         "get /apis/resource.k8s.io/v1/resourceclaims: "
     )
     assert note.endswith("(HTTP 403)")
-    assert (alone.status, "(HTTP 403)" in alone.err) == (1, True)
+    assert (alone.status, "(HTTP 403)" in alone.err) == (2, True)
     assert "note: " not in without.out
 
 

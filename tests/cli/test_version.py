@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.console import commit_of
+from k8s_rdma.cli.version import commit_of
 from k8s_rdma.linux.receipts import VERSION as LEDGER
 from k8s_rdma.wire.doctor import Speaks
 

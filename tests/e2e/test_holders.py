@@ -91,7 +91,7 @@ def test_holders_are_shown_with_what_they_reserve_and_use(node: Node, tmp_path: 
             refused = await k8s_rdma("who", "w1", "--json", "--kubeconfig", kubeconfig)
         check_measured(measured, sandbox.result["interfaces"][0]["name"])
         check_shown(shown.out)
-        assert (absent.status, "c: no node, PF or pod" in absent.err) == (1, True)
+        assert (absent.status, "c: no node, PF or pod" in absent.err) == (2, True)
         check_without_server(msgspec.json.decode(refused.out, type=HoldersView))
         for each in (sandbox, other):
             await runtime.delete(each)

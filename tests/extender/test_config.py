@@ -141,7 +141,7 @@ def test_command_says_what_cannot_be_used_and_fails(
     tmp_path: Path, settings: dict[str, Any], told: str
 ) -> None:
     status, said, error = command(*write(tmp_path, settings))
-    assert (status, said) == (1, "")
+    assert (status, said) == (2, "")
     assert error.startswith("k8s-rdma: ")
     assert told in error
     assert error.count("\n") == 1

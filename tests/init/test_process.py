@@ -66,7 +66,7 @@ def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
 
 def test_refusal_is_a_line_and_nothing_else(tmp_path: Path) -> None:
     ended = init(tmp_path, "numVfs: 3")
-    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("k8s-rdma: ")
     assert ended.stderr.count("\n") == 1
 
@@ -102,7 +102,7 @@ def test_pf_that_is_named_on_a_machine_without_any_is_told(tmp_path: Path) -> No
 def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Path) -> None:
     (tmp_path / "sys").mkdir()
     ended = init(tmp_path, f"{{sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state}}")
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "is it mounted" in ended.stderr
 
 

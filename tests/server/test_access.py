@@ -146,6 +146,6 @@ def test_process_does_not_start_with_what_cannot_hold(tmp_path: Path, document: 
     path.write_text(document)
     command = ["prlimit", "--nofile=1024", sys.executable, "-m", "k8s_rdma", "server", "--config", str(path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stderr.startswith(f"k8s-rdma: {named}")
     assert ended.stderr.count("\n") == 1

@@ -71,5 +71,5 @@ def test_configuration_is_checked_before_it_is_used(tmp_path: Path, document: ob
     ended = subprocess.run(
         [*PROGRAM, tmp_path / "web.yaml", "--check-config"], capture_output=True, text=True, check=False
     )
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert message in ended.stderr

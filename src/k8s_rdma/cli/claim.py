@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from k8s_rdma.cli.formats import Answer, Format, Output
+from k8s_rdma.cli.yaml_output import write_yaml
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.config.manifests import annotations_of, documents, read_text
 from k8s_rdma.config.pod_templates import PodTemplate, object_name, pod_templates
@@ -21,41 +22,19 @@ from k8s_rdma.wire.annotation_values import require_schedulable
 from k8s_rdma.wire.claim_template import ClaimTemplates, TemplateNames, claim_templates, with_claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 _DEFAULT_NAME = "rdma"
 _EXTENDERS_SCHEDULER = "rdma-scheduler"
 """The chart's name of the scheduler that asks the extender. Claims need none, and one scheduler for all of
 them: two give a PF's bandwidth away twice."""
-_PLAIN = re.compile(
-    r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][-A-Za-z0-9./_]*(?::[-A-Za-z0-9./_]+)*"
-    "|[1-9][0-9]*[MGT]"
-)
-"""Texts that every YAML reader takes for texts. `1e3` is a number for the API server's."""
-
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 """Characters that names of objects have not (RFC 1123)."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """Indents lists as Kubernetes' documentation does, and quotes what a reader may take for no text."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  PyYAML's name
-        """Write equal values again."""
-        return True
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = None if _PLAIN.fullmatch(text) else "|" if "\n" in text else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
 def print_templates(
-    annotation: str | None, manifest: Path | None, policy: str | None, names: TemplateNames
+    annotation: str | None, manifest: Path | None, policy: str | None, names: TemplateNames, output: Output
 ) -> None:
     """Print the templates of an annotation, which is a text, or in a file or manifest; by default on stdin.
 
@@ -73,10 +52,10 @@ def print_templates(
             for _, found in _converted_pods(document, policy, names)
             for template in found.templates
         ]
-    _print(_distinct(templates))
+    _print(_distinct(templates), output)
 
 
-def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNames) -> None:
+def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNames, output: Output) -> None:
     """Print templates and manifests, whose pods use them; objects that ask for no interfaces as they are."""
     templates: list[dict[str, Any]] = []
     manifests = []
@@ -86,7 +65,7 @@ def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNa
             templates += [template.document for template in found.templates]
             changed = _with_claims(changed, pod, found)
         manifests.append(changed)
-    _print([*_distinct(templates), *manifests])
+    _print([*_distinct(templates), *manifests], output)
 
 
 def _converted_pods(
@@ -171,8 +150,27 @@ def _distinct(templates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _print(documents: Iterable[Mapping[str, Any]]) -> None:
-    sys.stdout.write(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100))
+def _print(documents: Sequence[Mapping[str, Any]], output: Output) -> None:
+    """Print manifests as YAML, or as a List; each that has several in JSON is one, as with kubectl."""
+    listed = {"apiVersion": "v1", "kind": "List", "items": documents}
+    whole = documents[0] if len(documents) == 1 else listed
+    if output.format in (None, Format.WIDE, Format.YAML):
+        write_yaml(documents, allow_unicode=True)
+        return
+    output.write(
+        Answer(
+            document=lambda: json.dumps(whole, indent=2).encode() + b"\n",
+            names=map(_resource_name, documents),
+            show=lambda _: None,
+        )
+    )
+
+
+def _resource_name(document: Mapping[str, Any]) -> str:
+    """Name an object as kubectl does: `deployment.apps/train`."""
+    group = str(document.get("apiVersion", "")).rpartition("/")[0]
+    kind = ".".join(filter(None, (str(document.get("kind", "")).lower(), group)))
+    return f"{kind}/{(document.get('metadata') or {}).get('name', '')}"
 
 
 def _warn(sentence: str) -> None:

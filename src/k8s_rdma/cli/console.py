@@ -1,4 +1,4 @@
-"""Output of commands: tables with colours on a terminal, plain columns elsewhere; and `k8s-rdma version`.
+"""Output of commands: tables with colours on a terminal, plain columns elsewhere.
 
 Arguments that several commands have.
 """
@@ -8,28 +8,20 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from k8s_rdma import __version__
 from k8s_rdma.cli.tables import WHOLE, Paragraph
 from k8s_rdma.errors import K8sRdmaError, visible
-from k8s_rdma.linux import receipts
-from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
-from k8s_rdma.wire.nesting import require_shallow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
-
-DISTRIBUTION = "k8s-rdma"
 
 
 class Page(Console):
@@ -41,6 +33,11 @@ class Page(Console):
     def __init__(self, *, markup: bool = True, wide: bool = False) -> None:
         width = None if sys.stdout.isatty() and not wide else WHOLE
         super().__init__(highlight=False, markup=markup, width=width)
+
+    @property
+    def is_whole(self) -> bool:
+        """Report whether nothing is left out or wrapped."""
+        return self.width >= WHOLE
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as `Console.print`, but wrap texts between words alone, and cut nothing."""
@@ -108,48 +105,3 @@ def seconds(since_s: float | None) -> str:
         if since_s >= 2 * length:
             return f"{since_s / length:.0f}{unit}"
     return f"{since_s:.0f}s"
-
-
-def print_version(*, as_json: bool) -> None:
-    """Print the version of this installation, as a line or as a document."""
-    components = versions()
-    if as_json:
-        sys.stdout.write(encode_version(components).decode())
-        return
-    commit = f", commit {components.commit}" if components.commit else ""
-    sys.stdout.write(f"{DISTRIBUTION} {components.version}{commit}, Python {components.python}\n")
-
-
-def versions() -> VersionDocument:
-    """Version and origin of this installation."""
-    return VersionDocument(
-        version=__version__,
-        commit=commit_of(_direct_url()),
-        python=platform.python_version(),
-        speaks=Speaks(ledger=receipts.VERSION),
-    )
-
-
-def commit_of(direct_url: str | None) -> str | None:
-    """The commit that an installer recorded (`direct_url.json`, PEP 610)."""
-    try:
-        require_shallow(direct_url or "")
-        origin = msgspec.json.decode(direct_url, type=_DirectUrl).vcs_info if direct_url else None
-    except ValueError:
-        return None
-    return origin.commit_id if origin else None
-
-
-def _direct_url() -> str | None:
-    try:
-        return distribution(DISTRIBUTION).read_text("direct_url.json")
-    except PackageNotFoundError:
-        return None
-
-
-class _Origin(msgspec.Struct):
-    commit_id: str
-
-
-class _DirectUrl(msgspec.Struct):
-    vcs_info: _Origin | None = None

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
-from k8s_rdma.cli.console import Page, write_json
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader, node_verdicts
+from k8s_rdma.cli.extender_address import ExtenderAddress
+from k8s_rdma.cli.extender_client import ExtenderReader, extender_reader, node_verdicts
+from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.config.devices import load_device_config
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from k8s_rdma.cli.formats import Output
     from k8s_rdma.config.devices import DevicePluginConfig
 
 CHECKS = tuple(
@@ -78,15 +80,16 @@ _STYLES = {
 
 
 def print_findings(
-    subject: Literal["node", "cluster"], findings: Sequence[Finding], *, as_json: bool, strict: bool
+    subject: Literal["node", "cluster"], findings: Sequence[Finding], output: Output, *, strict: bool
 ) -> int:
     """Print them; the exit status."""
-    if as_json:
-        write_json(encode_doctor(document(subject, findings)))
-    else:
-        terminal = Page(markup=False)
-        for part in page(findings):
-            terminal.print(part)
+    output.write(
+        Answer(
+            document=lambda: encode_doctor(document(subject, findings)),
+            names=(finding.id for finding in findings if finding.severity is not Severity.OK),
+            show=lambda terminal: terminal.print(*page(findings), sep=""),
+        )
+    )
     return exit_status(findings, strict=strict)
 
 
@@ -103,6 +106,9 @@ def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -
     )
 
 
+_WIDEST_MARK = 7
+
+
 def page(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     """Yield findings by subject, the worst first, each with its evidence, what was wanted and what to do."""
     for subject in dict.fromkeys(finding.subject for finding in findings):
@@ -114,6 +120,7 @@ def page(findings: Sequence[Finding]) -> Iterator[RenderableType]:
         shown = Table(Column("  LABEL   "), Column("TEXT", prose=True), headings=False)
         for finding in matching:
             for mark, text in _rows(finding):
+                mark.pad_right(_WIDEST_MARK - mark.cell_len)
                 shown.add(Text("  ").append_text(mark), text)
         yield shown
     yield Text()
@@ -162,7 +169,7 @@ class ClusterOptions:
     address: ExtenderAddress | None
 
 
-def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> int:
+def doctor_cluster(options: ClusterOptions, output: Output, *, strict: bool) -> int:
     """Print what is wrong with the cluster.
 
     The exit status is 0, 1, or 2 when the API server cannot be asked.
@@ -175,7 +182,7 @@ def doctor_cluster(options: ClusterOptions, *, as_json: bool, strict: bool) -> i
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
-    return print_findings("cluster", findings, as_json=as_json, strict=strict)
+    return print_findings("cluster", findings, output, strict=strict)
 
 
 def _collector(options: ClusterOptions, api: Documents) -> ClusterCollector:
@@ -254,7 +261,7 @@ class NodeOptions:
     bin_dir: str | None = None
 
 
-def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
+def doctor_node(options: NodeOptions, output: Output, *, strict: bool) -> int:
     """Print what is wrong with the node.
 
     The exit status is 0, 1, or 2 when this is no node's root file system, or a file cannot be used.
@@ -265,7 +272,7 @@ def doctor_node(options: NodeOptions, *, as_json: bool, strict: bool) -> int:
     except (K8sRdmaError, OSError) as error:
         sys.stderr.write(f"k8s-rdma: could not look: {visible(str(error))}\n")
         return COULD_NOT_LOOK
-    return print_findings("node", findings, as_json=as_json, strict=strict)
+    return print_findings("node", findings, output, strict=strict)
 
 
 def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector:

@@ -15,9 +15,10 @@ import msgspec
 from msgspec.structs import replace
 from rich.markup import escape
 
-from k8s_rdma.cli.console import Page, for_terminal, seconds, write_json
+from k8s_rdma.cli.console import for_terminal, seconds
 from k8s_rdma.cli.dra import explain_claims, read_pod
-from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader
+from k8s_rdma.cli.extender_client import extender_reader
+from k8s_rdma.cli.formats import Answer, Output
 from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints, read_constraints
 from k8s_rdma.cli.pod_group import read_group_constraints
 from k8s_rdma.cli.pod_names import namespaced_name
@@ -47,6 +48,8 @@ from k8s_rdma.wire.views import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from k8s_rdma.cli.console import Page
+    from k8s_rdma.cli.extender_address import ExtenderAddress
 
 _MOST_KINDS = 8
 _VERDICTS = {
@@ -79,7 +82,7 @@ class ExplainOptions:
     kubeconfig: KubeconfigSelection
     nodes: tuple[str, ...]
     every: bool
-    as_json: bool
+    output: Output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +123,35 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
             note = f"what it requests by annotation is not explained: {error.message}"
             noted = replace(claims.explanation, notes=(*claims.explanation.notes, note))
             claims = replace_fields(claims, explanation=noted, annotated=True)
-    if options.as_json:
-        write_json(_document(body, claims) + b"\n")
-        return
-    page = _Answer(Page())
+    answer = Answer(
+        document=lambda: _document(body, claims) + b"\n",
+        names=[f"node/{node}" for node in _nodes(body, claims)],
+        show=lambda page: _show(body, claims, page),
+    )
+    options.output.write(answer, markup=True)
+
+
+def _nodes(body: bytes | None, claims: _ByClaims) -> Iterator[str]:
+    """Yield the nodes in the answer, of groups those that are shown."""
+    parts: list[Explanation | ClaimsExplanation] = [] if body is None else [decode_explanation(body)]
+    parts += [] if claims.explanation is None else [claims.explanation]
+    for part in parts:
+        yield from (node.node for group in part.groups for node in group.examples)
+        yield from (node.node for node in part.nodes)
+
+
+def _show(body: bytes | None, claims: _ByClaims, page: Page) -> None:
+    answer = _AnswerPage(page)
     if body is not None:
         explanation = for_terminal(decode_explanation(body))
-        page.show(explanation, _merged(explanation.obstacles, claims.constraints.obstacles))
+        answer.show(explanation, _merged(explanation.obstacles, claims.constraints.obstacles))
         requests = explanation.interfaces or explanation.malformed
         if claims.problem and not (requests and claims.annotated is None):
-            page.note(visible(_note(claims)))
+            answer.note(visible(_note(claims)))
     if claims.explanation is not None:
-        page.show_claims(for_terminal(claims.explanation), () if body else claims.constraints.obstacles)
+        answer.show_claims(for_terminal(claims.explanation), () if body else claims.constraints.obstacles)
     for note in claims.constraints.notes:
-        page.note(visible(note))
+        answer.note(visible(note))
 
 
 def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
@@ -189,12 +207,12 @@ def _document(body: bytes | None, claims: _ByClaims) -> bytes:
     return msgspec.json.encode(document)
 
 
-class _Answer:
+class _AnswerPage:
     """Prints the answer for people."""
 
     def __init__(self, console: Page) -> None:
         self._console = console
-        self._is_plain = not console.is_terminal
+        self._is_plain = console.is_whole
 
     def show(self, explanation: Explanation, obstacles: Sequence[str]) -> None:
         """Print the whole explanation, the most important part first. obstacles: besides RDMA."""

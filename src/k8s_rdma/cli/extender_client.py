@@ -7,61 +7,40 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
 import httpx2
 
+from k8s_rdma.cli.extender_address import (
+    DEFAULT_URL,
+    SERVICE_SCHEME,
+    URL_VARIABLE,
+    VIEWS_URL,
+    ExtenderAddress,
+)
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import bounded_reply, end_in_time
 from k8s_rdma.kube.calls import Documents
-from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
-from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, TOKENS_SECRET, message_of
+from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, message_of
 from k8s_rdma.wire.views import CLUSTER_PATH, MAX_ROWS, Sort, decode_view, unreadable_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from k8s_rdma.kube.bounded_http import Reply
 
-DEFAULT_URL = "http://127.0.0.1:8888"
-URL_VARIABLE = "K8S_RDMA_EXTENDER"
 TIMEOUT_S = 20.0
 _ADVICE = (
     f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
     "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`, or use `kubectl rdma`"
 )
-SERVICE_SCHEME = "service://"
-VIEWS_URL = f"{SERVICE_SCHEME}k8s-rdma/k8s-rdma-views:views"
-"""The Service that the chart makes for viewers (`viewers.enabled`)."""
-
 _TRUST = (
     "give --ca-file FILE with the CA of its certificate; --insecure where the certificate has another name"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtenderAddress:
-    """Address and credentials of the extender.
-
-    token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
-    demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
-    trust any certificate. kubeconfig: of the API server whose proxy a URL of `SERVICE_SCHEME` goes through;
-    tokens_secret: the Secret whose token that takes.
-    """
-
-    url: str = DEFAULT_URL
-    token_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    ca_file: Path | None = None
-    insecure: bool = False
-    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
-    tokens_secret: str = TOKENS_SECRET
 
 
 class ExtenderReader(Protocol):

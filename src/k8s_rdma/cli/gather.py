@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from k8s_rdma.cli.console import versions
 from k8s_rdma.cli.doctor import DIRECTORIES, NodeOptions, collect_node, document
 from k8s_rdma.cli.publishable import redacted, redacted_text
+from k8s_rdma.cli.version import versions
 from k8s_rdma.config.bounded_files import read_end_of_file, read_named_text
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, printable, visible

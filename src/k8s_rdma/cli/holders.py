@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +19,9 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from rich.text import Text
 
-from k8s_rdma.cli.console import Page, for_terminal, write_json
+from k8s_rdma.cli.console import for_terminal
+from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.options import Chart, PodScope
 from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
@@ -26,7 +29,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import node_containers
-from k8s_rdma.kube.selection import KubeconfigSelection
+from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
 from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
@@ -34,6 +37,7 @@ from k8s_rdma.wire.sockets import SAMPLE_EVERY_S
 from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view, enforcers_text
 
 if TYPE_CHECKING:
+    from k8s_rdma.cli.console import Page
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
 
 MAX_DETAILED_NODES = 16
@@ -53,6 +57,9 @@ _COLUMNS = (
     Column("RECEIVED", right=True, rank=6),
     Column("RATE CHANGES", rank=8),
 )
+
+_MEASURED = {"SENT": Column("SENT", right=True, rank=1), "RECEIVED": Column("RECEIVED", right=True, rank=2)}
+"""Columns that stay longer if there are measurements."""
 
 _Vf: TypeAlias = tuple[str, int]
 """The address of a PF, and the number of a VF."""
@@ -96,36 +103,87 @@ class HolderOptions:
     second sample of the counters.
     """
 
-    kubeconfig: KubeconfigSelection
-    namespace: str
-    secret: str
+    pods: PodScope
+    chart: Chart
     subject: str | None
     sort: HolderSort
     measure: bool
-    as_json: bool
+    output: Output
 
 
 def print_holders(options: HolderOptions) -> None:
     """Print who holds what. K8sRdmaError when the API server refuses, or nothing is of that name."""
     with ExitStack() as stack:
-        api = stack.enter_context(Documents(options.kubeconfig))
-        proxy = ServiceProxy(api=api, namespace=options.namespace, secret=options.secret)
+        api = stack.enter_context(Documents(options.pods.kubeconfig))
+        proxy = ServiceProxy(api=api, namespace=options.chart.namespace, secret=options.chart.secret)
         reader = HolderReader(api=api, proxy=proxy)
-        view = reader.view(options.subject, options.sort)
+        subjects = HolderFilter.from_options(options.subject, options.pods)
+        view = reader.view(subjects, options.sort)
         if options.measure:
             time.sleep(reader.next_sample_s())
-            view = reader.view(options.subject, options.sort)
-    if options.as_json:
-        write_json(encode_view(view) + b"\n")
-        return
-    shown = for_terminal(view)
-    page = Page(markup=False)
+            view = reader.view(subjects, options.sort)
+    options.output.write(
+        Answer(
+            document=lambda: encode_view(view) + b"\n",
+            names=(f"pod/{row.pod}" for row in view.holders),
+            show=lambda page: _show(for_terminal(view), page),
+        )
+    )
+
+
+def _show(shown: HoldersView, page: Page) -> None:
     page.print(summary(shown.holders))
     if shown.holders:
         page.print(Text())
         page.print(holders_table(shown.holders))
     for note in shown.notes:
         page.print(f"note: {note}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderFilter:
+    """The rows that are asked for; None for any.
+
+    subject: a node, a PF or `NODE/PF`, or a pod, `NAMESPACE/POD` or a name of a pod in `pod_namespace`.
+    namespace: of all rows.
+    """
+
+    subject: str | None = None
+    pod_namespace: str | None = None
+    namespace: str | None = None
+
+    @classmethod
+    def from_options(cls, subject: str | None, pods: PodScope) -> HolderFilter:
+        """Take a bare name of a pod to be one of the kubeconfig's namespace, as kubectl does."""
+        if subject is None:
+            return cls(namespace=pods.kubeconfig.namespace)
+        name = subject.removeprefix(_POD_PREFIX)
+        is_bare = "/" not in name and not pods.all_namespaces
+        return cls(
+            subject=name,
+            pod_namespace=command_namespace(pods.kubeconfig) if is_bare else None,
+            namespace=pods.kubeconfig.namespace,
+        )
+
+    def includes(self, row: HolderRow) -> bool:
+        """Report whether a row is one of those."""
+        if self.namespace not in (None, row.namespace):
+            return False
+        return self.subject is None or self.subject in self._names(row)
+
+    def _names(self, row: HolderRow) -> tuple[str, ...]:
+        names = row.node, row.pf, row.pci, f"{row.node}/{row.pf}", f"{row.namespace}/{row.pod}"
+        return names if self.pod_namespace not in (None, row.namespace) else (*names, row.pod)
+
+    def absent(self) -> str:
+        """Say that there is no such row."""
+        scope = f" of namespace {self.pod_namespace}" if self.pod_namespace else ""
+        hint = "; --all-namespaces looks in every one" if self.pod_namespace else ""
+        return f"{self.subject}: no node, PF or pod{scope} that holds an interface has this name{hint}"
+
+
+_POD_PREFIX = "pod/"
+"""The prefix of a name, as kubectl's users write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,19 +267,18 @@ class HolderReader:
     clock: Callable[[], float] = time.monotonic
     _meters: dict[str, _Meter] = field(default_factory=dict)
 
-    def view(self, subject: str | None, sort: HolderSort) -> HoldersView:
+    def view(self, subjects: HolderFilter, sort: HolderSort) -> HoldersView:
         """Read who holds what; MalformedError when nothing is of the subject's name."""
         notes: list[str] = []
         rows, names = self._published(notes)
-        found = [row for row in rows if subject is None or subject in _names(row)]
-        if subject is not None and not found and subject not in names:
-            msg = f"{subject}: no node, PF or pod that holds an interface has this name"
-            raise MalformedError(msg)
+        found = list(filter(subjects.includes, rows))
+        if subjects.subject is not None and not found and subjects.subject not in names:
+            raise MalformedError(subjects.absent())
         nodes = sorted({row.node for row in found})
         if len(nodes) <= MAX_DETAILED_NODES:
             for node in nodes:
                 found = [*(row for row in found if row.node != node), *self._detailed(node, found, notes)]
-            found = [row for row in found if subject is None or subject in _names(row)]
+            found = list(filter(subjects.includes, found))
         else:
             notes.append(
                 f"interfaces, enforcement and traffic are shown of {MAX_DETAILED_NODES} nodes at most: "
@@ -284,7 +341,7 @@ class HolderReader:
                 scheme = "https:" if probe.get("scheme") == "HTTPS" else ""
                 return f"{scheme}{pod['metadata']['name']}:{port['containerPort']}"
         msg = f"no pod of the chart's DaemonSet runs there in namespace {self.proxy.namespace}"
-        raise K8sRdmaError(msg, details="--namespace NAME names the chart's namespace")
+        raise K8sRdmaError(msg, details="--chart-namespace NAME names the chart's namespace")
 
     def _admitted(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
         """Add the generations that the pods' placements say."""
@@ -302,12 +359,6 @@ class HolderReader:
 def _generation(pod: Mapping[str, Any]) -> int | None:
     text = (pod["metadata"].get("annotations") or {}).get(PLACEMENT_ANNOTATION)
     return generation_in(text) if isinstance(text, str) else None
-
-
-def _names(row: HolderRow) -> tuple[str, ...]:
-    """The names by which a row is found."""
-    pod = row.pod, f"{row.namespace}/{row.pod}"
-    return row.node, row.pf, row.pci, f"{row.node}/{row.pf}", *pod
 
 
 def published_rows(node: str, status: RdmaNodeStatus) -> Iterator[HolderRow]:
@@ -374,9 +425,14 @@ def summary(rows: Iterable[HolderRow]) -> str:
 def holders_table(rows: Iterable[HolderRow], *, cut: bool = False) -> Table:
     """Show rows to people. cut: as in `Table`.
 
-    On a terminal a column without any value, such as traffic that was not measured, may go.
+    On a terminal traffic goes if it was not measured, and stays before other columns if it was.
     """
-    shown = Table(*_COLUMNS, cut=cut)
+    rows = list(rows)
+    is_measured = any(row.sent_mbps is not None for row in rows)
+    columns = (replace_fields(column, rank=column.rank + 2 * bool(column.rank)) for column in _COLUMNS)
+    shown = Table(
+        *(_MEASURED.get(column.heading, column) for column in columns) if is_measured else _COLUMNS, cut=cut
+    )
     for row in rows:
         enforcers = enforcers_text(row)
         shown.add(

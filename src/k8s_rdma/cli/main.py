@@ -15,9 +15,10 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 )
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.api_options import ApiCommand
+from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
-from k8s_rdma.cli.output import guarded_output
+from k8s_rdma.cli.options import OutputForm
+from k8s_rdma.cli.output import COULD_NOT, guarded_output
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -33,9 +34,12 @@ from k8s_rdma.cli.process_commands import (
 )
 from k8s_rdma.cli.simulate import simulate
 from k8s_rdma.cli.trial_commands import snapshot, verify_app, whatif_app
+from k8s_rdma.cli.usage import CommandGroup, UsageError, as_kubectl_writes, flow_help, usage_text
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 
 app = typer.Typer(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,14 +64,14 @@ _OPERATION = "Operate a cluster"
 _TRIAL = "Try, measure and plan"
 _PROCESSES = "Processes of nodes and cluster"
 _PROGRAM_ITSELF = "This program"
-app.command(cls=ApiCommand, rich_help_panel=_OPERATION)(top)
-app.command("who", cls=ApiCommand, rich_help_panel=_OPERATION)(list_holders)
+app.command(rich_help_panel=_OPERATION)(top)
+app.command("who", rich_help_panel=_OPERATION)(list_holders)
 app.add_typer(explain_app, name="explain", rich_help_panel=_OPERATION)
 app.add_typer(rates_app, name="rates", rich_help_panel=_OPERATION)
 app.add_typer(doctor_app, name="doctor", rich_help_panel=_OPERATION)
 app.add_typer(verify_app, name="verify", rich_help_panel=_TRIAL)
 app.add_typer(whatif_app, name="whatif", rich_help_panel=_TRIAL)
-app.command(cls=ApiCommand, rich_help_panel=_TRIAL)(snapshot)
+app.command(rich_help_panel=_TRIAL)(snapshot)
 app.command(rich_help_panel=_TRIAL)(simulate)
 app.add_typer(agent_app, name="agent", rich_help_panel=_PROCESSES)
 app.command(rich_help_panel=_PROCESSES)(init)
@@ -150,6 +154,7 @@ def gather(
 
 
 @app.command(rich_help_panel=_OPERATION)
+@with_bundles
 def claim(  # noqa: PLR0913 - typer's options
     file: Annotated[
         Path | None,
@@ -175,6 +180,7 @@ def claim(  # noqa: PLR0913 - typer's options
     pod_claim: Annotated[
         str, typer.Option("--pod-claim", metavar="NAME", help="The claim's name in the pod.")
     ] = "rdma",
+    output: OutputForm,
 ) -> None:
     """Turn annotations into ResourceClaimTemplates for the DRA driver. Prints, and changes nothing."""
     from k8s_rdma.cli.claim import print_manifests, print_templates
@@ -185,22 +191,21 @@ def claim(  # noqa: PLR0913 - typer's options
         msg = f"--annotation and {'--pod' if with_pod else 'FILE'} do not go together"
         raise MalformedError(msg)
     if with_pod:
-        print_manifests(file, policy, names)
+        print_manifests(file, policy, names, output)
     else:
-        print_templates(annotation, file, policy, names)
+        print_templates(annotation, file, policy, names, output)
 
 
 @app.command("version", rich_help_panel=_PROGRAM_ITSELF)
-def version_command(
-    *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Also print all protocol versions that it supports.")
-    ] = False,
-) -> None:
-    """Print the version, its commit if known, and Python's version."""
-    from k8s_rdma.cli.console import print_version
+@with_bundles
+def version_command(*, output: OutputForm) -> None:
+    """Print the version, its commit if known, and Python's version.
 
-    print_version(as_json=as_json)
+    The document has all protocol versions that it supports as well.
+    """
+    from k8s_rdma.cli.version import print_version
+
+    print_version(output)
 
 
 _PROGRAM = "k8s-rdma"
@@ -220,13 +225,13 @@ def completion(
 
 
 def main() -> None:
-    """Run the command line; a failure is one line on stderr and exit status 1, of standard output 2."""
+    """Run the command line; a failure is one line on stderr and exit status 2."""
     _run(_PROGRAM)
 
 
 def kubectl_plugin() -> None:
     """Run the command line as `kubectl rdma`: the API server leads to the extender, if no URL is set."""
-    from k8s_rdma.cli.extender_client import URL_VARIABLE, VIEWS_URL
+    from k8s_rdma.cli.extender_address import URL_VARIABLE, VIEWS_URL
 
     os.environ.setdefault(URL_VARIABLE, VIEWS_URL)
     _forward_pages()
@@ -235,7 +240,7 @@ def kubectl_plugin() -> None:
 
 def _forward_pages() -> None:
     """Have `web` open the cluster's pages, instead of being the process that serves them."""
-    app.command("web", cls=ApiCommand, rich_help_panel=_OPERATION)(forward_web)
+    app.command("web", rich_help_panel=_OPERATION)(forward_web)
 
 
 def complete_kubectl() -> None:
@@ -259,10 +264,17 @@ def complete_kubectl() -> None:
 
 def _run(program: str) -> None:
     completion_init()
+    flow_help(app)
     with guarded_output():
         try:
-            app(prog_name=program)
+            status = app(as_kubectl_writes(sys.argv[1:]), prog_name=program, standalone_mode=False)
+        except UsageError as error:
+            sys.stderr.write(usage_text(error))
+            sys.exit(COULD_NOT)
+        except typer.Abort:
+            sys.exit(COULD_NOT)
         except K8sRdmaError as error:
             details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
             sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")
-            sys.exit(1)
+            sys.exit(COULD_NOT)
+    sys.exit(status if isinstance(status, int) else 0)

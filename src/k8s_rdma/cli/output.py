@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-UNWRITABLE = 2
-"""The exit status."""
+COULD_NOT = 2
+"""The exit status of a command that could not do its work; 1 is for answers that are no."""
 
 _STDOUT = 1
 
@@ -71,4 +71,4 @@ def guarded_output() -> Iterator[None]:
             sys.stdout.flush()
     except UnwritableOutputError as error:
         sys.stderr.write(f"k8s-rdma: standard output cannot be written: {error}\n")
-        sys.exit(UNWRITABLE)
+        sys.exit(COULD_NOT)

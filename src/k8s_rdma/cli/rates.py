@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.markup import escape
 
-from k8s_rdma.cli.console import Page, write_json
+from k8s_rdma.cli.formats import Answer, Output
 from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
@@ -38,6 +38,7 @@ from k8s_rdma.wire.placement_annotation import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from k8s_rdma.cli.console import Page
     from k8s_rdma.core.request import InterfaceRequest, Request
 
 _CONFLICT = 409
@@ -68,7 +69,7 @@ class RatesOptions:
     wait: bool
     timeout_s: float
     kubeconfig: KubeconfigSelection
-    as_json: bool
+    output: Output
 
 
 class RatesResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +82,15 @@ class RatesResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def set_rates(options: RatesOptions) -> int:
-    """Change the rates; return the exit status: 0 if all pods have what was wanted, else 1."""
+    """Change the rates; return the exit status.
+
+    0 if all pods have what was wanted, 1 if one was refused it, 2 if that is not known of one.
+    """
     if options.min_mbps is None and options.max_mbps is None:
         msg = "--min or --max: say which rate changes, in Mb/s"
         raise MalformedError(msg)
     results = []
-    page = Page()
+    page = options.output.page(markup=True)
     with Documents(options.kubeconfig) as api:
         names = list(_pods(api, options))
         if not names:
@@ -95,16 +99,20 @@ def set_rates(options: RatesOptions) -> int:
         for number, (namespace, name) in enumerate(names, 1):
             result = _result(api, namespace, name, options)
             results.append(result)
-            if len(names) > 1 and not options.as_json:
+            if len(names) > 1 and options.output.is_for_people:
                 page.print(f"{number}/{len(names)} {_line(result)}")
-    if options.as_json:
-        write_json(msgspec.json.encode(results) + b"\n")
-    elif len(results) == 1:
-        page.print(_line(results[0]))
-    else:
-        _summarize(results)
+    answer = Answer(
+        document=lambda: msgspec.json.encode(results) + b"\n",
+        names=[f"pod/{result.pod.partition('/')[2]}" for result in results],
+        show=lambda page: _summarize(results, page),
+    )
+    options.output.write(answer, markup=True)
+    states = {result.state for result in results}
     satisfied = {"programmed", "unchanged"} | (set() if options.wait else {"admitted"})
-    return 0 if all(result.state in satisfied for result in results) else 1
+    return _REFUSED if "refused" in states else 0 if states <= satisfied else _UNDECIDED
+
+
+_REFUSED, _UNDECIDED = 1, 2
 
 
 def _pods(api: Documents, options: RatesOptions) -> Iterator[tuple[str, str]]:
@@ -326,8 +334,11 @@ def _line(result: RatesResult) -> str:
     return f"{escape(visible(result.pod))}: {state}{generation}{why}"
 
 
-def _summarize(results: list[RatesResult]) -> None:
+def _summarize(results: list[RatesResult], page: Page) -> None:
+    if len(results) == 1:
+        page.print(_line(results[0]))
+        return
     rows = Table(Column("STATE"), Column("PODS", right=True))
     for state in sorted({result.state for result in results}):
         rows.add(state, str(sum(result.state == state for result in results)))
-    Page().print(rows)
+    page.print(rows)

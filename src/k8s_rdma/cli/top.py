@@ -19,17 +19,18 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from k8s_rdma.cli.console import Page, for_terminal, line, seconds, write_json
+from k8s_rdma.cli.console import Page, for_terminal, line, seconds
 from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
-from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderReader, extender_reader
-from k8s_rdma.cli.holders import HolderReader, holders_table
+from k8s_rdma.cli.extender_client import ExtenderReader, extender_reader
+from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.holders import HolderFilter, HolderReader, holders_table
+from k8s_rdma.cli.options import Chart, PodScope
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Paragraph, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
-from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     MAX_ROWS,
@@ -53,6 +54,7 @@ from k8s_rdma.wire.views import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from k8s_rdma.cli.extender_address import ExtenderAddress
     from k8s_rdma.core.claim_fit import ClaimNode
 
 
@@ -93,16 +95,16 @@ CLAIMS_EVERY_S = 10.0
 class TopOptions:
     """Options of the command.
 
-    holders: whether to show who holds what in place of nodes. namespace, secret: as in `ServiceProxy`.
+    pods: whose pods are shown, of those that wait and that hold something. holders: whether to show who holds
+    what in place of nodes.
     """
 
-    kubeconfig: KubeconfigSelection
+    pods: PodScope
+    chart: Chart
     one_shot: bool
-    as_json: bool
+    output: Output
     sort: Sort
     holders: bool
-    namespace: str
-    secret: str
 
 
 def top(address: ExtenderAddress, options: TopOptions) -> None:
@@ -111,16 +113,22 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
     K8sRdmaError when the extender refuses, and with `one_shot` also when neither it nor the API server
     answers; MalformedError for a kubeconfig that cannot be used.
     """
-    terminal = Page()
     with ExitStack() as stack:
         source = Source.connect(stack, address, options)
-        if options.as_json:
-            write_json(encode_view(source.view(MAX_ROWS)) + b"\n")
-        elif options.one_shot or not terminal.is_terminal:
-            view = for_terminal(source.view(MAX_ROWS))
-            terminal.print(page(view, lines=None))
-        else:
+        terminal = Page()
+        if options.output.format is None and terminal.is_terminal and not options.one_shot:
             _watch(source, terminal)
+            return
+        view = source.view(MAX_ROWS)
+        named = view.nodes if view.holders is None else ()
+        options.output.write(
+            Answer(
+                document=lambda: encode_view(view) + b"\n",
+                names=[f"node/{row.name}" for row in named]
+                + [f"pod/{row.pod}" for row in view.holders or ()],
+                show=lambda sheet: sheet.print(page(for_terminal(view), lines=None)),
+            )
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +141,7 @@ class Source:
     extender: ExtenderReader
     api: Documents | None
     sort: Sort
+    namespace: str | None = None
     holders: HolderReader | None = None
     problem: str = ""
     _claims: ClusterClaims | None = None
@@ -143,25 +152,33 @@ class Source:
     def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> Source:
         """Connect to both. MalformedError for a kubeconfig that is needed, or named, and cannot be used."""
         extender, api, problem = stack.enter_context(extender_reader(address)), None, ""
+        kubeconfig = options.pods.kubeconfig
         try:
-            api = stack.enter_context(Documents(options.kubeconfig))
+            api = stack.enter_context(Documents(kubeconfig))
         except MalformedError as error:
-            if options.kubeconfig.is_explicit or options.holders:
+            if kubeconfig.is_explicit or options.holders:
                 raise
             problem = error.message
         holders = None
         if api is not None and options.holders:
-            proxy = ServiceProxy(api=api, namespace=options.namespace, secret=options.secret)
+            proxy = ServiceProxy(api=api, namespace=options.chart.namespace, secret=options.chart.secret)
             holders = HolderReader(api=api, proxy=proxy)
-        return cls(extender=extender, api=api, sort=options.sort, holders=holders, problem=problem)
+        return cls(
+            extender=extender,
+            api=api,
+            sort=options.sort,
+            namespace=kubeconfig.namespace,
+            holders=holders,
+            problem=problem,
+        )
 
     def view(self, rows: int) -> ClusterView:
         """Get a view of so many nodes, with all holders; NoAnswerError where neither answers."""
-        view = self._cluster(rows)
+        view = _of_namespace(self._cluster(rows), self.namespace)
         if self.holders is None:
             return view
         try:
-            found = self.holders.view(None, HolderSort.NODE)
+            found = self.holders.view(HolderFilter(namespace=self.namespace), HolderSort.NODE)
         except API_ERRORS as error:
             return replace(view, notes=(*view.notes, f"who holds what is not known: {error.message}"))
         return replace(view, holders=found.holders, notes=(*view.notes, *found.notes))
@@ -208,6 +225,21 @@ class Source:
             except API_ERRORS as error:
                 self._claims, self.problem = None, error.message
         return self._claims
+
+
+def _of_namespace(view: ClusterView, namespace: str | None) -> ClusterView:
+    """Leave out pending pods of other namespaces, of those that the view has; None for no namespace."""
+    if namespace is None:
+        return view
+    pending = tuple(row for row in view.pending if row.pod.partition("/")[0] == namespace)
+    omitted = view.pending_total - len(view.pending)
+    note = f"{count(omitted, 'pending pod')} of any namespace not looked at"
+    return replace(
+        view,
+        pending=pending,
+        pending_total=len(pending),
+        notes=(*view.notes, note) if omitted else view.notes,
+    )
 
 
 def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int) -> ClusterView:

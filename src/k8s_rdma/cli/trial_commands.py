@@ -7,24 +7,40 @@ from typing import Annotated
 
 import typer
 
-from k8s_rdma.cli.api_options import ApiCommand, Kubeconfig, PodNamespace
-from k8s_rdma.cli.diagnosis_commands import Json, Namespace
+from k8s_rdma.cli.bundles import Bundle, with_bundles
+from k8s_rdma.cli.options import ApiServer, ChartNamespace, NamespacedApiServer, OutputForm
+from k8s_rdma.cli.rate_option import rate_option
+from k8s_rdma.cli.usage import CommandGroup
+from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
 from k8s_rdma.core.types import Strategy
-from k8s_rdma.kube.selection import USUAL_KUBECONFIG
 
-From = Annotated[
-    str,
-    typer.Option("--from", metavar="cluster|FILE", help="The cluster, or a file that `snapshot` wrote."),
-]
 AskedExtender = Annotated[
     str | None,
     typer.Option(
         "--extender",
         metavar="URL",
         envvar="K8S_RDMA_EXTENDER",
-        help="Ask this extender which nodes it refuses; default: by the nodes' Leases.",
+        help="Ask this extender which nodes it refuses. Default: by the nodes' Leases.",
     ),
 ]
+
+
+def _source(
+    *,
+    origin: Annotated[
+        str,
+        typer.Option("--from", metavar="cluster|FILE", help="The cluster, or a file that `snapshot` wrote."),
+    ] = FROM_CLUSTER,
+    chart: ChartNamespace,
+    kubeconfig: ApiServer,
+    extender: AskedExtender = None,
+) -> WhatifSource:
+    return WhatifSource(origin=origin, kubeconfig=kubeconfig, namespace=chart.namespace, extender=extender)
+
+
+Source = Annotated[WhatifSource, Bundle(_source)]
+"""The cluster that a capacity question is about."""
+
 Manifest = Annotated[
     Path | None,
     typer.Argument(metavar="FILE", help="Manifests with the pods, or an annotation; -: standard input."),
@@ -43,28 +59,32 @@ def _percent(text: object) -> float:
     return found
 
 
-whatif_app = typer.Typer(no_args_is_help=True, help="Answer capacity questions; changes nothing.")
+whatif_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Answer capacity questions; changes nothing."
+)
 
 
+@with_bundles
 def snapshot(
     *,
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="Replace names of nodes, pods and namespaces, and MACs.")
     ] = False,
-    namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    output: OutputForm,
+    chart: ChartNamespace,
+    kubeconfig: ApiServer,
     extender: AskedExtender = None,
 ) -> None:
     """Write nodes, pods and limits as a file: for `whatif`, and for bug reports."""
     from k8s_rdma.cli import whatif
 
-    whatif.write_snapshot(
-        whatif.Source(kubeconfig=kubeconfig, namespace=namespace, extender=extender), anonymous=anonymous
-    )
+    source = WhatifSource(kubeconfig=kubeconfig, namespace=chart.namespace, extender=extender)
+    whatif.write_snapshot(source, output, anonymous=anonymous)
 
 
-@whatif_app.command("fit", cls=ApiCommand)
-def whatif_fit(  # noqa: PLR0913 - typer's options
+@whatif_app.command("fit")
+@with_bundles
+def whatif_fit(
     file: Manifest = None,
     *,
     count: Annotated[
@@ -73,39 +93,33 @@ def whatif_fit(  # noqa: PLR0913 - typer's options
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Evict pods of lower priority, as kube-scheduler would.")
     ] = False,
-    origin: From = "cluster",
-    as_json: Json = False,
-    namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
-    extender: AskedExtender = None,
+    output: OutputForm,
+    source: Source,
 ) -> None:
     """Report whether pods fit, and where; without FILE the pods that wait. Status 1 when they do not."""
     from k8s_rdma.cli import whatif
 
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
     question = whatif.Question(manifest=file, count=count)
-    raise typer.Exit(whatif.answer_fit(source, question, preempt=preempt, as_json=as_json))
+    raise typer.Exit(whatif.answer_fit(source, question, preempt=preempt, output=output))
 
 
-@whatif_app.command("headroom", cls=ApiCommand)
-def whatif_headroom(  # noqa: PLR0913 - typer's options
+@whatif_app.command("headroom")
+@with_bundles
+def whatif_headroom(
     file: Manifest = None,
     *,
-    origin: From = "cluster",
-    as_json: Json = False,
-    namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
-    extender: AskedExtender = None,
+    output: OutputForm,
+    source: Source,
 ) -> None:
     """Count how many more pods fit, without FILE of common shapes; and capacity that is stranded."""
     from k8s_rdma.cli import whatif
 
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
-    raise typer.Exit(whatif.answer_headroom(source, whatif.Question(manifest=file), as_json=as_json))
+    raise typer.Exit(whatif.answer_headroom(source, whatif.Question(manifest=file), output=output))
 
 
-@whatif_app.command("without", cls=ApiCommand)
-def whatif_without(  # noqa: PLR0913 - typer's options
+@whatif_app.command("without")
+@with_bundles
+def whatif_without(
     *,
     node: Annotated[
         list[str] | None, typer.Option("--node", metavar="NAME", help="This node; may be repeated.")
@@ -117,11 +131,8 @@ def whatif_without(  # noqa: PLR0913 - typer's options
         list[str] | None,
         typer.Option("--link", metavar="NODE/PF", help="The link of this PF; may be repeated."),
     ] = None,
-    origin: From = "cluster",
-    as_json: Json = False,
-    namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
-    extender: AskedExtender = None,
+    output: OutputForm,
+    source: Source,
 ) -> None:
     """Show where pods go when nodes, PFs or links fail. Status 1 when one of them fits nowhere."""
     from k8s_rdma.cli import whatif
@@ -130,11 +141,11 @@ def whatif_without(  # noqa: PLR0913 - typer's options
         msg = "name what fails: --node, --pf or --link"
         raise typer.BadParameter(msg)
     losses = whatif.Losses(nodes=tuple(node or ()), pfs=tuple(pf or ()), links=tuple(link or ()))
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
-    raise typer.Exit(whatif.answer_without(source, losses, as_json=as_json))
+    raise typer.Exit(whatif.answer_without(source, losses, output=output))
 
 
-@whatif_app.command("with", cls=ApiCommand)
+@whatif_app.command("with")
+@with_bundles
 def whatif_with(  # noqa: PLR0913 - typer's options
     file: Manifest = None,
     *,
@@ -149,11 +160,8 @@ def whatif_with(  # noqa: PLR0913 - typer's options
     strategy: Annotated[Strategy | None, typer.Option(help="Another strategy of the extender.")] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=0, max=10_000, help="New nodes; needs --like.")] = 0,
     like: Annotated[str, typer.Option("--like", metavar="NAME", help="The node that new ones equal.")] = "",
-    origin: From = "cluster",
-    as_json: Json = False,
-    namespace: Namespace = "k8s-rdma",
-    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
-    extender: AskedExtender = None,
+    output: OutputForm,
+    source: Source,
 ) -> None:
     """Compare how many more pods fit with changes. Status 1 when pods hold more than there would be."""
     from k8s_rdma.cli import whatif
@@ -165,18 +173,17 @@ def whatif_with(  # noqa: PLR0913 - typer's options
         msg = "name a change: --vfs, --headroom, --strategy, or --nodes and --like"
         raise typer.BadParameter(msg)
     changes = whatif.Changes(vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like)
-    source = whatif.Source(origin=origin, kubeconfig=kubeconfig, namespace=namespace, extender=extender)
-    raise typer.Exit(whatif.answer_with(source, changes, whatif.Question(manifest=file), as_json=as_json))
+    raise typer.Exit(whatif.answer_with(source, changes, whatif.Question(manifest=file), output=output))
 
 
 verify_app = typer.Typer(
-    no_args_is_help=True, help="Measure whether reservations and caps hold on these cards."
+    cls=CommandGroup, no_args_is_help=True, help="Measure whether reservations and caps hold on these cards."
 )
 Pf = Annotated[
     list[str] | None,
     typer.Option("--pf", metavar="PF", help="A PF's name or PCI address; may be repeated. Default: all."),
 ]
-Cap = Annotated[int, typer.Option("--cap", metavar="MBPS", help="The cap; 0 for a tenth of the link.", min=0)]
+Cap = Annotated[int, rate_option("--cap", "The cap; 0 for a tenth of the link.")]
 Seconds = Annotated[
     float, typer.Option("--seconds", metavar="S", help="The time of each measurement.", min=1.0, max=60.0)
 ]
@@ -192,6 +199,7 @@ def verify() -> None:
 
 
 @verify_app.command("node")
+@with_bundles
 def verify_node(  # noqa: PLR0913 - typer's options
     *,
     pf: Pf = None,
@@ -212,6 +220,7 @@ def verify_node(  # noqa: PLR0913 - typer's options
     plugin: Annotated[Path, typer.Option("--plugin", metavar="FILE", help="The CNI executable.")] = Path(
         "/opt/cni/bin/k8s-rdma-cni"
     ),
+    output: OutputForm,
 ) -> None:
     """Measure between VFs of this node, without Kubernetes.
 
@@ -227,10 +236,11 @@ def verify_node(  # noqa: PLR0913 - typer's options
     site = NodeSite(
         run_dir=run_dir, plugin=plugin, seconds=seconds, receiver_pf=receiver_pf, soft_roce=soft_roce
     )
-    raise typer.Exit(run(trials, site))
+    raise typer.Exit(run(trials, site, output))
 
 
-@verify_app.command("cluster", cls=ApiCommand)
+@verify_app.command("cluster")
+@with_bundles
 def verify_cluster(  # noqa: PLR0913 - typer's options
     sender: Annotated[str, typer.Argument(metavar="SENDER", help="The node whose PFs are verified.")],
     receiver: Annotated[str, typer.Argument(metavar="RECEIVER", help="The node that receives.")],
@@ -244,17 +254,15 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
     seconds: Seconds = 4.0,
     yes: Yes = False,
     report: VerifyReport = None,
-    namespace: PodNamespace = "",
     image: Annotated[
         str, typer.Option(metavar="IMAGE", help="An image of k8s-rdma. Default: that of SENDER's agent.")
     ] = "",
-    chart_namespace: Annotated[
-        str, typer.Option("--chart-namespace", metavar="NAME", help="Where to look for that agent.")
-    ] = "k8s-rdma",
     scheduler: Annotated[
         str, typer.Option(metavar="NAME", help="The pods' scheduler, where no policy adds it.")
     ] = "",
-    kubeconfig: Kubeconfig = USUAL_KUBECONFIG,
+    output: OutputForm,
+    chart: ChartNamespace,
+    kubeconfig: NamespacedApiServer,
 ) -> None:
     """Measure between pods on two nodes, over the wire.
 
@@ -269,13 +277,13 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
         sender=sender,
         receiver=receiver,
         receiver_pf=receiver_pf,
-        namespace=namespace,
-        chart_namespace=chart_namespace,
+        namespace=kubeconfig.namespace or "",
+        chart_namespace=chart.namespace,
         image=image,
         scheduler=scheduler,
         seconds=seconds,
     )
-    raise typer.Exit(run(trials, pods, kubeconfig))
+    raise typer.Exit(run(trials, pods, kubeconfig, output))
 
 
 @verify_app.command("receive", hidden=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.console import Page, require_writable
+from k8s_rdma.cli.console import require_writable
+from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
@@ -31,6 +32,7 @@ from k8s_rdma.wire.verification import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from k8s_rdma.cli.formats import Output
     from k8s_rdma.kube.selection import KubeconfigSelection
     from k8s_rdma.verify.node import NodeSite
 
@@ -59,7 +61,7 @@ class TrialOptions:
     report: Path | None
 
 
-def verify_node(trials: TrialOptions, site: NodeSite) -> int:
+def verify_node(trials: TrialOptions, site: NodeSite, output: Output) -> int:
     """Measure on this node; the exit status."""
 
     def run() -> int:
@@ -68,12 +70,14 @@ def verify_node(trials: TrialOptions, site: NodeSite) -> int:
             receivers = tuple(chosen(pfs, (site.receiver_pf,)) if site.receiver_pf else ())
             receiver: Receiver = "another PF" if receivers else "same PF"
             bench = Bench(site=site, pfs=pfs, receiver=receiver, receivers=receivers)
-            return run_trials(bench, trials)
+            return run_trials(bench, trials, output)
 
     return _run(run)
 
 
-def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: KubeconfigSelection) -> int:
+def verify_cluster(
+    trials: TrialOptions, pods: PodOptions, kubeconfig: KubeconfigSelection, output: Output
+) -> int:
     """Measure between two nodes of a cluster; the exit status."""
 
     def run() -> int:
@@ -91,7 +95,7 @@ def verify_cluster(trials: TrialOptions, pods: PodOptions, kubeconfig: Kubeconfi
                 nodes=(pods.sender, pods.receiver),
             )
             site.prepare()
-            return run_trials(bench, trials)
+            return run_trials(bench, trials, output)
 
     return _run(run)
 
@@ -140,7 +144,7 @@ class Bench:
     nodes: tuple[str, ...] = ()
 
 
-def run_trials(bench: Bench, options: TrialOptions) -> int:
+def run_trials(bench: Bench, options: TrialOptions, output: Output) -> int:
     """Make the trials of the chosen PFs, print the table, write the report; the exit status."""
     require_writable(options.report, "--report")
     pfs, receivers = bench.pfs, bench.receivers
@@ -155,13 +159,20 @@ def run_trials(bench: Bench, options: TrialOptions) -> int:
         for outcome in verify_pf(bench.site, pf, cap_mbps=options.cap_mbps):
             outcomes.append(outcome)
             _progress(pf, outcome)
-    _print(results)
+    stand_ins = dict.fromkeys(bench.nodes, "NODE") | {
+        name: "PF" for pf in (*pfs, *receivers) for name in (pf.name, pf.pci)
+    }
+    cards = tuple(card_report(pf, bench.receiver, outcomes, stand_ins) for pf, outcomes in results)
+    report = encode_verification(_report(cards))
+    output.write(
+        Answer(
+            document=lambda: report,
+            names=(f"pf/{pf.name}" for pf, _ in results),
+            show=lambda page: page.print(_table(results)),
+        )
+    )
     if options.report is not None:
-        stand_ins = dict.fromkeys(bench.nodes, "NODE") | {
-            name: "PF" for pf in (*pfs, *receivers) for name in (pf.name, pf.pci)
-        }
-        cards = tuple(card_report(pf, bench.receiver, outcomes, stand_ins) for pf, outcomes in results)
-        _write(options.report, cards)
+        _write(options.report, report)
     return exit_status([outcome for _, outcomes in results for outcome in outcomes])
 
 
@@ -202,7 +213,7 @@ _COLUMNS = (
 )
 
 
-def _print(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> None:
+def _table(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> Table:
     rows = Table(*_COLUMNS)
     for pf, outcomes in results:
         for outcome in outcomes:
@@ -217,14 +228,17 @@ def _print(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> None:
                 Text(_word(outcome.result), style=_STYLES[outcome.result]),
                 visible(outcome.why),
             )
-    Page().print(rows)
+    return rows
 
 
-def _write(path: Path, cards: tuple[CardReport, ...]) -> None:
+def _report(cards: tuple[CardReport, ...]) -> VerificationReport:
     kernel = re.match(r"[0-9.]*[0-9]|", platform.release())  # what follows may name who built it
-    report = VerificationReport(version=__version__, kernel=kernel[0] if kernel else "", cards=cards)
+    return VerificationReport(version=__version__, kernel=kernel[0] if kernel else "", cards=cards)
+
+
+def _write(path: Path, report: bytes) -> None:
     try:
-        path.write_bytes(encode_verification(report))
+        path.write_bytes(report)
     except OSError as error:
         raise K8sRdmaError(f"--report {path}: {error.strerror or error}") from error
     sys.stderr.write(f"k8s-rdma: read {path} through, then send it: docs/verify.md says what it holds\n")

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from rich.text import Text
 
-from k8s_rdma.cli.console import Page, for_terminal, write_json
-from k8s_rdma.cli.extender_client import ExtenderAddress, extender_reader, node_verdicts
+from k8s_rdma.cli.console import for_terminal
+from k8s_rdma.cli.extender_address import ExtenderAddress
+from k8s_rdma.cli.extender_client import extender_reader, node_verdicts
+from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
+from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import ApiRefusedError
-from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.planning.anonymity import anonymised
 from k8s_rdma.planning.manifest_workloads import load_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, workload_of
@@ -44,13 +46,15 @@ from k8s_rdma.planning.whatif import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from k8s_rdma.cli.console import Page
+    from k8s_rdma.cli.formats import Output
 
 __all__ = [
     "Changes",
     "Losses",
     "Question",
-    "Source",
     "answer_fit",
     "answer_headroom",
     "answer_with",
@@ -58,26 +62,10 @@ __all__ = [
     "write_snapshot",
 ]
 
-FROM_CLUSTER = "cluster"
 DOES_NOT_FIT = 1
-MALFORMED = 2
 _MOST_ROWS = 20
 MAX_SNAPSHOT_BYTES = 512 << 20
 """The limit for the file of a snapshot: that of 5,000 nodes with 100,000 pods has a tenth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """The source of a cluster: `cluster`, or the file of a snapshot.
-
-    namespace: the chart's. extender: the URL of the extender that says which nodes it refuses; None for
-    Leases' word.
-    """
-
-    origin: str = FROM_CLUSTER
-    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
-    namespace: str = "k8s-rdma"
-    extender: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,76 +89,94 @@ class Question:
         return replace(self, count=1).workloads(planned)
 
 
-def write_snapshot(source: Source, *, anonymous: bool) -> None:
+def write_snapshot(source: WhatifSource, output: Output, *, anonymous: bool) -> None:
     """Write a snapshot of the cluster to standard output."""
     snapshot = _of_cluster(source)
-    sys.stdout.write(encode_snapshot(anonymised(snapshot) if anonymous else snapshot).decode())
+    document = encode_snapshot(anonymised(snapshot) if anonymous else snapshot)
+    names = [f"node/{node.name}" for node in snapshot.nodes]
+    output.write(
+        Answer(document=lambda: document, names=names, show=lambda _: sys.stdout.write(document.decode()))
+    )
     for sentence in snapshot.unreadable:
         sys.stderr.write(f"k8s-rdma: warning: {visible(sentence)}\n")
 
 
-def answer_fit(source: Source, question: Question, *, preempt: bool, as_json: bool) -> int:
+def answer_fit(source: WhatifSource, question: Question, *, preempt: bool, output: Output) -> int:
     """Print whether pods fit, by default those that wait; return the exit status."""
 
     def answer(planned: PlannedCluster) -> FitAnswer:
         workloads = question.workloads(planned) or list(_pending(planned))
         return fit(planned, workloads, preempt=preempt)
 
-    return _answer(source, answer, _show_fit, as_json=as_json)
+    return _answer(source, answer, _show_fit, output=output)
 
 
-def answer_headroom(source: Source, question: Question, *, as_json: bool) -> int:
+def answer_headroom(source: WhatifSource, question: Question, *, output: Output) -> int:
     """Print how many more pods fit; return the exit status."""
     return _answer(
         source,
         lambda planned: headroom(planned, question.shapes(planned)),
         _show_headroom,
-        as_json=as_json,
+        output=output,
     )
 
 
-def answer_without(source: Source, losses: Losses, *, as_json: bool) -> int:
+def answer_without(source: WhatifSource, losses: Losses, *, output: Output) -> int:
     """Print where pods go that lose their place; return the exit status."""
-    return _answer(source, lambda planned: lose(planned, losses), _show_without, as_json=as_json)
+    return _answer(source, lambda planned: lose(planned, losses), _show_without, output=output)
 
 
-def answer_with(source: Source, changes: Changes, question: Question, *, as_json: bool) -> int:
+def answer_with(source: WhatifSource, changes: Changes, question: Question, *, output: Output) -> int:
     """Print what changes do to the room for pods; return the exit status."""
     return _answer(
         source,
         lambda planned: with_changes(planned, changes, question.shapes(planned)),
         _show_with,
-        as_json=as_json,
+        output=output,
     )
 
 
-Answer = TypeVar("Answer", FitAnswer, HeadroomAnswer, WithAnswer, WithoutAnswer)
+CapacityAnswer = TypeVar("CapacityAnswer", FitAnswer, HeadroomAnswer, WithAnswer, WithoutAnswer)
 
 
 def _answer(
-    source: Source,
-    ask: Callable[[PlannedCluster], Answer],
-    show: Callable[[Answer], None],
+    source: WhatifSource,
+    ask: Callable[[PlannedCluster], CapacityAnswer],
+    show: Callable[[CapacityAnswer, Page], None],
     *,
-    as_json: bool,
+    output: Output,
 ) -> int:
-    try:
-        answer = ask(_planned(source))
-    except K8sRdmaError as error:
-        sys.stderr.write(f"k8s-rdma: {visible(error.message)}\n")
-        return MALFORMED
-    if as_json:
-        write_json(msgspec.json.format(msgspec.json.encode(answer)) + b"\n")
-    else:
-        answer = for_terminal(answer)
-        show(answer)
-        for sentence in answer.unreadable[:_MOST_ROWS]:
-            _page().print(f"warning: {sentence}")
-        _page().print(answer.not_modelled, style="dim")
-    return DOES_NOT_FIT if not getattr(answer, "fits", True) else 0
+    found = ask(_planned(source))
+
+    def show_all(page: Page) -> None:
+        shown = for_terminal(found)
+        show(shown, page)
+        for sentence in shown.unreadable[:_MOST_ROWS]:
+            page.print(f"warning: {sentence}")
+        page.print(shown.not_modelled, style="dim")
+
+    output.write(
+        Answer(
+            document=lambda: msgspec.json.format(msgspec.json.encode(found)) + b"\n",
+            names=_names(found),
+            show=show_all,
+        )
+    )
+    return DOES_NOT_FIT if not getattr(found, "fits", True) else 0
 
 
-def _planned(source: Source) -> PlannedCluster:
+def _names(answer: FitAnswer | HeadroomAnswer | WithAnswer | WithoutAnswer) -> Iterator[str]:
+    """Yield the names in the first column of the answer's table."""
+    match answer:
+        case FitAnswer():
+            yield from (found.name for found in answer.workloads)
+        case WithoutAnswer():
+            yield from (move.pod for move in answer.moves)
+        case HeadroomAnswer() | WithAnswer():
+            yield from (found.shape for found in answer.shapes)
+
+
+def _planned(source: WhatifSource) -> PlannedCluster:
     if source.origin == FROM_CLUSTER:
         return PlannedCluster.from_snapshot(_of_cluster(source))
     try:
@@ -181,7 +187,7 @@ def _planned(source: Source) -> PlannedCluster:
     return PlannedCluster.from_snapshot(decode_snapshot(data, source.origin))
 
 
-def _of_cluster(source: Source) -> Snapshot:
+def _of_cluster(source: WhatifSource) -> Snapshot:
     """Take a snapshot; who lacks a right learns what to do."""
     verdicts, why = _verdicts(source)
     try:
@@ -198,7 +204,7 @@ def _of_cluster(source: Source) -> Snapshot:
         raise ApiRefusedError(msg, status=error.status) from error
 
 
-def _verdicts(source: Source) -> tuple[Mapping[str, str] | None, str]:
+def _verdicts(source: WhatifSource) -> tuple[Mapping[str, str] | None, str]:
     """Ask the extender why it refuses nodes; None with the reason, in a sentence, where it does not say."""
     if source.extender is None:
         return None, ""
@@ -220,9 +226,9 @@ def _pending(planned: PlannedCluster) -> Iterable[Workload]:
             planned.unreadable += (f"pod {pod.namespace}/{pod.name}: {error.message}",)
 
 
-def _show_fit(answer: FitAnswer) -> None:
+def _show_fit(answer: FitAnswer, page: Page) -> None:
     if not answer.workloads:
-        _page().print("No pod waits for interfaces.")
+        page.print("No pod waits for interfaces.")
         return
     number = sum(found.count for found in answer.workloads)
     homeless = number - sum(found.placed for found in answer.workloads)
@@ -236,16 +242,16 @@ def _show_fit(answer: FitAnswer) -> None:
         obstacles = _listed([f"{count(nodes, 'node')}: {why}" for why, nodes in found.obstacles.items()])
         style = "" if found.fits else "red"
         rows.add(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
-    _page().print(verdict, rows, sep="\n")
-    _say_rest(len(answer.workloads))
+    page.print(verdict, rows, sep="\n")
+    _say_rest(len(answer.workloads), page)
     for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
-        _page().print(f"No pod is evicted for those that do not fit: {why}.")
+        page.print(f"No pod is evicted for those that do not fit: {why}.")
     if answer.evictions:
-        _page().print()
-        _show_moves(answer.evictions, "be evicted")
+        page.print()
+        _show_moves(answer.evictions, "be evicted", page)
 
 
-def _show_moves(moves: Sequence[Move], verb: str) -> None:
+def _show_moves(moves: Sequence[Move], verb: str, page: Page) -> None:
     """Show pods that lose their place; those that fit nowhere first."""
     homeless = sum(not move.to for move in moves)
     elsewhere = len(moves) - homeless
@@ -259,49 +265,44 @@ def _show_moves(moves: Sequence[Move], verb: str) -> None:
     for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
         reason = (str(move.priority), move.workload) if isinstance(move, Eviction) else ()
         rows.add(move.pod, move.node, move.to or Text(NONE, "red"), *reason, move.why)
-    _page().print(verdict, rows, sep="\n")
-    _say_rest(len(moves))
+    page.print(verdict, rows, sep="\n")
+    _say_rest(len(moves), page)
 
 
-def _show_headroom(answer: HeadroomAnswer) -> None:
+def _show_headroom(answer: HeadroomAnswer, page: Page) -> None:
     numbers = ("PODS", "NODES", "MOST ON A NODE")
     rows = Table(Column("SHAPE"), *(Column(heading, right=True) for heading in numbers))
     for room in answer.shapes:
         rows.add(room.shape, str(room.pods), str(room.nodes), str(room.most_on_a_node))
-    _page().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
+    page.print("Pods that still fit, of each shape by itself:", rows, sep="\n")
     if answer.stranded:
         stranded_mbps, vfs = (sum(getattr(pf, key) for pf in answer.stranded) for key in ("mbps", "vfs"))
-        _page().print(f"\nStranded: {stranded_mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
+        page.print(f"\nStranded: {stranded_mbps} Mb/s without VFs, {vfs} VFs without bandwidth\n")
         largest = sorted(answer.stranded, key=lambda pf: (-pf.mbps, -pf.vfs, pf.node, pf.pf))
         parts = ("BANDWIDTH WITHOUT VFS", "VFS WITHOUT BANDWIDTH")
         rows = Table(Column("NODE"), Column("PF"), *(Column(heading, right=True) for heading in parts))
         for pf in largest[:_MOST_ROWS]:
             rows.add(pf.node, pf.pf, mbps(pf.mbps) if pf.mbps else NONE, str(pf.vfs or NONE))
-        _page().print(rows)
-        _say_rest(len(answer.stranded))
+        page.print(rows)
+        _say_rest(len(answer.stranded), page)
 
 
-def _show_without(answer: WithoutAnswer) -> None:
+def _show_without(answer: WithoutAnswer, page: Page) -> None:
     if answer.moves:
-        _show_moves(answer.moves, "have to move")
+        _show_moves(answer.moves, "have to move", page)
     else:
-        _page().print("No pod would have to move.")
+        page.print("No pod would have to move.")
 
 
-def _show_with(answer: WithAnswer) -> None:
+def _show_with(answer: WithAnswer, page: Page) -> None:
     numbers = ("NOW", "THEN", "DIFFERENCE")
     rows = Table(Column("SHAPE"), *(Column(heading, right=True) for heading in numbers))
     for found in answer.shapes:
         rows.add(found.shape, str(found.now), str(found.then), f"{found.then - found.now:+d}")
-    _page().print("Pods that still fit, of each shape by itself:", rows, sep="\n")
+    page.print("Pods that still fit, of each shape by itself:", rows, sep="\n")
     for sentence in answer.overcommitted[:_MOST_ROWS]:
-        _page().print(f"beyond what there would be: {sentence}", style="red")
-    _say_rest(len(answer.overcommitted))
-
-
-def _page() -> Page:
-    """Make the page: names by nodes and users are shown as they are."""
-    return Page(markup=False)
+        page.print(f"beyond what there would be: {sentence}", style="red")
+    _say_rest(len(answer.overcommitted), page)
 
 
 def _listed(texts: list[str]) -> str:
@@ -309,6 +310,6 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:3]) + omitted
 
 
-def _say_rest(number: int) -> None:
+def _say_rest(number: int, page: Page) -> None:
     if number > _MOST_ROWS:
-        _page().print(f"and {number - _MOST_ROWS} more; --json has them all")
+        page.print(f"and {number - _MOST_ROWS} more; --output json has them all")

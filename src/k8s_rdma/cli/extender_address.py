@@ -1,0 +1,37 @@
+"""The address of an extender, as a command line says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
+from k8s_rdma.wire.rest import TOKENS_SECRET
+
+DEFAULT_URL = "http://127.0.0.1:8888"
+URL_VARIABLE = "K8S_RDMA_EXTENDER"
+SERVICE_SCHEME = "service://"
+VIEWS = "k8s-rdma-views:views"
+VIEWS_URL = f"{SERVICE_SCHEME}k8s-rdma/{VIEWS}"
+"""The Service that the chart makes for viewers (`viewers.enabled`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderAddress:
+    """Address and credentials of the extender.
+
+    token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
+    demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
+    trust any certificate. is_named: whether the user said where it is. kubeconfig: of the API server whose
+    proxy a URL of `SERVICE_SCHEME` goes through. tokens_secret: the Secret whose token that takes.
+    """
+
+    url: str = DEFAULT_URL
+    is_named: bool = False
+    token_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
+    tokens_secret: str = TOKENS_SECRET

@@ -1,0 +1,23 @@
+"""The cluster that a capacity question is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
+
+FROM_CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatifSource:
+    """The source of a cluster: `cluster`, or the file of a snapshot.
+
+    namespace: the chart's. extender: the URL of the extender that says which nodes it refuses; None for
+    Leases' word.
+    """
+
+    origin: str = FROM_CLUSTER
+    kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
+    namespace: str = "k8s-rdma"
+    extender: str | None = None
