@@ -32,11 +32,12 @@ _COLUMNS = (
     ("Changed", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
 )
 """As kubectl prints them, behind the object's name, which is always printed: that of the node it is made for.
-Node is the Node object that it goes with, so that one that would be left behind shows none.
+Node is the Node object that it goes with, so that one that would be left behind shows none. It repeats a name
+otherwise, and so is printed for `-o wide` alone.
 Changed is the age of what is published: at rest an agent writes nothing but its Lease."""
 
-_WIDE = frozenset({"Devices free/total", "Claims free/total"})
-"""Those that are printed for `-o wide` alone: few nodes have exclusive resources, or PFs for claims."""
+_WIDE = frozenset({"Node", "Devices free/total", "Claims free/total"})
+"""Those that are printed for `-o wide` alone; few nodes have exclusive resources, or PFs for claims."""
 
 
 def write_manifest() -> None:

@@ -207,7 +207,7 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
         run.typed
     )
     assert re.search(r"^pod/fits-nowhere +0/1 +Pending ", pods, re.MULTILINE)
-    assert re.search(r"^rdmanode.k8s-rdma.io/w2 +w2 +2 +126/128 +0.8/2Gb/s +\w+ +True ", pods, re.MULTILINE)
+    assert re.search(r"^rdmanode.k8s-rdma.io/w2 +2 +126/128 +0.8/2Gb/s +\w+ +True ", pods, re.MULTILINE)
     assert "FailedScheduling" in refused
     assert "needs 3 interfaces of 600 Mb/s; 2 PFs have 2000 Mb/s and 128 VFs when empty" in refused
     assert "2 pods placed, 1 pending" in explained
@@ -220,7 +220,7 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert re.search(
         r"^w2 .* \d+ +default/one-interface +rdma0 +100Mb/s +200Mb/s +software ", held, re.MULTILINE
     )
-    assert re.search(r"^w2 +w2 +2 +126/128 +0.8/2Gb/s ", freed, re.MULTILINE)
+    assert re.search(r"^w2 +2 +126/128 +0.8/2Gb/s ", freed, re.MULTILINE)
     assert "(rdma_interfaces_required[0].min_rate: unknown key; did you mean min_tx_rate?)" in typo
     assert re.search(r"^1 node: no: .*best PF has 400 Mb/s", late, re.MULTILINE)
     assert re.search(r"^1 node: cannot be read: .*the agent has not answered", late, re.MULTILINE)

@@ -134,7 +134,6 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
             columns = table["columnDefinitions"]
             shown = [column["name"].upper() for column in columns if not column["priority"]]
             assert shown[1:] == [
-                "NODE",
                 "PFS",
                 "VFS FREE/TOTAL",
                 "BANDWIDTH FREE/TOTAL",
@@ -143,10 +142,10 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
                 "CHANGED",
             ]
             row = zip(columns, table["rows"][0]["cells"], strict=True)
-            _name, node, pfs, vfs, bandwidth, _age, ready, changed = [
+            _name, pfs, vfs, bandwidth, _age, ready, changed = [
                 cell for column, cell in row if not column["priority"]
             ]
-            assert (node, pfs, vfs, bandwidth, ready) == ("w1", 1, "4/4", "10/10Gb/s", "True")
+            assert (pfs, vfs, bandwidth, ready) == (1, "4/4", "10/10Gb/s", "True")
             assert re.fullmatch(r"\d+s", changed)
 
 

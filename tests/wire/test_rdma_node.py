@@ -254,7 +254,6 @@ def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
         (column["name"].upper(), column.get("priority", 0)) for column in version["additionalPrinterColumns"]
     ]
     assert [name for name, priority in columns if not priority] == [
-        "NODE",
         "PFS",
         "VFS FREE/TOTAL",
         "BANDWIDTH FREE/TOTAL",
@@ -262,7 +261,11 @@ def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
         "READY",
         "CHANGED",
     ]
-    assert [name for name, priority in columns if priority] == ["DEVICES FREE/TOTAL", "CLAIMS FREE/TOTAL"]
+    assert [name for name, priority in columns if priority] == [
+        "NODE",
+        "DEVICES FREE/TOTAL",
+        "CLAIMS FREE/TOTAL",
+    ]
     pools = {"tencent.com/rdma": 1, CLAIMS_POOL: 1}
     status = json.loads(encode_status(status_of(report(pf(pools=pools)))))
     for column in version["additionalPrinterColumns"]:
