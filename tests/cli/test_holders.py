@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from cli.asking import k8s_rdma
-from k8s_rdma.cli.holders import Sample, holders_table, ordered, read_sample
+from k8s_rdma.cli.holders import holders_table, ordered
 from k8s_rdma.cli.tables import WHOLE
-from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.rest import Pod
 from k8s_rdma.wire.views import HolderRow, HolderSort
@@ -56,42 +55,6 @@ def shown(*rows: HolderRow) -> list[str]:
     with console.capture() as captured:
         console.print(holders_table(rows), crop=False)
     return [" ".join(each.split()) for each in captured.get().splitlines()[1:]]
-
-
-def metrics(sent: int, received: int, age_s: object = 2.0, vf: object = 1) -> str:
-    labels = f'node="w1",pci="{PCI}",vf="{vf}"'
-    return (
-        f"k8s_rdma_vf_transmitted_bytes_total{{{labels}}} {sent}\n"
-        f"k8s_rdma_vf_received_bytes_total{{{labels}}} {received}\n"
-        f'k8s_rdma_sample_age_seconds{{node="w1"}} {age_s}\n'
-    )
-
-
-def sample(sent: int, received: int, now_s: float) -> Sample:
-    found = read_sample(metrics(sent, received), now_s)
-    assert found is not None
-    return found
-
-
-def test_rates_are_those_between_two_samples():
-    earlier, later = sample(1_000_000, 500, 100.0), sample(3_500_000, 500, 110.0)
-    assert later.rates_mbps(earlier) == {(PCI, 1): (2.0, 0.0)}
-
-
-@pytest.mark.parametrize(("sent", "received"), [(0, 900), (2_000, 0)])
-def test_rate_of_a_counter_that_began_anew_is_unknown(sent: int, received: int):
-    assert sample(sent, received, 110.0).rates_mbps(sample(1_000, 500, 100.0)) == {}
-
-
-@pytest.mark.parametrize("age_s", ["NaN", "-1.0", "+Inf"])
-def test_metrics_without_a_usable_age_are_no_sample(age_s: str):
-    assert read_sample(metrics(1, 1, age_s), 100.0) is None
-
-
-@pytest.mark.parametrize("text", [metrics(1, 1, vf="x"), "k8s_rdma_vf{", metrics(1, 1, "old")])
-def test_metrics_that_are_none_are_refused(text: str):
-    with pytest.raises(MalformedError, match="/metrics of a node"):
-        read_sample(text, 100.0)
 
 
 def test_unknown_is_not_zero():

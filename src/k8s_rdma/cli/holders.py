@@ -12,11 +12,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from math import inf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
-from prometheus_client.parser import text_string_to_metric_families
 from rich.text import Text
 
 from k8s_rdma.cli.console import for_terminal
@@ -25,11 +24,13 @@ from k8s_rdma.cli.options import Chart, PodScope
 from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
+from k8s_rdma.core.traffic import Meter, Rates, VfHolder
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.kube.kubeconfig import command_namespace
+from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
 from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
@@ -60,9 +61,6 @@ _COLUMNS = (
 
 _MEASURED = {"SENT": Column("SENT", right=True, rank=1), "RECEIVED": Column("RECEIVED", right=True, rank=2)}
 """Columns that stay longer if there are measurements."""
-
-_Vf: TypeAlias = tuple[str, int]
-"""The address of a PF, and the number of a VF."""
 
 
 def _place(row: HolderRow) -> tuple[object, ...]:
@@ -186,78 +184,6 @@ _POD_PREFIX = "pod/"
 """The prefix of a name, as kubectl's users write it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """Counters of a node's VFs at one time, in seconds: bytes that were sent and received."""
-
-    sampled_at: float
-    counts: Mapping[_Vf, tuple[int, int]]
-
-    def rates_mbps(self, earlier: Sample) -> dict[_Vf, tuple[float, float]]:
-        """The rates since an earlier sample. A counter that went back began anew, and has none yet."""
-        seconds = self.sampled_at - earlier.sampled_at
-        rates = {}
-        for vf, counts in self.counts.items():
-            previous = earlier.counts.get(vf)
-            if previous is None:
-                continue
-            sent, received = (now - start for now, start in zip(counts, previous, strict=True))
-            if sent >= 0 and received >= 0:
-                rates[vf] = _mbps(sent, seconds), _mbps(received, seconds)
-        return rates
-
-
-def _mbps(count: int, seconds: float) -> float:
-    return round(8 * count / seconds / 1e6, 3)
-
-
-def read_sample(metrics: str, now_s: float) -> Sample | None:
-    """Read the latest sample in a node's metrics; None where the agent has none.
-
-    MalformedError for text that is no such metrics.
-    """
-    counts: dict[_Vf, list[int]] = {}
-    age_s: float | None = None
-    try:
-        for family in text_string_to_metric_families(metrics):
-            for sample in family.samples:
-                if sample.name == "k8s_rdma_sample_age_seconds":
-                    age_s = sample.value
-                elif sample.name in _BYTES and len(counts) <= MAX_HELD_VFS:
-                    vf = sample.labels["pci"], int(sample.labels["vf"])
-                    counts.setdefault(vf, [0, 0])[_BYTES[sample.name]] = int(sample.value)
-    except (ValueError, LookupError, OverflowError) as error:
-        msg = f"/metrics of a node: {error}"
-        raise MalformedError(msg) from error
-    if age_s is None or not 0 <= age_s < inf:
-        return None
-    return Sample(
-        sampled_at=now_s - age_s, counts={vf: (sent, received) for vf, (sent, received) in counts.items()}
-    )
-
-
-_BYTES = {"k8s_rdma_vf_transmitted_bytes_total": 0, "k8s_rdma_vf_received_bytes_total": 1}
-_DISTINCT_S = 1.0
-"""Samples that are closer than this are one: the agent takes one in `SAMPLE_EVERY_S`."""
-
-
-@dataclass(slots=True)
-class _Meter:
-    """The last two distinct samples of a node."""
-
-    latest: Sample | None = None
-    earlier: Sample | None = None
-
-    def add(self, sample: Sample | None) -> None:
-        if sample is None or self.latest is None:
-            self.latest, self.earlier = sample, None
-        elif sample.sampled_at - self.latest.sampled_at >= _DISTINCT_S:
-            self.latest, self.earlier = sample, self.latest
-
-    def rates_mbps(self) -> dict[_Vf, tuple[float, float]]:
-        return self.latest.rates_mbps(self.earlier) if self.latest and self.earlier else {}
-
-
 @dataclass(slots=True, kw_only=True)
 class HolderReader:
     """Reads holders, and keeps the samples of traffic from which the next reading has rates."""
@@ -265,7 +191,7 @@ class HolderReader:
     api: Documents
     proxy: ServiceProxy
     clock: Callable[[], float] = time.monotonic
-    _meters: dict[str, _Meter] = field(default_factory=dict)
+    _meters: dict[str, Meter] = field(default_factory=dict)
 
     def view(self, subjects: HolderFilter, sort: HolderSort) -> HoldersView:
         """Read who holds what; MalformedError when nothing is of the subject's name."""
@@ -323,14 +249,16 @@ class HolderReader:
             report = decode_report(self.proxy.get("pods", port, "/v1/node", {}))
             if report.ledger == "ok":
                 found = list(reported_rows(node, report))
-            metrics = self.proxy.get("pods", port, "/metrics", {}).decode(errors="replace")
-            meter = self._meters.setdefault(node, _Meter())
-            meter.add(read_sample(metrics, self.clock()))
+            counters = CounterReader(max_vfs=MAX_HELD_VFS)
+            counters.feed(self.proxy.get("pods", port, "/metrics", {}))
+            meter = self._meters.setdefault(node, Meter())
+            meter.add(counters.sample(self.clock()))
         except K8sRdmaError as error:
             details = "".join(f"; {text}" for text in error.details.splitlines())
             notes.append(f"{node}: its server was not read: {error.message}{details}")
         else:
-            found = [_measured(row, meter.rates_mbps()) for row in found]
+            rates = _by_vf(meter.rates())
+            found = [_measured(row, rates) for row in found]
         return self._admitted(node, found, notes)
 
     def _port(self, node: str) -> str:
@@ -404,11 +332,15 @@ def reported_rows(node: str, report: NodeReport) -> Iterator[HolderRow]:
             )
 
 
-def _measured(row: HolderRow, rates_mbps: Mapping[_Vf, tuple[float, float]]) -> HolderRow:
-    if row.vf is None or (row.pci, row.vf) not in rates_mbps:
+def _by_vf(rates: Mapping[VfHolder, Rates]) -> dict[tuple[str, int, str, str], Rates]:
+    return {(each.pci, each.vf, each.namespace, each.pod): found for each, found in rates.items()}
+
+
+def _measured(row: HolderRow, rates: Mapping[tuple[str, int, str, str], Rates]) -> HolderRow:
+    if row.vf is None:
         return row
-    sent, received = rates_mbps[row.pci, row.vf]
-    return replace(row, sent_mbps=sent, received_mbps=received)
+    found = rates.get((row.pci, row.vf, row.namespace, row.pod))
+    return replace(row, sent_mbps=found.sent_mbps, received_mbps=found.received_mbps) if found else row
 
 
 def summary(rows: Iterable[HolderRow]) -> str:

@@ -1,0 +1,101 @@
+"""Traffic of pods' interfaces: rates between two samples of a node's counters.
+
+A VF's counters count from when its pod got the interface, so that they begin anew with each holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from k8s_rdma.core.types import MAX_RATE_MBPS
+
+DISTINCT_S = 1.0
+"""Samples that are closer than this are one: an agent takes one in 15 s for all its readers."""
+
+_BITS_PER_BYTE = 8
+_BITS_PER_MEGABIT = 1e6
+
+
+class VfHolder(NamedTuple):
+    """An interface that a pod holds. pf, pci: name and address of its PF. interface: its name in the pod."""
+
+    pf: str
+    pci: str
+    vf: int
+    namespace: str
+    pod: str
+    interface: str
+
+
+class ByteCounts(NamedTuple):
+    """Bytes by the pod since it has the interface."""
+
+    sent: int
+    received: int
+
+
+class Promise(NamedTuple):
+    """Rates that are programmed for an interface, in Mb/s. cap_mbps: 0 for none."""
+
+    reserved_mbps: int
+    cap_mbps: int
+
+
+class Rates(NamedTuple):
+    """Means between two samples, in Mb/s."""
+
+    sent_mbps: float
+    received_mbps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterSample:
+    """The counters of a node's VFs at one time, in seconds. promises: of the interfaces that pods hold."""
+
+    sampled_at: float
+    counts: Mapping[VfHolder, ByteCounts]
+    promises: Mapping[VfHolder, Promise]
+
+    def rates(self, earlier: CounterSample) -> dict[VfHolder, Rates]:
+        """Compute the rates since an earlier sample, of those VFs for which they are known.
+
+        A VF has none yet if it had no holder or another one then, or if a counter went back, which began
+        anew. A rate above what any link has is that of a counter that leapt, and is left out.
+        """
+        seconds = self.sampled_at - earlier.sampled_at
+        rates = {}
+        for holder, now in self.counts.items():
+            before = earlier.counts.get(holder)
+            if before is None or now.sent < before.sent or now.received < before.received:
+                continue
+            found = Rates(
+                _mbps(now.sent - before.sent, seconds), _mbps(now.received - before.received, seconds)
+            )
+            if max(found) <= MAX_RATE_MBPS:
+                rates[holder] = found
+        return rates
+
+
+def _mbps(count: int, seconds: float) -> float:
+    return round(_BITS_PER_BYTE * count / seconds / _BITS_PER_MEGABIT, 3)
+
+
+@dataclass(slots=True)
+class Meter:
+    """The last two distinct samples of a node."""
+
+    latest: CounterSample | None = None
+    earlier: CounterSample | None = None
+
+    def add(self, sample: CounterSample | None) -> None:
+        """Take a sample; without one, what was measured before counts no more."""
+        if sample is None or self.latest is None:
+            self.latest, self.earlier = sample, None
+        elif sample.sampled_at - self.latest.sampled_at >= DISTINCT_S:
+            self.latest, self.earlier = sample, self.latest
+
+    def rates(self) -> dict[VfHolder, Rates]:
+        """Compute the rates between the two; none before the second."""
+        return self.latest.rates(self.earlier) if self.latest and self.earlier else {}
