@@ -11,9 +11,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.web.access import LoopbackAccess
-from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews, Snapshot
+from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.views import Sort, decode_view, encode_view
 from web.cases import large_cluster
@@ -58,7 +59,9 @@ async def _pages(view: ClusterView) -> tuple[float, float, int]:
     """The slowest first page after a poll, the slowest other page, and the longest."""
     extender = ExtenderViews(ExtenderEndpoint(), poll_s=60, clock=time.monotonic)
     extender.failure = ""
-    app = WebApp(extender, Traffic(None, poll_s=60), LoopbackAccess())
+    nodes = NodeTraffic(None, clock=time.monotonic)
+    sources = Sources(extender=extender, traffic=Traffic(None, poll_s=60), nodes=nodes)
+    app = WebApp(sources, LoopbackAccess())
     first, others, longest = [], [], 0
     for path, query in PATHS:
         times: list[tuple[float, float]] = []

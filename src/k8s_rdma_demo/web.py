@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 
-from k8s_rdma.web.config import ExtenderEndpoint, WebConfig
+from k8s_rdma.web.config import ExtenderEndpoint, NodesEndpoint, WebConfig
 from k8s_rdma.web.main import run_on
 
 
@@ -14,9 +14,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listener", type=int, required=True, help="its file descriptor")
     parser.add_argument("--extender", required=True, help="its URL")
+    parser.add_argument("--node-port", type=int, required=True, help="of the nodes' servers")
     options = parser.parse_args()
+    config = WebConfig(
+        extender=ExtenderEndpoint(url=options.extender), poll_s=1, nodes=NodesEndpoint(port=options.node_port)
+    )
     with socket.socket(fileno=options.listener) as listener:
-        run_on(listener, WebConfig(extender=ExtenderEndpoint(url=options.extender), poll_s=1))
+        run_on(listener, config)
 
 
 if __name__ == "__main__":

@@ -874,6 +874,16 @@ def test_pages_are_on_loopback_without_a_token_by_default():
     assert config.extender.url == "http://k8s-rdma-views.k8s-rdma.svc:8889"
 
 
+def test_pages_read_nodes_by_plain_http_with_the_token_that_their_servers_demand():
+    def nodes_of(values: Json) -> Any:
+        return yaml.safe_load(_of_web(values)["ConfigMap"]["data"]["web.yaml"]).get("nodes")
+
+    tokens = "/etc/k8s-rdma/tokens/tokens"
+    assert nodes_of(GIVEN["web"]) == {"port": 54005, "tokenFile": tokens}
+    assert nodes_of(GIVEN["web"] | {"node": {"server": {"config": {"port": 8005}}}})["port"] == 8005
+    assert nodes_of(GIVEN["web"] | {"node": {"server": {"tls": {"secretName": "tls"}}}}) is None
+
+
 def test_pages_behind_a_proxy_are_reviewed_and_encrypted():
     objects = _of_web(GIVEN["reviewed web"])
     assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service"} <= set(objects)

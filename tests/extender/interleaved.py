@@ -226,6 +226,9 @@ class Wire:
     def awaited(self) -> int:
         return 0
 
+    def addresses(self, node: NodeName) -> tuple[str, ...]:
+        return ()
+
     def sources(self) -> Counter[tuple[str, ...]]:
         return Counter()
 

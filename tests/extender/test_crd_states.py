@@ -91,7 +91,8 @@ async def watching(*, first=None):
             await w1.say(first)
         states = RdmaNodeInformer(state, watches, clock, stale_s=STALE_S, namespace=NAMESPACE, look_s=0.005)
         async with states:
-            states.learn(W1, ())
+            states.learn(W1, ("10.0.0.1", *map(str, range(9))))
+            assert states.addresses(W1) == ("10.0.0.1", "0", "1", "2")
             await until(lambda: not states.awaited())
             yield World(server, watches, states, state, clock, w1)
 

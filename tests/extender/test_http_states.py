@@ -298,6 +298,9 @@ async def test_node_of_many_addresses_is_asked_at_the_first_ones_alone():
         states.learn(W1, addresses)
         await states.refresh([W1], newer_than=0.0)
         assert [each in state.why_unreadable(W1) for each in addresses[:6]] == [True] * 4 + [False] * 2
+        assert states.addresses(W1) == addresses[:4]
+        states.forget(W1)
+        assert states.addresses(W1) == ()
 
 
 async def test_second_answer_to_a_question_is_not_taken_for_that_to_the_next_one():

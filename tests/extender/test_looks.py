@@ -56,6 +56,7 @@ async def test_explain_says_for_every_node_what_would_go_where():
         [look] = refused.examples[0].pfs
         assert (look.room_for, look.placed, look.free_vfs, look.unreserved_mbps) == (0, 0, 4, 4000)
         assert look.objections == ("4000 Mb/s unreserved, and the smallest interface needs 5000",)
+        assert look.short_mbps == 1000
         assert not refused.examples[0].evictable
 
 

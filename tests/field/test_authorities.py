@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from http_server.certificates import Issuer
-from k8s_rdma.extender.config import NodeTls
+from k8s_rdma.config.files import NodeTls
 from k8s_rdma.http_server.asgi import client_tls
 from kube.asking import ask, document, serving, write
 

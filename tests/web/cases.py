@@ -169,6 +169,7 @@ def explanation(**fields: object) -> Explanation:
             vfs=32,
             free_vfs=20,
             objections=("needs 80000 Mb/s, has 7500",),
+            short_mbps=72_500,
         ),
         PfExplanation(
             name="enp66s0f0np0",

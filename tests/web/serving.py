@@ -14,9 +14,10 @@ import httpx2
 from k8s_rdma.http_server import Answer, HttpServer, listen
 from k8s_rdma.http_server.asgi import JSON, error_answer
 from k8s_rdma.web.access import Access, LoopbackAccess
-from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.config import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.rest import Error
 from k8s_rdma.wire.views import (
@@ -105,6 +106,7 @@ class Site:
     documents: Documents
     extender: ExtenderViews
     traffic: Traffic
+    nodes: NodeTraffic
     app: WebApp
 
 
@@ -114,6 +116,7 @@ async def serving(
     *explanations: Explanation,
     access: Access | None = None,
     prometheus: PrometheusEndpoint | None = None,
+    node_traffic: NodeTraffic | None = None,
 ) -> AsyncIterator[Site]:
     """Serve pages of a view that was polled once."""
     documents = Documents(view, {f"{each.namespace}/{each.name}": each for each in explanations})
@@ -123,9 +126,11 @@ async def serving(
         await extender.poll()
         traffic = Traffic(prometheus, poll_s=60)
         await traffic.poll()
-        app = WebApp(extender, traffic, access or LoopbackAccess())
+        node_traffic = node_traffic or NodeTraffic(None, clock=monotonic)
+        sources = Sources(extender=extender, traffic=traffic, nodes=node_traffic)
+        app = WebApp(sources, access or LoopbackAccess())
         async with (
             listening(app) as address,
             httpx2.AsyncClient(base_url=address, trust_env=False, timeout=20) as http,
         ):
-            yield Site(address, http, documents, extender, traffic, app)
+            yield Site(address, http, documents, extender, traffic, node_traffic, app)

@@ -12,9 +12,10 @@ from extender.serving import BIND, FILTER, served
 from extender.world import cluster
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.web.access import LoopbackAccess
-from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.rest import rates_of
 from web.serving import listening
@@ -36,8 +37,10 @@ async def test_pages_show_what_an_extender_holds():
         views = ExtenderViews(endpoint, poll_s=60, clock=monotonic)
         await views.poll()
         assert views.failure == ""
+        traffic = Traffic(None, poll_s=60)
+        sources = Sources(extender=views, traffic=traffic, nodes=NodeTraffic(None, clock=monotonic))
         async with (
-            listening(WebApp(views, Traffic(None, poll_s=60), LoopbackAccess())) as url,
+            listening(WebApp(sources, LoopbackAccess())) as url,
             httpx2.AsyncClient(base_url=url, trust_env=False, timeout=20) as http,
         ):
             pages = {}
@@ -48,9 +51,15 @@ async def test_pages_show_what_an_extender_holds():
             assert (await http.get("/pods/default/none")).status_code == 404
     assert "6 Gb/s of 10 Gb/s, accounted only · 3/4 VFs free" in pages["/"]
     assert 'href="/pods/default/big"' in pages["/"]
-    assert rows_of(pages["/nodes/w1"]) == ["default/p enp3s0f0 1 6 Gb/s none accounted only unchanged"]
-    assert rows_of(pages["/namespaces/default"]) == [
-        "w1 enp3s0f0 default/p 1 6 Gb/s none accounted only unchanged"
+    assert rows_of(pages["/nodes/w1"]) == [
+        "default/p 1 interface, 6 Gb/s reserved",
+        "1 interface enp3s0f0 6 Gb/s none accounted only unchanged",
     ]
+    assert rows_of(pages["/namespaces/default"]) == [
+        "default/p 1 interface, 6 Gb/s reserved",
+        "1 interface w1 enp3s0f0 6 Gb/s none accounted only unchanged",
+    ]
+    assert "6 Gb/s" in rows_of(pages["/pods/default/p"])[0]
+    assert "missing</strong>" in pages["/pods/default/big"]
     assert "<strong>bound</strong>" in pages["/pods/default/p"]
     assert "<strong>refused</strong>" in pages["/pods/default/big"]

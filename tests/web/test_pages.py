@@ -12,8 +12,10 @@ import pytest
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
 from k8s_rdma.web.config import PrometheusEndpoint
+from k8s_rdma.web.pages import short_reason
 from k8s_rdma.web.source import MAX_QUESTIONS
 from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from k8s_rdma.wire.views import (
     ExtenderState,
     Group,
@@ -100,14 +102,14 @@ async def test_node_shows_all_its_pfs():
     many = node("worker-1", *(pf(index) for index in range(40)))
     async with serving(cluster(many)) as site:
         overview, page = [(await site.http.get(path)).text for path in ("/", "/nodes/worker-1")]
-    assert overview.count("<svg") == 8
+    assert overview.count('<svg class="bar"') == 8
     assert "32 more PFs" in overview
-    assert page.count("<svg") == 40
+    assert page.count('<svg class="bar"') == 40
 
 
 def rows_of(html: str) -> list[str]:
-    """The rows of tables, as text with single spaces."""
-    found = re.findall(r"<tr>(.*?)</tr>", html.split("<tbody>")[1], re.DOTALL)
+    """The rows of tables but for their heads, as text with single spaces."""
+    found = re.findall(r"<tr(?: class=\"pod-head\")?>(.*?)</tr>", html.partition("<tbody>")[2], re.DOTALL)
     return [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in found]
 
 
@@ -117,10 +119,14 @@ async def test_node_shows_who_holds_what():
         other = await site.http.get("/nodes/worker-2")
     by = "reservation: accounted only, cap: software"
     assert rows_of(page.text) == [
-        "research/llama-pretrain-worker-7 enp65s0f0np0 4 20 Gb/s each 40 Gb/s each hardware unchanged",
-        "team-b, a pod with UID 4d1c2b3a enp65s0f0np0 1 none none unknown unchanged",
-        "team-b/bandwidth enp65s0f0np0 2 6.25 Gb/s each none hardware change 3 admitted, 2 programmed",
-        f"research/notebook enp66s0f0np0 1 20 Gb/s 40 Gb/s {by} change 2",
+        "research/llama-pretrain-worker-7 4 interfaces, 80 Gb/s reserved",
+        "4 interfaces enp65s0f0np0 20 Gb/s each 40 Gb/s each hardware unchanged",
+        "research/notebook 1 interface, 20 Gb/s reserved",
+        f"1 interface enp66s0f0np0 20 Gb/s 40 Gb/s {by} change 2",
+        "team-b, a pod with UID 4d1c2b3a 1 interface, 0 Mb/s reserved",
+        "1 interface enp65s0f0np0 none none unknown unchanged",
+        "team-b/bandwidth 2 interfaces, 12.5 Gb/s reserved",
+        "2 interfaces enp65s0f0np0 6.25 Gb/s each none hardware change 3 admitted, 2 programmed",
     ]
     assert "Note: a note" in page.text
     assert "No pod holds an interface here." in other.text
@@ -136,9 +142,11 @@ async def test_namespace_shows_its_limit_and_what_its_pods_hold():
     assert "Reserved100 Gb/s of 400 Gb/s VFs5, no limit" in text
     assert "research/llama-pretrain-worker-1" in text
     assert "team-b" not in text
-    assert [row.split()[:3] for row in rows_of(page.text)] == [
-        ["worker-1", "enp65s0f0np0", "research/llama-pretrain-worker-7"],
-        ["worker-1", "enp66s0f0np0", "research/notebook"],
+    assert [" ".join(row.split()[:4]) for row in rows_of(page.text)] == [
+        "research/llama-pretrain-worker-7 4 interfaces, 80",
+        "4 interfaces worker-1 enp65s0f0np0",
+        "research/notebook 1 interface, 20",
+        "1 interface worker-1 enp66s0f0np0",
     ]
     assert "This namespace has no limit." in without.text
 
@@ -147,13 +155,33 @@ async def test_pod_is_explained():
     async with serving(EXAMPLE, explanation()) as site:
         text = " ".join(Elements((await site.http.get(POD)).text).text.split())
     assert "refused · 2 interfaces, 80 Gb/s reserved, priority 0" in text
-    assert "3 s ago by filter: 2 nodes: not enough free for the pod" in text
+    assert "Last refused3 s ago by filter On worker-1" in text, "the nodes say why, once"
     assert "holds 120 Gb/s of 400 Gb/s and 12 VFs of its limit" in text
     assert "2 nodes: no: needs more bandwidth than its PFs have left" in text
-    assert "needs 80000 Mb/s, has 7500" in text
-    assert "1 interface, 40 Gb/s; reservations by nobody (accounted only)" in text
+    assert "72.5 Gb/s missing: needs 80000 Mb/s, has 7500" in text
+    assert "missing for this pod" in text, "the legend"
+    assert "1 interface here, 40 Gb/s; reservations by nobody (accounted only)" in text
     assert "the node cannot be read" in text
     assert "1 node: cannot be read: no report for 5 min worker-3" in text
+
+
+async def test_last_refusal_of_a_pod_that_would_fit_now_keeps_its_reason():
+    fits = Group(verdict="fits", count=1, examples=(NodeExplanation(node="worker-1", verdict="fits"),))
+    async with serving(EXAMPLE, explanation(groups=(fits,))) as site:
+        text = " ".join(Elements((await site.http.get(POD)).text).text.split())
+    assert "3 s ago by filter: 2 nodes: not enough free for the pod" in text
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (f"{NOT_ENOUGH_FREE} (needs 3 interfaces (of 600 Mb/s))", "needs 3 interfaces (of 600 Mb/s)"),
+        (NOT_ENOUGH_FREE, NOT_ENOUGH_FREE),
+        ("no report for 5 min", "no report for 5 min"),
+    ],
+)
+def test_reason_is_shown_without_the_sentence_for_the_scheduler(why: str, shown: str):
+    assert short_reason(why) == shown
 
 
 async def test_pod_without_the_annotation_is_no_riddle():

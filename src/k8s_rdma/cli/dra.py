@@ -253,6 +253,7 @@ def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> P
         placed=len(placed),
         placed_mbps=sum(placed),
         room_for=_room_for(accepted, room.mbps, room.vfs),
+        short_mbps=max(0, min(accepted, default=0) - room.mbps),
         objections=tuple(dict.fromkeys(filter(None, map(pf.objection, units))))[:_MOST_NOTES],
     )
 

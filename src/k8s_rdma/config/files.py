@@ -459,6 +459,19 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
             raise ValueError(msg)
 
 
+class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: how the nodes' servers are known, where they speak TLS.
+
+    ca_file: PEM, whom their certificates are from. server_name: what these are made out to; None for the
+        address that is asked. cert_file, key_file: ours, where they demand one.
+    """
+
+    ca_file: AbsolutePath
+    server_name: str | None = None
+    cert_file: AbsolutePath | None = None
+    key_file: AbsolutePath | None = None
+
+
 Identity: TypeAlias = tuple[object, ...] | None
 
 EVERY_S = 1.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import MAX_PORT, AbsolutePath, Port, TlsConfig
+from k8s_rdma.config.files import MAX_PORT, AbsolutePath, NodeTls, Port, TlsConfig
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name
@@ -85,19 +85,6 @@ Path = Annotated[
         description="the path of a URL, such as /scheduler/bind, without ? # { } and no / at its end",
     ),
 ]
-
-
-class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase: how the nodes' servers are known, where they speak TLS.
-
-    ca_file: PEM, whom their certificates are from. server_name: what these are made out to; None for the
-        address that is asked. cert_file, key_file: ours, where they demand one.
-    """
-
-    ca_file: AbsolutePath
-    server_name: str | None = None
-    cert_file: AbsolutePath | None = None
-    key_file: AbsolutePath | None = None
 
 
 class ViewsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

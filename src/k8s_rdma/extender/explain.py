@@ -243,6 +243,7 @@ def _explain_pf_of_devices(
         _describe_pf(pf, room, worst),
         room_for=_room_for_devices(worst, room.mbps),
         objections=tuple(_device_objections(pf, requests, sum(worst), room.mbps)),
+        short_mbps=0 if pf.link_mbps is None else max(0, sum(worst) - room.mbps),
         devices=devices,
     )
 
@@ -311,6 +312,7 @@ def _explain_pf(
         _describe_pf(pf, room, [reserved(pf, interface.min_tx_rate_mbps) for interface in requests_on_pf]),
         room_for=_room_for(pf, accepted, room),
         objections=tuple(_objections(pf, kinds, room)),
+        short_mbps=_short_mbps(pf, accepted, room),
         min_by=_but_hardware(
             enforcers(pf, interface).min for interface in requests_on_pf if interface.min_tx_rate_mbps
         ),
@@ -338,6 +340,14 @@ def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
             break
         count += 1
     return count
+
+
+def _short_mbps(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
+    """Compute the bandwidth that is missing for the smallest interface; 0 if the link speed is not known."""
+    if pf.link_mbps is None:
+        return 0
+    smallest = min((reserved(pf, kind.min_tx_rate_mbps) for kind in kinds), default=0)
+    return max(0, smallest - room.mbps)
 
 
 def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator[str]:

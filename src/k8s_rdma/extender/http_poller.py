@@ -21,7 +21,7 @@ from urllib.parse import quote
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_source import facts_of
+from k8s_rdma.extender.node_source import MAX_ADDRESSES, facts_of
 from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.wire.rest import MAX_REFUSAL, NodeReport, decode_report, message_of
 
@@ -43,10 +43,6 @@ _QUICK_S = 0.1
 _PATIENCE = 6
 """Times as long as an answer took that a node is left alone from the question on, unless it was quick. A
 filter waits for every node, and with a late one no pod of the cluster would get further."""
-
-_MOST_ADDRESSES = 4
-"""The limit for a node's addresses; the first ones are tried. Each may take the whole time-out, and kubelet
-decides how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +140,7 @@ class HttpNode:
 
     def move(self, addresses: tuple[str, ...]) -> None:
         """Use these addresses from now on."""
-        self.named, self.addresses = addresses, addresses[:_MOST_ADDRESSES]
+        self.named, self.addresses = addresses, addresses[:MAX_ADDRESSES]
         self.stands = self._rested(NEVER)
         for removed in self._idle.keys() - set(self.addresses):
             self._idle.pop(removed).close()
@@ -431,6 +427,11 @@ class HttpPoller:
             self.learn(node, current)
         if self._config.requests_tell:
             self._nodes[node].requested_at = self._clock()
+
+    def addresses(self, node: NodeName) -> tuple[str, ...]:
+        """Implement `NodeSource.addresses`."""
+        http_node = self._nodes.get(node)
+        return () if http_node is None else http_node.addresses
 
     def forget(self, node: NodeName) -> None:
         """Implement `NodeSource.forget`; a question under way is cancelled."""

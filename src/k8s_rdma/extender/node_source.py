@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.types import NodeName
 
+MAX_ADDRESSES = 4
+"""The limit for a node's addresses; the first ones are tried. Each may take a whole time-out, and kubelet
+decides how many there are."""
+
 
 class NodeSource(Protocol):
     """Brings what nodes report into a `ClusterState`.
@@ -61,6 +65,10 @@ class NodeSource(Protocol):
 
     def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         """Learn from an older source; only for nodes that are still unknown. addresses: decodes them."""
+        ...
+
+    def addresses(self, node: NodeName) -> tuple[str, ...]:
+        """The addresses at which the node's server may be asked, best first; empty where none are known."""
         ...
 
     def forget(self, node: NodeName) -> None:

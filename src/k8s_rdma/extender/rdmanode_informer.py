@@ -24,7 +24,7 @@ import structlog
 
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_source import facts_of_status
+from k8s_rdma.extender.node_source import MAX_ADDRESSES, facts_of_status
 from k8s_rdma.kube.api import (
     API_ERRORS,
     Changed,
@@ -87,7 +87,8 @@ s of processor time, and all nodes share one processor."""
 class WatchedNode:
     """The state of one published node. Times are seconds of the extender's clock.
 
-    learned: whether there is a Node object. published: whether there is an `RdmaNode`.
+    learned: whether there is a Node object. addresses: those that it has.
+    published: whether there is an `RdmaNode`.
     facts: of its report; None where nothing may be concluded from it.
     heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
     requested_at: after that time the report that is known was the node's.
@@ -98,6 +99,7 @@ class WatchedNode:
     """
 
     learned: bool = False
+    addresses: tuple[str, ...] = ()
     published: bool = False
     facts: NodeFacts | None = None
     heard_at: float = NEVER
@@ -262,15 +264,21 @@ class RdmaNodeInformer:
         """Implement `NodeSource.deliver`: agents that publish follow the placements themselves."""
         return ""
 
-    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:  # noqa: ARG002 - no node is asked
-        """Implement `NodeSource.learn`."""
+    def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
+        """Implement `NodeSource.learn`; no node is asked here."""
         entry = self._nodes.setdefault(node, WatchedNode())
+        entry.addresses = addresses[:MAX_ADDRESSES]
         if not entry.learned:
             entry.learned = True
             self._store(node, entry)
 
     def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
         """Implement `NodeSource.suggest`: the watches bring every node."""
+
+    def addresses(self, node: NodeName) -> tuple[str, ...]:
+        """Implement `NodeSource.addresses`."""
+        entry = self._nodes.get(node)
+        return entry.addresses if entry is not None and entry.learned else ()
 
     def forget(self, node: NodeName) -> None:
         """Implement `NodeSource.forget`; what the node published goes, or counts for the next of its name."""

@@ -163,7 +163,13 @@ class Overview:
         pfs = self._pfs_of(last.snapshot) if last.snapshot else _NO_PFS
         if last.claims:
             pfs = _Pfs.from_rows((*pfs.rows, *map(_claims_row, last.claims)))
-        row = NodeRow(name=node, pods=len(last.pods), heard_s=heard_s, pfs=pfs.rows)
+        row = NodeRow(
+            name=node,
+            pods=len(last.pods),
+            heard_s=heard_s,
+            pfs=pfs.rows,
+            addresses=self.states.addresses(node),
+        )
         if facts is None:
             why = self.cache.state.why_unreadable(node)
             return _Row(replace(row, problems=(why,), unreadable=True), pfs)

@@ -16,17 +16,20 @@ from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive, Scope, Send
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.web import pages
-from k8s_rdma.web.access import Access, Denial, Viewer
-from k8s_rdma.web.pages import Cluster, Holdings, ListQuery, Part, Pending, namespace_of
+from k8s_rdma.web.access import Access, Denial, Viewer, Visibility
+from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.holdings import Holdings, KnownTraffic
+from k8s_rdma.web.node_traffic import NodeTraffic
+from k8s_rdma.web.pages import Cluster, ListQuery, Part, Pending, namespace_of
 from k8s_rdma.web.source import NoAnswerError
+from k8s_rdma.web.traffic import PfName, Traffic
 from k8s_rdma.wire.views import Sort, causes_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from k8s_rdma.web.extender_views import ExtenderViews
-    from k8s_rdma.web.traffic import Traffic
-    from k8s_rdma.wire.views import NodeRow
+    from k8s_rdma.web.node_traffic import Measured
+    from k8s_rdma.wire.views import HolderRow, NodeRow
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"
@@ -70,12 +73,22 @@ class Request:
     names: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The sources of the pages."""
+
+    extender: ExtenderViews
+    traffic: Traffic
+    nodes: NodeTraffic
+
+
 class WebApp:
     """ASGI application of the pages."""
 
-    def __init__(self, extender: ExtenderViews, traffic: Traffic, access: Access) -> None:
-        self._extender = extender
-        self._traffic = traffic
+    def __init__(self, sources: Sources, access: Access) -> None:
+        self._extender = sources.extender
+        self._traffic = sources.traffic
+        self._nodes = sources.nodes
         self._access = access
         self._templates = _environment()
         self._open = _open_paths()
@@ -122,6 +135,7 @@ class WebApp:
         cluster = self._cluster()
         pending = await self._visible_pending(cluster, request.viewer, text="")
         nodes = cluster.list_nodes(request.query)
+        measured = self._measure(cluster, (row.name for row in nodes.rows))
         return self._page(
             "overview.html",
             request.query,
@@ -130,7 +144,8 @@ class WebApp:
             pending=pending,
             first_pods=pending.rows[: pages.FIRST_PODS],
             nodes=nodes,
-            sent_mbps=self._traffic.sent_mbps,
+            sent_mbps=self._sent_mbps(measured),
+            measured=measured,
             orders=list(Sort),
         )
 
@@ -149,15 +164,19 @@ class WebApp:
         view = await self._extender.holders(node.name)
         rows, notes = (view.holders, view.notes) if view else ((), _NO_HOLDERS)
         visibility = await request.viewer.visibility(dict.fromkeys(row.namespace for row in rows))
+        holdings = Holdings.select(rows, visibility, request.query.page)
+        measured = self._measure(cluster, [node.name])
+        flows = await self._traffic.flows(node=node.name)
         return self._page(
             "node.html",
             request.query,
             cluster=cluster,
             node=node,
             problems=(await self._visible_problems([node], request.viewer))[node.name],
-            sent_mbps=self._traffic.sent_mbps,
-            holdings=Holdings.select(rows, visibility, request.query.page),
-            flows=await self._traffic.flows(node=node.name),
+            sent_mbps=self._sent_mbps(measured),
+            measured=measured,
+            holdings=holdings,
+            pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
             notes=notes,
         )
 
@@ -170,13 +189,17 @@ class WebApp:
         if view is None:
             return self._error(503, _NO_HOLDERS[0])
         pending = [row for row in cluster.snapshot.view.pending if namespace_of(row.pod) == name]
+        holdings = Holdings.select(view.holders, visibility, request.query.page)
+        measured = self._measure(cluster, holdings.nodes)
+        flows = await self._traffic.flows(namespace=name)
         return self._page(
             "namespace.html",
             request.query,
             namespace=view,
             pending=pending,
-            holdings=Holdings.select(view.holders, visibility, request.query.page),
-            flows=await self._traffic.flows(namespace=name),
+            measured=measured,
+            holdings=holdings,
+            pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
         )
 
     async def _pod(self, request: Request) -> Answer:
@@ -186,8 +209,38 @@ class WebApp:
         explanation = await self._extender.explain(namespace, name)
         if explanation is None:
             return self._error(404, f"the extender knows no pod {namespace}/{name}")
+        rows = [row for place in explanation.places for row in await self._held(place.node, explanation.uid)]
+        holdings = Holdings.select(rows, Visibility(frozenset([namespace])), request.query.page)
+        measured = self._measure(self._indexed, holdings.nodes)
         flows = await self._traffic.flows(namespace=namespace, pod=name)
-        return self._page("pod.html", request.query, pod=explanation, flows=sorted(flows.items()))
+        return self._page(
+            "pod.html",
+            request.query,
+            pod=explanation,
+            measured=measured,
+            holdings=holdings,
+            pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
+        )
+
+    async def _held(self, node: str, uid: str) -> list[HolderRow]:
+        """List the interfaces that a pod holds on a node."""
+        view = await self._extender.holders(node)
+        return [row for row in view.holders if row.uid == uid] if view else []
+
+    def _measure(self, cluster: Cluster | None, names: Iterable[str]) -> Mapping[str, Measured]:
+        """Have nodes that a page shows be measured; return what is known of them by now."""
+        known = cluster.nodes if cluster else {}
+        return self._nodes.watch({name: known[name].addresses for name in names if name in known})
+
+    def _sent_mbps(self, measured: Mapping[str, Measured]) -> Mapping[PfName, float]:
+        """Return what pods send by PF: now, or else by Prometheus."""
+        now = {
+            PfName(node, pf): mbps
+            for node, found in measured.items()
+            for pf, mbps in found.sent_mbps.items()
+            if mbps is not None
+        }
+        return {**self._traffic.sent_mbps, **now}
 
     async def _visible_problems(
         self, nodes: Sequence[NodeRow], viewer: Viewer
@@ -223,12 +276,14 @@ class WebApp:
         )
 
     def _render(self, template: str, status: int, headers: Mapping[str, str], **values: Any) -> Answer:
-        snapshot = self._extender.snapshot
+        snapshot, measured = self._extender.snapshot, values.get("measured", {})
         html = self._templates.get_template(template).render(
             **values,
             age_s=None if snapshot is None else self._extender.clock() - snapshot.received_at,
             failure=self._extender.failure,
             traffic_failure=self._traffic.failure,
+            measuring=pages.measuring(measured),
+            refresh_s=pages.FIRST_REFRESH_S if pages.measuring(measured) else pages.REFRESH_S,
             version=__version__,
         )
         return Answer(html, status=status, content_type=_HTML, headers={**HEADERS, **headers})
@@ -258,17 +313,19 @@ def _environment() -> Environment:
         {
             "causes": causes_text,
             "rate": pages.format_rate,
+            "short": pages.short_reason,
             "seconds": pages.format_seconds,
         }
     )
+    environment.tests["over"] = pages.is_over
     environment.globals.update(
         {
+            "bar_start": pages.bar_start,
             "bar_width": pages.bar_width,
             "percent": pages.format_percent,
             "enforcers": pages.format_enforcers,
             "sent_on": pages.sent_on,
             "plural": count,
-            "refresh_s": pages.REFRESH_S,
             "pfs_of_a_node": pages.PFS_OF_A_NODE,
         }
     )

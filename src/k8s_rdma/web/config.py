@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.config.files import AbsolutePath, Port, TlsConfig
+from k8s_rdma.config.files import MAX_PORT, AbsolutePath, NodeTls, Port, TlsConfig
 
 DEFAULT_PORT = 54008
 """The default port, next to those of the other processes."""
@@ -56,6 +56,17 @@ class PrometheusEndpoint(Endpoint, frozen=True, kw_only=True):
     ]
 
 
+class NodesEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """YAML with these keys in camelCase: the servers of nodes, at the addresses that their Node objects have.
+
+    tls: None for plain HTTP. token_file: the bearer token that they demand.
+    """
+
+    port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
+    tls: NodeTls | None = None
+    token_file: AbsolutePath | None = None
+
+
 class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Configuration of the pages, in YAML with these keys in camelCase.
 
@@ -63,7 +74,8 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
     tls: its files; None for plain HTTP.
     extender: where the data comes from. poll_s: seconds between two questions for the whole cluster.
-    prometheus: where traffic comes from, of an agent's metrics; None: it is not shown.
+    prometheus: where traffic comes from, of an agent's metrics. nodes: the nodes' servers, which are read for
+        open pages: traffic of now, and names of interfaces. Without either, traffic is not shown.
     access: `loopback`: everyone on this host sees everything; `reviews`: the API server decides by the
         bearer token of each request.
     kubeconfig: for reviews; None for the service account, KUBECONFIG, ~/.kube/config, in this order.
@@ -75,6 +87,7 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     tls: TlsConfig | None = None
     extender: ExtenderEndpoint = ExtenderEndpoint()
     prometheus: PrometheusEndpoint | None = None
+    nodes: NodesEndpoint | None = None
     poll_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 5.0
     access: Literal["loopback", "reviews"] = "loopback"
     kubeconfig: AbsolutePath | None = None

@@ -18,8 +18,9 @@ from k8s_rdma.http_server.asgi import ServerTls, tls_context
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
-from k8s_rdma.web.app import WebApp
+from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.extender_views import ExtenderViews
+from k8s_rdma.web.node_traffic import NodeServers, NodeTraffic
 from k8s_rdma.web.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -46,16 +47,15 @@ def run_on(listener: socket.socket, config: WebConfig) -> None:
     process.configure_logging("web")
     return_large_buffers()
     tls = _server_tls(config)
-    extender, traffic = _extender(config), _traffic(config)
+    sources = _sources(config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(listener, config, extender, traffic, tls))
+        runner.run(_serve(listener, config, sources, tls))
 
 
 def check(config: WebConfig) -> None:
     """Read all that a start would read. MalformedError names the field, or the environment's variable."""
     _server_tls(config)
-    _extender(config)
-    _traffic(config)
+    _sources(config)
     port_of(config, os.environ)
     if config.access == "reviews" and config.kubeconfig is not None:
         require_kubeconfig(config.kubeconfig)
@@ -65,27 +65,24 @@ def _server_tls(config: WebConfig) -> ServerTls | None:
     return None if config.tls is None else tls_context(config.tls)
 
 
-def _extender(config: WebConfig) -> ExtenderViews:
-    return ExtenderViews(config.extender, poll_s=config.poll_s, clock=monotonic)
+def _sources(config: WebConfig) -> Sources:
+    servers = None if config.nodes is None else NodeServers(config.nodes, clock=monotonic)
+    return Sources(
+        extender=ExtenderViews(config.extender, poll_s=config.poll_s, clock=monotonic),
+        traffic=Traffic(config.prometheus, poll_s=config.poll_s),
+        nodes=NodeTraffic(servers, clock=monotonic),
+    )
 
 
-def _traffic(config: WebConfig) -> Traffic:
-    return Traffic(config.prometheus, poll_s=config.poll_s)
-
-
-async def _serve(
-    listener: socket.socket,
-    config: WebConfig,
-    extender: ExtenderViews,
-    traffic: Traffic,
-    tls: ServerTls | None,
-) -> None:
+async def _serve(listener: socket.socket, config: WebConfig, sources: Sources, tls: ServerTls | None) -> None:
     stop = process.stop_on_signals()
     limits = Limits(body_bytes=BODY_BYTES, connections=config.max_connections)
     async with _access(config) as access, asyncio.TaskGroup() as tasks:
-        server = HttpServer(WebApp(extender, traffic, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
+        server = HttpServer(WebApp(sources, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
         serving = tasks.create_task(server.serve(listener))
-        polling = [tasks.create_task(extender.run()), tasks.create_task(traffic.run())]
+        polling = [
+            tasks.create_task(source.run()) for source in (sources.extender, sources.traffic, sources.nodes)
+        ]
         host, port = listener.getsockname()[:2]
         _log.info("web_ready", address=host, port=port, tls=tls is not None, access=config.access)
         await stop.wait()

@@ -5,7 +5,6 @@ Lists come in pages of a bounded number of rows, so that a page of a large clust
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -15,11 +14,13 @@ from k8s_rdma.core.mention import Mention, pod_mention, pods_named, shown
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
 from k8s_rdma.web.traffic import PfName
+from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from k8s_rdma.wire.views import (
     NODE_ORDERS,
     HolderRow,
     NodeRow,
     PendingRow,
+    PfExplanation,
     PfRow,
     PfTotals,
     Sort,
@@ -30,15 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from k8s_rdma.web.access import Visibility
+    from k8s_rdma.web.node_traffic import Measured
 
 NODES_ON_A_PAGE = 25
 PFS_OF_A_NODE = 8
 PODS_ON_A_PAGE = 50
-HOLDINGS_ON_A_PAGE = 50
 FIRST_PODS = 5
 """Pending pods on the first page."""
 
 REFRESH_S = 15
+FIRST_REFRESH_S = 5
+"""Seconds until a page loads again whose traffic is not measured yet: that takes two samples."""
+
 MAX_TEXT = 253
 """Letters of a filter; names of nodes have no more."""
 
@@ -189,45 +193,6 @@ class Pending:
         return cls(rows=own, hidden=total - len(own), undecided=visibility.undecided)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """Equal interfaces of a pod on a PF. row: one of them."""
-
-    row: HolderRow
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
-    """A page of interfaces that pods hold, and the sum of those that a viewer may not see.
-
-    undecided: as in `Visibility`.
-    """
-
-    part: Part[Holding]
-    hidden: int
-    hidden_mbps: int
-    undecided: int
-
-    @classmethod
-    def select(cls, rows: Iterable[HolderRow], visibility: Visibility, page: int) -> Holdings:
-        """Select the interfaces of visible namespaces."""
-        counts: Counter[HolderRow] = Counter()
-        hidden = hidden_mbps = 0
-        for row in rows:
-            if row.namespace in visibility.namespaces:
-                counts[row] += 1
-            else:
-                hidden += 1
-                hidden_mbps += row.reserved_mbps
-        equal = sorted(
-            (Holding(row=row, count=count) for row, count in counts.items()),
-            key=lambda holding: (holding.row.node, holding.row.pf, holding.row.namespace, holding.row.pod),
-        )
-        part = Part.cut(equal, number=page, size=HOLDINGS_ON_A_PAGE)
-        return cls(part=part, hidden=hidden, hidden_mbps=hidden_mbps, undecided=visibility.undecided)
-
-
 def mentions_of(node: NodeRow) -> tuple[Mention, ...]:
     """Return the pods that the problems of a node name."""
     named = (mention for problem in node.problems for mention in pods_named(problem))
@@ -243,10 +208,26 @@ def visible_problems(node: NodeRow, visibility: Visibility) -> tuple[str, ...]:
     )
 
 
-def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, int]) -> int | None:
+def measuring(measured: Mapping[str, Measured]) -> bool:
+    """Report whether a node is about to have its first rates."""
+    return any(not (found.has_rates or found.failure) for found in measured.values())
+
+
+def is_over(pf: PfRow) -> bool:
+    """Report whether more is reserved than the link has."""
+    return pf.link_mbps is not None and (pf.reserved_mbps or 0) > pf.link_mbps
+
+
+def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, float]) -> float | None:
     """Find what pods send on a PF, in Mb/s; of a split PF all of it counts for annotations."""
     is_split = any(row.name == pf.name and row.use != pf.use for row in node.pfs)
     return None if is_split and pf.use == "claims" else sent_mbps.get(PfName(node.name, pf.name))
+
+
+def short_reason(why: str) -> str:
+    """Return a node's reason without the sentence that kube-scheduler gets before it, in parentheses."""
+    inner = why.removeprefix(NOT_ENOUGH_FREE).strip()
+    return inner.removeprefix("(").removesuffix(")") if inner != why and inner else why
 
 
 def namespace_of(pod: str) -> str:
@@ -254,10 +235,11 @@ def namespace_of(pod: str) -> str:
     return pod.partition("/")[0]
 
 
-def format_rate(mbps: int | None) -> str:
+def format_rate(mbps: float | None) -> str:
     """Format a rate: `500 Mb/s`, `12.5 Gb/s`; `unknown` where it is not known."""
     if mbps is None:
         return "unknown"
+    mbps = round(mbps)
     return f"{mbps} Mb/s" if abs(mbps) < 1000 else f"{mbps / 1000:.3f}".rstrip("0").rstrip(".") + " Gb/s"
 
 
@@ -277,11 +259,17 @@ def format_seconds(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def format_percent(part: int | None, whole: int | None) -> str:
+def format_percent(part: float | None, whole: int | None) -> str:
     """Format a share in whole percent, rounded down; empty where it is not known."""
-    return f"{100 * part // whole} %" if whole and part is not None else ""
+    return f"{int(100 * part // whole)} %" if whole and part is not None else ""
 
 
-def bar_width(part: int | None, whole: int | None) -> str:
+def bar_start(pf: PfExplanation) -> str:
+    """Return where on the bar of a link the part begins that is missing for an interface."""
+    reserved_mbps = (pf.link_mbps or 0) - pf.unreserved_mbps
+    return bar_width(max(0, reserved_mbps - pf.short_mbps), pf.link_mbps)
+
+
+def bar_width(part: float | None, whole: int | None) -> str:
     """Return the length of a bar, of 100."""
     return f"{min(100.0, 100 * part / whole):.1f}" if whole and part else "0"

@@ -44,8 +44,8 @@ class PfName(NamedTuple):
 class Flow(NamedTuple):
     """A pod's traffic on a PF, in Mb/s; None where it is not known."""
 
-    sent_mbps: int | None
-    received_mbps: int | None
+    sent_mbps: float | None
+    received_mbps: float | None
 
 
 class FlowKey(NamedTuple):

@@ -102,7 +102,8 @@ class PfExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
 
     unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
         go here, and what they reserve. room_for: how many of the pod's interfaces would fit here if no other
-        PF had any. objections: what it has against the others, in clauses.
+        PF had any. objections: what it has against the others, in clauses. short_mbps: the bandwidth that is
+        missing for the smallest of those that it would take.
     min_by, max_by: who would hold the minimum and maximum rates of what goes here, where that is not the
         hardware for all of them: `hardware`, `software`, `accounted`.
     devices: of a pod that holds exclusive devices, how many VFs of the PF are such; placed and placed_mbps
@@ -120,6 +121,7 @@ class PfExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
     placed_mbps: int = 0
     room_for: int = 0
     objections: tuple[str, ...] = ()
+    short_mbps: int = 0
     devices: int | None = None
     min_by: tuple[str, ...] = ()
     max_by: tuple[str, ...] = ()
@@ -303,7 +305,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
     unreadable: the node cannot be read now: PFs and pods are those of its last report, and what was
         promised there; no PFs if it has never reported any.
-    mentions: the pods that problems name.
+    mentions: the pods that problems name. addresses: of its server, best first, by the Node object.
     """
 
     name: str
@@ -313,6 +315,7 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     pfs: tuple[PfRow, ...] = ()
     unreadable: bool = False
     mentions: tuple[MentionedPod, ...] = ()
+    addresses: tuple[str, ...] = ()
 
 
 def _share(part: int, whole: int) -> float:

@@ -1,0 +1,245 @@
+"""Traffic of now: counters of the nodes that open pages show, read from the nodes' servers.
+
+A page that is loaded has its nodes read for a minute from then on, once for all viewers; nodes that no open
+page shows are not read. Each node has a task of its own, so that one that is slow, silent or hostile keeps
+no figure of another one back; what it may send is bounded, and is believed about itself alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import httpx2
+import structlog
+
+from k8s_rdma.core.traffic import Meter, Promise, Rates, VfHolder
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.http_server.asgi import client_tls, token_of
+from k8s_rdma.wire.node_metrics import CounterReader
+from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.traffic import CounterSample
+    from k8s_rdma.web.config import NodesEndpoint
+
+PATH = "/metrics"
+WATCH_S = 60.0
+"""The time for which a node is read after a page that shows it was loaded: some reloads of the page."""
+
+MAX_NODES = 64
+"""Nodes that are read at a time, for all viewers; a page of the cluster has 25."""
+
+MAX_VFS = 1024
+"""VFs in use of a node that are read: 8 PFs of 128. All nodes together take 64 MiB at most."""
+
+MAX_BYTES = 8 << 20
+"""The limit for a node's metrics, of which only the lines about VFs are kept."""
+
+NODE_TIMEOUT_S = 5.0
+"""The limit for an answer; a server waits up to 2 s for its agent."""
+
+AGAIN_S = 3.0
+"""The least time between two questions of a node."""
+
+_log = structlog.get_logger()
+
+
+class InterfaceTraffic(NamedTuple):
+    """An interface of a pod. rates: None until there are two samples of it."""
+
+    name: str
+    promise: Promise
+    rates: Rates | None
+
+
+class PodOnPf(NamedTuple):
+    """A pod on a PF of a node. pci: the PF's address."""
+
+    pci: str
+    namespace: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The last sample of a node. sent_mbps: by PF with pods, None until all rates there are known.
+
+    has_rates: whether there were two samples. failure: why there is none; empty when there is one.
+    """
+
+    interfaces: Mapping[PodOnPf, tuple[InterfaceTraffic, ...]] = field(default_factory=dict)
+    sent_mbps: Mapping[str, float | None] = field(default_factory=dict)
+    has_rates: bool = False
+    failure: str = ""
+
+
+class NodeServers:
+    """Asks the nodes' servers, each time over a connection of its own."""
+
+    def __init__(
+        self, endpoint: NodesEndpoint, *, clock: Callable[[], float], timeout_s: float = NODE_TIMEOUT_S
+    ) -> None:
+        """Read the files that the endpoint names. MalformedError names the key."""
+        tls, token_file = endpoint.tls, endpoint.token_file
+        self._port = endpoint.port
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._token = None if token_file is None else token_of(token_file, field="nodes.tokenFile")
+        self._tls = None if tls is None else client_tls(tls, field="nodes.tls")
+        self._server_name = None if tls is None else tls.server_name
+
+    async def sample(self, node: str, address: str) -> CounterSample | None:
+        """Return the latest counters of a node; None if its agent has none.
+
+        MalformedError, or an error of the connection, without a usable answer.
+        """
+        url = httpx2.URL(scheme="https" if self._tls else "http", host=address, port=self._port, path=PATH)
+        headers = {"accept-encoding": "identity"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token()}"
+        verify = self._tls() if self._tls else False
+        extensions = {} if self._server_name is None else {"sni_hostname": self._server_name}
+        async with (
+            asyncio.timeout(self._timeout_s),
+            httpx2.AsyncClient(verify=verify, timeout=self._timeout_s, trust_env=False) as client,
+            client.stream("GET", url, headers=headers, extensions=extensions) as reply,
+        ):
+            if reply.status_code != httpx2.codes.OK:
+                msg = f"its server answers HTTP {reply.status_code} for {PATH}"
+                raise MalformedError(msg)
+            return await self._read(node, reply)
+
+    async def _read(self, node: str, reply: httpx2.Response) -> CounterSample | None:
+        counters, received = CounterReader(max_vfs=MAX_VFS, node=node), 0
+        async for part in reply.aiter_raw():
+            received += len(part)
+            if received > MAX_BYTES:
+                msg = f"its metrics are longer than {MAX_BYTES} bytes"
+                raise MalformedError(msg)
+            counters.feed(part)
+        return counters.sample(self._clock())
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A node that is read. failures: how many questions got no answer."""
+
+    wanted_until: float
+    addresses: tuple[str, ...]
+    meter: Meter = field(default_factory=Meter)
+    measured: Measured = field(default_factory=Measured)
+    failures: int = 0
+
+
+class NodeTraffic:
+    """Reads the nodes that pages want; without servers, none. clock: seconds, as that of the servers."""
+
+    def __init__(
+        self,
+        servers: NodeServers | None,
+        *,
+        clock: Callable[[], float],
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Read nothing yet."""
+        self._servers = servers
+        self._clock = clock
+        self._pause = pause
+        self._watched: dict[str, _Watched] = {}
+        self._new: asyncio.Queue[str] = asyncio.Queue()
+
+    def watch(self, addresses: Mapping[str, tuple[str, ...]]) -> Mapping[str, Measured]:
+        """Have nodes read from now on, by name; return what is known of them.
+
+        A node that is missing in the answer is not read, because too many are.
+        """
+        if self._servers is None:
+            return {}
+        wanted_until = self._clock() + WATCH_S
+        for node, known in addresses.items():
+            watched = self._watched.get(node)
+            if watched is not None:
+                watched.wanted_until, watched.addresses = wanted_until, known
+            elif len(self._watched) < MAX_NODES:
+                self._watched[node] = _Watched(wanted_until, known)
+                self._new.put_nowait(node)
+        return {node: self._watched[node].measured for node in addresses if node in self._watched}
+
+    async def run(self) -> None:
+        """Read nodes until cancelled; return at once without servers."""
+        if self._servers is None:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._follow(self._servers, await self._new.get()))
+
+    async def _follow(self, servers: NodeServers, node: str) -> None:
+        """Read a node until no page wants it any more."""
+        watched = self._watched[node]
+        try:
+            while self._clock() < watched.wanted_until:
+                await _read(servers, node, watched)
+                await self._pause(self._next_in_s(watched.meter))
+        finally:
+            del self._watched[node]
+
+    def _next_in_s(self, meter: Meter) -> float:
+        """Compute when the node will have another sample."""
+        if meter.latest is None:
+            return SAMPLE_EVERY_S
+        return max(AGAIN_S, meter.latest.sampled_at + SAMPLE_EVERY_S - SOON_S / 2 - self._clock())
+
+
+async def _read(servers: NodeServers, node: str, watched: _Watched) -> None:
+    """Read a node once; after a failure it is asked at its next address."""
+    if not watched.addresses:
+        watched.measured = Measured(failure="the extender knows no address of its server")
+        return
+    address = watched.addresses[watched.failures % len(watched.addresses)]
+    try:
+        sample = await servers.sample(node, address)
+    except Exception as error:
+        if not isinstance(error, (MalformedError, httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError)):
+            _log.exception("node_failed", node=node)  # a defect, which costs this node
+        watched.failures += 1
+        watched.meter.add(None)
+        watched.measured = Measured(failure=f"{address}: {_reason(error)}")
+    else:
+        watched.meter.add(sample)
+        watched.measured = _measured(watched.meter)
+
+
+def _reason(error: Exception) -> str:
+    text = error.message if isinstance(error, MalformedError) else str(error)
+    return text or type(error).__name__
+
+
+def _measured(meter: Meter) -> Measured:
+    if meter.latest is None:
+        return Measured(failure="its agent has no counters")
+    rates = meter.rates()
+    interfaces: dict[PodOnPf, list[InterfaceTraffic]] = defaultdict(list)
+    on_pfs: dict[str, list[Rates | None]] = defaultdict(list)
+    for holder, promise in sorted(meter.latest.promises.items()):
+        found = rates.get(holder)
+        interfaces[_place(holder)].append(InterfaceTraffic(holder.interface, promise, found))
+        on_pfs[holder.pf].append(found)
+    return Measured(
+        has_rates=meter.earlier is not None,
+        interfaces={place: tuple(found) for place, found in interfaces.items()},
+        sent_mbps={pf: _sum([each and each.sent_mbps for each in found]) for pf, found in on_pfs.items()},
+    )
+
+
+def _place(holder: VfHolder) -> PodOnPf:
+    return PodOnPf(holder.pci, holder.namespace, holder.pod)
+
+
+def _sum(rates: list[float | None]) -> float | None:
+    """Add up rates; None where one is not known."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if len(known) == len(rates) else None
