@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
+from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews, Snapshot
 from k8s_rdma.web.node_traffic import NodeTraffic
@@ -60,7 +61,12 @@ async def _pages(view: ClusterView) -> tuple[float, float, int]:
     extender = ExtenderViews(ExtenderEndpoint(), poll_s=60, clock=time.monotonic)
     extender.failure = ""
     nodes = NodeTraffic(None, clock=time.monotonic)
-    sources = Sources(extender=extender, traffic=Traffic(None, poll_s=60), nodes=nodes)
+    sources = Sources(
+        extender=extender,
+        traffic=Traffic(None, poll_s=60),
+        nodes=nodes,
+        claims=ClaimPodReader(connect=None, clock=time.monotonic),
+    )
     app = WebApp(sources, LoopbackAccess())
     first, others, longest = [], [], 0
     for path, query in PATHS:

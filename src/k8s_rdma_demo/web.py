@@ -15,9 +15,14 @@ def main() -> None:
     parser.add_argument("--listener", type=int, required=True, help="its file descriptor")
     parser.add_argument("--extender", required=True, help="its URL")
     parser.add_argument("--node-port", type=int, required=True, help="of the nodes' servers")
+    parser.add_argument("--kubeconfig", required=True, help="of the API server")
     options = parser.parse_args()
     config = WebConfig(
-        extender=ExtenderEndpoint(url=options.extender), poll_s=1, nodes=NodesEndpoint(port=options.node_port)
+        extender=ExtenderEndpoint(url=options.extender),
+        poll_s=1,
+        nodes=NodesEndpoint(port=options.node_port),
+        claims=True,
+        kubeconfig=options.kubeconfig,
     )
     with socket.socket(fileno=options.listener) as listener:
         run_on(listener, config)

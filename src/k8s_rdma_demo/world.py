@@ -174,7 +174,10 @@ class World:
 
     def start_web(self, listener: int) -> str:
         """Serve pages on a listening socket, by its descriptor; their address."""
-        arguments = ("--listener", str(listener), "--extender", EXTENDER_URL, "--node-port", str(SERVER_PORT))
+        arguments = (
+            *("--listener", str(listener), "--extender", EXTENDER_URL),
+            *("--node-port", str(SERVER_PORT), *self._kubeconfig()),
+        )
         self.processes.start("web", "k8s_rdma_demo.web", *arguments, descriptors=(listener,))
         with socket.socket(fileno=os.dup(listener)) as duplicate:
             host, port = duplicate.getsockname()

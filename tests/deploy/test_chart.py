@@ -884,6 +884,16 @@ def test_pages_read_nodes_by_plain_http_with_the_token_that_their_servers_demand
     assert nodes_of(GIVEN["web"] | {"node": {"server": {"tls": {"secretName": "tls"}}}}) is None
 
 
+def test_pages_read_claims_where_pods_may_ask_by_them():
+    objects = _of_web(GIVEN["web"] | {"dra": {"enabled": True}})
+    assert "ServiceAccount" in objects
+    assert "ClusterRole" not in objects, "it may not review tokens"
+    assert objects["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == "k8s-rdma-web"
+    config = fit(WebConfig, yaml.safe_load(objects["ConfigMap"]["data"]["web.yaml"]))
+    assert config.claims
+    assert not fit(WebConfig, yaml.safe_load(_of_web(GIVEN["web"])["ConfigMap"]["data"]["web.yaml"])).claims
+
+
 def test_pages_behind_a_proxy_are_reviewed_and_encrypted():
     objects = _of_web(GIVEN["reviewed web"])
     assert {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service"} <= set(objects)

@@ -39,11 +39,15 @@ BINDERS, NODES = ExtenderConfig().lease_namespace, PublishConfig().lease_namespa
 
 @dataclass(frozen=True)
 class Process:
-    """A process with an account of its own. code: where its calls are. within: those of one namespace."""
+    """A process with an account of its own. code: where its calls are. within: those of one namespace.
+
+    documents: what it reads as `kube.calls.Documents`: group, resource and verb.
+    """
 
     account: tuple[str, str]
     code: tuple[str, ...]
     within: dict[str, str]
+    documents: frozenset[tuple[str, str, str]] = frozenset()
 
     def calls(self) -> set[str]:
         """The methods of the client that its code calls."""
@@ -73,7 +77,20 @@ PROCESSES = {
         ("extender/**/*.py", "kube/leader_election.py", "kube/event_recorder.py"),
         {"get_lease": BINDERS, "write_lease": BINDERS, "follow_leases": NODES, "leases_version": NODES},
     ),
-    "web": Process(("k8s-rdma", "k8s-rdma-web"), ("web/*.py",), {}),
+    "web": Process(
+        ("k8s-rdma", "k8s-rdma-web"),
+        ("web/*.py",),
+        {},
+        frozenset(  # `web.claim_pods.waiting_by_claim`
+            {
+                ("", "pods", "list"),
+                ("resource.k8s.io", "deviceclasses", "list"),
+                ("resource.k8s.io", "resourceclaims", "list"),
+                ("resource.k8s.io", "resourceslices", "list"),
+                ("resource.k8s.io", "resourceclaimtemplates", "get"),
+            }
+        ),
+    ),
 }
 
 
@@ -103,6 +120,7 @@ async def test_role_grants_every_verb_that_is_used_and_no_other(name: str, tmp_p
         for example in EXAMPLES[method]
         for asked in await asked_of_the_api_server(example, tmp_path)
     }
+    needed |= {(EVERYWHERE, *read) for read in process.documents}
     assert granted(*process.account) - DRIVER_VERBS == needed
 
 

@@ -15,6 +15,7 @@ from k8s_rdma.http_server import Answer, HttpServer, listen
 from k8s_rdma.http_server.asgi import JSON, error_answer
 from k8s_rdma.web.access import Access, LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
+from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.config import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
@@ -117,6 +118,7 @@ async def serving(
     access: Access | None = None,
     prometheus: PrometheusEndpoint | None = None,
     node_traffic: NodeTraffic | None = None,
+    claims: ClaimPodReader | None = None,
 ) -> AsyncIterator[Site]:
     """Serve pages of a view that was polled once."""
     documents = Documents(view, {f"{each.namespace}/{each.name}": each for each in explanations})
@@ -127,7 +129,8 @@ async def serving(
         traffic = Traffic(prometheus, poll_s=60)
         await traffic.poll()
         node_traffic = node_traffic or NodeTraffic(None, clock=monotonic)
-        sources = Sources(extender=extender, traffic=traffic, nodes=node_traffic)
+        claims = claims or ClaimPodReader(connect=None, clock=monotonic)
+        sources = Sources(extender=extender, traffic=traffic, nodes=node_traffic, claims=claims)
         app = WebApp(sources, access or LoopbackAccess())
         async with (
             listening(app) as address,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
+    from k8s_rdma.web.claim_pods import ClaimPodReader
     from k8s_rdma.web.node_traffic import NodeTraffic
     from k8s_rdma.wire.views import ClusterView
 
@@ -102,6 +103,7 @@ async def reviewed(
     view: ClusterView = EXAMPLE,
     clock: Callable[[], float] = monotonic,
     node_traffic: NodeTraffic | None = None,
+    claims: ClaimPodReader | None = None,
 ) -> AsyncIterator[tuple[Site, Reviews]]:
     reviews = Reviews()
     reviews.answering.set()
@@ -116,7 +118,9 @@ async def reviewed(
         client = connect(str(directory / "kubeconfig"))
         try:
             access = ReviewedAccess(client, clock)
-            async with serving(view, explanation(), access=access, node_traffic=node_traffic) as site:
+            async with serving(
+                view, explanation(), access=access, node_traffic=node_traffic, claims=claims
+            ) as site:
                 yield site, reviews
         finally:
             await client.close()

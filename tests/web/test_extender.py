@@ -13,6 +13,7 @@ from extender.world import cluster
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
+from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
@@ -38,7 +39,12 @@ async def test_pages_show_what_an_extender_holds():
         await views.poll()
         assert views.failure == ""
         traffic = Traffic(None, poll_s=60)
-        sources = Sources(extender=views, traffic=traffic, nodes=NodeTraffic(None, clock=monotonic))
+        sources = Sources(
+            extender=views,
+            traffic=traffic,
+            nodes=NodeTraffic(None, clock=monotonic),
+            claims=ClaimPodReader(connect=None, clock=monotonic),
+        )
         async with (
             listening(WebApp(sources, LoopbackAccess())) as url,
             httpx2.AsyncClient(base_url=url, trust_env=False, timeout=20) as http,

@@ -333,7 +333,7 @@ def reported_rows(node: str, report: NodeReport) -> Iterator[HolderRow]:
 
 
 def _by_vf(rates: Mapping[VfHolder, Rates]) -> dict[tuple[str, int, str, str], Rates]:
-    return {(each.pci, each.vf, each.namespace, each.pod): found for each, found in rates.items()}
+    return {(holder.pci, holder.vf, holder.namespace, holder.pod): found for holder, found in rates.items()}
 
 
 def _measured(row: HolderRow, rates: Mapping[tuple[str, int, str, str], Rates]) -> HolderRow:

@@ -67,11 +67,11 @@ class CounterSample:
         seconds = self.sampled_at - earlier.sampled_at
         rates = {}
         for holder, now in self.counts.items():
-            before = earlier.counts.get(holder)
-            if before is None or now.sent < before.sent or now.received < before.received:
+            former = earlier.counts.get(holder)
+            if former is None or now.sent < former.sent or now.received < former.received:
                 continue
             found = Rates(
-                _mbps(now.sent - before.sent, seconds), _mbps(now.received - before.received, seconds)
+                _mbps(now.sent - former.sent, seconds), _mbps(now.received - former.received, seconds)
             )
             if max(found) <= MAX_RATE_MBPS:
                 rates[holder] = found
@@ -97,5 +97,5 @@ class Meter:
             self.latest, self.earlier = sample, self.latest
 
     def rates(self) -> dict[VfHolder, Rates]:
-        """Compute the rates between the two; none before the second."""
+        """Compute the rates between the two; none former the second."""
         return self.latest.rates(self.earlier) if self.latest and self.earlier else {}

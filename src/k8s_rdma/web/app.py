@@ -17,6 +17,7 @@ from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.web import pages
 from k8s_rdma.web.access import Access, Denial, Viewer, Visibility
+from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.holdings import Holdings, KnownTraffic
 from k8s_rdma.web.node_traffic import NodeTraffic
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from k8s_rdma.web.node_traffic import Measured
-    from k8s_rdma.wire.views import HolderRow, NodeRow
+    from k8s_rdma.wire.views import HolderRow, NodeRow, PendingRow
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"
@@ -80,6 +81,7 @@ class Sources:
     extender: ExtenderViews
     traffic: Traffic
     nodes: NodeTraffic
+    claims: ClaimPodReader
 
 
 class WebApp:
@@ -89,6 +91,7 @@ class WebApp:
         self._extender = sources.extender
         self._traffic = sources.traffic
         self._nodes = sources.nodes
+        self._claims = sources.claims
         self._access = access
         self._templates = _environment()
         self._open = _open_paths()
@@ -140,6 +143,7 @@ class WebApp:
             "overview.html",
             request.query,
             cluster=cluster,
+            **self._notes(cluster),
             problems=await self._visible_problems(nodes.rows, request.viewer),
             pending=pending,
             first_pods=pending.rows[: pages.FIRST_PODS],
@@ -154,7 +158,7 @@ class WebApp:
         pending = await self._visible_pending(cluster, request.viewer, request.query.text)
         rows = [row for row in pending.rows if request.query.text in row.pod]
         part = Part.cut(rows, number=request.query.page, size=pages.PODS_ON_A_PAGE)
-        return self._page("pending.html", request.query, cluster=cluster, pending=pending, pods=part)
+        return self._page("pending.html", request.query, pending=pending, pods=part, **self._notes(cluster))
 
     async def _node(self, request: Request) -> Answer:
         cluster = self._cluster()
@@ -188,7 +192,7 @@ class WebApp:
         cluster, view = self._cluster(), await self._extender.namespace(name)
         if view is None:
             return self._error(503, _NO_HOLDERS[0])
-        pending = [row for row in cluster.snapshot.view.pending if namespace_of(row.pod) == name]
+        pending = [row for row in self._waiting(cluster) if namespace_of(row.pod) == name]
         holdings = Holdings.select(view.holders, visibility, request.query.page)
         measured = self._measure(cluster, holdings.nodes)
         flows = await self._traffic.flows(namespace=name)
@@ -197,6 +201,7 @@ class WebApp:
             request.query,
             namespace=view,
             pending=pending,
+            **self._notes(cluster),
             measured=measured,
             holdings=holdings,
             pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
@@ -209,7 +214,11 @@ class WebApp:
         explanation = await self._extender.explain(namespace, name)
         if explanation is None:
             return self._error(404, f"the extender knows no pod {namespace}/{name}")
-        rows = [row for place in explanation.places for row in await self._held(place.node, explanation.uid)]
+        rows = [
+            row
+            for place in explanation.places
+            for row in await self._held_interfaces(place.node, explanation.uid)
+        ]
         holdings = Holdings.select(rows, Visibility(frozenset([namespace])), request.query.page)
         measured = self._measure(self._indexed, holdings.nodes)
         flows = await self._traffic.flows(namespace=namespace, pod=name)
@@ -217,20 +226,23 @@ class WebApp:
             "pod.html",
             request.query,
             pod=explanation,
+            by_claim=next(
+                (row for row in self._claims.want().rows if row.pod == f"{namespace}/{name}"), None
+            ),
             measured=measured,
             holdings=holdings,
             pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
         )
 
-    async def _held(self, node: str, uid: str) -> list[HolderRow]:
+    async def _held_interfaces(self, node: str, uid: str) -> list[HolderRow]:
         """List the interfaces that a pod holds on a node."""
         view = await self._extender.holders(node)
         return [row for row in view.holders if row.uid == uid] if view else []
 
     def _measure(self, cluster: Cluster | None, names: Iterable[str]) -> Mapping[str, Measured]:
         """Have nodes that a page shows be measured; return what is known of them by now."""
-        known = cluster.nodes if cluster else {}
-        return self._nodes.watch({name: known[name].addresses for name in names if name in known})
+        nodes = cluster.nodes if cluster else {}
+        return self._nodes.watch({name: nodes[name].addresses for name in names if name in nodes})
 
     def _sent_mbps(self, measured: Mapping[str, Measured]) -> Mapping[PfName, float]:
         """Return what pods send by PF: now, or else by Prometheus."""
@@ -252,10 +264,29 @@ class WebApp:
 
     async def _visible_pending(self, cluster: Cluster, viewer: Viewer, text: str) -> Pending:
         """Select the pods that a viewer may see; asks first about those whose names contain the text."""
-        view = cluster.snapshot.view
-        rows = sorted(view.pending, key=lambda row: text not in row.pod)
+        waiting = self._waiting(cluster)
+        rows = sorted(waiting, key=lambda row: text not in row.pod)
         visibility = await viewer.visibility(dict.fromkeys(namespace_of(row.pod) for row in rows))
-        return Pending.select(view.pending, visibility, view.pending_total)
+        unlisted = cluster.snapshot.view.pending_total - len(cluster.snapshot.view.pending)
+        return Pending.select(waiting, visibility, len(waiting) + unlisted)
+
+    def _waiting(self, cluster: Cluster) -> Sequence[PendingRow]:
+        """List the pods that wait, by annotation or by claim, those that wait longest first."""
+        by_claim = self._claims.want().rows
+        if not by_claim:
+            return cluster.snapshot.view.pending
+        return sorted((*cluster.snapshot.view.pending, *by_claim), key=lambda row: -row.waits_s)
+
+    def _notes(self, cluster: Cluster) -> dict[str, Any]:
+        """Return what a list of waiting pods says of those by claim, as values for a template."""
+        claims = self._claims.want() if self._claims.is_on else None
+        is_known = claims is not None and claims.read_at is not None and not claims.failure
+        return {
+            "claims_note": pages.claims_note(claims, has_pfs=bool(cluster.health.claims.pfs)),
+            "by_annotation": not is_known and bool(cluster.health.claims.pfs),
+            "pending_total": cluster.health.pending + len(claims.rows if claims else ()),
+            "is_being_read": claims is not None and claims.read_at is None,
+        }
 
     def _cluster(self) -> Cluster:
         """Return the latest snapshot. NoAnswerError where there is none yet."""
@@ -277,13 +308,14 @@ class WebApp:
 
     def _render(self, template: str, status: int, headers: Mapping[str, str], **values: Any) -> Answer:
         snapshot, measured = self._extender.snapshot, values.get("measured", {})
+        is_incomplete = pages.measuring(measured) or values.get("is_being_read", False)
         html = self._templates.get_template(template).render(
             **values,
             age_s=None if snapshot is None else self._extender.clock() - snapshot.received_at,
             failure=self._extender.failure,
             traffic_failure=self._traffic.failure,
             measuring=pages.measuring(measured),
-            refresh_s=pages.FIRST_REFRESH_S if pages.measuring(measured) else pages.REFRESH_S,
+            refresh_s=pages.FIRST_REFRESH_S if is_incomplete else pages.REFRESH_S,
             version=__version__,
         )
         return Answer(html, status=status, content_type=_HTML, headers={**HEADERS, **headers})

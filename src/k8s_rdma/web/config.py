@@ -76,9 +76,11 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     extender: where the data comes from. poll_s: seconds between two questions for the whole cluster.
     prometheus: where traffic comes from, of an agent's metrics. nodes: the nodes' servers, which are read for
         open pages: traffic of now, and names of interfaces. Without either, traffic is not shown.
+    claims: whether pods that wait by ResourceClaim are read from the API server, for open pages.
     access: `loopback`: everyone on this host sees everything; `reviews`: the API server decides by the
         bearer token of each request.
-    kubeconfig: for reviews; None for the service account, KUBECONFIG, ~/.kube/config, in this order.
+    kubeconfig: for reviews and claims; None for the service account, KUBECONFIG, ~/.kube/config, in this
+        order.
     max_connections: at a time.
     """
 
@@ -88,6 +90,7 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     extender: ExtenderEndpoint = ExtenderEndpoint()
     prometheus: PrometheusEndpoint | None = None
     nodes: NodesEndpoint | None = None
+    claims: bool = False
     poll_s: Annotated[float, msgspec.Meta(ge=1, le=300)] = 5.0
     access: Literal["loopback", "reviews"] = "loopback"
     kubeconfig: AbsolutePath | None = None

@@ -70,37 +70,39 @@ class KnownTraffic:
         row, node = alike.row, self.measured.get(alike.row.node)
         on_pf = node.interfaces.get(PodOnPf(row.pci, row.namespace, row.pod), ()) if node else ()
         promise = Promise(row.reserved_mbps, row.cap_mbps)
-        found = [each for each in on_pf if only or each.promise == promise]
+        found = [interface for interface in on_pf if only or interface.promise == promise]
         if len(found) != alike.count:
             return (), None
-        return tuple(each.name for each in found), _sum_of(found)
+        return tuple(interface.name for interface in found), _sum_of(found)
 
     def flow_of(self, alike: Sequence[Alike], holdings: Sequence[Holding]) -> Flow | None:
         """Add up the flows of a pod: those of now if all are known, or else Prometheus'."""
         flows = [holding.flow for holding in holdings]
         if None in flows:
-            rows = (each.row for each in alike)
+            rows = (kind.row for kind in alike)
             keys = dict.fromkeys(FlowKey(row.node, row.pf, row.namespace, row.pod) for row in rows)
             flows = [self.flows.get(key) for key in keys]
         return _add(flows)
 
 
 def _sum_of(interfaces: Iterable[InterfaceTraffic]) -> Flow | None:
-    return _add([each.rates and Flow(*each.rates) for each in interfaces])
+    return _add([interface.rates and Flow(*interface.rates) for interface in interfaces])
 
 
 def _add(flows: Sequence[Flow | None]) -> Flow | None:
     """Add up flows; None if one is not known."""
-    known = [flow for flow in flows if flow is not None]
-    if not known or len(known) < len(flows):
+    known_flows = [flow for flow in flows if flow is not None]
+    if not known_flows or len(known_flows) < len(flows):
         return None
-    return Flow(_total(flow.sent_mbps for flow in known), _total(flow.received_mbps for flow in known))
+    return Flow(
+        _total(flow.sent_mbps for flow in known_flows), _total(flow.received_mbps for flow in known_flows)
+    )
 
 
 def _total(rates: Iterable[float | None]) -> float | None:
     listed = list(rates)
-    known = [rate for rate in listed if rate is not None]
-    return sum(known) if len(known) == len(listed) else None
+    known_rates = [rate for rate in listed if rate is not None]
+    return sum(known_rates) if len(known_rates) == len(listed) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,25 +141,25 @@ class Holdings:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes of this page's interfaces."""
-        return tuple(dict.fromkeys(each.row.node for each in self.part.rows))
+        return tuple(dict.fromkeys(kind.row.node for kind in self.part.rows))
 
     def by_pod(self, traffic: KnownTraffic) -> Iterator[PodHoldings]:
         """Make the pods of this page, with their traffic."""
         for pod, found in groupby(self.part.rows, key=_pod):
             shown, every = tuple(found), self.by_holder[pod]
-            measured = {each: _holding(each, every, traffic) for each in every}
+            measured = {kind: _holding(kind, every, traffic) for kind in every}
             yield PodHoldings(
                 row=shown[0].row,
-                interfaces=sum(each.count for each in every),
-                reserved_mbps=sum(each.count * each.row.reserved_mbps for each in every),
+                interfaces=sum(kind.count for kind in every),
+                reserved_mbps=sum(kind.count * kind.row.reserved_mbps for kind in every),
                 flow=traffic.flow_of(every, tuple(measured.values())),
-                holdings=tuple(measured[each] for each in shown),
+                holdings=tuple(measured[kind] for kind in shown),
             )
 
 
 def _holding(alike: Alike, every: Sequence[Alike], traffic: KnownTraffic) -> Holding:
     place = alike.row.node, alike.row.pci
-    only = sum((each.row.node, each.row.pci) == place for each in every) == 1
+    only = sum((kind.row.node, kind.row.pci) == place for kind in every) == 1
     names, flow = traffic.names_and_flow(alike, only=only)
     return Holding(row=alike.row, count=alike.count, names=names, flow=flow)
 

@@ -16,9 +16,11 @@ from k8s_rdma.config.files import port_of
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.asgi import ServerTls, tls_context
 from k8s_rdma.http_server.connections import return_large_buffers
+from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
 from k8s_rdma.web.app import Sources, WebApp
+from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeServers, NodeTraffic
 from k8s_rdma.web.traffic import Traffic
@@ -57,7 +59,7 @@ def check(config: WebConfig) -> None:
     _server_tls(config)
     _sources(config)
     port_of(config, os.environ)
-    if config.access == "reviews" and config.kubeconfig is not None:
+    if (config.access == "reviews" or config.claims) and config.kubeconfig is not None:
         require_kubeconfig(config.kubeconfig)
 
 
@@ -71,6 +73,9 @@ def _sources(config: WebConfig) -> Sources:
         extender=ExtenderViews(config.extender, poll_s=config.poll_s, clock=monotonic),
         traffic=Traffic(config.prometheus, poll_s=config.poll_s),
         nodes=NodeTraffic(servers, clock=monotonic),
+        claims=ClaimPodReader(
+            connect=(lambda: Documents(config.kubeconfig)) if config.claims else None, clock=monotonic
+        ),
     )
 
 
@@ -81,7 +86,8 @@ async def _serve(listener: socket.socket, config: WebConfig, sources: Sources, t
         server = HttpServer(WebApp(sources, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
         serving = tasks.create_task(server.serve(listener))
         polling = [
-            tasks.create_task(source.run()) for source in (sources.extender, sources.traffic, sources.nodes)
+            tasks.create_task(source.run())
+            for source in (sources.extender, sources.traffic, sources.nodes, sources.claims)
         ]
         host, port = listener.getsockname()[:2]
         _log.info("web_ready", address=host, port=port, tls=tls is not None, access=config.access)

@@ -37,7 +37,7 @@ MAX_VFS = 1024
 """VFs in use of a node that are read: 8 PFs of 128. All nodes together take 64 MiB at most."""
 
 MAX_BYTES = 8 << 20
-"""The limit for a node's metrics, of which only the lines about VFs are kept."""
+"""The limit for a node's metrics; only the lines about VFs are kept."""
 
 NODE_TIMEOUT_S = 5.0
 """The limit for an answer; a server waits up to 2 s for its agent."""
@@ -160,12 +160,12 @@ class NodeTraffic:
         if self._servers is None:
             return {}
         wanted_until = self._clock() + WATCH_S
-        for node, known in addresses.items():
+        for node, node_addresses in addresses.items():
             watched = self._watched.get(node)
             if watched is not None:
-                watched.wanted_until, watched.addresses = wanted_until, known
+                watched.wanted_until, watched.addresses = wanted_until, node_addresses
             elif len(self._watched) < MAX_NODES:
-                self._watched[node] = _Watched(wanted_until, known)
+                self._watched[node] = _Watched(wanted_until, node_addresses)
                 self._new.put_nowait(node)
         return {node: self._watched[node].measured for node in addresses if node in self._watched}
 
@@ -231,7 +231,7 @@ def _measured(meter: Meter) -> Measured:
     return Measured(
         has_rates=meter.earlier is not None,
         interfaces={place: tuple(found) for place, found in interfaces.items()},
-        sent_mbps={pf: _sum([each and each.sent_mbps for each in found]) for pf, found in on_pfs.items()},
+        sent_mbps={pf: _sum([rate and rate.sent_mbps for rate in found]) for pf, found in on_pfs.items()},
     )
 
 
@@ -241,5 +241,5 @@ def _place(holder: VfHolder) -> PodOnPf:
 
 def _sum(rates: list[float | None]) -> float | None:
     """Add up rates; None where one is not known."""
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if len(known) == len(rates) else None
+    known_rates = [rate for rate in rates if rate is not None]
+    return sum(known_rates) if len(known_rates) == len(rates) else None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from k8s_rdma.web.access import Visibility
+    from k8s_rdma.web.claim_pods import ClaimPods
     from k8s_rdma.web.node_traffic import Measured
 
 NODES_ON_A_PAGE = 25
@@ -206,6 +207,21 @@ def visible_problems(node: NodeRow, visibility: Visibility) -> tuple[str, ...]:
         shown(problem, mentions, lambda namespace: namespace in visibility.namespaces)
         for problem in node.problems
     )
+
+
+def claims_note(claims: ClaimPods | None, *, has_pfs: bool) -> str:
+    """Say what a list of pods lacks of those that wait by ResourceClaim.
+
+    claims: None if they are not read. has_pfs: whether there are PFs for claims.
+    """
+    if claims is None:
+        command = "kubectl rdma explain pod NAMESPACE/NAME"
+        return (
+            f"Pods that wait by ResourceClaim are not listed; {command} says why one does." if has_pfs else ""
+        )
+    if claims.failure:
+        return f"Pods that wait by ResourceClaim are not known: {claims.failure}"
+    return "Pods that wait by ResourceClaim are being read." if claims.read_at is None else ""
 
 
 def measuring(measured: Mapping[str, Measured]) -> bool:

@@ -42,12 +42,12 @@ class CounterReader:
         self._node = node
         self._max_lines = len(_OF_VFS) * max_vfs + 1
         self._lines: list[bytes] = []
-        self._rest = b""
+        self._unfinished_line = b""
 
     def feed(self, part: bytes) -> None:
         """Take the next part of the text. MalformedError when there is too much of it."""
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        if len(self._rest) > MAX_LINE:
+        *lines, self._unfinished_line = (self._unfinished_line + part).split(b"\n")
+        if len(self._unfinished_line) > MAX_LINE:
             msg = f"/metrics of a node: a line of more than {MAX_LINE} bytes"
             raise MalformedError(msg)
         for line in lines:

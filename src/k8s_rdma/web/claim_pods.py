@@ -1,0 +1,341 @@
+"""Pods that wait by ResourceClaim, read from the API server for pages that are open.
+
+The extender knows no claims. kube-scheduler decides on them, and says of a pod only that it cannot allocate
+all claims; the reason is found here as `k8s-rdma explain` finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property, partial
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import structlog
+
+from k8s_rdma.core.claim_fit import ClaimNode, ClaimsRequest, judge
+from k8s_rdma.core.placement import Placement
+from k8s_rdma.core.refusal import count
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.kube.calls import MAX_PODS_BYTES, Documents, segment
+from k8s_rdma.wire.claim_template import DEVICE_CLASS
+from k8s_rdma.wire.cluster_claims import (
+    API,
+    SLICES_QUERY,
+    OurClasses,
+    PodClaim,
+    claim_nodes,
+    class_names,
+    consumption,
+    our_classes,
+    pod_claims,
+    read_claims,
+)
+from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES, claim_spec, has_extended_resources
+from k8s_rdma.wire.views import PendingRow
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.request import Selector
+    from k8s_rdma.wire.cluster_claims import Claims
+
+EVERY_S = 10.0
+"""The least time between two readings; as `top` has it."""
+
+WATCH_S = 60.0
+"""The time for which claims are read after a page that shows them was loaded."""
+
+MAX_PODS = 1000
+MAX_REQUESTS = 16
+"""Distinct requests that are judged on all nodes, each in a second at most."""
+
+MAX_TEMPLATES = 64
+"""Templates that are read of claims that are not generated yet."""
+
+_PENDING = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+_NOT_JUDGED = "why is not found here, of too many different pods: k8s-rdma explain"
+
+_log = structlog.get_logger()
+
+Rows: TypeAlias = tuple[PendingRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPods:
+    """Pods that wait by claim, those that wait longest first.
+
+    read_at: seconds; None before the first reading. failure: why the last one failed; empty if it did not.
+    """
+
+    rows: tuple[PendingRow, ...] = ()
+    read_at: float | None = None
+    failure: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ClaimPodReader:
+    """Reads while pages want it. connect: makes a connection to the API server; None to read nothing.
+
+    clock: seconds. Blocking calls run in a thread, one reading at a time.
+    """
+
+    connect: Callable[[], AbstractContextManager[Documents]] | None
+    clock: Callable[[], float]
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    latest: ClaimPods = field(default_factory=ClaimPods)
+    _wanted_until: float = float("-inf")
+    _is_wanted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_on(self) -> bool:
+        """Report whether claims are read at all."""
+        return self.connect is not None
+
+    def want(self) -> ClaimPods:
+        """Have claims read from now on; return what is known by now, nothing of an earlier time."""
+        if self.clock() >= self._wanted_until:
+            self.latest = ClaimPods()
+        self._wanted_until = self.clock() + WATCH_S
+        self._is_wanted.set()
+        return self.latest
+
+    async def run(self) -> None:
+        """Read until cancelled; return at once without a connection."""
+        if self.connect is None:
+            return
+        while True:
+            if self.clock() >= self._wanted_until:
+                self._is_wanted.clear()
+                await self._is_wanted.wait()
+            await self._read(self.connect)
+            await self.pause(EVERY_S)
+
+    async def _read(self, connect: Callable[[], AbstractContextManager[Documents]]) -> None:
+        try:
+            rows = await _in_thread(lambda: _rows_by(connect))
+        except K8sRdmaError as error:
+            if not self.latest.failure:
+                _log.warning("claims_unread", error=error.message)
+            self.latest = ClaimPods(read_at=self.clock(), failure=error.message)
+        else:
+            self.latest = ClaimPods(rows=rows, read_at=self.clock())
+
+
+async def _in_thread(call: Callable[[], Rows]) -> Rows:
+    """Await a blocking call. Its thread does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Rows] = loop.create_future()
+
+    def finish(set_result: Callable[[], None]) -> None:
+        if not result.done():
+            set_result()
+
+    def work() -> None:
+        try:
+            rows = call()
+        except Exception as error:
+            outcome = partial(result.set_exception, error)
+        else:
+            outcome = partial(result.set_result, rows)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(finish, outcome)
+
+    Thread(target=work, name="claims", daemon=True).start()
+    return await result
+
+
+def _rows_by(connect: Callable[[], AbstractContextManager[Documents]]) -> tuple[PendingRow, ...]:
+    with connect() as api:
+        return waiting_by_claim(api)
+
+
+def waiting_by_claim(api: Documents) -> tuple[PendingRow, ...]:
+    """List the pods that are bound to no node and ask for our PFs by claim. K8sRdmaError when that fails."""
+    pods = [_Waiting.read(pod) for pod in api.items("/api/v1/pods", _PENDING, max_bytes=MAX_PODS_BYTES)]
+    waiting = sorted((pod for pod in pods if pod is not None), key=lambda pod: pod.created)[:MAX_PODS]
+    if not waiting:
+        return ()
+    names = {(pod.namespace, entry.claim) for pod in waiting for entry in pod.entries if entry.claim}
+    claims: dict[tuple[str, str], Mapping[str, Any]] = {}
+    used = consumption(_keep(api.items(f"{API}/resourceclaims"), names, claims))
+    classes = tuple(api.items(f"{API}/deviceclasses"))
+    nodes = claim_nodes(api.items(f"{API}/resourceslices", SLICES_QUERY), used)
+    judge_rows = _Judge(api=api, claims=claims, class_documents=classes, nodes=nodes)
+    return tuple(row for pod in waiting for row in judge_rows.rows(pod))
+
+
+def _keep(
+    documents: Iterable[dict[str, Any]],
+    names: set[tuple[str, str]],
+    found: dict[tuple[str, str], Mapping[str, Any]],
+) -> Iterator[dict[str, Any]]:
+    """Pass objects on, and keep those with these names: a cluster may have 100,000 claims."""
+    for document in documents:
+        meta = document["metadata"]
+        name = str(meta.get("namespace")), str(meta.get("name"))
+        if name in names:
+            found[name] = document
+        yield document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """A pod that waits. document: kept of pods with extended resources alone."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    entries: tuple[PodClaim, ...] = ()
+    document: Mapping[str, Any] | None = None
+
+    @classmethod
+    def read(cls, pod: Mapping[str, Any]) -> _Waiting | None:
+        """Read a pod; None if it has no claims, or none that can be read."""
+        meta = pod["metadata"]
+        try:
+            entries = pod_claims(pod)
+            has_resources = has_extended_resources(pod)
+        except MalformedError:
+            return None  # no API server stores such a pod
+        if not entries and not has_resources:
+            return None
+        return cls(
+            namespace=str(meta.get("namespace")),
+            name=str(meta.get("name")),
+            uid=str(meta.get("uid")),
+            created=str(meta.get("creationTimestamp")),
+            entries=entries,
+            document=pod if has_resources else None,
+        )
+
+
+@dataclass(kw_only=True)
+class _Judge:
+    """Makes rows. claims: by namespace and name."""
+
+    api: Documents
+    claims: Mapping[tuple[str, str], Mapping[str, Any]]
+    class_documents: tuple[Mapping[str, Any], ...]
+    nodes: tuple[ClaimNode, ...]
+    _templates: dict[tuple[str, str], Mapping[str, Any] | None] = field(default_factory=dict)
+    _verdicts: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    @cached_property
+    def classes(self) -> OurClasses:
+        """All DeviceClasses; one that cannot be read is none of ours."""
+        found: dict[str, tuple[Selector, ...] | None] = {}
+        for document in self.class_documents:
+            name = str(document["metadata"]["name"])
+            try:
+                found |= our_classes({name: document}).selectors
+            except MalformedError:
+                found[name] = None
+        return OurClasses(found)
+
+    @cached_property
+    def ours(self) -> frozenset[str]:
+        """The names of our DeviceClasses, that of the chart even if it does not exist."""
+        return frozenset(name for name, found in self.classes.selectors.items() if found is not None) | {
+            DEVICE_CLASS
+        }
+
+    def rows(self, pod: _Waiting) -> Iterator[PendingRow]:
+        """Make the row of a pod; none if it asks for nothing of ours."""
+        documents, missing = self._documents(pod)
+        try:
+            named = class_names(documents.values())
+            if not named & self.ours:
+                return
+            found = read_claims(documents, self.classes, pod.uid)
+        except MalformedError as error:
+            yield self._row(pod, 0, 0, error.message)
+            return
+        if not found.request.requests and not found.allocated:
+            return
+        units = [unit for preferred, *_ in found.request.requests for unit in [preferred] * preferred.count]
+        allocated_pfs = [pf for claim in found.allocated.values() for pf in claim.pfs]
+        yield self._row(
+            pod,
+            len(units) + sum(pf.interfaces for pf in allocated_pfs),
+            sum(unit.mbps for unit in units) + sum(pf.reserved_mbps for pf in allocated_pfs),
+            "; ".join((*missing, *self._reasons(found))),
+        )
+
+    def _row(self, pod: _Waiting, interfaces: int, mbps: int, why: str) -> PendingRow:
+        waits_s = _age_s(pod.created, self.api.now())
+        return PendingRow(
+            pod=f"{pod.namespace}/{pod.name}",
+            interfaces=interfaces,
+            reserved_mbps=mbps,
+            ago_s=waits_s,
+            waits_s=waits_s,
+            why=why,
+        )
+
+    def _reasons(self, found: Claims) -> Iterator[str]:
+        if not found.request.requests:
+            yield "its claims are allocated; kubectl describe pod says what else it waits for"
+            return
+        request = found.request
+        key = request.requests, request.constraints
+        if request.allocated:
+            yield self._verdict(request)
+        elif key in self._verdicts or len(self._verdicts) < MAX_REQUESTS:
+            if key not in self._verdicts:
+                self._verdicts[key] = self._verdict(request)
+            yield self._verdicts[key]
+        else:
+            yield _NOT_JUDGED
+
+    def _verdict(self, request: ClaimsRequest) -> str:
+        causes = Counter(
+            "fits, and waits for what else it needs" if isinstance(verdict, Placement) else verdict.cause
+            for _, verdict in judge(request, self.nodes)
+        )
+        if not causes:
+            return "no node has PFs for claims"
+        return "; ".join(f"{count(number, 'node')}: {cause}" for cause, number in causes.most_common(5))
+
+    def _documents(self, pod: _Waiting) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+        """Return a pod's claims, or templates of those that are not generated, and what is missing."""
+        documents: dict[str, Mapping[str, Any]] = {}
+        missing = []
+        for entry in pod.entries:
+            if entry.claim:
+                claim = self.claims.get((pod.namespace, entry.claim))
+                if claim is None:
+                    missing.append(f"there is no resourceclaim {pod.namespace}/{entry.claim}")
+                else:
+                    documents[entry.name] = claim
+            elif entry.template:
+                template = self._template(pod.namespace, entry.template)
+                if template is None:
+                    missing.append(f"there is no resourceclaimtemplate {pod.namespace}/{entry.template}")
+                else:
+                    documents[entry.name] = template
+        if pod.document is not None and EXTENDED_RESOURCES not in documents:
+            spec = claim_spec(pod.document, self.class_documents)
+            if spec:
+                documents[EXTENDED_RESOURCES] = {"spec": spec}
+        return documents, missing
+
+    def _template(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Read the claim that a template makes."""
+        key = namespace, name
+        if key not in self._templates and len(self._templates) < MAX_TEMPLATES:
+            path = f"{API}/namespaces/{segment(namespace)}/resourceclaimtemplates/{segment(name)}"
+            found = self.api.get_object(path)
+            self._templates[key] = None if found is None else found.get("spec") or {}
+        return self._templates.get(key)
+
+
+def _age_s(created: str, now: datetime) -> float:
+    try:
+        return max(0.0, (now - datetime.fromisoformat(created)).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
