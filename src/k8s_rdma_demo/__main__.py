@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,7 @@ def main() -> int:
         if options.keep:
             outcome.show(console)
             shown = True
-            _pause(world, outcome, console, pages)
+            _pause(world, outcome, console, pages, options.no_throughput)
     except KeyboardInterrupt:
         console.print("interrupted")
         status = 130
@@ -148,9 +148,10 @@ def _teardown(world: World, scenes: Scenes, console: Console) -> None:
     signal.signal(signal.SIGINT, previous)
 
 
-def _pause(world: World, outcome: Outcome, console: Console, pages: str | None) -> None:
-    """Run some pods, serve Deployments, and say how to look around, until Ctrl-C."""
-    Scenes(world, Outcome(), examples_directory()).examples()
+def _pause(world: World, outcome: Outcome, console: Console, pages: str | None, obstacle: str) -> None:
+    """Run some pods, serve Deployments, and say how to look around, until Ctrl-C; pages show traffic."""
+    scenes = Scenes(world, Outcome(), examples_directory(), obstacle)
+    scenes.examples()
     world.start_workloads()
     directory = world.paths.directory
     init = (directory / INIT_PID).read_text()
@@ -174,7 +175,9 @@ def _pause(world: World, outcome: Outcome, console: Console, pages: str | None) 
         *(f"  nsenter --net={node.netns} ip link     # {node.name}'s interfaces" for node in world.nodes),
         f"  ls {directory}/logs",
     ]
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), ExitStack() as streams:
+        for stream in scenes.streams() if pages else ():
+            streams.enter_context(stream)
         console.print("\n".join(lines), markup=False, soft_wrap=True)
         outcome.show_lesson(console)
         signal.pause()

@@ -21,7 +21,7 @@ from k8s_rdma_demo.kubectl import POLL_S, unschedulable
 from k8s_rdma_demo.network import LINK_MBPS, DemoNode
 from k8s_rdma_demo.outcome import CONTENTION, TCP_SHARE, TOLERANCE, FlowShown, Outcome, PodShown, flow_check
 from k8s_rdma_demo.over_time import FLOODING_STREAMS, OverTime, Recording
-from k8s_rdma_demo.traffic import Endpoint, Flow, measure, unreachable
+from k8s_rdma_demo.traffic import BASE_PORT, Endpoint, Flow, Stream, measure, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +36,9 @@ POD_TIMEOUT_S = 60
 LEGACY_REFUSAL = "RDMA Scheduler Extension: Node did not have enough free RDMA resources."
 SIXTY = 60
 CAPPED = "reservations-and-caps"
+PEER = "needs-both-pfs"
+"""A pod of `examples` on the other node."""
+
 
 CLAIMED = ({"min_tx_rate": 300, "max_tx_rate": 500}, {"min_tx_rate": 200, "max_tx_rate": 300})
 WAITING_MBPS = 600
@@ -86,20 +89,34 @@ class Scenes:
         numbers = LEGACY_REFUSAL in refusal and "600 Mb/s" in refusal
         check("fits-nowhere stays Pending, with the reason and numbers", True, numbers)
 
+    def streams(self) -> tuple[Stream, ...]:
+        """Traffic between pods of `examples`, for those who look around; none without iperf3."""
+        if self._obstacle:
+            return ()
+        flows = (
+            (
+                Flow(name=name, source=self._endpoint(CAPPED, index), destination=self._endpoint(PEER, to)),
+                mbps,
+            )
+            for name, index, to, mbps in (("rdma0", 0, 0, 240), ("rdma2", 2, 1, 60))
+        )
+        return tuple(
+            Stream(flow, port=BASE_PORT + index, mbps=mbps) for index, (flow, mbps) in enumerate(flows)
+        )
+
     def caps(self) -> None:
         """Caps hold while nothing else competes, towards the other node and between VFs of one PF."""
-        peer = "needs-both-pfs"
         self._measure(
             "caps",
             Flow(
                 name="rdma0, to the other node",
                 source=self._endpoint(CAPPED, 0),
-                destination=self._endpoint(peer, 0),
+                destination=self._endpoint(PEER, 0),
             ),
             Flow(
                 name="rdma2, to the other node",
                 source=self._endpoint(CAPPED, 2),
-                destination=self._endpoint(peer, 1),
+                destination=self._endpoint(PEER, 1),
             ),
         )
         # 450 of the 500 Mb/s left on that PF: the tightest fit there is.

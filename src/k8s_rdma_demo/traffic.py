@@ -130,6 +130,32 @@ class Server:
         self._process.communicate()
 
 
+class Stream:
+    """A TCP connection that sends while entered, at a rate below what the interface may."""
+
+    def __init__(self, flow: Flow, *, port: int, mbps: int) -> None:
+        self._server = Server(flow.destination, port)
+        self._command = in_pod(
+            flow.source,
+            *("--client", flow.destination.address, "--port", str(port)),
+            *("--bind", f"{flow.source.address}%{flow.source.ifname}"),
+            *("--time", "0", "--bitrate", f"{mbps}M"),
+        )
+
+    def __enter__(self) -> None:
+        """Listen, and send; K8sRdmaError if the server does not listen."""
+        self._server.__enter__()
+        self._client = subprocess.Popen(
+            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """End both."""
+        self._client.kill()
+        self._client.wait()
+        self._server.__exit__()
+
+
 def _send(flow: Flow, port: int, seconds: int) -> float:
     command = in_pod(
         flow.source,
