@@ -93,12 +93,10 @@ class Scenes:
         """Traffic between pods of `examples`, for those who look around; none without iperf3."""
         if self._obstacle:
             return ()
+        rates = (("rdma0", 0, 0, 240), ("rdma2", 2, 1, 60))
         flows = (
-            (
-                Flow(name=name, source=self._endpoint(CAPPED, index), destination=self._endpoint(PEER, to)),
-                mbps,
-            )
-            for name, index, to, mbps in (("rdma0", 0, 0, 240), ("rdma2", 2, 1, 60))
+            (Flow(name=name, source=self._endpoint(CAPPED, i), destination=self._endpoint(PEER, j)), mbps)
+            for name, i, j, mbps in rates
         )
         return tuple(
             Stream(flow, port=BASE_PORT + index, mbps=mbps) for index, (flow, mbps) in enumerate(flows)

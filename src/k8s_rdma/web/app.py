@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from k8s_rdma.web.node_traffic import Measured
-    from k8s_rdma.wire.views import HolderRow, NodeRow, PendingRow
+    from k8s_rdma.wire.views import Explanation, HolderRow, NodeRow, PendingRow
 
 _HERE = Path(__file__).parent
 _HTML = "text/html; charset=utf-8"
@@ -216,7 +216,7 @@ class WebApp:
             return self._error(404, f"the extender knows no pod {namespace}/{name}")
         rows = [
             row
-            for place in explanation.places
+            for place in explanation.places[: pages.MAX_PLACES]
             for row in await self._held_interfaces(place.node, explanation.uid)
         ]
         holdings = Holdings.select(rows, Visibility(frozenset([namespace])), request.query.page)
@@ -226,13 +226,18 @@ class WebApp:
             "pod.html",
             request.query,
             pod=explanation,
-            by_claim=next(
-                (row for row in self._claims.want().rows if row.pod == f"{namespace}/{name}"), None
-            ),
+            by_claim=self._waiting_by_claim(explanation),
             measured=measured,
             holdings=holdings,
             pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
         )
+
+    def _waiting_by_claim(self, explanation: Explanation) -> PendingRow | None:
+        """Find a pod among those that wait by claim; only if it asks for nothing by annotation."""
+        if explanation.state != "no-rdma":
+            return None
+        pod = f"{explanation.namespace}/{explanation.name}"
+        return next((row for row in self._claims.want().rows if row.pod == pod), None)
 
     async def _held_interfaces(self, node: str, uid: str) -> list[HolderRow]:
         """List the interfaces that a pod holds on a node."""

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 NODES_ON_A_PAGE = 25
 PFS_OF_A_NODE = 8
 PODS_ON_A_PAGE = 50
+MAX_PLACES = 4
+"""Nodes whose interfaces a pod's page lists; a pod is on one, unless nodes say something else."""
+
 FIRST_PODS = 5
 """Pending pods on the first page."""
 
