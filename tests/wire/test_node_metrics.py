@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,64 @@ def test_metrics_without_a_usable_age_are_no_sample(age_s: str):
 def test_metrics_that_are_none_are_refused(text: str):
     with pytest.raises(MalformedError, match="/metrics of a node"):
         read(text)
+
+
+def labelled(interface: str, value: str = "1") -> str:
+    return metrics(value, value).replace("rdma0", interface)
+
+
+@pytest.mark.parametrize(
+    ("text", "interface"),
+    [
+        (labelled(r"a\"b"), 'a"b'),
+        (labelled(r"F:\\"), "F:\\"),
+        (labelled(r"a\nb"), "a\nb"),
+        (labelled("x} 1"), "x} 1"),
+        (labelled("é"), "é"),
+        (metrics("1 1700000000000", "1"), "rdma0"),
+        (metrics('1 # {trace_id="a"} 1', "1"), "rdma0"),
+    ],
+    ids=["quote", "backslash at the end", "newline", "brace", "UTF-8", "time", "exemplar"],
+)
+def test_labels_and_values_are_those_of_the_text_format(text: str, interface: str):
+    found = read(text)
+    assert found is not None
+    assert found.counts == {HOLDER._replace(interface=interface): ByteCounts(1, 1)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        labelled('14" R/W'),
+        labelled('a,b="c'),
+        metrics("0x10", 1),
+        metrics("1_000", 1),
+        metrics("", 1),
+        metrics(1, 1).replace('vf="1"', 'vf="1",vf="2"'),
+        metrics(1, 1).replace('vf="1"', "vf=1"),
+        metrics(1, 1).replace("}", ""),
+    ],
+    ids=["quote", "label", "hexadecimal", "underscore", "no value", "label twice", "no quotes", "no brace"],
+)
+def test_lines_that_other_exporters_got_wrong_are_refused(text: str):
+    with pytest.raises(MalformedError, match="/metrics of a node"):
+        read(text)
+
+
+def read_s(interface: str) -> float:
+    """The processor time that many lines of this interface take."""
+    reader = CounterReader(max_vfs=1024)
+    line = labelled(interface).splitlines(keepends=True)[2].encode()
+    began_s = time.process_time()
+    for _ in range(4000):
+        reader.feed(line)
+    reader.feed(b'k8s_rdma_sample_age_seconds{node="w1"} 1\n')
+    assert reader.sample(100.0) is not None
+    return time.process_time() - began_s
+
+
+def test_lines_of_backslashes_cost_as_much_as_others():
+    assert read_s("\\" * 250) < 10 * read_s("x" * 500)
 
 
 def test_samples_of_another_node_are_refused():

@@ -84,18 +84,38 @@ def _mbps(count: int, seconds: float) -> float:
 
 @dataclass(slots=True)
 class Meter:
-    """The last two distinct samples of a node."""
+    """The last two distinct samples of a node. earliest: the one that came before both."""
 
     latest: CounterSample | None = None
     earlier: CounterSample | None = None
+    earliest: CounterSample | None = None
 
     def add(self, sample: CounterSample | None) -> None:
         """Take a sample; without one, what was measured before counts no more."""
         if sample is None or self.latest is None:
-            self.latest, self.earlier = sample, None
+            self.latest, self.earlier, self.earliest = sample, None, None
         elif sample.sampled_at - self.latest.sampled_at >= DISTINCT_S:
-            self.latest, self.earlier = sample, self.latest
+            self.latest, self.earlier, self.earliest = sample, self.latest, self.earlier
 
     def rates(self) -> dict[VfHolder, Rates]:
-        """Compute the rates between the two; none former the second."""
-        return self.latest.rates(self.earlier) if self.latest and self.earlier else {}
+        """Compute the rates between the two; none before the second.
+
+        A counter that went back, and is again where it was, has none: some drivers report a 0 now and then,
+        after which all that was ever sent would seem to be sent at once.
+        """
+        if self.latest is None or self.earlier is None:
+            return {}
+        return {
+            holder: rates
+            for holder, rates in self.latest.rates(self.earlier).items()
+            if not self._is_back(holder)
+        }
+
+    def _is_back(self, holder: VfHolder) -> bool:
+        counts = [
+            sample.counts.get(holder) if sample else None
+            for sample in (self.earliest, self.earlier, self.latest)
+        ]
+        if None in counts:
+            return False
+        return any(dip < start <= now for start, dip, now in zip(*filter(None, counts), strict=True))
