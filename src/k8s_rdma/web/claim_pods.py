@@ -22,7 +22,8 @@ from k8s_rdma.core.claim_fit import ClaimNode, ClaimsRequest, judge
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.calls import MAX_PODS_BYTES, Documents, segment
+from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
+from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.cluster_claims import (
     API,
