@@ -100,7 +100,7 @@ async def test_node_that_cannot_be_measured_says_why_and_hides_nothing_else():
 async def test_hostile_names_of_interfaces_are_harmless():
     label = HOSTILE.replace('"', "").replace("{", "").replace("}", "").replace("\x1b", "")
     turns = Turns()
-    server = Node(metrics("worker-1", Vf(1, "research/llama-pretrain-worker-0", label * 20)))
+    server = Node(metrics("worker-1", Vf(1, "research/llama-pretrain-worker-0", label * 3)))
     async with measuring(server, turns) as traffic, serving(VIEW, node_traffic=traffic) as site:
         site.documents.holders = holder("research/llama-pretrain-worker-0")
         await site.http.get("/nodes/worker-1")

@@ -344,10 +344,8 @@ def _room_for(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
 
 def _short_mbps(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> int:
     """Compute the bandwidth that is missing for the smallest interface; 0 if the link speed is not known."""
-    if pf.link_mbps is None:
-        return 0
     smallest = min((reserved(pf, kind.min_tx_rate_mbps) for kind in kinds), default=0)
-    return max(0, smallest - room.mbps)
+    return 0 if pf.link_mbps is None else max(0, smallest - room.mbps)
 
 
 def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator[str]:
