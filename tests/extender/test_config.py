@@ -153,4 +153,4 @@ def test_other_processes_check_theirs_too(tmp_path: Path, process: str) -> None:
     arguments = (process, "--check-config", "--config", str(tmp_path / "ours.yaml"))
     assert command(*arguments) == (0, "ok\n", "")
     (tmp_path / "ours.yaml").write_text("nodes: w1\n")
-    assert command(*arguments)[0] == 1
+    assert command(*arguments)[0] == 2
