@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 from docs_site.navigation import navigation
 from docs_site.reference.pages import PAGES, SECTION
-from docs_site.repository import listing, site_files, with_pages_for_folders
+from docs_site.repository import MARK, listing, site_files, with_pages_for_folders
 from docs_site.tables import with_column_names, with_columns_marked
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 STYLE = "site.css"
-MARK = "mark.svg"
 
 _log = logging.getLogger("mkdocs.hooks.docs_site")
 _FETCHED = re.compile(

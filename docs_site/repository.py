@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+MARK = "mark.svg"
+"""The site's mark, beside this file."""
 
 _CODE = re.compile(r"^(`{3,}).*?^\1|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _TARGET = re.compile(r"\]\((?!\w+:)([^)#\s]+)")

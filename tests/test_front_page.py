@@ -41,15 +41,6 @@ def test_changelog_has_of_each_version_what_users_need():
     assert not {version: length for version, length in lengths.items() if length > 80}
 
 
-def test_figures_of_the_readme_are_those_of_the_page_of_measurements():
-    measured = (ROOT / "docs" / "measured.md").read_text()
-    rows = README.partition("## Figures")[2].partition("\n## ")[0]
-    cells = re.findall(r"^\| [a-z].* \| (.*\d.*) \|$", rows, re.MULTILINE)
-    figures = [figure for cell in cells for figure in re.findall(r"\d[\d.,]*(?: to [\d.]+)?(?= \w)", cell)]
-    assert len(figures) > len(cells) == 6
-    assert not [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)} ", measured)]
-
-
 def test_pod_of_the_readme_gets_its_interfaces():
     [pod] = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)]
     rates = [

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from docs_site.hook import MARK
 from docs_site.navigation import navigation
-from docs_site.repository import link_targets, listing, site_files, with_pages_for_folders
+from docs_site.repository import MARK, link_targets, listing, site_files, with_pages_for_folders
 
 ROOT = Path(__file__).resolve().parents[2]
 
