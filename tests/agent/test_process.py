@@ -53,7 +53,7 @@ def config(directory: Path, **changes: object) -> Path:
 def refusal(path: Path | str) -> str:
     """What an agent that cannot start says: one line."""
     ended = subprocess.run(command(path), capture_output=True, text=True, check=False, timeout=DEADLINE_S)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr.startswith("k8s-rdma: ")
     assert ended.stderr.count("\n") == 1, ended.stderr
@@ -185,7 +185,7 @@ def test_agent_whose_socket_is_taken_away_ends_and_the_next_one_serves(
 ) -> None:
     shutil.rmtree(directory / "run")
     said = agent.stderr.read()
-    assert agent.wait(DEADLINE_S) == 1
+    assert agent.wait(DEADLINE_S) == 2
     assert f"{directory / 'run' / 'cni.sock'} was taken away" in said
     with subprocess.Popen(command(config(directory)), stderr=subprocess.PIPE, text=True) as again:
         assert json.loads(again.stderr.readline())["event"] == "agent_ready"

@@ -161,7 +161,7 @@ async def test_pod_by_annotation_and_claims_is_explained_by_extender_and_api_ser
     assert "asks by claims for 1 interface; 96000 Mb/s reserved" in ran.out
     assert "needs 1 interface of 96000 Mb/s; best PF has 95000 Mb/s" in ran.out
     assert (document["extender"]["role"], document["claims"]["reserved_mbps"]) == ("active", 96_000)
-    assert denied.status == 1
+    assert denied.status == 2
     assert "resourceclaims" in denied.err
     assert "HTTP 403" in denied.err
 

@@ -155,7 +155,7 @@ async def check_refusals(c: Cluster, planner: Path) -> None:
     assert ran.status == 2
     assert "`whatif --from FILE`" in ran.err
     ran = await k8s_rdma("snapshot", "--kubeconfig", str(planner))
-    assert (ran.status, ran.out) == (1, "")
+    assert (ran.status, ran.out) == (2, "")
     assert "ClusterRole k8s-rdma-planner" in ran.err
 
 

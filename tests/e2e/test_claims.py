@@ -114,7 +114,7 @@ def test_promises_are_rebuilt_with_the_ledger_and_a_pod_whose_are_unknown_is_ref
         spoilt(node, lost)
         (node.run_dir / "claims" / "uid-r").write_bytes(b"")
         refused = node.start("agent", node.config("agent", node.document() | node.settings))
-        assert refused.wait(node.deadline_s) == 1
+        assert refused.wait(node.deadline_s) == 2
         done = rebuild(node)
         assert done.returncode == 1
         assert "promised to pod default/p: request a: VF 0 of" in done.stdout

@@ -104,5 +104,5 @@ def held_index(node: Node) -> int:
 def test_adopt_refuses_when_the_agent_is_dead(node: Node) -> None:
     node.kill_agent()
     refused = adopt(node, "--all")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "the agent is not running" in refused.stderr

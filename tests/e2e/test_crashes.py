@@ -237,7 +237,7 @@ def test_ledger_that_cannot_be_written_is_no_reason_to_begin_anything(
         node.start_agent()
         node.kill_agent()
         read_only(directory)
-        assert node.start("agent", node.config("agent", node.document())).wait(node.deadline_s) == 1
+        assert node.start("agent", node.config("agent", node.document())).wait(node.deadline_s) == 2
         assert "ledger.db: cannot be" in (node.directory / "agent.log").read_text()
         writable_again(directory)
         node.start_agent()
@@ -249,6 +249,6 @@ def test_ledger_of_a_newer_version_is_refused_with_both_versions(node: Node) -> 
     ledger = node.directory / "state" / "ledger.db"
     with closing(sqlite3.connect(ledger)) as database:
         database.execute("PRAGMA user_version = 99")
-    assert node.start("agent", node.config("agent", node.document())).wait(node.deadline_s) == 1
+    assert node.start("agent", node.config("agent", node.document())).wait(node.deadline_s) == 2
     said = (node.directory / "agent.log").read_text()
     assert re.search(r"of version 99, and this program knows versions up to \d+", said)

@@ -125,7 +125,7 @@ def test_node_goes_on_with_a_rebuilt_ledger(node: Node, chained: bool, spoil: Ca
         node.kill_agent()
         spoilt(node, spoil)
         refused = node.start("agent", node.config("agent", node.document()))
-        assert refused.wait(node.deadline_s) == 1
+        assert refused.wait(node.deadline_s) == 2
         assert "k8s-rdma agent --rebuild-ledger" in (node.directory / "agent.log").read_text()
         with pytest.raises(CniError, match="cannot be reached"):  # it is made of what pods have
             await runtime.detach(sandboxes[0])
@@ -193,7 +193,7 @@ def test_end_that_was_left_to_the_agent_is_told_where_the_runtime_forgot_what_it
         spoilt(node, lost)
         if refused_before:
             refused = node.start("agent", node.config("agent", node.document()))
-            assert refused.wait(node.deadline_s) == 1
+            assert refused.wait(node.deadline_s) == 2
         done = rebuild(node)
         assert done.returncode == 1, done.stderr
         assert f"{left}  " in done.stdout
@@ -204,11 +204,11 @@ def test_end_that_was_left_to_the_agent_is_told_where_the_runtime_forgot_what_it
 
 def test_ledger_is_not_rebuilt_while_an_agent_runs_or_when_it_is_in_order(node: Node) -> None:
     done = rebuild(node)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "an agent is running" in done.stderr
     node.kill_agent()
     done = rebuild(node)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "in order, with 0 attachments; start the agent" in done.stderr
     assert not list((node.directory / "state").glob("*spoilt*"))
 
@@ -220,7 +220,7 @@ def test_ledger_is_not_rebuilt_of_nothing_where_no_cache_is_there(node: Node) ->
         node.kill_agent()
         spoilt(node, corrupt)
         done = rebuild(node)
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert f"cniCacheDirs: none is there ({cache(node)})" in done.stderr
         assert not list((node.directory / "state").glob("*spoilt*"))
         keep(node, runtime, sandbox)

@@ -80,7 +80,7 @@ class Life:
         self.node.enter = ["env", f"PYTHONPATH={self._older / 'src'}"] if older else []
         (self.node.directory / "agent.log").unlink()
         refused = self.node.start("agent", self.node.config("agent", self.node.document()))
-        assert refused.wait(self.node.deadline_s) == 1
+        assert refused.wait(self.node.deadline_s) in (1, 2), "1 of a release that knew no other status"
         return (self.node.directory / "agent.log").read_text()
 
     def stop(self) -> None:

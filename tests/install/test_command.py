@@ -60,12 +60,12 @@ def test_options_that_cannot_be_are_named(options: dict[str, str], said: str) ->
 
 def test_what_cannot_be_done_is_one_line(node: NodeFiles, program: Path) -> None:
     done = run(node, program, "--network", "chained", "--conf-dir", "/absent")
-    assert (done.returncode, done.stderr) == (1, "k8s-rdma: /absent: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, "k8s-rdma: /absent: No such file or directory\n")
     done = run(node, program, "--network", "chained", "--conf-dir", "/absent", "--remove")
-    assert (done.returncode, done.stderr) == (1, "k8s-rdma: /absent: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (2, "k8s-rdma: /absent: No such file or directory\n")
     done = run(node, program, "--wait", "--follow")
     assert (done.returncode, done.stderr) == (
-        1,
+        2,
         "k8s-rdma: --wait does not go together with --follow and --remove\n",
     )
 
@@ -77,7 +77,7 @@ def test_nothing_is_removed_that_another_one_keeps_in_place(node: NodeFiles, pro
     with keeper.locked(0):
         done = run(node, program, "--network", "none", "--remove", "--grace-s", "0")
     assert (done.returncode, "another `k8s-rdma install-cni` is running there; stop" in done.stderr) == (
-        1,
+        2,
         True,
     )
     assert node.state() == before

@@ -60,7 +60,7 @@ class Follower:
     def failed(self) -> str:
         """What it says last, in vain."""
         _, last = self._process.communicate(timeout=DEADLINE_S)
-        assert self._process.returncode == 1
+        assert self._process.returncode == 2
         return last
 
     def end(self) -> str:

@@ -149,9 +149,9 @@ async def test_configuration_is_checked_before_a_start(tmp_path: Path):
     path.write_text("slots: x\n")
     command = (sys.executable, "-m", "k8s_rdma", "webhook", "--check-config", "--config", path)
     program = await Program.start(tmp_path / "check.log", *command)
-    assert await program.process.wait() == 1
+    assert await program.process.wait() == 2
     assert "slots: unknown key; did you mean slot?" in program.tail()
     path.write_text(f"tls: {{certFile: {tmp_path}/none.crt, keyFile: {tmp_path}/none.key}}\n")
     program = await Program.start(tmp_path / "tls.log", *command)
-    assert await program.process.wait() == 1
+    assert await program.process.wait() == 2
     assert "tls.certFile" in program.tail()
