@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CALL = {"x86_64": 321, "aarch64": 280}
-_MAP_CREATE, _MAP_LOOKUP, _PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _LINK_CREATE = 0, 1, 5, 6, 8, 28
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _LINK_CREATE = 0, 1, 2, 5, 6, 8, 28
 _XDP_PROGRAM, _CLASSIFIER, _XDP, _TCX_INGRESS = 6, 3, 37, 46
 _ARRAY, _ATTRIBUTES = 2, 144
 XDP_DROP, XDP_PASS, TCX_NEXT = 1, 2, -1
@@ -121,6 +121,12 @@ def seen_by(array: int) -> bytes:
     key, value = ctypes.create_string_buffer(4), ctypes.create_string_buffer(8)
     bpf(_MAP_LOOKUP, struct.pack("=IIQQQ", array, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
     return value.raw
+
+
+def clear(array: int) -> None:
+    """Empty a spy's map: until its interface is clean, it may see frames of IPv6 that nobody sent on purpose."""
+    key, value = ctypes.create_string_buffer(4), ctypes.create_string_buffer(8)
+    bpf(_MAP_UPDATE, struct.pack("=IIQQQ", array, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
 
 
 def pin(descriptor: int, path: str) -> None:

@@ -101,7 +101,7 @@ async def test_pod_that_fits_is_told_where_and_what_was_not_judged(kind: str, tm
         ran = await c.run("explain", "pod", "default/p")
     assert "1 node: fits" in ran.out.splitlines()
     [f1] = [line for line in ran.out.splitlines() if " f1 " in line]
-    assert f1.split()[1:7] == ["f1", "1", "8/8", "100000/100000", "1", "1"]
+    assert f1.split()[1:7] == ["f1", "1", "8/8", "100000/100000Mb/s", "1", "1"]
     assert (
         "note: a selector is not judged, as if every PF met it: "
         "device.attributes['rdma.k8s-rdma.io'].mtu % 2 == 0" in ran.out

@@ -241,7 +241,7 @@ async def test_plugin_ends_when_its_mounted_directory_is_no_more(world: World) -
     plugin = world.in_default_directory("--config", _config(world))
     await plugin.logged("serving")
     _remove(world.sockets)
-    assert await plugin.ended() == 1
+    assert await plugin.ended() == 2
     assert plugin.log.read_text().splitlines()[-1] == (
         "k8s-rdma: /var/lib/kubelet/device-plugins: removed from the host while it is mounted here; start "
         "again"
@@ -250,14 +250,14 @@ async def test_plugin_ends_when_its_mounted_directory_is_no_more(world: World) -
 
 async def test_path_too_long_for_a_socket_is_refused_by_field(world: World) -> None:
     plugin = world.plugin(kubeletDir=f"/{'x' * 80}")
-    assert await plugin.ended() == 1
+    assert await plugin.ended() == 2
     assert "kubeletDir: the socket /xxx" in plugin.log.read_text()
 
 
 async def test_port_of_somebody_else_is_refused(world: World) -> None:
     [listening] = await world.plugin().logged("listening")
     other = world.plugin(port=listening["port"])
-    assert await other.ended() == 1
+    assert await other.ended() == 2
     assert f"cannot listen on 127.0.0.1, port {listening['port']}" in other.log.read_text()
 
 

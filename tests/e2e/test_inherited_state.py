@@ -194,6 +194,7 @@ def test_vf_of_an_agent_that_was_killed_is_clean_when_the_next_pod_gets_it(node:
             held.append(bpf_programs.link_xdp(f"enp1s0f0v{interface.vf}", spying))
         node.start_agent()
         successor = await runtime.add(pod("tenant-b", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
+        bpf_programs.clear(array)
         assert send_between(node, other.netns, successor.netns) == SECRET.decode()
         assert bpf_programs.seen_by(array) == bytes(8)
         for each in (other, successor):

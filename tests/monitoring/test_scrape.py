@@ -154,10 +154,10 @@ async def test_pages_show_traffic_beside_reservations(tmp_path: Path):
             namespace = (await site.http.get("/namespaces/research")).text
     assert overview.count("pods send") == 1
     assert "pods send 1.5 Gb/s" in overview
-    assert overview.count('class="measured"') == 1
+    assert overview.count('class="measured"') == 2  # the bar's, and the legend's
     for page in (node, namespace):
-        assert "1.5 Gb/s, 250 Mb/s" in page
-        assert '<td data-label="traffic">unknown</td>' in page, "unknown is not zero"
+        assert "sends 1.5 Gb/s, receives 250 Mb/s" in page
+        assert '<td data-label="sends">unknown</td>' in page, "unknown is not zero"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:1/prefix/"])
@@ -165,7 +165,7 @@ async def test_without_prometheus_traffic_is_not_known(url: str):
     async with serving(EXAMPLE, prometheus=PrometheusEndpoint(url=url)) as site:
         page = (await site.http.get("/")).text
         assert (await site.http.get("/nodes/worker-1")).status_code == 200
-    assert "Traffic is not shown: no Prometheus answers at http://127.0.0.1:1" in page
+    assert "Traffic is not known: no Prometheus answers at http://127.0.0.1:1" in page
     assert "pods send" not in page
 
 

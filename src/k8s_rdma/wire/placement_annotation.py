@@ -578,7 +578,7 @@ class CapsRequest(NamedTuple):
         if not self.text:
             return {}
         if len(self.text) > MAX_CAPS_TEXT:
-            msg = f"{CLAIM_CAPS_ANNOTATION}: {len(self.text)} characters, at largest {MAX_CAPS_TEXT} are read"
+            msg = f"{CLAIM_CAPS_ANNOTATION}: {len(self.text)} characters, at most {MAX_CAPS_TEXT} are read"
             raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
         return decode_json(self.text, _caps_decoder, CLAIM_CAPS_ANNOTATION, Reason.MALFORMED_ANNOTATION)
 
