@@ -124,7 +124,7 @@ def seen_by(array: int) -> bytes:
 
 
 def clear(array: int) -> None:
-    """Empty a spy's map: until its interface is clean, it may see frames of IPv6 that nobody sent on purpose."""
+    """Empty a spy's map: until its interface is clean, frames of IPv6 reach it, too."""
     key, value = ctypes.create_string_buffer(4), ctypes.create_string_buffer(8)
     bpf(_MAP_UPDATE, struct.pack("=IIQQQ", array, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
 
