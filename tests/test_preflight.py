@@ -183,3 +183,11 @@ def test_machine_without_static_libc_makes_the_executable_by_zigs_compiler(check
     assert "requirements" not in make_cni(checkout, path)[1]
     shutil.copy(shutil.which("true") or "/bin/true", open_path / "bin" / "cc")
     assert make_cni(checkout, path) == (0, "-s\n-C\ncni\n", "")
+
+
+def test_compiler_that_reads_nothing_is_judged_by_its_own_status():
+    """A writer on a pipe that ends by SIGPIPE would count as the compiler's failure, now and then."""
+    script = (ROOT / "scripts" / "compiler.sh").read_text()
+    slow_writer = 'printf() { sleep 0.1; builtin printf "$@"; }'
+    judge = "\n".join(["set -o pipefail", slow_writer, "cc() { return 0; }", script, "links_statically"])
+    assert subprocess.run(["bash", "-c", judge], check=False, timeout=60).returncode == 0
