@@ -9,12 +9,14 @@ import pytest
 from documents import ROOT
 
 SEARCHED = (
-    *("ubuntu", "debian", "fedora", "rhel", "wsl", "docker", "podman", "kind", "minikube"),
-    *("proxmox", "virtual machine"),
+    *("ubuntu", "debian", "fedora", "rhel", "centos", "wsl", "docker", "podman", "kind", "minikube"),
+    *("proxmox", "virtual machine", "vm", "arm64", "macos", "windows"),
     *("connectx", "bluefield", "e810", "infiniband", "gpudirect", "nccl", "dpdk"),
     *("openshift", "eks", "gke", "aks", "k3s", "rke2", "kubeadm", "talos"),
-    *("cilium", "calico", "flannel", "multus", "kueue", "volcano", "slurm"),
-    *("offline", "air-gapped", "upgrade", "rollback", "uninstall", "faq", "glossary", "quotas", "preemption"),
+    *("cilium", "calico", "flannel", "multus", "kueue", "volcano", "slurm", "dranet"),
+    *("pytorch", "mpi", "ray", "argo", "latency", "production", "prometheus", "grafana", "helm", "security"),
+    *("offline", "air-gapped", "upgrade", "rollback", "downgrade", "uninstall"),
+    *("faq", "glossary", "limits", "quotas", "preemption"),
 )
 """Systems, products and tasks, as people type them."""
 
