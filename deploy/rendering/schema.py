@@ -122,6 +122,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("node", "cni", "capabilities"): _CAPABILITIES,
     ("node", "cni", "network"): {"enum": ["chained", "alone", "none"]},
     ("node", "cni", "plugin"): _OBJECT,
+    ("web", "nodeTls", "secretName"): _NAME_OR_NONE,
     ("extender", "mode"): {"enum": ["second-scheduler", "host-network", "service"]},
     ("extender", "replicas"): {"type": "integer", "minimum": 0, "maximum": 9},
     ("extender", "tlsSecretName"): _NAME_OR_NONE,

@@ -24,7 +24,7 @@ from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.cli.main import app
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
-from k8s_rdma.config.files import fit, load_config
+from k8s_rdma.config.files import NodeTls, fit, load_config
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
 from k8s_rdma.server.config import ServerConfig
@@ -882,6 +882,29 @@ def test_pages_read_nodes_by_plain_http_with_the_token_that_their_servers_demand
     assert nodes_of(GIVEN["web"]) == {"port": 54005, "tokenFile": tokens}
     assert nodes_of(GIVEN["web"] | {"node": {"server": {"config": {"port": 8005}}}})["port"] == 8005
     assert nodes_of(GIVEN["web"] | {"node": {"server": {"tls": {"secretName": "tls"}}}}) is None
+
+
+@pytest.mark.parametrize("client_ca", [False, True])
+def test_pages_read_nodes_over_tls_with_the_authority_and_certificate_of_a_secret(client_ca: bool):
+    tls = {"secretName": "tls", "clientCa": client_ca}
+    ours = {"secretName": "web-to-nodes", "serverName": "node.rdma.example"}
+    objects = _of_web(
+        {**GIVEN["web"], "node": {"server": {"tls": tls}}, "web": {**GIVEN["web"]["web"], "nodeTls": ours}}
+    )
+    config = fit(WebConfig, yaml.safe_load(objects["ConfigMap"]["data"]["web.yaml"]))
+    files = "/etc/k8s-rdma/node-tls"
+    assert config.nodes is not None
+    assert config.nodes.tls == NodeTls(
+        ca_file=f"{files}/ca.crt",
+        server_name="node.rdma.example",
+        cert_file=f"{files}/tls.crt" if client_ca else None,
+        key_file=f"{files}/tls.key" if client_ca else None,
+    )
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert volumes["node-tls"]["secret"]["secretName"] == "web-to-nodes"
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    assert mounts["node-tls"] == files
 
 
 def test_pages_read_claims_where_pods_may_ask_by_them():

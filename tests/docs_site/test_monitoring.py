@@ -16,7 +16,8 @@ from docs_site.reference.tables import rows_by_name, section
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
 DASHBOARDS = sorted((MONITORING / "dashboards").glob("*.json"))
-METRIC = re.compile(r"k8s_rdma_\w+")
+METRIC = re.compile(r"(?<![:\w])k8s_rdma_\w+")
+RECORDED = re.compile(r"\w+:k8s_rdma_\w+:\w+")
 
 
 def metrics() -> set[str]:
@@ -25,10 +26,16 @@ def metrics() -> set[str]:
 
 
 def missing(expressions: list[str]) -> set[str]:
-    """Metrics of PromQL that nobody exposes; a histogram's buckets are the histogram's."""
+    """Metrics of PromQL that nobody exposes or records; a histogram's buckets are the histogram's."""
     used = {name.removesuffix("_bucket") for each in expressions for name in METRIC.findall(each)}
     assert used
-    return used - metrics()
+    recorded = {name for each in expressions for name in RECORDED.findall(each)}
+    return (used - metrics()) | (recorded - {rule["record"] for rule in usage_rules()})
+
+
+def usage_rules() -> list[dict[str, str]]:
+    [group] = yaml.safe_load((MONITORING / "usage.yaml").read_text())["groups"]
+    return list(group["rules"])
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
@@ -44,13 +51,20 @@ def test_dashboard_shows_metrics_that_there_are(path: Path):
 
 
 def test_chart_has_all_dashboards_and_alerts_as_they_are():
-    made = documents(render({"monitoring": {"dashboards": True, "alerts": True}}))
+    made = documents(render({"monitoring": {"dashboards": True, "alerts": True, "usage": True}}))
     [dashboards] = [each for each in made if each["metadata"]["name"] == "k8s-rdma-dashboards"]
     assert {name: json.loads(text) for name, text in dashboards["data"].items()} == {
         f"k8s-rdma-{path.name}": json.loads(path.read_text()) for path in DASHBOARDS
     }
-    [rules] = [each for each in made if each["kind"] == "PrometheusRule"]
-    assert rules["spec"] == yaml.safe_load((MONITORING / "alerts.yaml").read_text())
+    rules = {each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "PrometheusRule"}
+    files = {"k8s-rdma": "alerts.yaml", "k8s-rdma-usage": "usage.yaml"}
+    assert rules == {name: yaml.safe_load((MONITORING / file).read_text()) for name, file in files.items()}
+
+
+def test_usage_is_recorded_of_metrics_that_there_are_as_documented():
+    assert not missing([rule["expr"] for rule in usage_rules()])
+    told = section((ROOT / "docs" / "howto-monitoring.md").read_text(), "Right-sizing")
+    assert [name for name, _ in rows_by_name(told)] == [rule["record"] for rule in usage_rules()]
 
 
 def test_alerts_are_of_metrics_that_there_are_and_are_all_told():

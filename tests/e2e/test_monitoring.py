@@ -63,9 +63,9 @@ class Prometheus:
 
     async def states(self) -> dict[str, str]:
         """Of each alert: `inactive`, `pending`, `firing`; `unknown` when its rule was not evaluated yet."""
-        (group,) = (await self.get("rules"))["groups"]
-        assert not [rule for rule in group["rules"] if rule["health"] == "err"]
-        return {rule["name"]: rule["state"] for rule in group["rules"]}
+        rules = [rule for group in (await self.get("rules"))["groups"] for rule in group["rules"]]
+        assert not [rule for rule in rules if rule["health"] == "err"]
+        return {rule["name"]: rule["state"] for rule in rules if rule["type"] == "alerting"}
 
     async def answers(self) -> bool:
         try:
@@ -84,10 +84,10 @@ class Prometheus:
 
 @asynccontextmanager
 async def scraping(directory: Path, *targets: str) -> AsyncIterator[Prometheus]:
-    """Prometheus, with our alerts, each second; it has heard of all targets twice when this is entered."""
+    """Prometheus, with our rules, each second; it has heard of all targets twice when this is entered."""
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(MONITORING / "alerts.yaml")],
+        "rule_files": [str(MONITORING / "alerts.yaml"), str(MONITORING / "usage.yaml")],
         "scrape_configs": [{"job_name": "k8s-rdma", "static_configs": [{"targets": targets}]}],
     }
     (directory / "prometheus.yaml").write_text(json.dumps(config))

@@ -9,6 +9,17 @@ from pathlib import Path
 
 CONFIG = "[req]\ndistinguished_name = name\nx509_extensions = identifiers\n[name]\n[identifiers]\n"
 KEY_IDENTIFIERS = "subjectKeyIdentifier = hash\nauthorityKeyIdentifier = keyid\n"
+AUTHORITY = """[ca]
+default_ca = ours
+[ours]
+database = {directory}/issued
+new_certs_dir = {directory}
+serial = {directory}/serial
+default_md = sha256
+policy = names
+[names]
+commonName = supplied
+"""
 NO_KEY_IDENTIFIERS = "subjectKeyIdentifier = none\nauthorityKeyIdentifier = none\n"
 
 
@@ -47,6 +58,25 @@ class Issuer:
         names = ",".join([*(f"IP:{each}" for each in ("127.0.0.1", *addresses)), *alternative])
         self._request(made, name, *signer, "-addext", f"subjectAltName={names}")
         return made
+
+    def issue_expired(self, name: str) -> Certificate:
+        """For 127.0.0.1, of a month in 2020."""
+        made = Certificate(self.directory / f"{name}.crt", self.directory / f"{name}.key")
+        request, extensions = self.directory / f"{name}.csr", self.directory / f"{name}.ext"
+        config = self.directory / "authority.cnf"
+        config.write_text(AUTHORITY.format(directory=self.directory))
+        (self.directory / "issued").touch()
+        extensions.write_text(f"subjectAltName = IP:127.0.0.1\n{KEY_IDENTIFIERS}")
+        new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(made.key))
+        self._openssl("req", "-new", *new_key, "-subj", f"/CN={name}", "-out", str(request))
+        authority = ("-cert", str(self.own.cert), "-keyfile", str(self.own.key), "-create_serial", "-notext")
+        dates = ("-startdate", "20200101000000Z", "-enddate", "20200201000000Z")
+        files = ("-in", str(request), "-out", str(made.cert), "-extfile", str(extensions))
+        self._openssl("ca", "-batch", "-config", str(config), *authority, *dates, *files)
+        return made
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
     def _request(self, made: Certificate, name: str, *options: str) -> None:
         config = self.directory / "openssl.cnf"

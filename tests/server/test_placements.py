@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.http_server.asgi import Access
-from k8s_rdma.server.agent_link import MAX_DELIVERIES, Deliveries
+from k8s_rdma.server.agent_link import MAX_DELIVERIES, MAX_DELIVERIES_OF_CLIENT, Deliveries
 from k8s_rdma.wire.sockets import MAX_PLACEMENT_BYTES, Kind, Verdict, encode_message, encode_verdict
 from server.serving import report, run, serving, telling_agent, until_generation
 
@@ -96,8 +96,8 @@ async def test_verdicts_go_to_the_placements_that_they_are_about_also_after_a_ti
     deliveries = Deliveries(timeout_s=0.01)
     deliveries.connected(sent.append)
     deliveries.takes_placements = True
-    assert await deliveries.deliver(b"slow") is None
-    next_one = asyncio.ensure_future(deliveries.deliver(b"next"))
+    assert await deliveries.deliver(b"slow", client="c") is None
+    next_one = asyncio.ensure_future(deliveries.deliver(b"next", client="c"))
     await asyncio.sleep(0)
     deliveries.judged(Verdict(reason="r", message="on the slow one"))
     deliveries.judged(Verdict())
@@ -112,6 +112,28 @@ async def test_no_more_placements_wait_for_the_agent_than_fit() -> None:
     deliveries = Deliveries(timeout_s=0.001)
     deliveries.connected(sent.append)
     deliveries.takes_placements = True
-    for _ in range(MAX_DELIVERIES + 5):
-        assert await deliveries.deliver(b"x") is None
-    assert len(sent) == MAX_DELIVERIES
+    for _ in range(MAX_DELIVERIES_OF_CLIENT + 5):
+        assert await deliveries.deliver(b"x", client="greedy") is None
+    assert len(sent) == MAX_DELIVERIES_OF_CLIENT
+    for _ in range(MAX_DELIVERIES):
+        assert await deliveries.deliver(b"y", client="another") is None
+    assert len(sent) == MAX_DELIVERIES, "another client finds room"
+
+
+@pytest.mark.anyio
+async def test_client_whose_placements_were_answered_may_send_others() -> None:
+    sent: list[bytes] = []
+    deliveries = Deliveries(timeout_s=60)
+    deliveries.connected(sent.append)
+    deliveries.takes_placements = True
+    for _ in range(3):
+        waiting = [
+            asyncio.ensure_future(deliveries.deliver(b"x", client="c"))
+            for _ in range(MAX_DELIVERIES_OF_CLIENT)
+        ]
+        await asyncio.sleep(0)
+        for _ in waiting:
+            deliveries.judged(Verdict())
+        assert [await each for each in waiting] == [Verdict()] * MAX_DELIVERIES_OF_CLIENT
+    deliveries.disconnected()
+    assert len(sent) == 3 * MAX_DELIVERIES_OF_CLIENT

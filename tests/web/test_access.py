@@ -18,15 +18,15 @@ from k8s_rdma.http_server.asgi import JSON
 from k8s_rdma.kube.client import connect
 from k8s_rdma.web.access import (
     MAX_IN_FLIGHT,
-    MAX_LOGINS_IN_FLIGHT,
+    MAX_LOGINS_OF_PEER,
     MAX_NAMESPACES,
     MAX_REFUSED,
     MAX_REFUSED_OF_PEER,
     REVIEW_S,
-    Recent,
     ReviewedAccess,
 )
 from k8s_rdma.web.config import WebConfig
+from k8s_rdma.web.parties import Recent
 from k8s_rdma.wire.rest import MentionedPod
 from web.cases import EXAMPLE, cluster, explanation, node, pf, waiting
 from web.serving import Site, listening, serving
@@ -50,7 +50,7 @@ POD = "/pods/research/llama-pretrain-worker-0"
 class Reviews:
     """An API server that reviews: an operator lists all pods, a tenant those of `research`.
 
-    answering: set while wrong tokens are answered. waiting: set once `MAX_LOGINS_IN_FLIGHT` of them wait.
+    answering: set while wrong tokens are answered. waiting: set once `MAX_LOGINS_OF_PEER` of them wait.
     """
 
     down: bool = False
@@ -71,7 +71,7 @@ class Reviews:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         review = json.loads(body)
         if review["spec"].get("token", "operator") not in ("operator", "tenant"):
-            if self.in_flight == MAX_LOGINS_IN_FLIGHT:
+            if self.in_flight == MAX_LOGINS_OF_PEER:
                 self.waiting.set()
             await self.answering.wait()
         await asyncio.sleep(0.01)
@@ -285,7 +285,7 @@ async def test_wrong_tokens_of_a_peer_are_bounded_and_users_who_logged_in_go_on(
         assert {reply.status_code for reply in replies} == {401, 429}
         limited = next(reply for reply in replies if reply.status_code != 401)
         assert limited.headers["retry-after"] == f"{REVIEW_S:.0f}"
-        assert MAX_REFUSED_OF_PEER <= len(reviews.reviews) < MAX_REFUSED_OF_PEER + MAX_LOGINS_IN_FLIGHT
+        assert MAX_REFUSED_OF_PEER <= len(reviews.reviews) < MAX_REFUSED_OF_PEER + MAX_LOGINS_OF_PEER
         assert reviews.most_in_flight <= MAX_IN_FLIGHT
         now[0] = REVIEW_S  # the tenant's review counts no more; counting wrong tokens begins anew
         assert (await site.http.get("/", headers=TENANT)).status_code == 200
@@ -303,16 +303,16 @@ async def test_user_who_logged_in_does_not_wait_for_the_reviews_of_new_tokens(tm
             await reviews.waiting.wait()
             assert (await site.http.get("/", headers=TENANT)).status_code == 200
         assert not any(task.done() for task in wrong)
-        assert reviews.in_flight == MAX_LOGINS_IN_FLIGHT
+        assert reviews.in_flight == MAX_LOGINS_OF_PEER
         reviews.answering.set()
         assert {(await task).status_code for task in wrong} == {401}
 
 
 def test_recent_answers_are_bounded_in_number_and_time():
     now = [0.0]
-    recent: Recent[int, bool] = Recent(lambda: now[0], MAX_REFUSED)
+    recent: Recent[int, bool] = Recent(lambda: now[0], MAX_REFUSED, lasts_s=REVIEW_S)
     for key in range(MAX_REFUSED + 10):
-        recent[key] = True
+        recent.put(key, True, party="a")
     assert recent.last(9) is recent.get(9) is None
     assert recent.get(10)
     now[0] = REVIEW_S

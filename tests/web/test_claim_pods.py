@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,14 @@ import pytest
 from claim_cases import claim, container, devices, request, template
 from cli.test_explain_claims import RDMA, allocated, node_slice
 from k8s_rdma.kube.calls import Documents
-from k8s_rdma.web.claim_pods import MAX_REQUESTS, WATCH_S, ClaimPodReader, waiting_by_claim
+from k8s_rdma.web.claim_pods import (
+    MAX_PODS,
+    MAX_REQUESTS,
+    WATCH_S,
+    ClaimPodReader,
+    waiting_by_claim,
+)
+from k8s_rdma.web.pages import claims_note
 from kube.stored_objects import serving_objects
 from web.cases import cluster, explanation, node, pf, waiting
 from web.node_servers import Turns
@@ -70,7 +78,7 @@ def objects(pods: list[Json], *claims: Json, **more: bytes | int) -> dict[str, b
 
 def read(directory: Path, answers: dict[str, bytes | int]) -> tuple[PendingRow, ...]:
     with serving_objects(answers, directory) as kubeconfig, Documents(kubeconfig) as api:
-        return waiting_by_claim(api)
+        return waiting_by_claim(api).rows
 
 
 def test_pods_are_listed_with_what_they_ask_for_and_why_they_wait(tmp_path: Path):
@@ -122,6 +130,41 @@ def test_number_of_requests_that_are_judged_is_bounded(tmp_path: Path):
     rows = read(tmp_path, objects([pod(f"p-{name}", {"net": name}) for name in names], *claims))
     assert len(rows) == MAX_REQUESTS + 3
     assert sum(row.why.startswith("why is not found here") for row in rows) == 3
+
+
+def test_namespace_with_many_pods_takes_no_place_of_others(tmp_path: Path):
+    """Those of `flood` are older, and each asks for something else."""
+    names = [f"c{index}" for index in range(MAX_REQUESTS + 3)]
+    requests = [claim(devices(request("a", f"{index + 1}G")), name) for index, name in enumerate(names)]
+    flood = [pod(f"p-{name}", {"net": name}, namespace="flood") for name in names]
+    late = pod("late", {"net": "own"}, namespace="team-a")
+    late["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    claims = [within("flood", each) for each in requests]
+    own = within("team-a", claim(devices(request("a", "100G")), "own"))
+    rows = read(tmp_path, objects([*flood, late], *claims, own))
+    assert [row.pod for row in rows][-1] == "team-a/late", "those that wait longest come first"
+    assert rows[-1].why.startswith("2 nodes: ")
+    assert sum(row.why.startswith("why is not found here") for row in rows) == 4
+
+
+def test_pods_beyond_the_bound_are_counted_and_of_the_namespace_with_most(tmp_path: Path):
+    flood = [pod(f"p{index}", {"net": "c"}, namespace="flood") for index in range(MAX_PODS + 7)]
+    late = pod("late", {"net": "c"}, namespace="team-a")
+    late["metadata"]["creationTimestamp"] = "2026-02-01T00:00:00Z"
+    same = claim(devices(request("a", "1G")), "c")
+    answers = objects([*flood, late], within("flood", same), within("team-a", same))
+    with serving_objects(answers, tmp_path) as kubeconfig, Documents(kubeconfig) as api:
+        found = waiting_by_claim(api)
+    assert found.unlisted == 8
+    assert len(found.rows) == MAX_PODS
+    assert found.rows[-1].pod == "team-a/late"
+    note = "Of 8 more pods with claims it is not known here whether they wait."
+    assert claims_note(replace(found, read_at=0.0), has_pfs=True) == note
+
+
+def within(namespace: str, found: Json) -> Json:
+    """That claim in a namespace."""
+    return {**found, "metadata": {**found["metadata"], "namespace": namespace}}
 
 
 @asynccontextmanager

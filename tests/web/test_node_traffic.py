@@ -33,12 +33,12 @@ def interface(rates: Rates | None) -> tuple[InterfaceTraffic, ...]:
 async def test_rates_are_known_from_the_second_sample_on_and_names_from_the_first():
     turns, node = Turns(), Node(sent(1_000_000))
     async with node_server(HONEST, node) as port, reading(NodesEndpoint(port=port), turns) as traffic:
-        assert not traffic.watch({"w1": (HONEST,)})["w1"].has_rates
+        assert not traffic.watch({"w1": (HONEST,)}, party="a")["w1"].has_rates
         waiting = await turns.read()
-        first = traffic.watch({"w1": (HONEST,)})["w1"]
+        first = traffic.watch({"w1": (HONEST,)}, party="a")["w1"]
         node.text = sent(16_000_000, 30_000_000)
         await turns.again(waiting)
-        second = traffic.watch({"w1": (HONEST,)})["w1"]
+        second = traffic.watch({"w1": (HONEST,)}, party="a")["w1"]
     assert (first.has_rates, first.interfaces, first.sent_mbps) == (False, {POD: interface(None)}, {PF: None})
     assert second.interfaces == {POD: interface(Rates(8.0, 16.0))}
     assert second.sent_mbps == {PF: 8.0}
@@ -48,14 +48,14 @@ async def test_rates_are_known_from_the_second_sample_on_and_names_from_the_firs
 async def test_counter_that_began_anew_has_no_rate_until_its_next_sample():
     turns, node = Turns(), Node(sent(9_000_000))
     async with node_server(HONEST, node) as port, reading(NodesEndpoint(port=port), turns) as traffic:
-        traffic.watch({"w1": (HONEST,)})
+        traffic.watch({"w1": (HONEST,)}, party="a")
         waiting = await turns.read()
         node.text = sent(1_000_000)
         waiting = await turns.again(waiting)
-        reset = traffic.watch({"w1": (HONEST,)})["w1"]
+        reset = traffic.watch({"w1": (HONEST,)}, party="a")["w1"]
         node.text = sent(2_875_000)
         await turns.again(waiting)
-        later = traffic.watch({"w1": (HONEST,)})["w1"]
+        later = traffic.watch({"w1": (HONEST,)}, party="a")["w1"]
     assert (reset.interfaces[POD], reset.sent_mbps) == (interface(None), {PF: None}), "unknown, and no zero"
     assert later.interfaces[POD] == interface(Rates(1.0, 0.0))
 
@@ -64,18 +64,18 @@ async def test_node_is_read_once_for_all_viewers_and_no_more_when_none_is_left()
     turns, node = Turns(), Node(sent(0))
     async with node_server(HONEST, node) as port, reading(NodesEndpoint(port=port), turns) as traffic:
         for _ in range(100):
-            traffic.watch({"w1": (HONEST,)})
+            traffic.watch({"w1": (HONEST,)}, party="a")
         waiting = await turns.read()
         assert len(node.tokens) == 1
         waiting = await turns.again(waiting, after_s=WATCH_S - 1)
         assert len(node.tokens) == 2
-        traffic.watch({"w1": (HONEST,)})
+        traffic.watch({"w1": (HONEST,)}, party="a")
         waiting = await turns.again(waiting)
         assert len(node.tokens) == 3
         turns.now += WATCH_S
         waiting[0].set_result(None)
         await asyncio.sleep(0)
-        assert not traffic.watch({"w1": (HONEST,)})["w1"].interfaces, (
+        assert not traffic.watch({"w1": (HONEST,)}, party="a")["w1"].interfaces, (
             "what is old is not shown as if it were new"
         )
         await turns.read()
@@ -85,11 +85,62 @@ async def test_node_is_read_once_for_all_viewers_and_no_more_when_none_is_left()
 async def test_more_nodes_than_the_limit_are_not_read_and_not_taken_for_read():
     turns = Turns()
     async with reading(NodesEndpoint(), turns) as traffic:
-        found = traffic.watch({f"w{index}": () for index in range(MAX_NODES + 1)})
-        assert len(found) == MAX_NODES
-        assert f"w{MAX_NODES}" not in found
+        found = traffic.watch({f"w{index}": () for index in range(MAX_NODES + 1)}, party="a")
+        assert found[f"w{MAX_NODES}"].failure == (
+            f"pages that are open have {MAX_NODES} nodes read, which is the limit; it is read when some close"
+        )
+        assert not any(found[f"w{index}"].failure for index in range(MAX_NODES))
         await turns.read(MAX_NODES)
-        assert traffic.watch({"w0": ()})["w0"].failure == "the extender knows no address of its server"
+        assert (
+            traffic.watch({"w0": ()}, party="a")["w0"].failure
+            == "the extender knows no address of its server"
+        )
+
+
+async def test_viewer_with_all_places_leaves_others_theirs():
+    turns = Turns()
+    async with reading(NodesEndpoint(), turns) as traffic:
+        all_places = {f"w{index}": () for index in range(MAX_NODES + 30)}
+        traffic.watch(all_places, party="greedy")
+        waiting = await turns.read(MAX_NODES)
+        page = {f"x{index}": () for index in range(24)} | {"w63": ()}
+        no_address = "the extender knows no address of its server"
+        assert {found.failure for found in traffic.watch(page, party="a").values()} == {"", no_address}
+        await turns.read(24)
+        assert sum(turn.cancelled() for turn in waiting) == 24, "nodes that make room are read no more"
+        again = traffic.watch(all_places, party="greedy")
+        assert sum(found.failure == no_address for found in again.values()) == MAX_NODES - 24
+        stayed = traffic.watch(page, party="a")
+        assert {found.failure for found in stayed.values()} == {no_address}, "within its share, a page stays"
+        third = {f"y{index}": () for index in range(40)}
+        traffic.watch(third, party="b")
+        shares = [
+            sum("limit" not in found.failure for found in traffic.watch(wanted, party=party).values())
+            for wanted, party in ((all_places, "greedy"), (page, "a"), (third, "b"))
+        ]
+    assert sum(shares) - 1 <= MAX_NODES, "w63 is of two"
+    assert min(shares) >= MAX_NODES // 3 - 1
+
+
+async def test_node_that_a_viewer_with_few_wants_too_makes_no_room():
+    turns = Turns()
+    async with reading(NodesEndpoint(), turns) as traffic:
+        traffic.watch({"shared": ()}, party="modest")
+        traffic.watch({"shared": ()} | {f"w{index}": () for index in range(MAX_NODES)}, party="greedy")
+        await turns.read(MAX_NODES)
+        traffic.watch({f"x{index}": () for index in range(MAX_NODES)}, party="second")
+        assert traffic.watch({"shared": ()}, party="modest")["shared"].failure.startswith("the extender")
+
+
+async def test_nodes_of_closed_pages_make_room_at_once():
+    turns = Turns()
+    async with reading(NodesEndpoint(), turns) as traffic:
+        traffic.watch({f"w{index}": () for index in range(MAX_NODES)}, party="a")
+        await turns.read(MAX_NODES)
+        turns.now += WATCH_S
+        found = traffic.watch({f"x{index}": () for index in range(MAX_NODES)}, party="a")
+        assert {each.failure for each in found.values()} == {""}
+        await turns.read(MAX_NODES)
 
 
 async def test_node_is_asked_at_its_next_address_after_a_failure_with_the_token(tmp_path: Path):
@@ -99,11 +150,11 @@ async def test_node_is_asked_at_its_next_address_after_a_failure_with_the_token(
         endpoint = NodesEndpoint(port=port, token_file=str(tmp_path / "tokens"))
         async with reading(endpoint, turns) as traffic:
             addresses = {"w1": ("127.0.0.9", HONEST)}
-            traffic.watch(addresses)
+            traffic.watch(addresses, party="a")
             waiting = await turns.read()
-            assert traffic.watch(addresses)["w1"].failure.startswith("127.0.0.9: ")
+            assert traffic.watch(addresses, party="a")["w1"].failure.startswith("127.0.0.9: ")
             await turns.again(waiting)
-            assert traffic.watch(addresses)["w1"].interfaces
+            assert traffic.watch(addresses, party="a")["w1"].interfaces
     assert node.tokens == [b"Bearer secret"]
 
 
@@ -130,11 +181,11 @@ async def test_node_that_lies_has_no_figures_and_others_have_theirs(lie: str):
         node_server(HOSTILE, liar, port=port),
         reading(NodesEndpoint(port=port), turns) as traffic,
     ):
-        traffic.watch(both)
+        traffic.watch(both, party="a")
         waiting = await turns.read(2)
         honest.text = sent(15_000_000)
         await turns.again(waiting)
-        found = traffic.watch(both)
+        found = traffic.watch(both, party="a")
     assert (found["w2"].interfaces, found["w2"].has_rates) == ({}, False)
     assert found["w2"].failure
     assert len(found["w2"].failure) < 300
@@ -167,16 +218,16 @@ async def test_node_that_is_slow_or_endless_holds_no_other_back(kind: str):
         raw_server(HOSTILE, port, head, repeated, pause_s),
         reading(NodesEndpoint(port=port), turns, timeout_s=2) as traffic,
     ):
-        traffic.watch(both)
+        traffic.watch(both, party="a")
         waiting = await turns.read(2)
-        assert traffic.watch(both)["w1"].interfaces
-        found = traffic.watch(both)["w2"]
+        assert traffic.watch(both, party="a")["w1"].interfaces
+        found = traffic.watch(both, party="a")["w2"]
         assert not found.interfaces
         assert found.failure
         assert any(text in found.failure for text in failures), found.failure
         honest.text = sent(15_000_000)
         await turns.again(waiting)
-        assert traffic.watch(both)["w1"].sent_mbps == {PF: 8.0}
+        assert traffic.watch(both, party="a")["w1"].sent_mbps == {PF: 8.0}
 
 
 async def test_node_is_read_while_another_one_has_not_answered():
@@ -187,10 +238,10 @@ async def test_node_is_read_while_another_one_has_not_answered():
         raw_server(HOSTILE, port, b"", b""),
         reading(NodesEndpoint(port=port), turns) as traffic,
     ):
-        traffic.watch(both)
+        traffic.watch(both, party="a")
         waiting = await turns.read()
         honest.text = sent(15_000_000)
         await turns.again(waiting)
-        found = traffic.watch(both)
+        found = traffic.watch(both, party="a")
     assert found["w1"].sent_mbps == {PF: 8.0}
     assert (found["w2"].failure, found["w2"].has_rates) == ("", False), "it is still being asked"

@@ -40,7 +40,7 @@ from k8s_rdma.wire.sockets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Hashable, Iterator
     from pathlib import Path
 
     from prometheus_client import Metric
@@ -436,8 +436,11 @@ class AnswersLink(AgentLink):
         self.shown.show(outage_answers(why, outage_since))
 
 
-MAX_DELIVERIES = 16
-"""Placements on their way to the agent, of 4 MiB at most."""
+MAX_DELIVERIES = 32
+"""Placements on their way to the agent, of 8 MiB at most."""
+
+MAX_DELIVERIES_OF_CLIENT = 16
+"""The part of them that one client may have: another one finds room."""
 
 
 class Deliveries:
@@ -452,6 +455,7 @@ class Deliveries:
         self._timeout_s = timeout_s
         self._send: Callable[[bytes], None] | None = None
         self._verdicts: deque[asyncio.Future[Verdict | None]] = deque()
+        self._clients: deque[Hashable] = deque()
 
     def connected(self, send: Callable[[bytes], None]) -> None:
         """Take `send`, which sends the agent a message."""
@@ -465,19 +469,28 @@ class Deliveries:
 
     def judged(self, verdict: Verdict | None) -> None:
         """Take the verdict on the oldest placement; its sender may have given up."""
-        waiting = self._verdicts.popleft() if self._verdicts else None
-        if waiting is not None and not waiting.done():
+        if not self._verdicts:
+            return
+        waiting = self._verdicts.popleft()
+        self._clients.popleft()
+        if not waiting.done():
             waiting.set_result(verdict)
 
-    async def deliver(self, text: bytes) -> Verdict | None:
-        """Send the agent a placement; None where it does not answer, or has not answered others."""
+    async def deliver(self, text: bytes, *, client: Hashable) -> Verdict | None:
+        """Send the agent a placement; None if it does not answer, or has not answered others.
+
+        client: it has a bounded number of them on their way.
+        """
         if self._send is None or len(self._verdicts) >= MAX_DELIVERIES:
+            return None
+        if self._clients.count(client) >= MAX_DELIVERIES_OF_CLIENT:
             return None
         if not self.takes_placements:
             message = "the node's agent takes no placements from elsewhere: it has credentials, or is older"
             return Verdict(reason=Reason.NOT_ALLOWED, message=message)
         verdict: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
         self._verdicts.append(verdict)
+        self._clients.append(client)
         self._send(encode_message(Kind.PLACEMENT, text))
         try:
             async with asyncio.timeout(self._timeout_s):

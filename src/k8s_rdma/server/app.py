@@ -121,7 +121,8 @@ class NodeApp:
     async def _place(self, scope: Scope, receive: Receive) -> Answer:
         try:
             async with self._bodies.reading(scope, receive) as body:
-                verdict = await self._deliveries.deliver(bytes(body))
+                client = self._access.client(scope)
+                verdict = await self._deliveries.deliver(bytes(body), client=client)
         except BodyError as refused:
             return error_answer(refused.status, Error(reason=refused.outcome, message=str(refused)))
         if verdict is None:

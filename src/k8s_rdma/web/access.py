@@ -9,13 +9,14 @@ and are kept apart from those of users who logged in.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma.kube.access_reviews import ReviewsApi, User
+from k8s_rdma.web.parties import FairTurns, Recent, party_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -29,7 +30,7 @@ MAX_USERS = 4096
 """Tokens of users that are kept."""
 
 MAX_PERMISSIONS = 16_384
-"""Answers that are kept about a user and a namespace, in 4.4 MiB."""
+"""Answers that are kept about a user and a namespace, in 7 MiB."""
 
 MAX_REFUSED = 256
 """Tokens that are kept because the API server does not accept them."""
@@ -38,17 +39,18 @@ MAX_REFUSED_OF_PEER = 100
 """Tokens of one peer that the API server may refuse in `REVIEW_S`; a proxy is the peer of all its users."""
 
 MAX_IN_FLIGHT = 8
-MAX_LOGINS_IN_FLIGHT = 2
+MAX_IN_FLIGHT_OF_USER = 6
+MAX_LOGINS_IN_FLIGHT = 3
 """Reviews in flight of tokens that were not accepted before."""
+
+MAX_LOGINS_OF_PEER = 2
+"""The part of them that one peer may have."""
 
 MAX_NAMESPACES = 100
 """Namespaces that one request may ask about; the next request goes on with others."""
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SCHEME = "bearer "
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Visibility:
 
 class Viewer(Protocol):
     """Someone whose request is admitted."""
+
+    @property
+    def party(self) -> str:
+        """The party as in `parties`: its share of what all viewers have together is bounded."""
+        ...
 
     async def visibility(self, namespaces: Collection[str]) -> Visibility:
         """Find those of the namespaces whose pods they may list. Raises `kube.api.API_ERRORS`.
@@ -88,7 +95,9 @@ class Access(Protocol):
 
 
 class Everyone:
-    """A viewer who sees everything."""
+    """A viewer who sees everything. All of this host are one party: a user there has all its addresses."""
+
+    party = "this host"
 
     async def visibility(self, namespaces: Collection[str]) -> Visibility:
         """Return all of them."""
@@ -126,13 +135,13 @@ class ReviewedAccess:
     def __init__(self, api: ReviewsApi, clock: Callable[[], float]) -> None:
         self._api = api
         self._clock = clock
-        self._users: Recent[bytes, User] = Recent(clock, MAX_USERS)
-        self._refused: Recent[bytes, Denial] = Recent(clock, MAX_REFUSED)
+        self._users: Recent[bytes, User] = Recent(clock, MAX_USERS, lasts_s=REVIEW_S)
+        self._refused: Recent[bytes, Denial] = Recent(clock, MAX_REFUSED, lasts_s=REVIEW_S)
         self._refused_of: Counter[str] = Counter()
         self._refused_since = clock()
-        self._permissions: Recent[tuple[User, str], bool] = Recent(clock, MAX_PERMISSIONS)
-        self._calls = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._logins = asyncio.Semaphore(MAX_LOGINS_IN_FLIGHT)
+        self._permissions: Recent[tuple[User, str], bool] = Recent(clock, MAX_PERMISSIONS, lasts_s=REVIEW_S)
+        self._calls = FairTurns(MAX_IN_FLIGHT, of_party=MAX_IN_FLIGHT_OF_USER)
+        self._logins = FairTurns(MAX_LOGINS_IN_FLIGHT, of_party=MAX_LOGINS_OF_PEER)
 
     async def admit(self, scope: Scope) -> Viewer | Denial:
         """Check the bearer token."""
@@ -147,19 +156,21 @@ class ReviewedAccess:
         digest = sha256(token.encode("latin-1")).digest()
         if found := self._recent(digest):
             return found
-        is_new = self._users.last(digest) is None
-        async with self._logins if is_new else self._calls:
+        former = self._users.last(digest)
+        turn = self._logins.turn(peer) if former is None else self._calls.turn(party_of(former[1].username))
+        async with turn:
             if found := self._recent(digest):  # another request has asked meanwhile
                 return found
-            if is_new and self._refusals_of(peer) >= MAX_REFUSED_OF_PEER:
+            if former is None and self._refusals_of(peer) >= MAX_REFUSED_OF_PEER:
                 message = "too many tokens from your address that the API server does not accept"
                 return Denial(429, message, {"retry-after": f"{REVIEW_S:.0f}"})
             user = await self._api.authenticate(token)
             if user is not None:
-                self._users[digest] = user
+                self._users.put(digest, user, party=party_of(user.username))
                 return user
             self._refused_of[peer] += 1
-            denial = self._refused[digest] = _unauthorized("the API server does not accept this token")
+            denial = _unauthorized("the API server does not accept this token")
+            self._refused.put(digest, denial, party=peer)
             return denial
 
     def _recent(self, digest: bytes) -> User | Denial | None:
@@ -194,9 +205,12 @@ class ReviewedAccess:
         """Report whether a user may list pods of a namespace; of all for an empty one."""
         allowed = self._permissions.get((user, namespace))
         if allowed is None:
-            async with self._calls:
-                allowed = await self._api.may_list_pods(user, namespace)
-            self._permissions[user, namespace] = allowed
+            party = party_of(user.username)
+            async with self._calls.turn(party):
+                allowed = self._permissions.get((user, namespace))  # another request may have asked meanwhile
+                if allowed is None:
+                    allowed = await self._api.may_list_pods(user, namespace)
+                    self._permissions.put((user, namespace), allowed, party=party)
         return allowed
 
 
@@ -204,6 +218,11 @@ class ReviewedAccess:
 class _ReviewedViewer:
     access: ReviewedAccess
     user: User
+
+    @property
+    def party(self) -> str:
+        """Return the party of the user."""
+        return party_of(self.user.username)
 
     async def visibility(self, namespaces: Collection[str]) -> Visibility:
         """Ask about all namespaces at once, then about each."""
@@ -221,27 +240,3 @@ def _urgency(last: tuple[float, bool] | None) -> tuple[int, float]:
         return _NEW, 0.0
     answered_at, allowed = last
     return (_ALLOWED if allowed else _REFUSED), answered_at
-
-
-class Recent(Generic[Key, Value]):
-    """Values of the last `REVIEW_S`, the latest ones up to a number."""
-
-    def __init__(self, clock: Callable[[], float], max_values: int) -> None:
-        self._clock = clock
-        self._max_values = max_values
-        self._values: OrderedDict[Key, tuple[float, Value]] = OrderedDict()
-
-    def get(self, key: Key) -> Value | None:
-        """Return the value that still counts; None where there is none."""
-        entry = self._values.get(key)
-        return entry[1] if entry is not None and self._clock() - entry[0] < REVIEW_S else None
-
-    def last(self, key: Key) -> tuple[float, Value] | None:
-        """Return the last value with its time, even one that does not count any more."""
-        return self._values.get(key)
-
-    def __setitem__(self, key: Key, value: Value) -> None:
-        self._values[key] = self._clock(), value
-        self._values.move_to_end(key)
-        while len(self._values) > self._max_values:
-            self._values.popitem(last=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,9 @@ _TITLES = {
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 """A DNS subdomain of RFC 1123, as names of nodes and pods are."""
 
+MAX_PAGES_OF_VIEWER = 32
+"""Pages of one viewer that are being made at a time; behind a proxy all viewers have its address."""
+
 _NO_HOLDERS = ("the extender does not say who holds what: it is of an older version",)
 
 _log = structlog.get_logger()
@@ -87,12 +91,17 @@ class Sources:
 class WebApp:
     """ASGI application of the pages."""
 
-    def __init__(self, sources: Sources, access: Access) -> None:
+    def __init__(
+        self, sources: Sources, access: Access, *, pages_of_viewer: int = MAX_PAGES_OF_VIEWER
+    ) -> None:
+        """pages_of_viewer: that may be made at a time."""
         self._extender = sources.extender
         self._traffic = sources.traffic
         self._nodes = sources.nodes
         self._claims = sources.claims
         self._access = access
+        self._pages_of_viewer = pages_of_viewer
+        self._in_progress: Counter[str] = Counter()
         self._templates = _environment()
         self._open = _open_paths()
         self._indexed: Cluster | None = None
@@ -131,14 +140,27 @@ class WebApp:
         for pattern, page in self._routes:
             if match := pattern.fullmatch(scope["path"]):
                 query = ListQuery.parse(scope["query_string"])
-                return await page(Request(viewer, query, match.groupdict()))
+                return await self._make(page, Request(viewer, query, match.groupdict()))
         return self._error(404, "look for it from the first page")
+
+    async def _make(self, page: Callable[[Request], Awaitable[Answer]], request: Request) -> Answer:
+        """Make a page, unless too many of the viewer are being made."""
+        party = request.viewer.party
+        if self._in_progress[party] >= self._pages_of_viewer:
+            message = f"{self._pages_of_viewer} pages of yours are being made already; try again"
+            return self._error(429, message, {"retry-after": "1"})
+        self._in_progress[party] += 1
+        try:
+            return await page(request)
+        finally:
+            self._in_progress[party] -= 1
+            self._in_progress += Counter()  # drops viewers without any
 
     async def _overview(self, request: Request) -> Answer:
         cluster = self._cluster()
         pending = await self._visible_pending(cluster, request.viewer, text="")
         nodes = cluster.list_nodes(request.query)
-        measured = self._measure(cluster, (row.name for row in nodes.rows))
+        measured = self._measure(request, cluster, (row.name for row in nodes.rows))
         return self._page(
             "overview.html",
             request.query,
@@ -165,12 +187,12 @@ class WebApp:
         node = cluster.nodes.get(request.names["node"])
         if node is None:
             return self._error(404, f"the extender knows no node {request.names['node']}")
-        view = await self._extender.holders(node.name)
+        view = await self._extender.holders(request.viewer.party, node.name)
         rows, notes = (view.holders, view.notes) if view else ((), _NO_HOLDERS)
         visibility = await request.viewer.visibility(dict.fromkeys(row.namespace for row in rows))
         holdings = Holdings.select(rows, visibility, request.query.page)
-        measured = self._measure(cluster, [node.name])
-        flows = await self._traffic.flows(node=node.name)
+        measured = self._measure(request, cluster, [node.name])
+        flows = await self._traffic.flows(request.viewer.party, node=node.name)
         return self._page(
             "node.html",
             request.query,
@@ -189,13 +211,13 @@ class WebApp:
         visibility = await request.viewer.visibility([name])
         if not visibility.namespaces:
             return self._error(403, f"you may not list pods of namespace {name}")
-        cluster, view = self._cluster(), await self._extender.namespace(name)
+        cluster, view = self._cluster(), await self._extender.namespace(request.viewer.party, name)
         if view is None:
             return self._error(503, _NO_HOLDERS[0])
         pending = [row for row in self._waiting(cluster) if namespace_of(row.pod) == name]
         holdings = Holdings.select(view.holders, visibility, request.query.page)
-        measured = self._measure(cluster, holdings.nodes)
-        flows = await self._traffic.flows(namespace=name)
+        measured = self._measure(request, cluster, holdings.nodes)
+        flows = await self._traffic.flows(request.viewer.party, namespace=name)
         return self._page(
             "namespace.html",
             request.query,
@@ -211,17 +233,17 @@ class WebApp:
         namespace, name = request.names["namespace"], request.names["pod"]
         if not (await request.viewer.visibility([namespace])).namespaces:
             return self._error(403, f"you may not list pods of namespace {namespace}")
-        explanation = await self._extender.explain(namespace, name)
+        explanation = await self._extender.explain(request.viewer.party, namespace, name)
         if explanation is None:
             return self._error(404, f"the extender knows no pod {namespace}/{name}")
         rows = [
             row
             for place in explanation.places[: pages.MAX_PLACES]
-            for row in await self._held_interfaces(place.node, explanation.uid)
+            for row in await self._held_interfaces(request, place.node, explanation.uid)
         ]
         holdings = Holdings.select(rows, Visibility(frozenset([namespace])), request.query.page)
-        measured = self._measure(self._indexed, holdings.nodes)
-        flows = await self._traffic.flows(namespace=namespace, pod=name)
+        measured = self._measure(request, self._indexed, holdings.nodes)
+        flows = await self._traffic.flows(request.viewer.party, namespace=namespace, pod=name)
         return self._page(
             "pod.html",
             request.query,
@@ -239,15 +261,18 @@ class WebApp:
         pod = f"{explanation.namespace}/{explanation.name}"
         return next((row for row in self._claims.want().rows if row.pod == pod), None)
 
-    async def _held_interfaces(self, node: str, uid: str) -> list[HolderRow]:
+    async def _held_interfaces(self, request: Request, node: str, uid: str) -> list[HolderRow]:
         """List the interfaces that a pod holds on a node."""
-        view = await self._extender.holders(node)
+        view = await self._extender.holders(request.viewer.party, node)
         return [row for row in view.holders if row.uid == uid] if view else []
 
-    def _measure(self, cluster: Cluster | None, names: Iterable[str]) -> Mapping[str, Measured]:
+    def _measure(
+        self, request: Request, cluster: Cluster | None, names: Iterable[str]
+    ) -> Mapping[str, Measured]:
         """Have nodes that a page shows be measured; return what is known of them by now."""
         nodes = cluster.nodes if cluster else {}
-        return self._nodes.watch({name: nodes[name].addresses for name in names if name in nodes})
+        addresses = {name: nodes[name].addresses for name in names if name in nodes}
+        return self._nodes.watch(addresses, party=request.viewer.party)
 
     def _sent_mbps(self, measured: Mapping[str, Measured]) -> Mapping[PfName, float]:
         """Return what pods send by PF: now, or else by Prometheus."""
@@ -362,6 +387,7 @@ def _environment() -> Environment:
             "percent": pages.format_percent,
             "enforcers": pages.format_enforcers,
             "sent_on": pages.sent_on,
+            "unmeasured_on": pages.unmeasured_on,
             "plural": count,
             "pfs_of_a_node": pages.PFS_OF_A_NODE,
         }

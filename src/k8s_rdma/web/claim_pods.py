@@ -10,11 +10,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from threading import Thread
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -51,6 +51,8 @@ WATCH_S = 60.0
 """The time for which claims are read after a page that shows them was loaded."""
 
 MAX_PODS = 1000
+"""Pods with claims that are looked at; by turns of their namespaces, as with all these bounds."""
+
 MAX_REQUESTS = 16
 """Distinct requests that are judged on all nodes, each in a second at most."""
 
@@ -62,17 +64,17 @@ _NOT_JUDGED = "why is not found here, of too many different pods: k8s-rdma expla
 
 _log = structlog.get_logger()
 
-Rows: TypeAlias = tuple[PendingRow, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimPods:
     """Pods that wait by claim, those that wait longest first.
 
+    unlisted: pods with claims that were not looked at.
     read_at: seconds; None before the first reading. failure: why the last one failed; empty if it did not.
     """
 
     rows: tuple[PendingRow, ...] = ()
+    unlisted: int = 0
     read_at: float | None = None
     failure: str = ""
 
@@ -117,19 +119,19 @@ class ClaimPodReader:
 
     async def _read(self, connect: Callable[[], AbstractContextManager[Documents]]) -> None:
         try:
-            rows = await _in_thread(lambda: _rows_by(connect))
+            found = await _in_thread(lambda: _read_by(connect))
         except K8sRdmaError as error:
             if not self.latest.failure:
                 _log.warning("claims_unread", error=error.message)
             self.latest = ClaimPods(read_at=self.clock(), failure=error.message)
         else:
-            self.latest = ClaimPods(rows=rows, read_at=self.clock())
+            self.latest = replace(found, read_at=self.clock())
 
 
-async def _in_thread(call: Callable[[], Rows]) -> Rows:
+async def _in_thread(call: Callable[[], ClaimPods]) -> ClaimPods:
     """Await a blocking call. Its thread does not keep the process from ending."""
     loop = asyncio.get_running_loop()
-    result: asyncio.Future[Rows] = loop.create_future()
+    result: asyncio.Future[ClaimPods] = loop.create_future()
 
     def finish(set_result: Callable[[], None]) -> None:
         if not result.done():
@@ -137,11 +139,11 @@ async def _in_thread(call: Callable[[], Rows]) -> Rows:
 
     def work() -> None:
         try:
-            rows = call()
+            found = call()
         except Exception as error:
             outcome = partial(result.set_exception, error)
         else:
-            outcome = partial(result.set_result, rows)
+            outcome = partial(result.set_result, found)
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(finish, outcome)
 
@@ -149,24 +151,39 @@ async def _in_thread(call: Callable[[], Rows]) -> Rows:
     return await result
 
 
-def _rows_by(connect: Callable[[], AbstractContextManager[Documents]]) -> tuple[PendingRow, ...]:
+def _read_by(connect: Callable[[], AbstractContextManager[Documents]]) -> ClaimPods:
     with connect() as api:
         return waiting_by_claim(api)
 
 
-def waiting_by_claim(api: Documents) -> tuple[PendingRow, ...]:
+def waiting_by_claim(api: Documents) -> ClaimPods:
     """List the pods that are bound to no node and ask for our PFs by claim. K8sRdmaError when that fails."""
     pods = [_Waiting.read(pod) for pod in api.items("/api/v1/pods", _PENDING, max_bytes=MAX_PODS_BYTES)]
-    waiting = sorted((pod for pod in pods if pod is not None), key=lambda pod: pod.created)[:MAX_PODS]
+    every = _by_turns([pod for pod in pods if pod is not None])
+    waiting = every[:MAX_PODS]
     if not waiting:
-        return ()
+        return ClaimPods()
     names = {(pod.namespace, entry.claim) for pod in waiting for entry in pod.entries if entry.claim}
     claims: dict[tuple[str, str], Mapping[str, Any]] = {}
     used = consumption(_keep(api.items(f"{API}/resourceclaims"), names, claims))
     classes = tuple(api.items(f"{API}/deviceclasses"))
     nodes = claim_nodes(api.items(f"{API}/resourceslices", SLICES_QUERY), used)
     judge_rows = _Judge(api=api, claims=claims, class_documents=classes, nodes=nodes)
-    return tuple(row for pod in waiting for row in judge_rows.rows(pod))
+    rows = [row for pod in waiting for row in judge_rows.rows(pod)]
+    return ClaimPods(
+        rows=tuple(sorted(rows, key=lambda row: -row.waits_s)),
+        unlisted=len(every) - len(waiting) + judge_rows.unread,
+    )
+
+
+def _by_turns(pods: Iterable[_Waiting]) -> list[_Waiting]:
+    """Order pods by turns of their namespaces: each one's oldest first, then each one's next."""
+    numbers: Counter[str] = Counter()
+    turns = []
+    for pod in sorted(pods, key=lambda pod: pod.created):
+        turns.append((numbers[pod.namespace], pod))
+        numbers[pod.namespace] += 1
+    return [pod for _, pod in sorted(turns, key=lambda turn: turn[0])]
 
 
 def _keep(
@@ -217,12 +234,13 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class _Judge:
-    """Makes rows. claims: by namespace and name."""
+    """Makes rows. claims: by namespace and name. unread: pods whose templates are beyond the bound."""
 
     api: Documents
     claims: Mapping[tuple[str, str], Mapping[str, Any]]
     class_documents: tuple[Mapping[str, Any], ...]
     nodes: tuple[ClaimNode, ...]
+    unread: int = 0
     _templates: dict[tuple[str, str], Mapping[str, Any] | None] = field(default_factory=dict)
     _verdicts: dict[tuple[object, ...], str] = field(default_factory=dict)
 
@@ -247,6 +265,9 @@ class _Judge:
 
     def rows(self, pod: _Waiting) -> Iterator[PendingRow]:
         """Make the row of a pod; none if it asks for nothing of ours."""
+        if not self._read_templates(pod):
+            self.unread += 1
+            return
         documents, missing = self._documents(pod)
         try:
             named = class_names(documents.values())
@@ -314,7 +335,7 @@ class _Judge:
                 else:
                     documents[entry.name] = claim
             elif entry.template:
-                template = self._template(pod.namespace, entry.template)
+                template = self._templates[pod.namespace, entry.template]
                 if template is None:
                     missing.append(f"there is no resourceclaimtemplate {pod.namespace}/{entry.template}")
                 else:
@@ -325,14 +346,19 @@ class _Judge:
                 documents[EXTENDED_RESOURCES] = {"spec": spec}
         return documents, missing
 
-    def _template(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Read the claim that a template makes."""
-        key = namespace, name
-        if key not in self._templates and len(self._templates) < MAX_TEMPLATES:
-            path = f"{API}/namespaces/{segment(namespace)}/resourceclaimtemplates/{segment(name)}"
-            found = self.api.get_object(path)
-            self._templates[key] = None if found is None else found.get("spec") or {}
-        return self._templates.get(key)
+    def _read_templates(self, pod: _Waiting) -> bool:
+        """Read the templates of claims that are not generated; False if that are too many."""
+        in_namespace = f"{API}/namespaces/{segment(pod.namespace)}/resourceclaimtemplates"
+        for entry in pod.entries:
+            if entry.claim or not entry.template or (pod.namespace, entry.template) in self._templates:
+                continue
+            if len(self._templates) >= MAX_TEMPLATES:
+                return False
+            found = self.api.get_object(f"{in_namespace}/{segment(entry.template)}")
+            self._templates[pod.namespace, entry.template] = (
+                None if found is None else found.get("spec") or {}
+            )
+        return True
 
 
 def _age_s(created: str, now: datetime) -> float:

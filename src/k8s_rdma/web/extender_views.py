@@ -78,14 +78,14 @@ class ExtenderViews:
                 _log.info("extender_answers", url=self._source.url)
             self.failure = ""
 
-    async def explain(self, namespace: str, name: str) -> Explanation | None:
-        """Explain a pod; None where the extender has none of that name. NoAnswerError."""
-        return await self._source.ask(EXPLAIN_PATH, {"pod": f"{namespace}/{name}"}, decode_explanation)
+    async def explain(self, party: str, namespace: str, name: str) -> Explanation | None:
+        """Explain a pod to a viewer's party; None where the extender has none of that name. NoAnswerError."""
+        return await self._source.ask(party, EXPLAIN_PATH, {"pod": f"{namespace}/{name}"}, decode_explanation)
 
-    async def holders(self, node: str) -> HoldersView | None:
+    async def holders(self, party: str, node: str) -> HoldersView | None:
         """List the holders on a node; None where the extender has none of that name. NoAnswerError."""
-        return await self._source.ask(HOLDERS_PATH, {"node": node}, decode_holders)
+        return await self._source.ask(party, HOLDERS_PATH, {"node": node}, decode_holders)
 
-    async def namespace(self, name: str) -> NamespaceView | None:
+    async def namespace(self, party: str, name: str) -> NamespaceView | None:
         """Show the use of a namespace; None where the extender has no such view. NoAnswerError."""
-        return await self._source.ask(NAMESPACE_PATH, {"name": name}, decode_namespace)
+        return await self._source.ask(party, NAMESPACE_PATH, {"name": name}, decode_namespace)

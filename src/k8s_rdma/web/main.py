@@ -83,7 +83,8 @@ async def _serve(listener: socket.socket, config: WebConfig, sources: Sources, t
     stop = process.stop_on_signals()
     limits = Limits(body_bytes=BODY_BYTES, connections=config.max_connections)
     async with _access(config) as access, asyncio.TaskGroup() as tasks:
-        server = HttpServer(WebApp(sources, access), shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
+        app = WebApp(sources, access, pages_of_viewer=config.max_connections // 2)
+        server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
         serving = tasks.create_task(server.serve(listener))
         polling = [
             tasks.create_task(source.run())

@@ -2,15 +2,18 @@
 
 A page that is loaded has its nodes read for a minute from then on, once for all viewers; nodes that no open
 page shows are not read. Each node has a task of its own, so that one that is slow, silent or hostile keeps
-no figure of another one back; what it may send is bounded, and is believed about itself alone.
+no figure of another one back; what it may send is bounded, and is believed about itself alone. If viewers
+want more nodes than are read, each has a share.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+import ssl
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx2
@@ -32,6 +35,8 @@ WATCH_S = 60.0
 
 MAX_NODES = 64
 """Nodes that are read at a time, for all viewers; a page of the cluster has 25."""
+
+_NO_ROOM = f"pages that are open have {MAX_NODES} nodes read, which is the limit; it is read when some close"
 
 MAX_VFS = 1024
 """VFs in use of a node that are read: 8 PFs of 128. All nodes together take 64 MiB at most."""
@@ -90,6 +95,7 @@ class NodeServers:
         self._clock = clock
         self._token = None if token_file is None else token_of(token_file, field="nodes.tokenFile")
         self._tls = None if tls is None else client_tls(tls, field="nodes.tls")
+        self._has_certificate = tls is not None and tls.cert_file is not None
         self._server_name = None if tls is None else tls.server_name
 
     async def sample(self, node: str, address: str) -> CounterSample | None:
@@ -98,6 +104,15 @@ class NodeServers:
         MalformedError, or an error of the connection, without a usable answer.
         """
         url = httpx2.URL(scheme="https" if self._tls else "http", host=address, port=self._port, path=PATH)
+        try:
+            return await self._ask(node, url)
+        except httpx2.RemoteProtocolError as error:
+            if self._tls is None or self._has_certificate:
+                raise
+            msg = f"{error} Does it demand a certificate? nodes.tls.certFile is not set"
+            raise MalformedError(msg) from error
+
+    async def _ask(self, node: str, url: httpx2.URL) -> CounterSample | None:
         headers = {"accept-encoding": "identity"}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token()}"
@@ -109,9 +124,17 @@ class NodeServers:
             client.stream("GET", url, headers=headers, extensions=extensions) as reply,
         ):
             if reply.status_code != httpx2.codes.OK:
-                msg = f"its server answers HTTP {reply.status_code} for {PATH}"
+                msg = f"its server answers HTTP {reply.status_code} for {PATH}{self._explained(reply)}"
                 raise MalformedError(msg)
             return await self._read(node, reply)
+
+    def _explained(self, reply: httpx2.Response) -> str:
+        """Say what a refusal is about, in words of our own: what a node says is not trusted."""
+        if reply.status_code != httpx2.codes.UNAUTHORIZED:
+            return ""
+        if self._token is None:
+            return ": it demands a token, and nodes.tokenFile is not set"
+        return ": it does not accept the token of nodes.tokenFile"
 
     async def _read(self, node: str, reply: httpx2.Response) -> CounterSample | None:
         counters, received = CounterReader(max_vfs=MAX_VFS, node=node), 0
@@ -126,13 +149,22 @@ class NodeServers:
 
 @dataclass(slots=True)
 class _Watched:
-    """A node that is read. failures: how many questions got no answer."""
+    """A node that is read. wanted_until: when wants end, by viewer's party.
 
-    wanted_until: float
+    task: reads it; None before it begins. failures: how many questions got no answer.
+    """
+
     addresses: tuple[str, ...]
+    wanted_until: dict[str, float] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
     meter: Meter = field(default_factory=Meter)
     measured: Measured = field(default_factory=Measured)
     failures: int = 0
+
+    def viewers(self, now_s: float) -> Collection[str]:
+        """Return the parties that want it now; forget others."""
+        self.wanted_until = {party: until for party, until in self.wanted_until.items() if now_s < until}
+        return self.wanted_until.keys()
 
 
 class NodeTraffic:
@@ -150,24 +182,49 @@ class NodeTraffic:
         self._clock = clock
         self._pause = pause
         self._watched: dict[str, _Watched] = {}
-        self._new: asyncio.Queue[str] = asyncio.Queue()
+        self._new: asyncio.Queue[tuple[str, _Watched]] = asyncio.Queue()
 
-    def watch(self, addresses: Mapping[str, tuple[str, ...]]) -> Mapping[str, Measured]:
-        """Have nodes read from now on, by name; return what is known of them.
+    def watch(self, addresses: Mapping[str, tuple[str, ...]], *, party: str) -> Mapping[str, Measured]:
+        """Have nodes read for a viewer's party from now on, by name; return what is known of them.
 
-        A node that is missing in the answer is not read, because too many are.
+        If too many are read, a node of a party with more of them makes room: what a party has within its
+        share stays. Empty without servers.
         """
         if self._servers is None:
             return {}
         wanted_until = self._clock() + WATCH_S
+        found = {}
         for node, node_addresses in addresses.items():
-            watched = self._watched.get(node)
-            if watched is not None:
-                watched.wanted_until, watched.addresses = wanted_until, node_addresses
-            elif len(self._watched) < MAX_NODES:
-                self._watched[node] = _Watched(wanted_until, node_addresses)
-                self._new.put_nowait(node)
-        return {node: self._watched[node].measured for node in addresses if node in self._watched}
+            if node not in self._watched and not self._add(node, party):
+                found[node] = Measured(failure=_NO_ROOM)
+                continue
+            watched = self._watched[node]
+            watched.addresses, watched.wanted_until[party] = node_addresses, wanted_until
+            found[node] = watched.measured
+        return found
+
+    def _add(self, node: str, party: str) -> bool:
+        if len(self._watched) >= MAX_NODES and not self._make_room(party):
+            return False
+        watched = self._watched[node] = _Watched(())
+        self._new.put_nowait((node, watched))
+        return True
+
+    def _make_room(self, party: str) -> bool:
+        """End the reading of a node if each party that wants it has at least two nodes more than this one."""
+        now_s = self._clock()
+        viewers = {node: watched.viewers(now_s) for node, watched in self._watched.items()}
+        counts = Counter(viewer for found in viewers.values() for viewer in found)
+        fewest = {
+            node: min((counts[viewer] for viewer in found), default=inf) for node, found in viewers.items()
+        }
+        node, count = max(fewest.items(), key=lambda item: item[1])
+        if count <= counts[party] + 1:
+            return False
+        ended = self._watched.pop(node)
+        if ended.task is not None:
+            ended.task.cancel()
+        return True
 
     async def run(self) -> None:
         """Read nodes until cancelled; return at once without servers."""
@@ -175,17 +232,19 @@ class NodeTraffic:
             return
         async with asyncio.TaskGroup() as tasks:
             while True:
-                tasks.create_task(self._follow(self._servers, await self._new.get()))
+                node, watched = await self._new.get()
+                if self._watched.get(node) is watched:
+                    watched.task = tasks.create_task(self._follow(self._servers, node, watched))
 
-    async def _follow(self, servers: NodeServers, node: str) -> None:
+    async def _follow(self, servers: NodeServers, node: str, watched: _Watched) -> None:
         """Read a node until no page wants it any more."""
-        watched = self._watched[node]
         try:
-            while self._clock() < watched.wanted_until:
+            while watched.viewers(self._clock()):
                 await _read(servers, node, watched)
                 await self._pause(self._next_in_s(watched.meter))
         finally:
-            del self._watched[node]
+            if self._watched.get(node) is watched:
+                del self._watched[node]
 
     def _next_in_s(self, meter: Meter) -> float:
         """Compute when the node will have another sample."""
@@ -214,8 +273,17 @@ async def _read(servers: NodeServers, node: str, watched: _Watched) -> None:
 
 
 def _reason(error: Exception) -> str:
-    text = error.message if isinstance(error, MalformedError) else str(error)
-    return text or type(error).__name__
+    """Say why a node has no figures: of TLS what OpenSSL found, not how its calls are named."""
+    if isinstance(error, MalformedError):
+        return error.message
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted: {found.verify_message}"
+        if isinstance(found, ssl.SSLError) and found.reason:
+            return f"TLS fails: {found.reason.lower().replace('_', ' ')}"
+        found = found.__cause__ or found.__context__
+    return str(error) or type(error).__name__
 
 
 def _measured(meter: Meter) -> Measured:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 from k8s_rdma.core.mention import Mention, pod_mention, pods_named, shown
+from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.extender_views import Snapshot
 from k8s_rdma.web.traffic import PfName
@@ -224,6 +225,8 @@ def claims_note(claims: ClaimPods | None, *, has_pfs: bool) -> str:
         )
     if claims.failure:
         return f"Pods that wait by ResourceClaim are not known: {claims.failure}"
+    if claims.unlisted:
+        return f"Of {count(claims.unlisted, 'more pod')} with claims it is not known here whether they wait."
     return "Pods that wait by ResourceClaim are being read." if claims.read_at is None else ""
 
 
@@ -239,8 +242,19 @@ def is_over(pf: PfRow) -> bool:
 
 def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, float]) -> float | None:
     """Find what pods send on a PF, in Mb/s; of a split PF all of it counts for annotations."""
-    is_split = any(row.name == pf.name and row.use != pf.use for row in node.pfs)
-    return None if is_split and pf.use == "claims" else sent_mbps.get(PfName(node.name, pf.name))
+    return None if _is_claims_part(pf, node) else sent_mbps.get(PfName(node.name, pf.name))
+
+
+def unmeasured_on(pf: PfRow, node: NodeRow, measured: Mapping[str, Measured]) -> bool:
+    """Report whether a node was read, and does not say what pods send on a PF."""
+    found = measured.get(node.name)
+    if found is None or _is_claims_part(pf, node):
+        return False
+    return bool(found.failure) or found.sent_mbps.get(pf.name, 0.0) is None
+
+
+def _is_claims_part(pf: PfRow, node: NodeRow) -> bool:
+    return pf.use == "claims" and any(row.name == pf.name and row.use != pf.use for row in node.pfs)
 
 
 def short_reason(why: str) -> str:

@@ -9,6 +9,7 @@ import httpx2
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.http_server.asgi import client_tls, token_of
+from k8s_rdma.web.parties import FairTurns
 from k8s_rdma.wire.rest import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _MAX_REFUSAL = 200
 TIMEOUT_S = 20.0
 MAX_QUESTIONS = 4
 """Questions of viewers in flight: the extender explains one pod at a time."""
+
+MAX_QUESTIONS_OF_VIEWER = 3
 
 Document = TypeVar("Document")
 
@@ -53,13 +56,13 @@ class Source:
         self._token = None if token_file is None else token_of(token_file, field=f"{field}.tokenFile")
         self._tls = client_tls(endpoint, field=field) if self.url.startswith("https:") else None
         self._explain_refusal = explain_refusal
-        self._questions = asyncio.Semaphore(MAX_QUESTIONS)
+        self._questions = FairTurns(MAX_QUESTIONS, of_party=MAX_QUESTIONS_OF_VIEWER)
 
     async def ask(
-        self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Document]
+        self, party: str, path: str, query: Mapping[str, str], decode: Callable[[bytes], Document]
     ) -> Document | None:
-        """Ask for a viewer, after others' questions; None for status 404. NoAnswerError."""
-        async with self._questions:
+        """Ask for a viewer's party, by turns with others; None for status 404. NoAnswerError."""
+        async with self._questions.turn(party):
             return await self._get(path, query, decode)
 
     async def get(self, path: str, query: Mapping[str, str], decode: Callable[[bytes], Document]) -> Document:

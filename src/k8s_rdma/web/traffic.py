@@ -138,14 +138,14 @@ class Traffic:
             self.sent_mbps = {PfName(labels.node, labels.pf): mbps for labels, mbps in found.items()}
             self.failure = ""
 
-    async def flows(self, **labels: str) -> Mapping[FlowKey, Flow]:
+    async def flows(self, party: str, **labels: str) -> Mapping[FlowKey, Flow]:
         """Return what pods send and receive, of series with these labels; empty where it is not known."""
         if self._source is None or self.failure:
             return {}
         queries = (_query(metric, _POD_LABELS, labels) for metric in (_SENT, _RECEIVED))
         try:
             answers = await asyncio.gather(
-                *(self._source.ask(QUERY_PATH, query, decode_vector) for query in queries)
+                *(self._source.ask(party, QUERY_PATH, query, decode_vector) for query in queries)
             )
         except NoAnswerError:
             return {}  # the next poll finds it too, and says so
