@@ -91,11 +91,11 @@ def test_rates_of_a_running_pod_are_those_of_its_delivered_placement(machine: Ma
         waiting = asyncio.ensure_future(it.cluster.wait_for_placements(it.cluster.placements()))
         it.cluster.deliver(document(700, 1))
         assert await waiting == {P: placed(700, 1)}
-        assert await it.live.change_all() is None
+        assert await it.live.change_all(it.cluster.placements()) is None
         assert it.rates() == [(1, 700)]
         it.cluster.deliver(document(700, 1))  # once more
         it.cluster.deliver(document(300, 4))
-        assert await it.live.change_all() is None
+        assert await it.live.change_all(it.cluster.placements()) is None
         assert it.rates() == [(4, 300)]
 
     run(machine, scenario)
@@ -121,7 +121,7 @@ def test_placement_that_does_not_count_is_refused_and_changes_nothing(
     async def scenario(it: Delivered) -> None:
         assert why in it.refused(text)
         assert it.cluster.placements() == {}
-        await it.live.change_all()
+        await it.live.change_all(it.cluster.placements())
         assert it.rates() == [(0, 500)]
 
     run(machine, scenario)
@@ -132,7 +132,7 @@ def test_earlier_placement_is_refused_before_and_after_the_later_one_is_programm
         it.cluster.deliver(document(700, 2))
         why = "placement: of generation 1, and there was generation 2"
         assert it.refused(document(900, 1)) == why
-        await it.live.change_all()
+        await it.live.change_all(it.cluster.placements())
         it.cluster = NoCluster(NODE, FixedKeys(KEY), it.node.ledger.generations)  # of a restarted agent
         assert it.refused(document(900, 1)) == why
         assert it.rates() == [(2, 700)]
@@ -153,10 +153,10 @@ def test_agent_without_a_key_refuses_every_placement_and_names_the_setting(machi
 def test_placement_that_the_node_refuses_does_not_stop_the_next_one(machine: Machine) -> None:
     async def scenario(it: Delivered) -> None:
         it.cluster.deliver(document(200_000, 1))
-        assert await it.live.change_all() == 1.0
+        assert await it.live.change_all(it.cluster.placements()) == 1.0
         assert it.live.refusals()[P].generation == 1
         it.cluster.deliver(document(600, 2))
-        assert await it.live.change_all() is None
+        assert await it.live.change_all(it.cluster.placements()) is None
         assert (it.rates(), it.live.refusals()) == ([(2, 600)], {})
 
     run(machine, scenario)

@@ -87,7 +87,7 @@ class Rated:
 
     async def change(self, placement: Placement, uid: PodUid = P) -> float | None:
         self.cluster.place(placement, uid)
-        return await self.live.change_all()
+        return await self.live.change_all(self.cluster.placements())
 
     def receipt(self, container: str = "c1") -> Receipt:
         [found] = self.node.ledger.of_container(container)
@@ -340,7 +340,7 @@ def test_change_is_made_in_two_pods_of_a_full_link_once_the_first_made_room(mach
         it.cluster.place(placed(on(PF0, 70_000), generation=1), PodUid("uid-q"))
         assert await it.change(placed(on(PF0, 30_000), generation=1)) is None
         it.now = 1.0
-        await it.live.change_all()
+        await it.live.change_all(it.cluster.placements())
         assert it.programmed("c2") == [(70_000, 0, 0)]
         it.check()
 
@@ -374,7 +374,7 @@ def test_raise_that_is_admitted_and_not_programmed_counts_for_pods_without_a_pla
                 await verbs.add(q, netns, asks(1001))
             given = await verbs.add(q, netns, asks(1000))
             assert given is not None
-            assert await it.live.change_all() is None
+            assert await it.live.change_all(it.cluster.placements()) is None
             assert it.programmed() == [(99_000, 0, 0)]
 
     asyncio.run(scenario())
@@ -450,10 +450,10 @@ def test_pod_whose_deletion_is_under_way_is_left_to_it(machine: Machine) -> None
             assert await it.change(SECOND) == 1.0
             assert it.programmed() == BEFORE
         outcomes = await asyncio.gather(
-            it.verbs.delete(call("DEL", "c1", uid=P), "net"), it.live.change_all()
+            it.verbs.delete(call("DEL", "c1", uid=P), "net"), it.live.change_all(it.cluster.placements())
         )
         assert outcomes == [None, 1.0]
-        assert await it.live.change_all() is None
+        assert await it.live.change_all(it.cluster.placements()) is None
         assert machine.is_pristine()
         assert it.report().problems == ()
 
@@ -468,7 +468,7 @@ def test_pod_that_ends_while_the_rates_of_others_change_needs_none(machine: Mach
             await it.add(placed(on(pf, 100)), f"c{number}", uid)
             it.cluster.place(placed(on(pf, 200), generation=1), uid)
         delete = it.verbs.delete(call("DEL", "c6", uid=P), "net")
-        assert await asyncio.gather(it.live.change_all(), delete) == [None, None]
+        assert await asyncio.gather(it.live.change_all(it.cluster.placements()), delete) == [None, None]
         assert [it.programmed(f"c{number}") for number in range(6)] == [[(200, 0, 0)]] * 6
         it.check()
 

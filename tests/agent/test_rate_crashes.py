@@ -97,7 +97,8 @@ def placing_world() -> Iterator[tuple[World, PlacingCluster]]:
 
 
 def change(world: World) -> Coroutine[Any, Any, Any]:
-    return world.live_rates.change_all()
+    live_rates = world.live_rates
+    return live_rates.change_all(live_rates.cluster.placements())
 
 
 RATES = {

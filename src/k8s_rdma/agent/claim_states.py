@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.core.kernel import PfState
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import VfRef
 
@@ -45,7 +44,7 @@ def described_requests(node: Node, promise: ClaimPromise) -> Iterator[DescribedR
 
 
 def _described_vf(node: Node, promised: PromisedInterface, interface: ClaimedInterface) -> DescribedVf:
-    pf = _pf(node, promised.vf)
+    pf = node.hardware.pf(promised.vf.pf)
     return DescribedVf(
         pool=node.name,
         interface=interface,
@@ -54,10 +53,6 @@ def _described_vf(node: Node, promised: PromisedInterface, interface: ClaimedInt
         numa_node=pf.numa_node if pf is not None else None,
         pcie_root=pf.pcie_root if pf is not None else "",
     )
-
-
-def _pf(node: Node, vf: VfRef) -> PfState | None:
-    return next((pf for pf in node.hardware.pfs if pf.pci == vf.pf), None)
 
 
 def _attached(receipts: Iterable[Receipt]) -> Mapping[VfRef, _Attached]:
@@ -95,7 +90,8 @@ def _claimed_interface(
     if attached is None:
         return found
     attachment, interface = attached
-    enforced = enforced_rates(interface, _pf(node, interface.vf), cap_lost=interface.vf in node.caps.failures)
+    pf = node.hardware.pf(interface.vf.pf)
+    enforced = enforced_rates(interface, pf, cap_lost=interface.vf in node.caps.failures)
     addresses = node.addresses.get(attachment)
     return msgspec.structs.replace(
         found,

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections import Counter
-from collections.abc import Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from k8s_rdma.agent.calls import AgentCall, PendingCall, PendingCalls, WaitingCalls
 from k8s_rdma.agent.claim_policy import ClaimPolicy, RequestedClaim
 from k8s_rdma.agent.claim_states import prepared_claims
-from k8s_rdma.agent.cni.service import elapsed_ms
 from k8s_rdma.agent.node import Node, Worker, rejected
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
@@ -54,7 +52,7 @@ from k8s_rdma.wire.resource_claim import read_allocation, reservation_mbps
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.agent.cdi_specs import ClaimSpecs
     from k8s_rdma.agent.cluster.api_cluster import Consumers
@@ -73,14 +71,6 @@ MOST_WAITING = 64
 """Claims that wait at a time; others are refused at once, so that there is a connection for who ends one."""
 
 
-@dataclass(slots=True)
-class PendingPrepare:
-    """A preparation that has not ended. cancelled: its claim has been unprepared since."""
-
-    still_waiting: Callable[[], bool]
-    cancelled: bool = False
-
-
 class ClaimCommands:
     """Prepares and unprepares claims, however many at once."""
 
@@ -96,9 +86,9 @@ class ClaimCommands:
         self._policy = ClaimPolicy(node, pods)
         self._ended = 0
         self._change = asyncio.Condition()
-        self._pending: dict[ClaimUid, list[PendingPrepare]] = {}
+        self._pending: PendingCalls[ClaimUid] = PendingCalls()
         self._unpreparing: Counter[ClaimUid] = Counter()
-        self._waiting = 0
+        self._waiting = WaitingCalls(MOST_WAITING)
 
     async def prepare(
         self, question: Prepare, still_waiting: Callable[[], bool] = lambda: True
@@ -109,16 +99,9 @@ class ClaimCommands:
             nor once the claim was unprepared.
         """
         claim = self._promised_before(question) or self._policy.read(question)
-        pending = PendingPrepare(still_waiting)
-        uid = ClaimUid(question.claim.uid)
-        self._pending.setdefault(uid, []).append(pending)
-        try:
+        with self._pending.register(ClaimUid(question.claim.uid), still_waiting) as pending:
             async with self._holding(claim):
                 promise = await self._promised(claim, question.wait_s, pending)
-        finally:
-            self._pending[uid].remove(pending)
-            if not self._pending[uid]:
-                del self._pending[uid]
         return prepared_devices(promise, self._node.name)
 
     async def end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
@@ -185,8 +168,7 @@ class ClaimCommands:
         K8sRdmaError when that fails: then the promise stays. Who prepares the claim meanwhile waits.
         """
         uid = ClaimUid(claim.uid)
-        for pending in self._pending.get(uid, ()):
-            pending.cancelled = True
+        self._pending.cancel(uid)
         self._unpreparing[uid] += 1
         try:
             # On the worker, behind a preparation that it has begun.
@@ -256,7 +238,7 @@ class ClaimCommands:
         return replace(claim, consumers=allocation.consumers) if same else None
 
     async def _promised(
-        self, requested: AllocatedClaim | RequestedClaim, wait_s: float, pending: PendingPrepare
+        self, requested: AllocatedClaim | RequestedClaim, wait_s: float, pending: PendingCall
     ) -> ClaimPromise:
         """Promise a claim, or wait. requested: permitted already where it was promised before."""
         claim = requested.claim if isinstance(requested, RequestedClaim) else requested
@@ -275,15 +257,11 @@ class ClaimCommands:
                 # What ended meanwhile may have made room after the refusal.
                 failure.reason is Reason.INSUFFICIENT and (may_end or self._may_end(claim.pod))
             )
-            if left_s <= 0 or self._waiting >= MOST_WAITING or not passes:
+            if left_s <= 0 or self._waiting.full or not passes:
                 raise failure
-            self._waiting += 1
-            try:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(min(POLL_S, left_s)), self._change:
-                        await self._change.wait_for(partial(self._ended_since, ended))
-            finally:
-                self._waiting -= 1
+            with self._waiting.waiting(), suppress(TimeoutError):
+                async with asyncio.timeout(min(POLL_S, left_s)), self._change:
+                    await self._change.wait_for(partial(self._ended_since, ended))
 
     def _may_end(self, pod: Pod) -> bool:
         """Report whether any claim or pod with VFs, or the pod itself, ends or is not known to stay.
@@ -297,11 +275,11 @@ class ClaimCommands:
         return bool(self._unpreparing) or not pods <= self._pods.cluster.lasting_pods()
 
     def _promise(
-        self, requested: AllocatedClaim | RequestedClaim, pending: PendingPrepare, *, scan: bool
+        self, requested: AllocatedClaim | RequestedClaim, pending: PendingCall, *, scan: bool
     ) -> ClaimPromise | Rejection:
         """Judge, promise and describe, on the worker's thread, unless that is of no use any more."""
         claim = self._policy.permit(requested) if isinstance(requested, RequestedClaim) else requested
-        if pending.cancelled or not pending.still_waiting():
+        if not pending.still_waiting():
             msg = f"claim {claim.namespace}/{claim.name}: kubelet does not wait for it any more"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         if claim.uid in self._unpreparing:
@@ -421,32 +399,17 @@ class ClaimsSocket:
 
     async def _answer(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
         """Answer a question; a failure is an answer, too."""
-        started = time.monotonic()
         name = question.prepare.claim if question.prepare else question.unprepare
-        fields = {
-            "operation": uuid.uuid4().hex[:8],
-            "command": "prepare" if question.prepare else "unprepare",
-            "claim": f"{name.namespace}/{name.name}" if name else "",
-        }
-        with structlog.contextvars.bound_contextvars(**fields):
-            try:
-                answer = await self._perform(question, still_waiting)
-                _log.info("claim_call", duration_ms=elapsed_ms(started))
-            except K8sRdmaError as error:
-                answer = _failure(error)
-                _log.warning(
-                    "claim_call_refused",
-                    reason=error.reason,
-                    error=str(error),
-                    details=error.details,
-                    duration_ms=elapsed_ms(started),
-                )
-            except Exception as error:
-                _log.exception("claim_call_failed", duration_ms=elapsed_ms(started))
-                msg = f"the agent has a fault: {error!r}; its log has more"
-                answer = _failure(K8sRdmaError(msg, reason=Reason.INTERNAL))
-            await self._offers.publish()
-        return answer
+        return await AgentCall(
+            name="claim_call",
+            fields={
+                "command": "prepare" if question.prepare else "unprepare",
+                "claim": f"{name.namespace}/{name.name}" if name else "",
+            },
+            perform=partial(self._perform, question, still_waiting),
+            failed=_failure,
+            publish=self._offers.publish,
+        ).answer()
 
     async def _perform(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
         former = None if question.abandoned_by is None else PodUid(question.abandoned_by)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeVar
 
 import structlog
 
@@ -45,9 +46,11 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cluster.api_cluster import CapsRequests
     from k8s_rdma.agent.report import Reporter
+    from k8s_rdma.core.placement import Placement
     from k8s_rdma.core.types import ContainerId
 
 _log = structlog.get_logger()
+_Wanted = TypeVar("_Wanted")
 
 FIRST_RETRY_S = 1.0
 """Also the least time between two attempts for one generation or for the caps of one pod, however often its
@@ -58,42 +61,129 @@ LAST_RETRY_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Refusal:
-    """A change that was not made: its pod and generation, why, and the node's state after the attempt.
+class Attempt:
+    """The last attempt at a pod's change.
 
+    wanted: the generation of a placement, or the text of an annotation.
+    why: empty if the rates are as wanted.
+    state: of the node, after the attempt.
     tried_at: seconds of the monotonic clock.
     """
 
     pod: Pod
-    generation: int
+    wanted: int | str
+    backoff: Backoff
     why: str = ""
     state: object = None
     tried_at: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_RETRY_S, LAST_RETRY_S))
 
 
 @dataclass(slots=True)
-class _RateChanges:
-    """Changes rates of the node's pods, pod by pod; used on the agent's loop.
+class RateLoop(ABC, Generic[_Wanted]):
+    """Changes rates of the node's pods, pod by pod, as something that is followed wants it.
 
-    now: in seconds. pause: as `asyncio.sleep`.
+    Used on the agent's loop. now: in seconds. pause: as `asyncio.sleep`.
     """
 
     access: NodeAccess
     cluster: Cluster
     now: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     pause: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep, kw_only=True)
+    _attempts: dict[PodUid, Attempt] = field(default_factory=dict, init=False)
 
-    async def _wait(self, *changes: Awaitable[object], retry_s: float | None) -> None:
-        """Wait until one of these is over, or until it is time to try again."""
-        await wait_for_first(*changes, *([] if retry_s is None else [self.pause(retry_s)]))
+    subject: ClassVar[str]
+    """The rates in a sentence that says that they are not programmed."""
+
+    edit_pause_s: ClassVar[float] = 0.0
+    """The least time until other rates are tried that a pod wants meanwhile."""
+
+    first_retry_s: ClassVar[float] = FIRST_RETRY_S
+
+    def problems(self) -> tuple[str, ...]:
+        """The changes that are not made, one sentence each."""
+        return tuple(
+            f"pod {attempt.pod.full_name}: {self.subject.format(attempt.wanted)} are not programmed: "
+            f"{attempt.why}"
+            for attempt in self._attempts.values()
+            if attempt.why
+        )
+
+    async def run(self, reporter: Reporter) -> NoReturn:
+        """Change rates until cancelled. reporter: reports the outcome, and changes of the node."""
+        while True:
+            wanted, report = await self._wanted(None), reporter.now()
+            problems, ledger = self.problems(), self.access.node.ledger
+            retry_s = await self.change_all(wanted)
+            if (problems, ledger) != (self.problems(), self.access.node.ledger):
+                await reporter.publish()
+            await wait_for_first(
+                self._wanted(wanted),
+                reporter.wait_for_change(report),
+                *([] if retry_s is None else [self.pause(retry_s)]),
+            )
+
+    async def change_all(self, wanted: Mapping[PodUid, _Wanted]) -> float | None:
+        """Make the changes that are due. Returns the time until the next one is, None if none waits."""
+        pods = self._pods(wanted)
+        for uid in self._attempts.keys() - {pod.uid for pod in pods}:
+            del self._attempts[uid]
+        delays = [await self._change_if_due(pod, wanted.get(pod.uid)) for pod in pods]
+        return min((delay for delay in delays if delay is not None), default=None)
+
+    @abstractmethod
+    async def _wanted(self, previous: Mapping[PodUid, _Wanted] | None) -> Mapping[PodUid, _Wanted]:
+        """Return the pods' wanted rates; wait until they differ from previous ones."""
+
+    @abstractmethod
+    def _pods(self, wanted: Mapping[PodUid, _Wanted]) -> list[Pod]:
+        """List the pods that may have other rates than they want."""
+
+    @abstractmethod
+    def _key(self, wanted: _Wanted | None) -> int | str:
+        """Return the generation or the text by which attempts differ."""
+
+    @abstractmethod
+    async def _change(self, pod: Pod, wanted: _Wanted | None) -> float | None:
+        """Make a change, with no call on the pod's containers under way; return the time until the next."""
+
+    async def _change_if_due(self, pod: Pod, wanted: _Wanted | None) -> float | None:
+        delay_s = self._delay_s(pod, self._key(wanted))
+        if delay_s > 0:
+            return delay_s
+        if any(map(self.access.locks.busy, self._containers(pod.uid))):
+            return FIRST_RETRY_S
+        return await self._change(pod, wanted)
 
     def _containers(self, pod: PodUid) -> frozenset[ContainerId]:
         return frozenset(receipt.attachment.container for receipt in self.access.node.ledger.of_pod(pod))
 
+    def _delay_s(self, pod: Pod, key: int | str) -> float:
+        """Return the time until an attempt may be made; 0 or less for at once."""
+        attempt = self._attempts.get(pod.uid)
+        if attempt is None:
+            return 0
+        if attempt.wanted != key:
+            return attempt.tried_at + self.edit_pause_s - self.now()
+        if attempt.state == self._state():
+            return attempt.backoff.left_s(self.now())
+        return attempt.tried_at + FIRST_RETRY_S - self.now()
+
+    def _state(self) -> object:
+        """Return the node's state, to be compared."""
+        return self.access.node.ledger, self.access.node.hardware
+
+    def _attempted(self, pod: Pod, key: int | str, why: str) -> float:
+        """Note an attempt. Returns the time until the next one."""
+        attempt = self._attempts.get(pod.uid)
+        if attempt is None or attempt.wanted != key:
+            backoff = Backoff(self.first_retry_s, LAST_RETRY_S)
+            attempt = self._attempts[pod.uid] = Attempt(pod=pod, wanted=key, backoff=backoff)
+        attempt.why, attempt.state, attempt.tried_at = why, self._state(), self.now()
+        return attempt.backoff.fail(attempt.tried_at)
+
 
 @dataclass(slots=True)
-class LiveRates(_RateChanges):
+class LiveRates(RateLoop["Placement"]):
     """Changes rates as placements do; nothing until `recover`.
 
     changed, refused: the numbers of changes, and of attempts that were refused or failed.
@@ -101,21 +191,14 @@ class LiveRates(_RateChanges):
 
     changed: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
-    _refusals: dict[Pod, _Refusal] = field(default_factory=dict, init=False)
 
-    def problems(self) -> tuple[str, ...]:
-        """The changes that are not made, one sentence each."""
-        return tuple(
-            f"pod {refusal.pod.full_name}: the rates of its placement's generation "
-            f"{refusal.generation} are not programmed: {refusal.why}"
-            for refusal in self._refusals.values()
-        )
+    subject = "the rates of its placement's generation {}"
 
     def refusals(self) -> Mapping[PodUid, RatesRefusal]:
         """The changes that are not made, by pod."""
         return {
-            pod.uid: RatesRefusal(generation=refusal.generation, message=refusal.why[:MAX_REFUSAL])
-            for pod, refusal in self._refusals.items()
+            uid: RatesRefusal(generation=int(attempt.wanted), message=attempt.why[:MAX_REFUSAL])
+            for uid, attempt in self._attempts.items()
         }
 
     async def recover(self) -> None:
@@ -127,87 +210,47 @@ class LiveRates(_RateChanges):
                 except K8sRdmaError as error:
                     self._refuse(receipt.pod, receipt.change.generation, error)
 
-    async def run(self, reporter: Reporter) -> NoReturn:
-        """Change rates until cancelled. reporter: reports the outcome, and changes of the node."""
-        while True:
-            placements, report = self.cluster.placements(), reporter.now()
-            problems, changed = self.problems(), self.changed
-            retry_s = await self.change_all()
-            if (problems, changed) != (self.problems(), self.changed):
-                await reporter.publish()
-            changes = self.cluster.wait_for_placements(placements), reporter.wait_for_change(report)
-            await self._wait(*changes, retry_s=retry_s)
+    async def _wanted(self, previous: Mapping[PodUid, Placement] | None) -> Mapping[PodUid, Placement]:
+        if previous is None:
+            return self.cluster.placements()
+        return await self.cluster.wait_for_placements(previous)
 
-    async def change_all(self) -> float | None:
-        """Make the changes that are due. Returns the time until the next one is, None where none waits."""
-        waiting = self._waiting()
-        for pod in self._refusals.keys() - waiting:
-            del self._refusals[pod]
-        delays = [await self._change(pod) for pod in waiting]
-        return min((delay for delay in delays if delay is not None), default=None)
-
-    def _waiting(self) -> list[Pod]:
+    def _pods(self, wanted: Mapping[PodUid, Placement]) -> list[Pod]:
         """List the pods with other rates than those of their placements, or an incomplete change."""
-        placements = self.cluster.placements()
         return list(
             dict.fromkeys(
                 receipt.pod
                 for receipt in self.access.node.ledger.receipts.values()
                 if receipt.change is not None
-                or (
-                    receipt.pod.uid in placements
-                    and receipt.is_outdated(placements[receipt.pod.uid].generation)
-                )
+                or (receipt.pod.uid in wanted and receipt.is_outdated(wanted[receipt.pod.uid].generation))
             )
         )
 
-    async def _change(self, pod: Pod) -> float | None:
-        """Change the rates of a pod if that is due. Returns the time until it is tried again, if it is."""
-        placement = self.cluster.placements().get(pod.uid)
-        generation = placement.generation if placement else 0
-        delay_s = self._delay_s(pod, generation)
-        if delay_s > 0:
-            return delay_s
-        containers = self._containers(pod.uid)
-        if any(map(self.access.locks.busy, containers)):
-            return FIRST_RETRY_S
+    def _key(self, wanted: Placement | None) -> int:
+        return wanted.generation if wanted else 0
+
+    async def _change(self, pod: Pod, wanted: Placement | None) -> float | None:
         begun = self.now()
-        async with self.access.locks.all_alone(containers):
+        async with self.access.locks.all_alone(self._containers(pod.uid)):
             try:
-                if placement is None:
+                if wanted is None:
                     await self.access.worker.run(self.access.node.undo_rate_change, pod.uid)
                     return None
-                changed = await self.access.worker.run(self.access.node.change_rates, pod.uid, placement)
+                changed = await self.access.worker.run(self.access.node.change_rates, pod.uid, wanted)
             except K8sRdmaError as error:
-                return self._refuse(pod, generation, error)
-        self._refusals.pop(pod, None)
+                return self._refuse(pod, self._key(wanted), error)
+        self._attempts.pop(pod.uid, None)
         if changed:
             self._note_changed(pod, changed, begun)
         return None
 
-    def _delay_s(self, pod: Pod, generation: int) -> float:
-        """The time until a change may be tried; 0 or less for at once."""
-        refusal = self._refusals.get(pod)
-        if refusal is None or refusal.generation != generation:
-            return 0
-        if self._state() == refusal.state:
-            return refusal.backoff.left_s(self.now())
-        return refusal.tried_at + FIRST_RETRY_S - self.now()
-
-    def _state(self) -> object:
-        """The node's state, to be compared."""
-        return self.access.node.ledger, self.access.node.hardware
-
     def _refuse(self, pod: Pod, generation: int, error: K8sRdmaError) -> float:
         """Note a failed attempt, and report it. Returns the time until the next one."""
         self.refused += 1
-        refusal = self._refusals.get(pod)
-        if refusal is None or refusal.generation != generation:
-            refusal = self._refusals[pod] = _Refusal(pod=pod, generation=generation)
-        why_before, refusal.why = refusal.why, error.message
-        refusal.state, refusal.tried_at = self._state(), self.now()
-        delay_s = refusal.backoff.fail(refusal.tried_at)
-        if why_before != error.message:
+        last = self._attempts.get(pod.uid)
+        known = last is not None and (last.wanted, last.why) == (generation, error.message)
+        delay_s = self._attempted(pod, generation, error.message)
+        if not known:
             _log.warning(
                 "rates_refused",
                 pod=pod.full_name,
@@ -240,64 +283,38 @@ class LiveRates(_RateChanges):
         self.cluster.rates_changed(pod, message, refused=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attempt:
-    """An attempt for an annotation's text. why: the refusal; empty for none. state: the node's afterwards."""
-
-    pod: Pod
-    text: str
-    why: str
-    state: object
-    tried_at: float
-
-
 @dataclass(slots=True)
-class ClaimCaps(_RateChanges):
+class ClaimCaps(RateLoop[CapsRequest]):
     """Changes caps of interfaces by ResourceClaim as pods' annotations do."""
 
     policies: Callable[[], NamespacePolicies]
-    _attempts: dict[PodUid, _Attempt] = field(default_factory=dict, init=False)
 
-    def problems(self) -> tuple[str, ...]:
-        """The changes that are not made, one sentence each."""
-        return tuple(
-            f"pod {attempt.pod.full_name}: the caps of its annotation are not programmed: {attempt.why}"
-            for attempt in self._attempts.values()
-            if attempt.why
+    subject = "the caps of its annotation"
+    edit_pause_s = FIRST_RETRY_S
+    first_retry_s = LAST_RETRY_S
+
+    async def _wanted(self, previous: CapsRequests | None) -> CapsRequests:
+        return await self.cluster.wait_for_caps(previous)
+
+    def _pods(self, wanted: CapsRequests) -> list[Pod]:
+        return list(
+            dict.fromkeys(
+                receipt.pod
+                for receipt in self.access.node.ledger.receipts.values()
+                if receipt.pod.uid in wanted
+                and any(interface.pool == CLAIMS_POOL for interface in receipt.interfaces)
+            )
         )
 
-    async def run(self, reporter: Reporter) -> NoReturn:
-        """Change caps until cancelled. reporter: reports the outcome, and changes of the node."""
-        while True:
-            requests, report = await self.cluster.wait_for_caps(None), reporter.now()
-            problems, ledger = self.problems(), self.access.node.ledger
-            retry_s = await self.change_all(requests)
-            if (problems, ledger) != (self.problems(), self.access.node.ledger):
-                await reporter.publish()
-            changes = self.cluster.wait_for_caps(requests), reporter.wait_for_change(report)
-            await self._wait(*changes, retry_s=retry_s)
+    def _key(self, wanted: CapsRequest | None) -> str:
+        return wanted.text if wanted else ""
 
-    async def change_all(self, requests: CapsRequests) -> float | None:
-        """Make the changes that are due. Returns the time until the next one is, None where none waits."""
-        pods = {
-            receipt.pod.uid: receipt.pod
-            for receipt in self.access.node.ledger.receipts.values()
-            if receipt.pod.uid in requests
-            and any(interface.pool == CLAIMS_POOL for interface in receipt.interfaces)
-        }
-        for uid in self._attempts.keys() - pods.keys():
-            del self._attempts[uid]
-        delays = [await self._change(pod, requests[uid]) for uid, pod in pods.items()]
-        return min((delay for delay in delays if delay is not None), default=None)
+    def _state(self) -> object:
+        return self.access.node.ledger, self.access.node.hardware, self.policies()
 
-    async def _change(self, pod: Pod, request: CapsRequest) -> float | None:
-        """Change the caps of a pod if that is due. Returns the time until it is tried again, if it is."""
-        delay_s = self._delay_s(pod, request)
-        if delay_s > 0:
-            return delay_s
+    async def _change(self, pod: Pod, wanted: CapsRequest | None) -> float | None:
+        request = wanted or CapsRequest()
         receipts, containers = self.access.node.ledger.of_pod(pod.uid), self._containers(pod.uid)
-        if any(map(self.access.locks.busy, containers)):
-            return FIRST_RETRY_S
         try:
             named = request.caps()
             caps = caps_by_vf(receipts, self.access.node.ledger.promised_to(pod.uid), named)
@@ -312,17 +329,6 @@ class ClaimCaps(_RateChanges):
             return self._end(pod, request, error.message)
         return self._end(pod, request, "")
 
-    def _delay_s(self, pod: Pod, request: CapsRequest) -> float:
-        """The time until an attempt may be made; 0 or less for at once."""
-        attempt = self._attempts.get(pod.uid)
-        if attempt is None:
-            return 0
-        unchanged = attempt.text == request.text and self._state() == attempt.state
-        return attempt.tried_at + (LAST_RETRY_S if unchanged else FIRST_RETRY_S) - self.now()
-
-    def _state(self) -> object:
-        return self.access.node.ledger, self.access.node.hardware, self.policies()
-
     def _note_changed(self, pod: Pod, receipts: Iterable[Receipt]) -> None:
         shown = [
             f"{interface.ifname}: max {interface.max_tx_rate_mbps} Mb/s"
@@ -336,10 +342,9 @@ class ClaimCaps(_RateChanges):
     def _end(self, pod: Pod, request: CapsRequest, why: str) -> float | None:
         """Note an attempt, and write its outcome to the pod. Returns the time until the next one, if any."""
         last = self._attempts.get(pod.uid)
-        self._attempts[pod.uid] = _Attempt(
-            pod=pod, text=request.text, why=why, state=self._state(), tried_at=self.now()
-        )
-        if why and (last is None or last.why != why):
+        known = last is not None and last.why == why
+        self._attempted(pod, request.text, why)
+        if why and not known:
             _log.warning("claim_caps_refused", pod=pod.full_name, error=why)
             self.cluster.rates_changed(pod, f"the caps are not programmed: {why}", refused=True)
         status = RatesStatus(

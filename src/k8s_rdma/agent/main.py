@@ -256,7 +256,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         NoCluster(
             NodeName(config.node),
             keys,
-            lambda: agent.node.ledger.generations(),  # noqa: PLW0108 - it is built below
+            lambda: host.ledger_store.ledger.generations(),  # noqa: PLW0108 - it is another one each time
         )
         if client is None
         else open_cluster(config, keys, policies, client)
@@ -284,6 +284,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
     agent = await worker.run(build_agent, host, pods, on_prepared)
     node, commands, specifications = agent.node, agent.commands, agent.specifications
     live_rates = agent.live_rates
+    offers = ClaimOffers(node).publisher
     reporter = Reporter(
         node,
         lambda: (
@@ -296,6 +297,7 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         gpus.gpus,
         live_rates.refusals,
         takes_placements=cluster.takes_placements,
+        further=(offers, agent.metadata.publisher),
     )
     sampler = Sampler(
         node=node,
@@ -339,9 +341,6 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         sandboxes.start(loop)
         state_socket = StateSocket(reporter.publisher, sampler.counters, cluster.deliver)
         cdi_socket = CdiSocket(specifications.shared, worker)
-        offers = ClaimOffers(node).publisher
-        for publisher in (offers, agent.metadata.publisher):
-            reporter.add(publisher)
         claims_socket = ClaimsSocket(agent.claims, offers)
         background_tasks: list[Callable[[], Awaitable[None]]] = [
             upkeep.run,

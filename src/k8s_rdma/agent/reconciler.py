@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node, Worker
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.changes import Deletions
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply, Reply, Request, decode_adopt, encode_adopted
@@ -208,16 +209,14 @@ class Adoption:
 
     async def call(self, request: Request) -> Reply:
         """Adopt the VFs that the request names. A failure is an answer, too."""
-        try:
-            return encode_adopted(await self._answer(request))
-        except K8sRdmaError as error:
-            _log.warning("adopt_refused", error=str(error))
-            return encode_adopted(AdoptReply(error=str(error)))
-        except Exception as error:
-            _log.exception("adopt_failed")
-            return encode_adopted(AdoptReply(error=f"the agent has a fault: {error!r}; its log has more"))
+        return await AgentCall(
+            name="adopt",
+            perform=partial(self._answer, request),
+            failed=lambda error: encode_adopted(AdoptReply(error=str(error))),
+            publish=self._reporter.publish,
+        ).answer()
 
-    async def _answer(self, request: Request) -> AdoptReply:
+    async def _answer(self, request: Request) -> Reply:
         adopt_request = decode_adopt(request)
         scope = Scope(pf=adopt_request.pf, vf=adopt_request.vf)
         in_use = await self._pod_devices.exclusive()
@@ -227,9 +226,8 @@ class Adoption:
         for vf in vfs:
             rates = {"min_tx_rate": vf.min_tx_rate, "max_tx_rate": vf.max_tx_rate, "vlan": vf.vlan}
             _log.info("vf_adoption", pf=vf.pf, vf=vf.vf, outcome=vf.outcome, why=vf.why, previous=rates)
-        await self._reporter.publish()
         unreadable = tuple(f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable)
-        return AdoptReply(vfs=vfs, unreadable=unreadable)
+        return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
 
     async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
         adopted = [await self._worker.run(self._node.adopt, vf, in_use) for vf in found]

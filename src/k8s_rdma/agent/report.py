@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from k8s_rdma import __version__
+from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.core.devices.near_gpus import is_gpu
 from k8s_rdma.core.inventory import Gpu, in_order
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
@@ -44,7 +45,7 @@ from k8s_rdma.wire.sockets import (
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from k8s_rdma.agent.node import Holder, Node, Worker
     from k8s_rdma.core.devices.pod_devices import PodDevices
@@ -81,7 +82,7 @@ SEND_TIMEOUT_S = 10.0
 class Reporter:
     """Reports the node's state."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a report is made of
         self,
         node: Node,
         problems: Callable[[], tuple[str, ...]] = tuple,
@@ -89,12 +90,14 @@ class Reporter:
         refusals: Callable[[], Refusals] = dict,
         *,
         takes_placements: bool = False,
+        further: Sequence[StatePublisher] = (),
     ) -> None:
         """Begin a new epoch.
 
         problems: those of the agent itself at this moment, one sentence each. gpus: those of this moment.
         refusals: the changes of running pods' rates that are not made at this moment. takes_placements: as in
         `NodeReport`.
+        further: publish whenever the report is published, since they are made of the node's state, too.
         """
         self._node = node
         self._problems = problems
@@ -110,11 +113,7 @@ class Reporter:
         self._last_report: NodeReport | None = None
         self._encoded = b""
         self.publisher = StatePublisher(self._report)
-        self._publishers = [self.publisher]
-
-    def add(self, publisher: StatePublisher) -> None:
-        """Have something else that is made of the node's state published whenever the report is."""
-        self._publishers.append(publisher)
+        self._publishers = (self.publisher, *further)
 
     async def publish(self) -> None:
         """Send the state to all readers that have another one."""
@@ -320,17 +319,29 @@ class StateSocket:
             if kind is Kind.SAMPLE:
                 await send(Kind.COUNTERS, await self._sample())
             elif kind is Kind.PLACEMENT and (text := await _receive(connection, length)):
-                await send(Kind.VERDICT, encode_verdict(self._verdict(text)))
+                await send(Kind.VERDICT, encode_verdict(await self._verdict(text)))
                 await asyncio.sleep(PLACEMENT_PAUSE_S)
             else:
                 return
 
-    def _verdict(self, text: bytes) -> Verdict:
-        try:
+    async def _verdict(self, text: bytes) -> Verdict:
+        """Take a placement; a fault is an answer, too, because any reader may send one."""
+
+        async def deliver() -> Verdict:
             self._deliver(text)
-        except K8sRdmaError as error:
-            return Verdict(reason=error.reason, message=error.message)
-        return Verdict()
+            return Verdict()
+
+        return await AgentCall(
+            name="placement_delivery",
+            perform=deliver,
+            failed=_refusing,
+            logs_success=False,
+            logs_refusal=False,
+        ).answer()
+
+
+def _refusing(error: K8sRdmaError) -> Verdict:
+    return Verdict(reason=error.reason, message=error.message)
 
 
 def _sender(connection: socket.socket) -> Send:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError
-from k8s_rdma.wire.cdi import MAX_LINE_BYTES, decode_declared, encode_line
+from k8s_rdma.wire.cdi import MAX_LINE_BYTES, Declared, Written, decode_declared, encode_line
 from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class CdiSocket:
         plugin = object()
         try:
             async for line in read_lines(connection, MAX_LINE_BYTES):
-                written = await self._worker.run(self._shared.declare, plugin, decode_declared(line))
+                written = await self._declare(plugin, decode_declared(line))
                 await asyncio.get_running_loop().sock_sendall(connection, encode_line(written))
         except MalformedError as error:
             _log.warning("shared_devices_refused", error=error.message)
@@ -109,6 +110,15 @@ class CdiSocket:
             await self._worker.run(self._shared.end, plugin)
         except KernelError as error:
             _log.warning("device_files_not_restored", error=error.message)
+
+    async def _declare(self, plugin: object, declared: Declared) -> Written:
+        """Publish what a plugin declares; each resource has a specification, or the reason for none."""
+        return await AgentCall(
+            name="shared_devices",
+            perform=partial(self._worker.run, self._shared.declare, plugin, declared),
+            failed=lambda error: Written(failed=dict.fromkeys(declared.resources, error.message)),
+            logs_success=False,
+        ).answer()
 
 
 def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socket:

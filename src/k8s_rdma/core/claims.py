@@ -388,8 +388,8 @@ def _promised(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> Promis
 
 
 def _vf(hardware: Hardware, ref: VfRef) -> Vf | None:
-    vfs = (vf for pf in hardware.pfs if pf.pci == ref.pf for vf in pf.vfs)
-    return next((vf for vf in vfs if vf.index == ref.index), None)
+    pf = hardware.pf(ref.pf)
+    return next((vf for vf in pf.vfs if vf.index == ref.index), None) if pf else None
 
 
 def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:
@@ -406,11 +406,10 @@ def exchanged(
 
     One whose PF has no other stays as it is, and is left out. No promise's pod may have interfaces of it.
     """
-    pfs = {pf.pci: pf for pf in hardware.pfs}
     in_use = {*ledger.holders(), *ledger.promised_vfs(), *vfs}
 
     def alternative(interface: PromisedInterface) -> PromisedInterface:
-        pf = pfs.get(interface.vf.pf)
+        pf = hardware.pf(interface.vf.pf)
         vf = next(_free_vfs(pf, in_use), None) if pf is not None and interface.vf in vfs else None
         if pf is None or vf is None:
             return interface

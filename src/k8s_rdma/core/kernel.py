@@ -235,6 +235,15 @@ class Hardware:
     pfs: tuple[PfState, ...]
     unreadable: tuple[Unreadable, ...] = ()
     problems: tuple[str, ...] = ()
+    _by_pci: Mapping[PciAddress, PfState] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Index the PFs."""
+        object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})
+
+    def pf(self, pci: PciAddress) -> PfState | None:
+        """Return the PF at an address, None if the observation has none there."""
+        return self._by_pci.get(pci)
 
     def inventory(self, node: NodeName) -> Inventory:
         """Return the inventory that placement uses."""

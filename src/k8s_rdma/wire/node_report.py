@@ -280,13 +280,12 @@ def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
 
 
 def _allocation(receipt: Receipt, hardware: Hardware, unenforced: Unenforced) -> Allocation:
-    pfs = {pf.pci: pf for pf in hardware.pfs}
     return Allocation(
         pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
         interfaces=tuple(
-            _interface(interface, pfs.get(interface.vf.pf), cap_lost=interface.vf in unenforced.caps)
+            _interface(interface, hardware.pf(interface.vf.pf), cap_lost=interface.vf in unenforced.caps)
             for interface in receipt.interfaces
         ),
         slots=tuple(slot.device for slot in receipt.slots),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from k8s_rdma.agent.calls import WaitingCalls
 from k8s_rdma.agent.cluster.api_cluster import Cluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, SingleNodeAddresses
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
@@ -96,7 +97,7 @@ class AddCommand:
         self._delete_command = delete_command
         self._stale_sandboxes = StaleSandboxes(access, delete_command)
         self._on_prepared = on_prepared
-        self._waiting = 0
+        self._waiting = WaitingCalls(MOST_WAITING)
         self._named_keys: set[tuple[str, tuple[str, ...]]] = set()
 
     async def add(
@@ -122,7 +123,8 @@ class AddCommand:
                 "another plugin ran before this one (prevResult) and already gives pods their interface",
             )
         pod = pod_of(env)
-        with self._pending_adds.register(Attachment(conf.name, env.container_id, env.ifname)) as pending:
+        attachment = Attachment(conf.name, env.container_id, env.ifname)
+        with self._pending_adds.register(attachment, still_waiting) as pending:
             annotations = await self._annotations(conf, env, pod)
             if env.pod_name is not None and env.pod_uid is None and request_name(annotations) in annotations:
                 pod = await self._cluster.identified(pod)
@@ -133,7 +135,7 @@ class AddCommand:
                 plugins=plugins,
                 pod=pod,
                 annotations=annotations,
-                still_waiting=lambda: not pending.cancelled and still_waiting(),
+                still_waiting=pending.still_waiting,
             )
             if unknown := unknown_keys(call.annotations):
                 self._cluster.annotation_ignored(pod, "; ".join(unknown))
@@ -212,17 +214,10 @@ class AddCommand:
             try:
                 return await self._worker.run(self._node.ledger_store.promised_to, call.pod.uid)
             except UnendedPodError:
-                if (
-                    self._waiting >= MOST_WAITING
-                    or time.monotonic() >= deadline_s
-                    or not call.still_waiting()
-                ):
+                if self._waiting.full or time.monotonic() >= deadline_s or not call.still_waiting():
                     raise
-            self._waiting += 1
-            try:
+            with self._waiting.waiting():
                 await asyncio.sleep(HANDOVER_POLL_S)
-            finally:
-                self._waiting -= 1
 
     @asynccontextmanager
     async def _marked(self, call: AddCall) -> AsyncIterator[None]:

@@ -6,17 +6,18 @@ A DEL cancels a waiting ADD of its attachment.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from k8s_rdma.agent.calls import PendingCalls
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs
 from k8s_rdma.agent.node import Node, Worker
+from k8s_rdma.core.ledger import Attachment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable
 
-    from k8s_rdma.core.ledger import Attachment
     from k8s_rdma.core.types import ContainerId
 
 
@@ -63,42 +64,6 @@ class ContainerLocks:
                 self._idle.set()
 
 
-@dataclass(eq=False, slots=True)
-class PendingAdd:
-    """An ADD that has not ended. cancelled: a DEL of its attachment has come since."""
-
-    cancelled: bool = False
-
-
-class PendingAdds:
-    """The ADDs under way, by attachment.
-
-    The runtime may have given up an ADD and called DEL while its executable still waits, or seems to. An ADD
-    that attached a VF after that DEL would leak it.
-    """
-
-    def __init__(self) -> None:
-        """Start without pending ADDs."""
-        self._pending: dict[Attachment, list[PendingAdd]] = {}
-
-    @contextmanager
-    def register(self, attachment: Attachment) -> Iterator[PendingAdd]:
-        """Register an ADD until the block ends."""
-        add = PendingAdd()
-        self._pending.setdefault(attachment, []).append(add)
-        try:
-            yield add
-        finally:
-            self._pending[attachment].remove(add)
-            if not self._pending[attachment]:
-                del self._pending[attachment]
-
-    def cancel(self, attachment: Attachment) -> None:
-        """Cancel the pending ADDs of an attachment: each undoes its changes."""
-        for add in self._pending.get(attachment, ()):
-            add.cancelled = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAccess:
     """A node with its worker thread and the locks that order the calls of each container.
@@ -110,4 +75,4 @@ class NodeAccess:
     worker: Worker
     device_specs: AttachmentSpecs
     locks: ContainerLocks = field(default_factory=ContainerLocks)
-    pending_adds: PendingAdds = field(default_factory=PendingAdds)
+    pending_adds: PendingCalls[Attachment] = field(default_factory=PendingCalls)

@@ -6,14 +6,12 @@ different containers meet only at the worker.
 
 from __future__ import annotations
 
-import time
-import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
+from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.cni.add import AddCommand
 from k8s_rdma.agent.cni.check import CheckCommand
 from k8s_rdma.agent.cni.delete import DeleteCommand
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.linux.netns import Namespaces
-
-_log = structlog.get_logger()
 
 _PODS_CHANGE = frozenset({"ADD", "DEL"})
 """The commands that come with a pod's beginning and end, and so with a change of devices in use."""
@@ -73,34 +69,28 @@ class Service:
 
         still_waiting: reports whether the caller still waits for the answer.
         """
-        started = time.monotonic()
-        with structlog.contextvars.bound_contextvars(**_log_fields(request.env)):
-            ledger, hardware = self._node.ledger, self._node.hardware
-            try:
-                reply = Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
-                if request.env.get("CNI_COMMAND") != "STATUS":  # containerd asks every 5 s
-                    _log.info("cni_call", duration_ms=elapsed_ms(started))
-            except K8sRdmaError as error:
-                reply = self._failure(request, error)
-                _log.warning(
-                    "cni_call_refused",
-                    reason=error.reason,
-                    error=str(error),
-                    details=error.details,
-                    duration_ms=elapsed_ms(started),
-                )
-            except Exception as error:
-                _log.exception("cni_call_failed", duration_ms=elapsed_ms(started))
-                fault = K8sRdmaError(
-                    f"the agent has a fault: {error!r}; its log has more", reason=Reason.INTERNAL
-                )
-                reply = self._failure(request, fault)
+        command = request.env.get("CNI_COMMAND", "")
+        ledger, hardware = self._node.ledger, self._node.hardware
+
+        async def perform() -> Reply:
+            return Reply(exit_status=0, stdout=await self._perform(request, netns, still_waiting))
+
+        async def publish() -> None:
             # A receipt is reported while its ADD goes on: its end is another ledger, if only an equal one.
             if ledger is not self._node.ledger or hardware != self._node.hardware:
                 await self._reporter.publish()
-            if request.env.get("CNI_COMMAND") in _PODS_CHANGE:
-                self._pods_changed()
-            return reply
+
+        reply = await AgentCall(
+            name="cni_call",
+            fields=_log_fields(request.env),
+            perform=perform,
+            failed=partial(_failure, request),
+            publish=publish,
+            logs_success=command != "STATUS",  # containerd asks every 5 s
+        ).answer()
+        if command in _PODS_CHANGE:
+            self._pods_changed()
+        return reply
 
     async def _perform(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> bytes:
         call, stdin = parse_environment(request.env), request.stdin
@@ -146,26 +136,18 @@ class Service:
         finally:
             self._namespaces.release(sandbox)
 
-    def _failure(self, request: Request, error: K8sRdmaError) -> Reply:
-        try:
-            _, version = decode_network(request.stdin)
-        except K8sRdmaError:
-            version = "1.0.0"
-        return Reply(exit_status=1, stdout=encode_error(error, version))
+
+def _failure(request: Request, error: K8sRdmaError) -> Reply:
+    try:
+        _, version = decode_network(request.stdin)
+    except K8sRdmaError:
+        version = "1.0.0"
+    return Reply(exit_status=1, stdout=encode_error(error, version))
 
 
 def _log_fields(env: Mapping[str, str]) -> dict[str, str]:
     """Collect the log fields of a call, which may be malformed."""
-    fields = {
-        "operation": uuid.uuid4().hex[:8],
-        "command": env.get("CNI_COMMAND", ""),
-        "container": env.get("CNI_CONTAINERID", ""),
-    }
+    fields = {"command": env.get("CNI_COMMAND", ""), "container": env.get("CNI_CONTAINERID", "")}
     args = dict(pair.partition("=")[::2] for pair in env.get("CNI_ARGS", "").split(";"))
     name = args.get("K8S_POD_NAME")
     return fields | {"pod": f"{args.get('K8S_POD_NAMESPACE', '')}/{name}"} if name else fields
-
-
-def elapsed_ms(started: float) -> float:
-    """Return the milliseconds since a moment of the monotonic clock."""
-    return round((time.monotonic() - started) * 1e3, 3)

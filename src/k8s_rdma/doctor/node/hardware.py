@@ -165,10 +165,9 @@ def _none_selected(facts: HardwareFacts) -> Finding:
 
 
 def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
-    by_pci = {pf.pci: pf for pf in facts.hardware.pfs}
     for selected in facts.selected:
         source = f"/sys/bus/pci/devices/{selected.pf.pci}"
-        state = by_pci.get(selected.pf.pci)
+        state = facts.hardware.pf(selected.pf.pci)
         lacks_vfs = no_vfs(selected.pf)
         problems = [problem for problem in (state.problems if state else ()) if problem != lacks_vfs]
         if selected.pf.num_vfs == 0:

@@ -1,0 +1,156 @@
+"""Calls into the agent, by the CNI executable, the device plugin, an operator or a reader of its state.
+
+Each has an operation id in the log, and is answered whatever happens: a fault in one call is an answer to its
+caller, because the agent serves all pods of the node.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from k8s_rdma.errors import K8sRdmaError, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Answer = TypeVar("_Answer")
+_Key = TypeVar("_Key", bound=Hashable)
+
+_log = structlog.get_logger()
+
+
+async def publish_nothing() -> None:
+    """Publish nothing, for a call that changes nothing of the node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCall(Generic[_Answer]):
+    """A call that is to be answered.
+
+    name: begins the log's events, for example `cni_call`, `cni_call_refused` and `cni_call_failed`.
+    fields: in every log line of the call, beside its operation id.
+    perform: returns the answer; K8sRdmaError refuses the call.
+    failed: makes the answer of an error.
+    publish: publishes the changes of the call; awaited before the answer is returned, after errors as well.
+    logs_success, logs_refusal: whether a call that ends so has a line in the log; a fault always has one.
+    """
+
+    name: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    perform: Callable[[], Awaitable[_Answer]]
+    failed: Callable[[K8sRdmaError], _Answer]
+    publish: Callable[[], Awaitable[None]] = publish_nothing
+    logs_success: bool = True
+    logs_refusal: bool = True
+
+    async def answer(self) -> _Answer:
+        """Perform the call, and return its answer or the answer of its error."""
+        with structlog.contextvars.bound_contextvars(operation=uuid.uuid4().hex[:8], **self.fields):
+            answer = await self._answer()
+            try:
+                await self.publish()
+            except Exception:  # the call itself has ended, and its answer holds
+                _log.exception(f"{self.name}_not_published")
+            return answer
+
+    async def _answer(self) -> _Answer:
+        started = time.monotonic()
+        try:
+            answer = await self.perform()
+        except K8sRdmaError as error:
+            if self.logs_refusal:
+                _log.warning(
+                    f"{self.name}_refused",
+                    reason=error.reason,
+                    error=str(error),
+                    details=error.details,
+                    duration_ms=elapsed_ms(started),
+                )
+            return self.failed(error)
+        except Exception as error:
+            _log.exception(f"{self.name}_failed", duration_ms=elapsed_ms(started))
+            msg = f"the agent has a fault: {error!r}; its log has more"
+            return self.failed(K8sRdmaError(msg, reason=Reason.INTERNAL))
+        if self.logs_success:
+            _log.info(self.name, duration_ms=elapsed_ms(started))
+        return answer
+
+
+def elapsed_ms(started: float) -> float:
+    """Return the milliseconds since a moment of the monotonic clock."""
+    return round((time.monotonic() - started) * 1e3, 3)
+
+
+@dataclass(eq=False, slots=True)
+class PendingCall:
+    """A call that has not ended. cancelled: a call that ends its subject has come since."""
+
+    caller_waits: Callable[[], bool]
+    cancelled: bool = False
+
+    def still_waiting(self) -> bool:
+        """Report whether the caller still waits, and the call is not cancelled."""
+        return not self.cancelled and self.caller_waits()
+
+
+class PendingCalls(Generic[_Key]):
+    """The calls under way, by subject: ADDs by attachment, for example.
+
+    A caller may have given up a call and have made the one that ends its subject, although the connection of
+    the first one seems open. A VF that the first call gave after the second one would leak.
+    """
+
+    def __init__(self) -> None:
+        """Start without pending calls."""
+        self._pending: dict[_Key, list[PendingCall]] = {}
+
+    def __contains__(self, key: object) -> bool:
+        """Report whether a call on this subject is under way."""
+        return key in self._pending
+
+    @contextmanager
+    def register(self, key: _Key, caller_waits: Callable[[], bool]) -> Iterator[PendingCall]:
+        """Register a call until the block ends."""
+        call = PendingCall(caller_waits)
+        self._pending.setdefault(key, []).append(call)
+        try:
+            yield call
+        finally:
+            self._pending[key].remove(call)
+            if not self._pending[key]:
+                del self._pending[key]
+
+    def cancel(self, key: _Key) -> None:
+        """Cancel the pending calls on a subject: each undoes its changes."""
+        for call in self._pending.get(key, ()):
+            call.cancelled = True
+
+
+class WaitingCalls:
+    """Counts the calls that wait for others to end, up to a limit: each holds a connection."""
+
+    def __init__(self, most: int) -> None:
+        """most: how many may wait at a time."""
+        self._most = most
+        self._waiting = 0
+
+    @property
+    def full(self) -> bool:
+        """Report whether no further call may wait."""
+        return self._waiting >= self._most
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a call as waiting until the block ends."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
