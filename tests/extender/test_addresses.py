@@ -20,10 +20,11 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.scheduler_cache import AddressCheck
 from k8s_rdma.wire.rest import MacRange
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from extender.node_server import PF0, report
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.api import Changed, LeaseView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.rest import NodeReport
@@ -43,7 +44,7 @@ HELD = Reservation(
     interfaces=(PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0),),
     pod="default/p",
     created_at=0.0,
-    bound=True,
+    stage=Stage.BOUND,
 )
 
 

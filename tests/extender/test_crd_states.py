@@ -15,8 +15,9 @@ from extender.published import NAMESPACE, RDMA_NODES, LateWatches, PublishedNode
 from extender.world import until
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.api import Changed, Deleted, LeaseView, Listed, Page
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.rdma_node import covers
@@ -65,7 +66,9 @@ class World:
     def promise(self) -> None:
         """A pod that is bound to the node."""
         placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0)
-        held = Reservation(interfaces=(placed,), pod="default/p", created_at=self.clock.now, bound=True)
+        held = Reservation(
+            interfaces=(placed,), pod="default/p", created_at=self.clock.now, stage=Stage.BOUND
+        )
         self.state.reserve(W1, P, held)
 
     def promised(self) -> bool:

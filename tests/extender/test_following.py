@@ -20,11 +20,13 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_store import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
+from k8s_rdma.extender.reservation import Reservation
+from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, Page, PodView, follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
@@ -202,14 +204,25 @@ def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing(
     assert not w.pods._unpromised
 
 
+class Seen(WantedRates):
+    """Notes the pods that it gets."""
+
+    def __init__(self, state: ClusterState) -> None:
+        super().__init__(state)
+        self.promised: list[tuple[PodUid, tuple[PlacedInterface, ...]]] = []
+
+    def on_update(self, pod: PodView, reservation: Reservation) -> None:
+        self.promised.append((pod.uid, reservation.interfaces))
+
+
 def test_reservation_of_a_pod_bound_without_a_placement_is_handed_on_with_its_first_event():
     """As one that a placement says: its owner may ask for other rates from then on."""
-    w, promised = Watched(), []
+    w = Watched()
     w.pods.holds_unplaced = True
-    w.pods.on_promised = lambda view, reservation: promised.append((view.uid, reservation.interfaces))
+    w.pods.wanted_rates = seen = Seen(w.state)
     w.state.observe(W1, facts_of(report("w1", pf(PLACED[0].pf)), W1), 1.0)
     w.pods.on_event(Changed(structs.replace(pod("p"), node=W1)))
-    assert promised == [("p", PLACED)]
+    assert seen.promised == [("p", PLACED)]
 
 
 def unsigned(asks: list[dict], interfaces: tuple[PlacedInterface, ...]) -> PodView:

@@ -16,7 +16,8 @@ from extender.world import cluster, until
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.http_poller import HttpNode, HttpPoller, NodePollConfig, NodePollContext
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.http_server import listen
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ async def test_node_that_timed_out_is_left_alone_though_a_pod_ended_there():
 
 def reservation(at: float) -> Reservation:
     placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=100, max_tx_rate_mbps=0)
-    return Reservation(interfaces=(placed,), pod="default/p", created_at=at, bound=True)
+    return Reservation(interfaces=(placed,), pod="default/p", created_at=at, stage=Stage.BOUND)
 
 
 async def test_one_connection_does_for_a_node_that_is_followed():

@@ -11,10 +11,11 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.leased_addresses import MOST_OF_A_NODE, LeasedAddresses
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.nominated_pods import NominatedPods
 from k8s_rdma.extender.pod_store import PendingPod, PodStore
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
+from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.scheduler_cache import AddressCheck
 from k8s_rdma.kube.api import Changed, Deleted, LeaseView, Listed
 from k8s_rdma.wire.address_leases import lease_name
@@ -44,8 +45,8 @@ def check_of(state: ClusterState) -> AddressCheck:
 
 @pytest.mark.parametrize(("key", "address"), [("mac", MAC), ("guid", GUID)])
 def test_address_that_a_claim_holds_is_refused_until_its_lease_is_deleted(key: str, address: str):
-    state, freed = ClusterState(), []
-    state.on_addresses = freed.append
+    freed: list[NodeName] = []
+    state = ClusterState(on_addresses=freed.append)
     states = RdmaNodeInformer(state, None, lambda: 0.0, stale_s=60, namespace="k8s-rdma")
     check, pod = check_of(state), asking(**{key: address})
     assert check.conflict(pod) is None
@@ -62,8 +63,8 @@ def test_address_that_a_claim_holds_is_refused_until_its_lease_is_deleted(key: s
 
 
 def test_address_of_a_lease_that_ended_while_the_watch_was_lost_is_free():
-    state, freed = ClusterState(), []
-    state.on_addresses = freed.append
+    freed: list[NodeName] = []
+    state = ClusterState(on_addresses=freed.append)
     states = RdmaNodeInformer(state, None, lambda: 0.0, stale_s=60, namespace="k8s-rdma")
     states.take_lease(Listed((lease(MAC), lease(GUID))))
     states.take_lease(Listed((lease(GUID),)))

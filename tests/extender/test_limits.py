@@ -18,9 +18,10 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.quota import Limits
+from k8s_rdma.extender.reservation import Reservation
 
 anyio = pytest.mark.anyio
 NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resources. ("

@@ -17,8 +17,9 @@ from extender.world import until
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.client import Client
 from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
@@ -260,7 +261,7 @@ async def test_what_an_ended_pod_held_counts_while_the_node_says_that_it_holds_i
 def promise(s: Source) -> None:
     placed = PlacedInterface(pf=PciAddress(PF0), min_tx_rate_mbps=1000, max_tx_rate_mbps=0)
     s.state.reserve(
-        W1, P, Reservation(interfaces=(placed,), pod="default/p", created_at=s.clock.now, bound=True)
+        W1, P, Reservation(interfaces=(placed,), pod="default/p", created_at=s.clock.now, stage=Stage.BOUND)
     )
 
 

@@ -334,7 +334,7 @@ async def test_restarted_agent_gets_the_placement_at_once(c: World):
     await ask(c, "gold", (300, 0))
     await status(c, "gold", "admitted")
     await delivered(c, 1)
-    pending = c.extender.rate_changes._pending[c.pods["gold"]["metadata"]["uid"]]
+    pending = c.extender.wanted_rates.pending[c.pods["gold"]["metadata"]["uid"]]
     while pending.due_at < pending.tried_at + 4:  # noqa: ASYNC110  its attempts become rarer
         await asyncio.sleep(0.01)
     node = c.nodes["w1"]

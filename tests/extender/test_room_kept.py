@@ -20,10 +20,10 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
 from k8s_rdma.extender.fit_cache import Feasible, FitCache
-from k8s_rdma.extender.node_cache import Reservation
 from k8s_rdma.extender.nominated_pods import UNNAMED_S
 from k8s_rdma.extender.pod_store import PendingPod
 from k8s_rdma.extender.preempt import Budgets, Preempting
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.extender import decode_preemption
@@ -113,7 +113,9 @@ class Play:
         assert isinstance(verdict, Feasible) is isinstance(found, Placement)
         if not isinstance(found, Placement):
             return
-        reservation = Reservation(interfaces=found.interfaces, pod=pod.pod, created_at=self.now, bound=True)
+        reservation = Reservation(
+            interfaces=found.interfaces, pod=pod.pod, created_at=self.now, stage=Stage.BOUND
+        )
         self.cache.state.reserve(node, pod.uid, reservation)
         self.bound[index] = node
         self.cache.pods.on_update(self._view(pod, node))

@@ -16,8 +16,9 @@ from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState, Reservation
+from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState
 from k8s_rdma.extender.node_source import facts_of
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.wire.rest import GpuReport
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_promise_made_before_the_first_report_counts_from_the_first_report_on():
 
 def test_pod_bound_to_one_node_holds_nothing_on_the_others():
     state = ClusterState()
-    state.reserve(W1, P, reservation(in_doubt=True))
+    state.reserve(W1, P, reservation(stage=Stage.IN_DOUBT))
     state.reserve(W2, P, reservation())
     state.bound(W2, P, None)
     assert state.nodes_of(P) == {W2}
@@ -226,9 +227,9 @@ def test_earlier_generation_changes_no_promise():
 
 def test_promise_is_the_one_that_was_written_when_the_bind_decided_here_was_another_ones():
     state = ClusterState()
-    state.reserve(W1, P, reservation(1_000, in_doubt=True))
+    state.reserve(W1, P, reservation(1_000, stage=Stage.IN_DOUBT))
     state.bound(W1, P, reservation(9_000))
-    assert state.reservation(W1, P) == reservation(9_000, bound=True)
+    assert state.reservation(W1, P) == reservation(9_000, stage=Stage.BOUND)
 
 
 def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
@@ -236,7 +237,7 @@ def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
     state = ClusterState(on_use=lambda node, use: changes.update({node: use}), exists=there.__contains__)
     state.observe(W1, facts(), 1.0)
     for uid in (P, Q):
-        state.reserve(W1, uid, reservation(bound=True))
+        state.reserve(W1, uid, reservation(stage=Stage.BOUND))
     there.clear()
     state.forget(W1)
     state.on_delete(P, 5.0)
@@ -250,14 +251,14 @@ def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
 
 def test_answer_of_a_write_makes_nothing_anew_when_the_promise_is_over():
     state = ClusterState()
-    state.reserve(W2, P, reservation(in_doubt=True))
+    state.reserve(W2, P, reservation(stage=Stage.IN_DOUBT))
     state.written(W1, P)
     assert not state.pods()
 
 
 def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
     state = ClusterState()
-    state.reserve(W1, P, reservation(1_000, in_doubt=True))
+    state.reserve(W1, P, reservation(1_000, stage=Stage.IN_DOUBT))
     state.on_delete(P, 5.0)
     state.written(W1, P, Placement(node=W1, interfaces=reservation(2_000).interfaces))
     held = state.reservation(W1, P)
@@ -265,7 +266,7 @@ def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
     assert held.interfaces == reservation(2_000).interfaces
 
 
-@pytest.mark.parametrize("changes", [{"bound": True}, {"ended_at": 5.0}])
+@pytest.mark.parametrize("changes", [{"stage": Stage.BOUND}, {"stage": Stage.ENDED, "ended_at": 5.0}])
 def test_doubt_changes_nothing_when_the_pod_is_known_to_be_bound_or_over(changes):
     state = ClusterState()
     held = reservation(**changes)

@@ -136,15 +136,15 @@ class PendingCalls(Generic[_Key]):
 class WaitingCalls:
     """Counts the calls that wait for others to end, up to a limit: each holds a connection."""
 
-    def __init__(self, most: int) -> None:
-        """most: how many may wait at a time."""
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        """limit: how many may wait at a time."""
+        self._limit = limit
         self._waiting = 0
 
     @property
     def full(self) -> bool:
         """Report whether no further call may wait."""
-        return self._waiting >= self._most
+        return self._waiting >= self._limit
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

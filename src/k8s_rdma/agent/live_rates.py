@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.types import ContainerId
 
 _log = structlog.get_logger()
-_Wanted = TypeVar("_Wanted")
+_Target = TypeVar("_Target")
 
 FIRST_RETRY_S = 1.0
 """Also the least time between two attempts for one generation or for the caps of one pod, however often its
@@ -64,14 +64,14 @@ LAST_RETRY_S = 60.0
 class Attempt:
     """The last attempt at a pod's change.
 
-    wanted: the generation of a placement, or the text of an annotation.
-    why: empty if the rates are as wanted.
+    target: the generation of a placement, or the text of an annotation.
+    why: empty if the rates are so.
     state: of the node, after the attempt.
     tried_at: seconds of the monotonic clock.
     """
 
     pod: Pod
-    wanted: int | str
+    target: int | str
     backoff: Backoff
     why: str = ""
     state: object = None
@@ -79,7 +79,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class RateLoop(ABC, Generic[_Wanted]):
+class RateLoop(ABC, Generic[_Target]):
     """Changes rates of the node's pods, pod by pod, as something that is followed wants it.
 
     Used on the agent's loop. now: in seconds. pause: as `asyncio.sleep`.
@@ -102,7 +102,7 @@ class RateLoop(ABC, Generic[_Wanted]):
     def problems(self) -> tuple[str, ...]:
         """The changes that are not made, one sentence each."""
         return tuple(
-            f"pod {attempt.pod.full_name}: {self.subject.format(attempt.wanted)} are not programmed: "
+            f"pod {attempt.pod.full_name}: {self.subject.format(attempt.target)} are not programmed: "
             f"{attempt.why}"
             for attempt in self._attempts.values()
             if attempt.why
@@ -111,48 +111,48 @@ class RateLoop(ABC, Generic[_Wanted]):
     async def run(self, reporter: Reporter) -> NoReturn:
         """Change rates until cancelled. reporter: reports the outcome, and changes of the node."""
         while True:
-            wanted, report = await self._wanted(None), reporter.now()
+            targets, report = await self._targets(None), reporter.now()
             problems, ledger = self.problems(), self.access.node.ledger
-            retry_s = await self.change_all(wanted)
+            retry_s = await self.change_all(targets)
             if (problems, ledger) != (self.problems(), self.access.node.ledger):
                 await reporter.publish()
             await wait_for_first(
-                self._wanted(wanted),
+                self._targets(targets),
                 reporter.wait_for_change(report),
                 *([] if retry_s is None else [self.pause(retry_s)]),
             )
 
-    async def change_all(self, wanted: Mapping[PodUid, _Wanted]) -> float | None:
+    async def change_all(self, targets: Mapping[PodUid, _Target]) -> float | None:
         """Make the changes that are due. Returns the time until the next one is, None if none waits."""
-        pods = self._pods(wanted)
+        pods = self._pods(targets)
         for uid in self._attempts.keys() - {pod.uid for pod in pods}:
             del self._attempts[uid]
-        delays = [await self._change_if_due(pod, wanted.get(pod.uid)) for pod in pods]
+        delays = [await self._change_if_due(pod, targets.get(pod.uid)) for pod in pods]
         return min((delay for delay in delays if delay is not None), default=None)
 
     @abstractmethod
-    async def _wanted(self, previous: Mapping[PodUid, _Wanted] | None) -> Mapping[PodUid, _Wanted]:
-        """Return the pods' wanted rates; wait until they differ from previous ones."""
+    async def _targets(self, previous: Mapping[PodUid, _Target] | None) -> Mapping[PodUid, _Target]:
+        """Return the target of each pod; wait until they differ from previous ones."""
 
     @abstractmethod
-    def _pods(self, wanted: Mapping[PodUid, _Wanted]) -> list[Pod]:
+    def _pods(self, targets: Mapping[PodUid, _Target]) -> list[Pod]:
         """List the pods that may have other rates than they want."""
 
     @abstractmethod
-    def _key(self, wanted: _Wanted | None) -> int | str:
+    def _key(self, target: _Target | None) -> int | str:
         """Return the generation or the text by which attempts differ."""
 
     @abstractmethod
-    async def _change(self, pod: Pod, wanted: _Wanted | None) -> float | None:
+    async def _change(self, pod: Pod, target: _Target | None) -> float | None:
         """Make a change, with no call on the pod's containers under way; return the time until the next."""
 
-    async def _change_if_due(self, pod: Pod, wanted: _Wanted | None) -> float | None:
-        delay_s = self._delay_s(pod, self._key(wanted))
+    async def _change_if_due(self, pod: Pod, target: _Target | None) -> float | None:
+        delay_s = self._delay_s(pod, self._key(target))
         if delay_s > 0:
             return delay_s
         if any(map(self.access.locks.busy, self._containers(pod.uid))):
             return FIRST_RETRY_S
-        return await self._change(pod, wanted)
+        return await self._change(pod, target)
 
     def _containers(self, pod: PodUid) -> frozenset[ContainerId]:
         return frozenset(receipt.attachment.container for receipt in self.access.node.ledger.of_pod(pod))
@@ -162,7 +162,7 @@ class RateLoop(ABC, Generic[_Wanted]):
         attempt = self._attempts.get(pod.uid)
         if attempt is None:
             return 0
-        if attempt.wanted != key:
+        if attempt.target != key:
             return attempt.tried_at + self.edit_pause_s - self.now()
         if attempt.state == self._state():
             return attempt.backoff.left_s(self.now())
@@ -175,9 +175,9 @@ class RateLoop(ABC, Generic[_Wanted]):
     def _attempted(self, pod: Pod, key: int | str, why: str) -> float:
         """Note an attempt. Returns the time until the next one."""
         attempt = self._attempts.get(pod.uid)
-        if attempt is None or attempt.wanted != key:
+        if attempt is None or attempt.target != key:
             backoff = Backoff(self.first_retry_s, LAST_RETRY_S)
-            attempt = self._attempts[pod.uid] = Attempt(pod=pod, wanted=key, backoff=backoff)
+            attempt = self._attempts[pod.uid] = Attempt(pod=pod, target=key, backoff=backoff)
         attempt.why, attempt.state, attempt.tried_at = why, self._state(), self.now()
         return attempt.backoff.fail(attempt.tried_at)
 
@@ -197,7 +197,7 @@ class LiveRates(RateLoop["Placement"]):
     def refusals(self) -> Mapping[PodUid, RatesRefusal]:
         """The changes that are not made, by pod."""
         return {
-            uid: RatesRefusal(generation=int(attempt.wanted), message=attempt.why[:MAX_REFUSAL])
+            uid: RatesRefusal(generation=int(attempt.target), message=attempt.why[:MAX_REFUSAL])
             for uid, attempt in self._attempts.items()
         }
 
@@ -210,35 +210,35 @@ class LiveRates(RateLoop["Placement"]):
                 except K8sRdmaError as error:
                     self._refuse(receipt.pod, receipt.change.generation, error)
 
-    async def _wanted(self, previous: Mapping[PodUid, Placement] | None) -> Mapping[PodUid, Placement]:
+    async def _targets(self, previous: Mapping[PodUid, Placement] | None) -> Mapping[PodUid, Placement]:
         if previous is None:
             return self.cluster.placements()
         return await self.cluster.wait_for_placements(previous)
 
-    def _pods(self, wanted: Mapping[PodUid, Placement]) -> list[Pod]:
+    def _pods(self, targets: Mapping[PodUid, Placement]) -> list[Pod]:
         """List the pods with other rates than those of their placements, or an incomplete change."""
         return list(
             dict.fromkeys(
                 receipt.pod
                 for receipt in self.access.node.ledger.receipts.values()
                 if receipt.change is not None
-                or (receipt.pod.uid in wanted and receipt.is_outdated(wanted[receipt.pod.uid].generation))
+                or (receipt.pod.uid in targets and receipt.is_outdated(targets[receipt.pod.uid].generation))
             )
         )
 
-    def _key(self, wanted: Placement | None) -> int:
-        return wanted.generation if wanted else 0
+    def _key(self, target: Placement | None) -> int:
+        return target.generation if target else 0
 
-    async def _change(self, pod: Pod, wanted: Placement | None) -> float | None:
+    async def _change(self, pod: Pod, target: Placement | None) -> float | None:
         begun = self.now()
         async with self.access.locks.all_alone(self._containers(pod.uid)):
             try:
-                if wanted is None:
+                if target is None:
                     await self.access.worker.run(self.access.node.undo_rate_change, pod.uid)
                     return None
-                changed = await self.access.worker.run(self.access.node.change_rates, pod.uid, wanted)
+                changed = await self.access.worker.run(self.access.node.change_rates, pod.uid, target)
             except K8sRdmaError as error:
-                return self._refuse(pod, self._key(wanted), error)
+                return self._refuse(pod, self._key(target), error)
         self._attempts.pop(pod.uid, None)
         if changed:
             self._note_changed(pod, changed, begun)
@@ -248,9 +248,9 @@ class LiveRates(RateLoop["Placement"]):
         """Note a failed attempt, and report it. Returns the time until the next one."""
         self.refused += 1
         last = self._attempts.get(pod.uid)
-        known = last is not None and (last.wanted, last.why) == (generation, error.message)
+        is_repeated = last is not None and (last.target, last.why) == (generation, error.message)
         delay_s = self._attempted(pod, generation, error.message)
-        if not known:
+        if not is_repeated:
             _log.warning(
                 "rates_refused",
                 pod=pod.full_name,
@@ -293,27 +293,27 @@ class ClaimCaps(RateLoop[CapsRequest]):
     edit_pause_s = FIRST_RETRY_S
     first_retry_s = LAST_RETRY_S
 
-    async def _wanted(self, previous: CapsRequests | None) -> CapsRequests:
+    async def _targets(self, previous: CapsRequests | None) -> CapsRequests:
         return await self.cluster.wait_for_caps(previous)
 
-    def _pods(self, wanted: CapsRequests) -> list[Pod]:
+    def _pods(self, targets: CapsRequests) -> list[Pod]:
         return list(
             dict.fromkeys(
                 receipt.pod
                 for receipt in self.access.node.ledger.receipts.values()
-                if receipt.pod.uid in wanted
+                if receipt.pod.uid in targets
                 and any(interface.pool == CLAIMS_POOL for interface in receipt.interfaces)
             )
         )
 
-    def _key(self, wanted: CapsRequest | None) -> str:
-        return wanted.text if wanted else ""
+    def _key(self, target: CapsRequest | None) -> str:
+        return target.text if target else ""
 
     def _state(self) -> object:
         return self.access.node.ledger, self.access.node.hardware, self.policies()
 
-    async def _change(self, pod: Pod, wanted: CapsRequest | None) -> float | None:
-        request = wanted or CapsRequest()
+    async def _change(self, pod: Pod, target: CapsRequest | None) -> float | None:
+        request = target or CapsRequest()
         receipts, containers = self.access.node.ledger.of_pod(pod.uid), self._containers(pod.uid)
         try:
             named = request.caps()
@@ -342,9 +342,9 @@ class ClaimCaps(RateLoop[CapsRequest]):
     def _end(self, pod: Pod, request: CapsRequest, why: str) -> float | None:
         """Note an attempt, and write its outcome to the pod. Returns the time until the next one, if any."""
         last = self._attempts.get(pod.uid)
-        known = last is not None and last.why == why
+        is_repeated = last is not None and last.why == why
         self._attempted(pod, request.text, why)
-        if why and not known:
+        if why and not is_repeated:
             _log.warning("claim_caps_refused", pod=pod.full_name, error=why)
             self.cluster.rates_changed(pod, f"the caps are not programmed: {why}", refused=True)
         status = RatesStatus(

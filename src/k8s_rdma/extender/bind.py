@@ -43,10 +43,11 @@ from k8s_rdma.extender.decision_log import (
     Refusal,
 )
 from k8s_rdma.extender.gangs import Quorum
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_store import CachedRequest, PendingPod
 from k8s_rdma.extender.requeue import Requeuer
+from k8s_rdma.extender.reservation import OPEN, Reservation, ReservationEvent, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.kube.api import (
     API_ERRORS,
@@ -180,6 +181,7 @@ class BindingWriter:
         reservation is of, is this now, and holds nothing; decide anew.
         """
         self._under_way.append(bind)  # stays there when this is cancelled: its outcome is unknown
+        self._state.after(bind.node, bind.uid, ReservationEvent.WRITE_BEGUN)
         try:
             answer = await self._write(bind, reservation)
         except asyncio.CancelledError:
@@ -192,13 +194,13 @@ class BindingWriter:
         try:
             await self._api.bind_pod(self._binding(bind, reservation))
         except ApiUnreachableError as error:
-            return self._not_written(bind, reservation, error)
+            return self._not_written(bind, error)
         except ApiRefusedError as error:
             if error.status == _CONFLICT:
                 return await self._conflict(bind, reservation, error)
             if error.status == _NOT_FOUND:
                 return self._pending.end(bind)
-            return self._not_written(bind, reservation, error)
+            return self._not_written(bind, error)
         except ApiUncertainError as error:
             return await self._uncertain(bind, error)
         self._state.written(bind.node, bind.uid)
@@ -220,15 +222,14 @@ class BindingWriter:
             version=reservation.version if reservation else "",
         )
 
-    def roll_back(self, bind: Bind, reservation: Reservation) -> None:
-        """No write of this reservation happened or will; one before it, of the same version, still may."""
-        if reservation.in_doubt:
+    def roll_back(self, bind: Bind) -> None:
+        """Give up a reservation that was not written; an earlier write that is in doubt is settled."""
+        reservation = self._state.after(bind.node, bind.uid, ReservationEvent.NOT_WRITTEN)
+        if reservation is not None and reservation.in_doubt:
             self._doubt(bind)
-        else:
-            self._state.withdraw(bind.node, bind.uid)
 
-    def _not_written(self, bind: Bind, reservation: Reservation, why: K8sRdmaError) -> str:
-        self.roll_back(bind, reservation)
+    def _not_written(self, bind: Bind, why: K8sRdmaError) -> str:
+        self.roll_back(bind)
         return Refusal(why.message, why.reason)
 
     async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:
@@ -236,13 +237,13 @@ class BindingWriter:
         try:
             pod = await self._api.get_pod(bind.namespace, bind.name)
         except API_ERRORS as error:
-            self._not_written(bind, reservation, why)
+            self._not_written(bind, why)
             return Refusal(f"{why.message}; then {error.message}", error.reason)
         settled = self._pending.settle(bind, pod)
         if isinstance(settled, str):
             return settled
         if settled.version == reservation.version:
-            return self._not_written(bind, reservation, why)
+            return self._not_written(bind, why)
         return settled
 
     async def _uncertain(self, bind: Bind, why: ApiUncertainError) -> str:
@@ -339,8 +340,9 @@ class PendingBindings:
         if pod.node is not None:
             return self._found_bound(bind, pod, pod.node)
         for node, reservation in self.unbound(bind.uid):
-            if not (reservation.in_doubt and reservation.version == pod.version):
-                self.state.withdraw(node, bind.uid)
+            same = reservation.version == pod.version
+            event = ReservationEvent.NOT_WRITTEN if same else ReservationEvent.SURELY_UNBOUND
+            self.state.after(node, bind.uid, event)
         return pod
 
     def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
@@ -358,9 +360,8 @@ class PendingBindings:
 
     def end(self, bind: Bind) -> Refusal:
         """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
-        for node, reservation in self.unbound(bind.uid):
-            if not reservation.in_doubt:
-                self.state.withdraw(node, bind.uid)
+        for node, _ in self.unbound(bind.uid):
+            self.state.after(node, bind.uid, ReservationEvent.NOT_WRITTEN)
         self.on_end(bind.uid)
         return Refusal(f"pod {bind.pod} with UID {bind.uid} does not exist any more", SETTLED)
 
@@ -370,13 +371,13 @@ class PendingBindings:
         return [
             (node, reservation)
             for node, reservation in reservations
-            if reservation and not reservation.bound and reservation.ended_at is None
+            if reservation and reservation.stage in OPEN
         ]
 
     def drop(self, uid: PodUid) -> None:
         """No bind of the pod can take effect any more."""
         for node, _ in self.unbound(uid):
-            self.state.withdraw(node, uid)
+            self.state.after(node, uid, ReservationEvent.SURELY_UNBOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,7 +479,7 @@ class Binder:
         """The answer, if it is known what became of the pod."""
         for node in self.cache.state.nodes_of(bind.uid):
             reservation = self.cache.state.reservation(node, bind.uid)
-            if reservation is not None and reservation.ended_at is not None:
+            if reservation is not None and reservation.stage is Stage.ENDED:
                 return Refusal(f"pod {bind.pod} with UID {bind.uid} is finished or gone", SETTLED)
             if reservation is not None and reservation.bound:
                 bound = Refusal(f"pod {bind.pod} is already bound to node {node}", SETTLED)
@@ -523,12 +524,12 @@ class Binder:
             another = await self.confirm(self.clock()) if reached else ""
             obstacle = self._obstacle(another) if reached else self._incomplete(gang, min_count)
         except BaseException:
-            self.binding_writer.roll_back(bind, decided)
+            self.binding_writer.roll_back(bind)
             raise
         if self.cache.state.reservation(bind.node, bind.uid) is not decided:
             return obstacle or f"pod {bind.pod} was bound, ended or was placed anew meanwhile; try again"
         if obstacle:
-            self.binding_writer.roll_back(bind, decided)
+            self.binding_writer.roll_back(bind)
         return obstacle
 
     def _incomplete(self, gang: Gang, min_count: int) -> str:

@@ -31,6 +31,7 @@ from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.extender.views import Overview, Views
+from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.kube.api import REAL_TIME, ClusterApi, EventsApi, PublishedApi, follow
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.leader_election import LeaderElector
@@ -127,6 +128,10 @@ class Extender:
         self._attempts = LastRefusals(clock, settled)
         self._decision_log = DecisionLog(self._attempts.record)
         self._budgets = Budgets(synced=not config.heeds_budgets)
+        self._outbox = Outbox(REAL_TIME)
+        events = cast("EventsApi", self._api)
+        self._events = EventRecorder(events, self._outbox, teller=_EVENT_SOURCE, now=REAL_TIME.now)
+        self.wanted_rates = WantedRates(self.cache.state, keys=identity.keys, on_end=self._events.forget)
         self.leadership = self._leadership()
         self.readiness = Readiness(
             api=config.api,
@@ -138,12 +143,7 @@ class Extender:
         self.scheduling = self._scheduling()
         self.preempting = self._preempting()
         self.binder = self._binder()
-        self._outbox = Outbox(REAL_TIME)
         self.rate_changes = self._rate_changes()
-        if config.binder == "extender":
-            self.leadership.pods.on_promised = self.rate_changes.on_update
-            self.leadership.pods.further_indexes = (self.rate_changes,)
-            self.leadership.changing = self.rate_changes.pods
         self.views = self._views()
         self.metrics = self._metrics()
 
@@ -195,7 +195,7 @@ class Extender:
         )
 
     def _leadership(self) -> Leadership:
-        config, keys = self._config, self._identity.keys
+        config, keys, binds = self._config, self._identity.keys, self._config.binder == "extender"
         pods = PodInformer(
             cache=self.cache,
             requeuer=self._requeuer,
@@ -203,10 +203,11 @@ class Extender:
             attempts=self._attempts,
             keys=keys,
             holds_unplaced=config.allows_unplaced(signed=keys() is not None),
+            wanted_rates=self.wanted_rates if binds else None,
         )
         return Leadership(
             pods=pods,
-            fence=self._fence if config.binder == "extender" else None,
+            fence=self._fence if binds else None,
             follow=lambda: follow("pods", lambda: pods.stream(self._api), pods.on_event),
             clock=self._clock,
             lease=self._identity.lease,
@@ -266,14 +267,13 @@ class Extender:
 
     def _rate_changes(self) -> RateChanges:
         return RateChanges(
+            wanted_rates=self.wanted_rates,
             cache=self.cache,
             states=self._states,
             api=self._api,
             fence=self._fence,
             decision_log=self._decision_log,
-            events=EventRecorder(
-                cast("EventsApi", self._api), self._outbox, teller=_EVENT_SOURCE, now=REAL_TIME.now
-            ),
+            events=self._events,
             clock=self._clock,
             ready=self.readiness.ready,
             confirm=self.leadership.confirm,
@@ -334,7 +334,7 @@ class Extender:
         metrics.add(self._requeuer.readings())
         metrics.add(self._decision_log.readings())
         metrics.add(self._attempts.readings())
-        metrics.add(self.rate_changes.readings())
+        metrics.add(self.wanted_rates.readings())
         metrics.add(self.leadership.readings())
         metrics.add(self._readings())
         return metrics

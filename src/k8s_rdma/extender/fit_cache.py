@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot, Reservation
+    from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
+    from k8s_rdma.extender.reservation import Reservation
 
 T = TypeVar("T")
 

@@ -110,7 +110,6 @@ class Leadership:
 
     lease: None when no other process ever binds. fence: None when this process binds nothing. follow: keeps
     `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `BindingWriter`.
-    changing: lists the bound pods whose rates an earlier holder may be about to change, with their versions.
     on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
     more. obstacle: why nothing is bound yet although the Lease is held.
     """
@@ -123,7 +122,6 @@ class Leadership:
     api_request_timeout_s: float = 60.0
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     on_ready: Callable[[], None] = lambda: None
-    changing: Callable[[], list[tuple[Pod, str]]] = list
     obstacle: str = "pods"
     _ready: bool = field(default=False, init=False)
 
@@ -213,7 +211,11 @@ class Leadership:
             _Fencing(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid), pod.version, bound=False)
             for pod in self.pods.cache.pods.unbound_pods()
         ]
-        pods += [_Fencing(pod, version, bound=True) for pod, version in self.changing()]
+        wanted_rates = self.pods.wanted_rates
+        pods += [
+            _Fencing(pod, version, bound=True)
+            for pod, version in (wanted_rates.pods() if wanted_rates else ())
+        ]
         slots = asyncio.Semaphore(_MAX_PARALLEL)
 
         async def fenced(pod: _Fencing) -> bool:

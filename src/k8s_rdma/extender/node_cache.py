@@ -18,11 +18,11 @@ from k8s_rdma.core.allocation import ReportedRates, used_on_node
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.offers import Headroom
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
-from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.leased_addresses import LeasedAddresses
 from k8s_rdma.extender.promised_addresses import PromisedAddresses
+from k8s_rdma.extender.reservation import OPEN, Reservation, ReservationEvent
 from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 
 if TYPE_CHECKING:
@@ -78,54 +78,6 @@ class LastKnown:
     snapshot: NodeSnapshot | None = None
     claims: tuple[ClaimsUse, ...] = ()
     pods: frozenset[PodUid] = frozenset()
-
-
-class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A placement held on a node for a pod that is bound there or being bound.
-
-    A Struct, since a start makes one for every bound pod of a cluster. pod: `namespace/name`.
-    created_at: when it was decided. policy: how, where it was decided here.
-    version: of the pod that it was decided on, whose Binding it is written in; empty when that is not known.
-    generation: of the placement, see there.
-    bound: the API server has said, or the pod watch has shown, that the pod is bound here.
-    in_doubt: a write that would bind the pod here got no answer, and may still take effect.
-    ended_at: when the pod was seen finished or gone; None before.
-    """
-
-    interfaces: tuple[PlacedInterface, ...]
-    pod: str
-    created_at: float
-    policy: PfPolicy = PfPolicy.ANY
-    version: str = ""
-    generation: int = 0
-    bound: bool = False
-    in_doubt: bool = False
-    ended_at: float | None = None
-
-    def placement(self, node: NodeName) -> Placement:
-        """The placement on that node."""
-        return Placement(
-            node=node, interfaces=self.interfaces, policy=self.policy, generation=self.generation
-        )
-
-    def counted(self, programmed: int) -> Interfaces:
-        """The interfaces as they count while the node reports that generation as programmed."""
-        if programmed >= self.generation:
-            return self.interfaces
-        return tuple(interface.until_programmed() for interface in self.interfaces)
-
-    def with_rates_of(self, found: Reservation | Placement) -> Reservation:
-        """The reservation with the interfaces of that generation of the pod's placement."""
-        return msgspec.structs.replace(self, interfaces=found.interfaces, generation=found.generation)
-
-    def bound_with(self, found: Reservation | Placement) -> Reservation:
-        """The reservation once it is known to be written, as that."""
-        return msgspec.structs.replace(self.with_rates_of(found), bound=True, in_doubt=False)
-
-    def counts_as(self, reservation: Reservation) -> bool:
-        """Report whether as much of the node is used with that one, whatever is known of its write."""
-        counted = reservation.interfaces, reservation.generation, reservation.pod
-        return (self.interfaces, self.generation, self.pod) == counted
 
 
 class _Node:
@@ -221,16 +173,18 @@ class ClusterState:
     promised_addresses: those of reservations. leased_addresses: those that nodes hold by Leases.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom changes concern
         self,
+        *,
         on_change: OnChange | None = None,
         on_use: OnUse | None = None,
         exists: Callable[[NodeName], bool] = lambda _: True,
         on_failure: OnFailure = lambda error, _: str(error),
         unpromised: Callable[[NodeName], Mapping[PodUid, BoundPod]] | None = None,
+        on_addresses: Callable[[NodeName], None] = lambda _: None,
     ) -> None:
         self.promised_addresses = PromisedAddresses()
-        self.leased_addresses = LeasedAddresses(on_free=self._free_address)
+        self.leased_addresses = LeasedAddresses(on_free=on_addresses)
         self.snapshots: dict[NodeName, NodeSnapshot] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.ending: set[NodeName] = set()
@@ -246,7 +200,7 @@ class ClusterState:
         self._exists = exists
         self._on_failure = on_failure
         self._unpromised = unpromised
-        self.on_addresses: Callable[[NodeName], None] = lambda _: None
+        self._on_addresses = on_addresses
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""
@@ -297,7 +251,7 @@ class ClusterState:
             self._drop_ended(node, entry, ended_before=requested_at)
             self._update(node)
             if previous is not None and previous.macs != facts.macs:
-                self.on_addresses(node)
+                self._on_addresses(node)
 
     def confirm(self, node: NodeName, requested_at: float) -> None:
         """The node, asked at that time, said that its last report still holds."""
@@ -385,9 +339,6 @@ class ClusterState:
         """The reason why the node has no snapshot."""
         return self.unreadable.get(node, NOT_ASKED)
 
-    def _free_address(self, node: NodeName) -> None:
-        self.on_addresses(node)
-
     # what was promised
 
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
@@ -420,10 +371,11 @@ class ClusterState:
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
         if reservation is None and promised is not None:
-            reservation = promised if promised.bound else msgspec.structs.replace(promised, bound=True)
+            reservation = promised if promised.bound else promised.bound_with(promised)
             self.reserve(node, uid, reservation)
         elif reservation is not None and (
-            not reservation.bound or (promised is not None and promised.generation > reservation.generation)
+            reservation.stage in OPEN
+            or (promised is not None and promised.generation > reservation.generation)
         ):
             reservation = reservation.bound_with(promised or reservation)
             self.reserve(node, uid, reservation)
@@ -442,16 +394,28 @@ class ClusterState:
             self.reserve(node, uid, reservation.bound_with(placement or reservation))
 
     def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
-        """A write that binds the pod here got no answer; what is in doubt now.
+        """Return the reservation once a write that binds the pod here got no answer: a new object each time.
 
-        None when nothing is: the pod has ended, or is known to be bound.
+        None if nothing is in doubt, because the pod has ended or is known to be bound.
         """
-        reservation = self.reservation(node, uid)
-        if reservation is None or reservation.bound or reservation.ended_at is not None:
+        reservation = self.after(node, uid, ReservationEvent.UNANSWERED)
+        if reservation is None or not reservation.in_doubt:
             return None
-        uncertain = msgspec.structs.replace(reservation, in_doubt=True)
+        uncertain = msgspec.structs.replace(reservation)
         self.reserve(node, uid, uncertain)
         return uncertain
+
+    def after(self, node: NodeName, uid: PodUid, event: ReservationEvent) -> Reservation | None:
+        """Take an event of the pod's reservation on this node, and return what is held then, if anything."""
+        reservation = self.reservation(node, uid)
+        if reservation is None:
+            return None
+        following = reservation.after(event)
+        if following is None:
+            self.withdraw(node, uid)
+        elif following is not reservation:
+            self.reserve(node, uid, following)
+        return following
 
     def on_delete(self, uid: PodUid, ended_at: float) -> None:
         """The pod is finished or gone.
@@ -463,7 +427,7 @@ class ClusterState:
         for node in self._places.get(uid, ()):
             reservation = self._nodes[node].reservations[uid]
             if reservation.ended_at is None:
-                self._nodes[node].reservations[uid] = msgspec.structs.replace(reservation, ended_at=ended_at)
+                self._nodes[node].reservations[uid] = reservation.ended(ended_at)
                 self.ending.add(node)
                 if not self._exists(node):
                     self.forget(node)
@@ -556,7 +520,7 @@ class ClusterState:
 
     def _forget_pod(self, node: NodeName, uid: PodUid) -> None:
         if self.promised_addresses.release(node, uid):
-            self.on_addresses(node)
+            self._on_addresses(node)
         self._places[uid] = tuple(place for place in self._places[uid] if place != node)
         if not self._places[uid]:
             del self._places[uid]

@@ -14,11 +14,13 @@ import structlog
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_store import PendingPod, PodIndex
+from k8s_rdma.extender.pod_store import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.kube.api import (
     Changed,
     ClusterApi,
@@ -46,8 +48,8 @@ class PodInformer:
     """Fills the scheduler cache with the pods that the API server shows, and takes out those that are gone.
 
     keys: as in `BindingWriter`. attempts: the last refusals of pods. holds_unplaced: whether bound pods
-    without a placement that counts get interfaces; otherwise their agents refuse them. on_promised: called
-    with every bound pod that has a reservation. further_indexes: follow pods as those of the cache do.
+    without a placement that counts get interfaces; otherwise their agents refuse them. wanted_rates: gets
+    every bound pod that has a reservation; None if rates of running pods do not change.
     """
 
     cache: SchedulerCache
@@ -56,8 +58,7 @@ class PodInformer:
     attempts: LastRefusals = field(default_factory=LastRefusals)
     keys: KeySource = UNSIGNED
     holds_unplaced: bool = False
-    on_promised: Callable[[PodView, Reservation], None] = lambda _pod, _reservation: None
-    further_indexes: tuple[PodIndex, ...] = ()
+    wanted_rates: WantedRates | None = None
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
@@ -145,13 +146,10 @@ class PodInformer:
                 self.cache.settled.add(waiting.uid)
         self.requeuer.retain(listed, self._listing_since)
         self.attempts.retain(listed, self._listing_since)
-        for index in (
-            self.cache.pods,
-            self.cache.nominations,
-            self.cache.unplaced,
-            *self.further_indexes,
-        ):
+        for index in (self.cache.pods, self.cache.nominations, self.cache.unplaced):
             index.retain(listed)
+        if self.wanted_rates is not None:
+            self.wanted_rates.retain(listed)
         self._unpromised &= listed
         self._missing = self.cache.state.pods() - listed
         for uid in self._missing:
@@ -172,7 +170,7 @@ class PodInformer:
             if not (places := self.cache.state.nodes_of(uid)):
                 continue
             reservation = self.cache.state.reservation(next(iter(places)), uid)
-            if reservation is None or reservation.ended_at is not None:
+            if reservation is None or reservation.stage is Stage.ENDED:
                 continue
             namespace, _, name = reservation.pod.partition("/")
             pod = await api.get_pod(namespace, name)
@@ -193,15 +191,15 @@ class PodInformer:
         else:
             reservation = self._bound(pod, pod.node)
             self.cache.nominations.on_delete(pod.uid)
-            if reservation is not None and reservation.bound:
-                self.on_promised(pod, reservation)
+            if reservation is not None and reservation.bound and self.wanted_rates is not None:
+                self.wanted_rates.on_update(pod, reservation)
 
     def _bound(self, pod: PodView, node: NodeName) -> Reservation | None:
         """The pod is bound there; return its reservation, if it has one."""
         self.requeuer.on_delete(pod.uid)
         self.attempts.forget(pod.uid)
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
-        counted = reservation is not None and reservation.bound
+        counted = reservation is not None and reservation.stage is Stage.BOUND
         later = counted and keys is not None and self._is_later(pod, reservation)
         if pod.uid in self._unpromised or (
             counted and not later and (keys is None or self.cache.pods.has_signature(pod.uid))
@@ -230,7 +228,7 @@ class PodInformer:
                 generation=placement.generation,
                 pod=name,
                 created_at=self.clock(),
-                bound=True,
+                stage=Stage.BOUND,
             )
         reservation = self.cache.state.bound(node, pod.uid, promised)
         if reservation is None:
@@ -276,8 +274,8 @@ class PodInformer:
         ):
             index.on_delete(uid)
         self.cache.assumed_pods.forget(uid)
-        for further in self.further_indexes:
-            further.on_delete(uid)
+        if self.wanted_rates is not None:
+            self.wanted_rates.on_delete(uid)
         self._unpromised.discard(uid)
         self._ended.append(uid)
 

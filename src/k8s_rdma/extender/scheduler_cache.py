@@ -235,8 +235,8 @@ class SchedulerCache:
             exists=exists,
             on_failure=fit_cache.quarantine.failed,
             unpromised=self._unpromised if limited and config.api else None,
+            on_addresses=requeuer.freed_address,
         )
-        self.state.on_addresses = requeuer.freed_address
         fit_cache.quarantine.watch(self.state)
         self.pods = PodStore(keys, on_unpromised=self.state.recount if limited and config.api else None)
         self.gangs = Gangs(api=api, state=self.state, pods=self.pods, clock=clock)

@@ -14,8 +14,9 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
-from k8s_rdma.extender.node_cache import ClusterState, Reservation
+from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_store import PodIndex, PodRequestCache
+from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.wire.rest import MAX_VFS
 
 if TYPE_CHECKING:
@@ -186,6 +187,6 @@ class UnplacedPods(PodIndex):
         self, node: NodeName, uid: PodUid, unplaced: _Unplaced, interfaces: tuple[PlacedInterface, ...]
     ) -> None:
         reservation = Reservation(
-            interfaces=interfaces, pod=unplaced.pod, created_at=self.clock(), bound=True
+            interfaces=interfaces, pod=unplaced.pod, created_at=self.clock(), stage=Stage.BOUND
         )
         self.state.reserve(node, uid, reservation)
