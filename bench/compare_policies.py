@@ -21,9 +21,9 @@ from rich.progress import track
 from docs_site.reference.tables import code, table
 from docs_site.reference.written import with_table
 from k8s_rdma.core.request import PfPolicy
-from k8s_rdma.planning.policies import POLICIES, link_mbps
-from k8s_rdma.planning.scenario import Distribution, Scenario, load_scenario
-from k8s_rdma.planning.simulation import Simulation
+from k8s_rdma_simulation.policies import POLICIES, link_mbps
+from k8s_rdma_simulation.scenario import Distribution, Scenario, load_scenario
+from k8s_rdma_simulation.simulation import Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Import every module of what is installed, warnings as errors, and print how many there are.
 
-The image leaves the demo out.
+The image leaves the demo and simulations out.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import pkgutil
 import sys
 import warnings
 
+PACKAGES = ("k8s_rdma", "k8s_rdma_demo", "k8s_rdma_simulation")
+
 
 def names() -> list[str]:
     """All modules of the packages; `__main__` runs the command and is left out."""
-    roots = [name for name in ("k8s_rdma", "k8s_rdma_demo") if importlib.util.find_spec(name)]
+    roots = [name for name in PACKAGES if importlib.util.find_spec(name)]
     paths = {name: importlib.import_module(name).__path__ for name in roots}
     found = [
         module

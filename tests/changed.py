@@ -30,6 +30,7 @@ PROGRAM = re.compile(r'"k8s-rdma"|"-m", "k8s_rdma|k8s_rdma\.cli')
 """A test that starts one of our programs; its imports are those of the command line."""
 
 PROGRAM_MODULE = "k8s_rdma.cli.main"
+PACKAGES = ("k8s_rdma", "k8s_rdma_demo", "k8s_rdma_simulation")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -86,7 +87,7 @@ def _importers_of(changed: frozenset[str]) -> set[str]:
     """The changed modules of the product and all that import them."""
     import grimp  # noqa: PLC0415 - the lab's guests, which load this file as well, do not have it
 
-    graph = grimp.build_graph("k8s_rdma", "k8s_rdma_demo", cache_dir=None, exclude_type_checking_imports=True)
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None, exclude_type_checking_imports=True)
     importers: set[str] = set()
     for path in changed:
         if path.startswith("src/") and path.endswith(".py"):

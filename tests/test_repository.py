@@ -60,7 +60,8 @@ MODULES = sorted((ROOT / "src").rglob("*.py"))
 NAMED_PACKAGES = (
     *("core", "wire", "kube", "config", "linux"),
     *("agent", "extender", "server", "http_server", "deviceplugin"),
-    *("doctor", "verify", "cli", "init", "install", "planning", "web", "webhook", "../k8s_rdma_demo"),
+    *("doctor", "verify", "cli", "init", "install", "planning", "web", "webhook"),
+    *("../k8s_rdma_demo", "../k8s_rdma_simulation"),
     *("errors.py", "process.py", "state_reader.py"),
 )
 """Packages and modules whose names are all nouns and verbs of the field; it grows, and loses none."""
@@ -86,7 +87,7 @@ NO_WORD = re.compile(
 """Words that readers stumble over; the documentation of Kubernetes has plainer ones."""
 PLAIN = MODULES
 """Modules in plain words; it grows, and loses none."""
-OUR_PACKAGES = {"k8s_rdma", "k8s_rdma_demo"}
+OUR_PACKAGES = {"k8s_rdma", "k8s_rdma_demo", "k8s_rdma_simulation"}
 
 
 def relative(path: Path) -> str:

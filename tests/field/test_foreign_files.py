@@ -15,8 +15,8 @@ from k8s_rdma.config.files import load_config
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.init.job import InitConfig
-from k8s_rdma.planning.scenario import load_scenario, load_trace
-from planning.test_scenario import TEXT as SCENARIO
+from k8s_rdma_simulation.scenario import load_scenario, load_trace
+from simulation.test_scenario import TEXT as SCENARIO
 
 DOCS = Path(__file__).parents[2]
 

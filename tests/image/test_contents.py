@@ -89,11 +89,12 @@ def test_cni_executable_runs(image: Image, emulator: tuple[str, ...]) -> None:
     assert json.loads(asked.stdout)["supportedVersions"] == list(SUPPORTED_VERSIONS)
 
 
-def test_image_leaves_the_demo_and_its_stand_ins_out(image: Image) -> None:
+def test_image_leaves_demo_stand_ins_and_simulations_out(image: Image) -> None:
     (packages,) = (image.root / "opt/k8s-rdma/lib").glob("python3*/site-packages")
     (record,) = packages.glob("k8s_rdma-*.dist-info/RECORD")
-    assert not (packages / "k8s_rdma_demo").exists()
-    assert "k8s_rdma_demo/" not in record.read_text()
+    for package in ("k8s_rdma_demo", "k8s_rdma_simulation"):
+        assert not (packages / package).exists()
+        assert f"{package}/" not in record.read_text()
     stand_ins = {"api_server", "cri", "cri_pb2", "fakes"}
     assert not [
         path for path in (packages / "k8s_rdma").rglob("*.py") if {path.stem, path.parent.name} & stand_ins

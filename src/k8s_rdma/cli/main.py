@@ -17,6 +17,7 @@ from typer.completion import (  # type: ignore[attr-defined]  # what typer's own
 from k8s_rdma import __version__
 from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
+from k8s_rdma.cli.left_out import left_out_of_the_image
 from k8s_rdma.cli.options import OutputForm
 from k8s_rdma.cli.output import COULD_NOT, guarded_output
 from k8s_rdma.cli.process_commands import (
@@ -99,16 +100,8 @@ def demo(
     """Take pods from their annotation to bandwidth that holds, on two virtual nodes of this machine."""
     from k8s_rdma.cli.console import require_writable
 
-    try:
+    with left_out_of_the_image("k8s_rdma_demo", "demo"):
         from k8s_rdma_demo.launch import launch
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("k8s_rdma_demo"):
-            raise
-        msg = (
-            "the demo is not installed: the container image leaves it out. "
-            "Install the k8s-rdma wheel with pip, or run `make demo` in a checkout"
-        )
-        raise K8sRdmaError(msg) from error
 
     require_writable(json_file, "--json")
     raise typer.Exit(launch(json_file=json_file, keep=keep_running, web=web))

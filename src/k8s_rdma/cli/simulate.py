@@ -1,25 +1,13 @@
-"""`k8s-rdma simulate`: policies compared on a scenario, as a table, JSON, CSV and plots."""
+"""The options of `k8s-rdma simulate`; its work is a package of its own."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from pathlib import Path  # noqa: TC003 - typer evaluates annotations
-from signal import SIGINT, signal
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import msgspec
 import typer
 
-from k8s_rdma.errors import K8sRdmaError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from k8s_rdma.planning.simulation import Result, ShapeResult
-
-_INTERRUPTED = 130
-"""The exit status of a command that SIGINT ends, as in shells."""
+from k8s_rdma.cli.left_out import left_out_of_the_image
 
 
 def simulate(  # noqa: PLR0913 - typer's options
@@ -49,144 +37,16 @@ def simulate(  # noqa: PLR0913 - typer's options
 
     Ctrl-C ends it with the figures until then.
     """
-    from k8s_rdma.cli.console import require_writable
-    from k8s_rdma.cli.plots import check_plots, write_plots
-    from k8s_rdma.planning.policies import POLICIES, policy_of
-    from k8s_rdma.planning.scenario import load_scenario, load_trace
-    from k8s_rdma.planning.simulation import Simulation
+    with left_out_of_the_image("k8s_rdma_simulation", "simulate"):
+        from k8s_rdma_simulation.command import Comparison, compare
 
-    plan = load_scenario(str(scenario))
-    trace = load_trace(plan, str(scenario))
-    names = policy or [*POLICIES]
-    for name in names:
-        policy_of(name)
-    require_writable(json_file, "--json")
-    require_writable(csv_file, "--csv")
-    if plots is not None:
-        check_plots()
-    results: list[Result] = []
-    with _progress(len(names) * runs) as progress:
-        for name in names:
-            for number in range(seed, seed + runs):
-                if not results or results[-1].complete:
-                    run = Simulation(plan, name, number, trace)
-                    results.append(run.run(progress(f"{name}, seed {number}")))
-    _print(results, len(names) * runs)
-    _write(json_file, lambda path: path.write_bytes(encode(results)))
-    _write(csv_file, lambda path: _write_csv(path, results))
-    _write(plots, lambda directory: write_plots(results, directory))
-    if not results[-1].complete:
-        raise typer.Exit(_INTERRUPTED)
-
-
-def encode(results: Sequence[Result]) -> bytes:
-    """Encode results; equal ones are equal bytes."""
-    return msgspec.json.format(msgspec.json.encode({"version": 1, "runs": results})) + b"\n"
-
-
-@contextmanager
-def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
-    """Show a bar on a terminal. Yield what makes a run's callback, which returns False after Ctrl-C."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    interrupted = False
-
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    previous = signal(SIGINT, interrupt)
-    try:
-        with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-            task = bar.add_task("", total=runs)
-            finished = -1
-
-            def begin(description: str) -> Callable[[float], bool]:
-                nonlocal finished
-                finished += 1
-                bar.update(task, completed=finished, description=description)
-
-                def report(part: float) -> bool:
-                    bar.update(task, completed=finished + part)
-                    return not interrupted
-
-                return report
-
-            yield begin
-    finally:
-        signal(SIGINT, previous)
-
-
-def _print(results: Sequence[Result], planned: int) -> None:
-    from k8s_rdma.cli.console import Page
-    from k8s_rdma.cli.tables import Column, Table
-
-    ranks = {"RUNS": 4, "RESERVED": 0, "VFS": 0, "FRAGMENTED": 1, "FIRST REFUSAL": 5}
-    ranks |= {"REFUSALS": 0, "CONFLICTS": 2, "P95 WAIT": 0, "OVER LINK": 3}
-    numbers = (Column(heading, right=True, rank=rank) for heading, rank in ranks.items())
-    shown = Table(Column("POLICY"), *numbers)
-    for name in dict.fromkeys(result.policy for result in results):
-        found = [result for result in results if result.policy == name]
-        shown.add(
-            name,
-            str(len(found)),
-            _percent(_mean(result.reserved for result in found)),
-            _percent(_mean(result.vfs for result in found)),
-            _percent(_mean(result.fragmentation for result in found)),
-            _percent(_mean(result.load_at_first_refusal for result in found)),
-            str(sum(shape.refusals for result in found for shape in result.shapes)),
-            str(sum(shape.conflicts for result in found for shape in result.shapes)),
-            _seconds(max((_p95(shape) for result in found for shape in result.shapes), default=0.0)),
-            str(sum(result.over_link for result in found)),
-        )
-    Page().print(shown)
-    last = results[-1]
-    if not last.complete:
-        Page().print(
-            f"Partial results: interrupted in run {len(results)} of {planned} "
-            f"({last.policy}, seed {last.seed}), after {last.seconds:.0f} s of simulated time."
-        )
-
-
-def _write_csv(path: Path, results: Sequence[Result]) -> None:
-    import csv
-
-    of_run = ("policy", "seed", "complete", "reserved", "vfs", "fragmentation", "load_at_first_refusal")
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow((*of_run, *results[0].shapes[0].__struct_fields__))
-        for result in results:
-            for shape in result.shapes:
-                rows.writerow(
-                    [*(getattr(result, field) for field in of_run), *msgspec.structs.astuple(shape)]
-                )
-
-
-def _write(path: Path | None, write: Callable[[Path], object]) -> None:
-    if path is None:
-        return
-    try:
-        write(path)
-    except OSError as error:
-        msg = f"{path}: {error.strerror}"
-        raise K8sRdmaError(msg) from error
-
-
-def _mean(values: Iterator[float | None]) -> float | None:
-    """The mean of those that are known."""
-    numbers = [value for value in values if value is not None]
-    return sum(numbers) / len(numbers) if numbers else None
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
-
-
-def _p95(shape: ShapeResult) -> float:
-    return shape.p95_wait_s or 0.0
-
-
-def _seconds(duration_s: float) -> str:
-    return f"{duration_s:.0f} s"
+    comparison = Comparison(
+        scenario=scenario,
+        policies=policy or [],
+        seed=seed,
+        runs=runs,
+        json_file=json_file,
+        csv_file=csv_file,
+        plots=plots,
+    )
+    raise typer.Exit(compare(comparison))

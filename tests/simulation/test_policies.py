@@ -12,8 +12,8 @@ from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.request import PfPolicy, Request
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.planning.cluster import Cluster, Fit, Node
-from k8s_rdma.planning.policies import POLICIES, Candidate, Mix
-from k8s_rdma.planning.scenario import Scenario, load_scenario
+from k8s_rdma_simulation.policies import POLICIES, Candidate, Mix
+from k8s_rdma_simulation.scenario import Scenario, load_scenario
 from packing_oracle import inventory, pci, request
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from k8s_rdma.cli.simulate import encode
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.policies import POLICIES
-from k8s_rdma.planning.scenario import Arrival, Scenario, load_scenario, load_trace
-from k8s_rdma.planning.simulation import SAMPLES, Result, Simulation
+from k8s_rdma_simulation.command import encode
+from k8s_rdma_simulation.policies import POLICIES
+from k8s_rdma_simulation.scenario import Arrival, Scenario, load_scenario, load_trace
+from k8s_rdma_simulation.simulation import SAMPLES, Result, Simulation
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
 ALWAYS = {"fixed": 100.0}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.typing import RcKeyType
 
-    from k8s_rdma.planning.simulation import Result, Sample, ShapeResult
+    from k8s_rdma_simulation.simulation import Result, Sample, ShapeResult
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """The palette of Okabe and Ito for colour-blind readers, without the yellow that is faint on white."""
@@ -84,7 +84,7 @@ _BARS = (
 
 
 def check_plots() -> None:
-    """Raise K8sRdmaError where there is no matplotlib."""
+    """Raise K8sRdmaError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError as error:

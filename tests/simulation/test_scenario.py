@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.scenario import Distribution, load_scenario, load_trace
+from k8s_rdma_simulation.scenario import Distribution, load_scenario, load_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

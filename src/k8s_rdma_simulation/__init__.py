@@ -1,0 +1,1 @@
+"""`k8s-rdma simulate`: pods that come and go on a cluster, to compare policies of placement."""
