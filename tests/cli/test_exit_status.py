@@ -17,6 +17,7 @@ FROM = ("--from", ABSENT)
 COULD_NOT = {
     "top": ("--once", "--extender", "http://127.0.0.1:1"),
     "who": (),
+    "recommend": ("--for", "1s"),
     "explain pod": ("p", "--extender", "http://127.0.0.1:1"),
     "rates set": ("p", "--min", "5G"),
     "doctor node": ("--host-root", ABSENT),

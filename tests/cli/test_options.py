@@ -34,6 +34,7 @@ TABLES = [
     *(
         "who",
         "top",
+        "recommend",
         "explain pod",
         "rates set",
         "doctor node",

@@ -21,14 +21,13 @@ from rich.text import Text
 from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.formats import Answer, Output
 from k8s_rdma.cli.options import Chart, PodScope
-from k8s_rdma.cli.service_proxy import ServiceProxy
+from k8s_rdma.cli.service_proxy import ServiceProxy, server_port
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.traffic import Meter, Rates, VfHolder
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
-from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
@@ -245,7 +244,7 @@ class HolderReader:
         """Read a node's rows of its server, or those that there are, with a note."""
         found = [row for row in rows if row.node == node]
         try:
-            port = self._port(node)
+            port = server_port(self.api, self.proxy.namespace, node)
             report = decode_report(self.proxy.get("pods", port, "/v1/node", {}))
             if report.ledger == "ok":
                 found = list(reported_rows(node, report))
@@ -260,16 +259,6 @@ class HolderReader:
             rates = _by_vf(meter.rates())
             found = [_measured(row, rates) for row in found]
         return self._admitted(node, found, notes)
-
-    def _port(self, node: str) -> str:
-        """Find the port of a node's server, as the proxy names it."""
-        for pod, container in node_containers(self.api, self.proxy.namespace, node, "server"):
-            for port in container.get("ports") or ():
-                probe = (container.get("livenessProbe") or {}).get("httpGet") or {}
-                scheme = "https:" if probe.get("scheme") == "HTTPS" else ""
-                return f"{scheme}{pod['metadata']['name']}:{port['containerPort']}"
-        msg = f"no pod of the chart's DaemonSet runs there in namespace {self.proxy.namespace}"
-        raise K8sRdmaError(msg, details="--chart-namespace NAME names the chart's namespace")
 
     def _admitted(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
         """Add the generations that the pods' placements say."""

@@ -34,7 +34,7 @@ from k8s_rdma.cli.process_commands import (
     webhook,
 )
 from k8s_rdma.cli.simulate import simulate
-from k8s_rdma.cli.trial_commands import snapshot, verify_app, whatif_app
+from k8s_rdma.cli.trial_commands import recommend, snapshot, verify_app, whatif_app
 from k8s_rdma.cli.usage import CommandGroup, UsageError, as_kubectl_writes, flow_help, usage_text
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 
@@ -72,6 +72,7 @@ app.add_typer(rates_app, name="rates", rich_help_panel=_OPERATION)
 app.add_typer(doctor_app, name="doctor", rich_help_panel=_OPERATION)
 app.add_typer(verify_app, name="verify", rich_help_panel=_TRIAL)
 app.add_typer(whatif_app, name="whatif", rich_help_panel=_TRIAL)
+app.command(rich_help_panel=_TRIAL)(recommend)
 app.command(rich_help_panel=_TRIAL)(snapshot)
 app.command(rich_help_panel=_TRIAL)(simulate)
 app.add_typer(agent_app, name="agent", rich_help_panel=_PROCESSES)

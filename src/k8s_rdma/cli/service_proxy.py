@@ -16,6 +16,7 @@ import msgspec
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rest import TOKEN_FIELD, TOKENS_SECRET, message_of
 
@@ -115,3 +116,14 @@ def _first_token(secret: Mapping[str, object]) -> str:
     except ValueError:
         return ""
     return next((text for line in lines if (text := line.strip()) and not text.startswith("#")), "")
+
+
+def server_port(api: Documents, namespace: str, node: str) -> str:
+    """Find the port of a node's server, as the proxy names it. namespace: the chart's. K8sRdmaError."""
+    for pod, container in node_containers(api, namespace, node, "server"):
+        for port in container.get("ports") or ():
+            probe = (container.get("livenessProbe") or {}).get("httpGet") or {}
+            scheme = "https:" if probe.get("scheme") == "HTTPS" else ""
+            return f"{scheme}{pod['metadata']['name']}:{port['containerPort']}"
+    msg = f"no pod of the chart's DaemonSet runs there in namespace {namespace}"
+    raise K8sRdmaError(msg, details="--chart-namespace NAME names the chart's namespace")

@@ -6,7 +6,7 @@ A VF's counters count from when its pod got the interface, so that they begin an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from k8s_rdma.core.types import MAX_RATE_MBPS
@@ -50,13 +50,27 @@ class Rates(NamedTuple):
     received_mbps: float
 
 
+class Losses(NamedTuple):
+    """Packets that were dropped, and events after which they were sent again; None where not counted."""
+
+    dropped: int | None = None
+    retransmitted: int | None = None
+
+
+NO_LOSSES = Losses()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSample:
-    """The counters of a node's VFs at one time, in seconds. promises: of the interfaces that pods hold."""
+    """The counters of a node's VFs at one time, in seconds. promises: of the interfaces that pods hold.
+
+    losses: of packets that were to be sent, if they were asked for.
+    """
 
     sampled_at: float
     counts: Mapping[VfHolder, ByteCounts]
     promises: Mapping[VfHolder, Promise]
+    losses: Mapping[VfHolder, Losses] = field(default_factory=dict)
 
     def rates(self, earlier: CounterSample) -> dict[VfHolder, Rates]:
         """Compute the rates since an earlier sample, of those VFs for which they are known.

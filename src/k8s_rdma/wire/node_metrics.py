@@ -13,7 +13,7 @@ import re
 from math import isfinite
 from typing import NamedTuple, NoReturn
 
-from k8s_rdma.core.traffic import ByteCounts, CounterSample, Promise, VfHolder
+from k8s_rdma.core.traffic import ByteCounts, CounterSample, Losses, Promise, VfHolder
 from k8s_rdma.errors import MalformedError
 
 MAX_LINE = 1024
@@ -28,7 +28,27 @@ _RECEIVED = "k8s_rdma_vf_received_bytes_total"
 _RESERVED = "k8s_rdma_vf_reserved_bits_per_second"
 _CAP = "k8s_rdma_vf_cap_bits_per_second"
 _OF_VFS = (_SENT, _RECEIVED, _RESERVED, _CAP)
+_DROPPED = "k8s_rdma_vf_transmitted_dropped_total"
+_RDMA = "k8s_rdma_vf_rdma_counter_total"
 _WANTED = tuple(f"{name}{{".encode() for name in (_AGE, *_OF_VFS))
+_OF_LOSSES = tuple(f"{name}{{".encode() for name in (_DROPPED, _RDMA))
+
+RETRANSMISSIONS = (
+    "local_ack_timeout_err",
+    "packet_seq_err",
+    "to_retransmits",
+    "seq_err_naks_rcvd",
+    "completer_retry_err",
+    "rcvd_seq_err",
+)
+"""Counters of RDMA devices that grow if packets were lost and are sent again, by the kernel's names.
+
+Those of receivers that were not ready (`rnr_nak_retry_err`) say nothing about bandwidth. Source:
+drivers/infiniband of Linux 6.1: hw/mlx5/counters.c (the first two), hw/bnxt_re/hw_counters.c, and
+sw/rxe/rxe_hw_counters.c (the last two).
+"""
+
+_REPEATED = tuple(f'counter="{name}"'.encode() for name in RETRANSMISSIONS)
 _MAX_COUNT = 2**64
 _BITS_PER_MEGABIT = 1_000_000
 
@@ -50,13 +70,16 @@ class _Sample(NamedTuple):
 class CounterReader:
     """Takes the metrics of one node, part by part.
 
-    node: the name that each sample must have; None for any. max_vfs: more than these are refused.
+    node: the name that each sample must have; None for any. max_vfs: more than these are refused. losses:
+    whether drops and retransmissions are read.
     """
 
-    def __init__(self, *, max_vfs: int, node: str | None = None) -> None:
+    def __init__(self, *, max_vfs: int, node: str | None = None, losses: bool = False) -> None:
         """Begin with nothing."""
         self._node = node
-        self._max_lines = len(_OF_VFS) * max_vfs + 1
+        self._losses = losses
+        per_vf = len(_OF_VFS) + (1 + len(RETRANSMISSIONS) if losses else 0)
+        self._max_lines = per_vf * max_vfs + 1
         self._lines: list[bytes] = []
         self._unfinished_line = b""
 
@@ -67,7 +90,7 @@ class CounterReader:
             msg = f"/metrics of a node: a line of more than {MAX_LINE} bytes"
             raise MalformedError(msg)
         for line in lines:
-            if not line.startswith(_WANTED):
+            if not self._is_wanted(line):
                 continue
             if len(line) > MAX_LINE or len(self._lines) == self._max_lines:
                 msg = f"/metrics of a node: more than {self._max_lines} samples, or one of {MAX_LINE} bytes"
@@ -79,7 +102,7 @@ class CounterReader:
 
         MalformedError for text that is no such metrics, or is of another node.
         """
-        found: dict[str, dict[VfHolder, int]] = {name: {} for name in _OF_VFS}
+        found: dict[str, dict[VfHolder, int]] = {name: {} for name in (*_OF_VFS, _DROPPED, _RDMA)}
         age_s: float | None = None
         try:
             for line in self._lines:
@@ -87,8 +110,11 @@ class CounterReader:
                 self._check_node(sample)
                 if sample.name == _AGE:
                     age_s = sample.value
-                else:
-                    found[sample.name][_holder(sample.labels)] = _count(sample.value)
+                    continue
+                holder, count = _holder(sample.labels), _count(sample.value)
+                if sample.name == _RDMA:
+                    count += found[_RDMA].get(holder, 0)
+                found[sample.name][holder] = count
         except (ValueError, LookupError, OverflowError) as error:
             msg = f"/metrics of a node: {error}"
             raise MalformedError(msg) from error
@@ -106,7 +132,18 @@ class CounterReader:
                 holder: Promise(reserved // _BITS_PER_MEGABIT, caps.get(holder, 0) // _BITS_PER_MEGABIT)
                 for holder, reserved in found[_RESERVED].items()
             },
+            losses={
+                holder: Losses(found[_DROPPED].get(holder), found[_RDMA].get(holder))
+                for holder in found[_DROPPED].keys() | found[_RDMA].keys()
+            },
         )
+
+    def _is_wanted(self, line: bytes) -> bool:
+        if line.startswith(_WANTED):
+            return True
+        if not self._losses or not line.startswith(_OF_LOSSES):
+            return False
+        return line.startswith(_OF_LOSSES[0]) or any(name in line for name in _REPEATED)
 
     def _check_node(self, sample: _Sample) -> None:
         found = sample.labels.get("node", "")
