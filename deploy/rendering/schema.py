@@ -72,6 +72,10 @@ _CONFIGURED: dict[tuple[str, ...], type[msgspec.Struct]] = {
 _TEXT = {"type": "string"}
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
 _NAME_OR_NONE = {"type": "string", "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"}
+_RESOURCE_OR_NONE = {
+    "type": "string",
+    "pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$",
+}
 _PATH = {"type": "string", "pattern": "^/"}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _OBJECT = {"type": "object"}
@@ -104,6 +108,7 @@ SAID: dict[tuple[str, ...], Schema] = {
     ("ipam", "by"): {"enum": ["auto", "host-local", "whereabouts"]},
     ("ipam", "perNode"): {"anyOf": [{"enum": [True]}, {"type": "integer", "minimum": MIN_BLOCK}]},
     ("dra", "deviceClass"): _NAME,
+    ("dra", "extendedResourceName"): _RESOURCE_OR_NONE,
     ("dra", "maxSurge"): _SHARE,
     ("node", "nodeSelector"): _TEXTS,
     ("node", "tolerations"): _OBJECTS,

@@ -526,6 +526,60 @@ def test_device_class_may_have_another_name_which_policies_follow():
         assert variable == "['k8s-rdma']"
 
 
+RESOURCE = "k8s-rdma.io/vf"
+
+
+def with_resource(name: str, **values: Json) -> Json:
+    return with_values(CLAIMS, {"dra": {"extendedResourceName": name}, **values})
+
+
+def test_device_class_has_an_extended_resource_if_asked_for():
+    [of_default] = [each for each in documents(render(CLAIMS)) if each["kind"] == "DeviceClass"]
+    assert "extendedResourceName" not in of_default["spec"]
+    [found] = [each for each in documents(render(with_resource(RESOURCE))) if each["kind"] == "DeviceClass"]
+    assert found["spec"] == of_default["spec"] | {"extendedResourceName": RESOURCE}
+
+
+@pytest.mark.parametrize(
+    ("name", "plugin"),
+    [
+        ("k8s-rdma.io/slot", {}),
+        ("rdma-sriov/dev-infiniband-mount", {"mount": True}),
+        ("tencent.com/rdma", {"config": {"resources": [{"mode": "exclusive"}]}}),
+        ("rdma/vhca", {"config": {"resources": [{"mode": "exclusive", "name": "rdma/vhca"}]}}),
+        (
+            "rdma/vhca-shared",
+            {"config": {"resources": [{"mode": "exclusive", "name": "rdma/vhca", "share": 4}]}},
+        ),
+        ("rdma/hca", {"config": {"resources": [{"mode": "shared", "name": "rdma/hca", "count": 1000}]}}),
+    ],
+)
+def test_resource_of_the_device_plugin_is_no_resource_of_the_class(name: str, plugin: Json):
+    why = rf"dra\.extendedResourceName: {name} is a resource of node\.devicePlugin, mode \w+, and a node's "
+    with pytest.raises(TemplateError, match=why):
+        render(with_resource(name, node={"devicePlugin": plugin}))
+    assert render(with_resource(name, node={"devicePlugin": {**plugin, "enabled": False}}))
+    assert render(with_resource(RESOURCE, node={"devicePlugin": plugin}))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"node": {"agent": {"config": {"publish": {"vfResource": RESOURCE}}}}},
+        {"extender": {"config": {"vfResource": RESOURCE}}},
+    ],
+)
+def test_vfs_that_agents_count_are_no_resource_of_the_class(values: Json):
+    with pytest.raises(TemplateError, match=rf"dra\.extendedResourceName: {RESOURCE} is vfResource, "):
+        render(with_resource(RESOURCE, **values))
+    assert render(with_resource("k8s-rdma.io/nic", **values))
+
+
+def test_extended_resource_needs_a_kubernetes_with_the_feature():
+    with pytest.raises(TemplateError, match=r"dra\.extendedResourceName: needs Kubernetes 1\.36"):
+        render(with_resource(RESOURCE), kubernetes="v1.35.1")
+
+
 DRANET = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",

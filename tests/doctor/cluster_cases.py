@@ -229,6 +229,7 @@ CASES: dict[str, list[Finding]] = {
     "claims-gate-off": claims(gate=False, slices_pfs={}),
     "claims-no-class": claims(classes=frozenset()),
     "claims-class-taken": claims(classes=frozenset({"k8s-rdma"}), taken_by="dra.net"),
+    "claims-resource-counted": claims(counted={"k8s-rdma.io/vf": ("w1",)}),
     "claims-not-published": claims(slices_pfs={}),
     "claims-slice-unused": claims(slices_pfs={}, unused={"w1": "1 of its 2 ResourceSlices exist"}),
     "claims-unread": claims(unread=("resourceclaim a/b: Expected `int`, got `str`",)),

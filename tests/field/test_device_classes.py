@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.test_dra import offer
 from extender.node_server import PF0, pf, report
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.doctor.cluster.claims import check_claims
 from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
 from k8s_rdma.doctor.collectors.processes import claim_facts
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.cluster_claims import API
 from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma.wire.resource_slice import slice_specs
 
 OURS = f'device.driver == "{DRIVER}"'
 DRANET = ['device.driver == "dra.net"', 'device.attributes["dra.net"].rdma']
@@ -27,6 +30,8 @@ class Cluster:
     """Documents of an API server."""
 
     def __init__(self, **classes: list[str]) -> None:
+        self.allocatable: dict[str, str] = {}
+        self.slices: list[dict[str, Any]] = []
         self.classes = [
             {
                 "metadata": {"name": name},
@@ -42,7 +47,11 @@ class Cluster:
         return ""
 
     def items(self, path: str, _query: object = None) -> list[dict[str, Any]]:
-        return self.classes if path.endswith("/deviceclasses") else []
+        return {
+            f"{API}/deviceclasses": self.classes,
+            f"{API}/resourceslices": self.slices,
+            "/api/v1/nodes": [{"metadata": {"name": "w1"}, "status": {"allocatable": self.allocatable}}],
+        }.get(path, [])
 
 
 def found(cluster: Cluster) -> dict[str, Any]:
@@ -69,3 +78,24 @@ def test_class_of_another_driver_is_named_beside_ours():
 def test_our_own_class_is_not_of_another_driver():
     assert "claims-class-taken" not in found(Cluster(rdma=[OURS]))
     assert "dra.deviceClass" not in found(Cluster())["claims-no-class"].fix
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "told"),
+    [
+        ({"rdma/hca_shared_devices_a": "1k"}, True),
+        ({"rdma/hca_shared_devices_a": "0"}, False),
+        ({"rdma/hca_shared_devices_b": "63", "cpu": "8"}, False),
+    ],
+)
+def test_resource_that_a_device_plugin_still_has_is_named(allocatable: dict[str, str], *, told: bool):
+    """Its DaemonSet stayed: github.com/Mellanox/k8s-rdma-shared-dev-plugin, deployment/k8s."""
+    cluster = Cluster(rdma=[OURS])
+    cluster.classes[0]["spec"]["extendedResourceName"] = "rdma/hca_shared_devices_a"
+    [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0", pci=PF0),)))
+    cluster.slices = [{"spec": spec}]
+    cluster.allocatable = allocatable
+    findings = found(cluster)
+    assert ("claims-resource-counted" in findings) is told
+    if told:
+        assert findings["claims-resource-counted"].found.startswith("is in status.allocatable of w1: ")

@@ -69,6 +69,15 @@ def test_claim_knows_its_pod_and_the_pods_name_for_it() -> None:
     assert decoded.claim.pod_claim == "net-c"
 
 
+def test_claim_that_kube_scheduler_made_for_extended_resources_has_a_name_that_programs_know() -> None:
+    made = claim(interface("container-0-request-1"), name="p-extended-resources-7fzx2")
+    of = pod("p", "uid-p") | {"spec": {"nodeName": "w1"}}
+    status = {"resourceClaimName": "p-extended-resources-7fzx2", "requestMappings": []}
+    decoded = decode_prepare(prepare(made, of | {"status": {"extendedResourceClaimStatus": status}}), W1)
+    assert decoded.claim.pod_claim == "extended-resources"
+    assert not decoded.claim.from_template
+
+
 def test_parameters_of_the_class_are_defaults() -> None:
     document = claim(interface("a", vlan=7))
     head = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "vlan": 5, "mtu": 9000}

@@ -62,6 +62,33 @@ app.kubernetes.io/component: extender
 {{- end -}}
 {{- end }}
 
+{{/*
+A node's resource has one owner: kube-scheduler makes no claim for what a node counts already, and kubelet gives the
+container no device of it.
+*/}}
+{{- define "k8s-rdma.check-extended-resource" -}}
+{{- $name := .Values.dra.extendedResourceName -}}
+{{- if not (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail "dra.extendedResourceName: needs Kubernetes 1.36" -}}
+{{- end -}}
+{{- if .Values.node.devicePlugin.enabled -}}
+{{- $given := (.Values.node.devicePlugin.config | default dict).resources | default (list (dict "mode" "exact")) -}}
+{{- if .Values.node.devicePlugin.mount -}}
+{{- $given = append $given (dict "mode" "mount") -}}
+{{- end -}}
+{{- range $given -}}
+{{- $own := .name | default (get (dict "exact" "k8s-rdma.io/slot" "mount" "rdma-sriov/dev-infiniband-mount" "exclusive" "tencent.com/rdma") .mode) -}}
+{{- if or (eq $name $own) (and .share (eq $name (print $own "-shared"))) -}}
+{{- fail (printf "dra.extendedResourceName: %s is a resource of node.devicePlugin, mode %s, and a node's resource has one owner; choose another name, or take it from node.devicePlugin.config.resources" $name .mode) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $published := ((.Values.node.agent.config | default dict).publish | default dict).vfResource -}}
+{{- if or (eq $name (print $published)) (eq $name (print (.Values.extender.config | default dict).vfResource)) -}}
+{{- fail (printf "dra.extendedResourceName: %s is vfResource, by which agents count the VFs for annotations, and a node's resource has one owner; choose another name" $name) -}}
+{{- end -}}
+{{- end }}
+
 {{/* A container without any privilege; dict of the user it runs as, and of capabilities that it needs all the same. */}}
 {{- define "k8s-rdma.unprivileged" -}}
 allowPrivilegeEscalation: false

@@ -36,7 +36,7 @@ class PodTemplate:
 
     path: of the template; if `is_whole` is False, of the part of the object that stands for one. pod: the
     pods' metadata and specification. part: distinguishes it from other templates of the object. count: of
-    its pods at a time; None for the reason `why`.
+    its pods at a time; None for the reason `why`. gang: as of `PodSource`.
     """
 
     path: Path
@@ -45,6 +45,7 @@ class PodTemplate:
     count: int | None
     why: str
     is_whole: bool
+    gang: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,7 @@ def _template(document: dict[str, Any], source: PodSource) -> PodTemplate | None
         count=source.count,
         why=source.why,
         is_whole=source.pod is None,
+        gang=source.gang,
     )
 
 

@@ -2,7 +2,8 @@
 
 Sources: the API types and defaults of Kubernetes 1.36, JobSet 0.8, LeaderWorkerSet 0.7, Kubeflow's Training
 operator 1.9 and MPI operator 0.6, KubeRay 1.4, Volcano 1.12, Argo Workflows 3.7, Knative Serving 1.19,
-KServe 0.15, Dynamo 1.0.
+KServe 0.15, Dynamo 1.0, Kueue 0.14; of gangs Kubernetes 1.37 (`spec.scheduling` of a Job, KEP 5547), JobSet's
+KEP 969 and Kueue's KEP 12385.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class PodSource:
     stands for one. pod: metadata and spec of the pods, if no template says them. annotations: where the
     pods' annotations stand, if not in the template's metadata.
     part: distinguishes the pods from others of the same object. count: of the pods at a time; None if the
-    object does not tell. why: the reason for None.
+    object does not tell. why: the reason for None. gang: the name of the gang that the object's controller
+    puts these pods in, among gangs of the object; None for none.
     """
 
     path: Path
@@ -39,6 +41,7 @@ class PodSource:
     part: str = ""
     pod: dict[str, Any] | None = None
     annotations: tuple[Path, ...] = ()
+    gang: str | None = None
 
 
 def sources_of(document: dict[str, Any]) -> Iterator[PodSource]:
@@ -144,7 +147,11 @@ def _job_pods(fields: _Fields, *spec: str | int) -> int:
 
 
 def _job(fields: _Fields) -> Iterator[PodSource]:
-    yield PodSource(path=("spec", "template"), count=_job_pods(fields, "spec"))
+    policy = ("spec", "scheduling", "schedulingPolicy", "gang")
+    count = _job_pods(fields, "spec")
+    is_gang = isinstance(fields.get(*policy), dict)
+    binds_all = is_gang and fields.number(*policy, "minCount", default=count) >= count
+    yield PodSource(path=("spec", "template"), count=count, gang="" if binds_all else None)
 
 
 def _cron_job(fields: _Fields) -> Iterator[PodSource]:
@@ -159,7 +166,44 @@ def _job_set(fields: _Fields) -> Iterator[PodSource]:
     for path, name in fields.entries("spec", "replicatedJobs"):
         spec = (*path, "template", "spec")
         jobs = fields.number(*path, "replicas")
-        yield PodSource(path=(*spec, "template"), count=jobs * _job_pods(fields, *spec), part=name)
+        yield PodSource(
+            path=(*spec, "template"),
+            count=jobs * _job_pods(fields, *spec),
+            part=name,
+            gang=_job_set_gang(fields, name),
+        )
+
+
+def _job_set_gang(fields: _Fields, job: str) -> str | None:
+    """Return the gang of a replicated job; its alpha API has changed the names of its fields since.
+
+    Without policies of their own all jobs are one gang, or each is one if they start in order.
+    """
+    scheduling = ("spec", "scheduling")
+    if not isinstance(fields.get(*scheduling), dict):
+        return None
+    entries = [
+        *fields.array(*scheduling, "replicatedJobs"),
+        *fields.array(*scheduling, "replicatedJobPolicies"),
+    ]
+    own = [entry for entry in entries if isinstance(entry, dict)]
+    named = [entry for entry in own if job in _targets(entry)]
+    policy = _policy(named[0]) if named else _policy(fields.mapping(*scheduling))
+    if "basic" in policy:
+        return None
+    in_order = fields.get("spec", "startupPolicy", "startupPolicyOrder") == "InOrder"
+    return job if own or in_order else ""
+
+
+def _targets(entry: Mapping[str, Any]) -> Collection[Any]:
+    """Return the replicated jobs that an entry of `spec.scheduling` is for."""
+    found = entry.get("targetReplicatedJob", entry.get("targetReplicatedJobs", entry.get("name")))
+    return found if isinstance(found, list) else (found,)
+
+
+def _policy(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = entry.get("schedulingPolicy", entry.get("policy"))
+    return found if isinstance(found, dict) else {}
 
 
 def _leader_worker_set(fields: _Fields) -> Iterator[PodSource]:
@@ -211,6 +255,12 @@ def _ray_job(fields: _Fields) -> Iterator[PodSource]:
 def _ray_service(fields: _Fields) -> Iterator[PodSource]:
     key = "rayClusterConfig" if fields.get("spec", "rayClusterConfig") is not None else "rayClusterSpec"
     yield from _ray_cluster(fields, "spec", key)
+
+
+def _kueue_workload(fields: _Fields) -> Iterator[PodSource]:
+    """Yield the sets of pods of Kueue's Workload, which it makes of the object that makes the pods."""
+    for path, name in fields.entries("spec", "podSets"):
+        yield PodSource(path=(*path, "template"), count=fields.number(*path, "count"), part=name)
 
 
 # Argo Workflows
@@ -436,6 +486,7 @@ _KINDS: Mapping[tuple[str, str], _Reader] = {
     ("argoproj.io", "WorkflowTemplate"): _workflow("spec"),
     ("batch.volcano.sh", "Job"): _volcano_job,
     ("jobset.x-k8s.io", "JobSet"): _job_set,
+    ("kueue.x-k8s.io", "Workload"): _kueue_workload,
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): _leader_worker_set,
     **{
         ("kubeflow.org", kind): _kubeflow

@@ -29,9 +29,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias, TypeVar, cast
 
-from k8s_rdma.core.types import PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 
 T = TypeVar("T")
 
@@ -64,6 +64,46 @@ class Occupant:
 
 Violating: TypeAlias = Callable[[Iterable[Occupant]], Collection[PodUid]]
 """Finds the pods whose eviction, in this order, would violate a disruption budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundGroup:
+    """A group of pods, and the node of each of its bound pods.
+
+    disrupted_together: whether evicting one of its pods means evicting all; None if that is not known.
+    priority: the group's own, which counts instead of that of its pods; None without one.
+    """
+
+    homes: Mapping[PodUid, NodeName]
+    disrupted_together: bool | None
+    priority: int | None = None
+
+
+class Together(NamedTuple):
+    """The pods of a node that are evicted with others, each with all of them, and those that must stay."""
+
+    bundles: dict[PodUid, tuple[PodUid, ...]]
+    untouchable: set[PodUid]
+
+
+def together(
+    groups: Iterable[BoundGroup], evictable: Collection[PodUid], node: NodeName, priority: int
+) -> Together:
+    """Find which pods go with which, and which must stay because their group cannot go whole.
+
+    groups: of the node's pods. evictable: the node's pods that may be evicted if no group is in the way.
+    priority: of the pod that waits.
+    """
+    found, may_go = Together({}, set()), set(evictable)
+    for group in groups:
+        if group.disrupted_together is False:
+            continue
+        below = group.priority is None or group.priority < priority
+        if group.disrupted_together and below and group.homes.keys() <= may_go:
+            found.bundles.update(dict.fromkeys(group.homes, tuple(group.homes)))
+        else:
+            found.untouchable.update(uid for uid, home in group.homes.items() if home == node)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

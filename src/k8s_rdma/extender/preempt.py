@@ -14,11 +14,20 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar, cast
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.preemption import Occupant, Proposal, Search, Victims, correct
-from k8s_rdma.core.types import NodeName, PodUid
+from k8s_rdma.core.preemption import (
+    BoundGroup,
+    Occupant,
+    Proposal,
+    Search,
+    Together,
+    Victims,
+    correct,
+    together,
+)
+from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
 from k8s_rdma.extender.fit_cache import SearchQueue, Turn
@@ -148,13 +157,6 @@ _PLACING_S = 0.05
 """Processor time for saying where the pod goes on the nodes that were found."""
 
 
-class Together(NamedTuple):
-    """The pods of a node that are evicted with others, each with all of them, and those that must stay."""
-
-    bundles: dict[PodUid, tuple[PodUid, ...]]
-    untouchable: set[PodUid]
-
-
 @dataclass(slots=True, kw_only=True)
 class Preempting:
     """Answers preempt.
@@ -237,21 +239,17 @@ class Preempting:
 
     def _together(self, pod: PendingPod, node: NodeName, lesser: Iterable[Occupant]) -> Together:
         """Return which pods go with which, and which must stay because their gang cannot go whole."""
-        evictable = {occupant.uid for occupant in lesser}
-        together = Together({}, set())
         gangs = map(self.cache.pods.gang_of, self.cache.pods.occupants(node))
-        for gang in dict.fromkeys(filter(None, gangs)):
-            disrupted_together = self.cache.gangs.disrupted_together(gang)
-            if disrupted_together is False:
-                continue
-            homes = self.cache.pods.homes(gang)
-            group = self.cache.gangs.group(gang)
-            below = group is not None and (group.priority is None or group.priority < pod.priority)
-            if disrupted_together and below and homes.keys() <= evictable:
-                together.bundles.update(dict.fromkeys(homes, tuple(homes)))
-            else:
-                together.untouchable.update(uid for uid, home in homes.items() if home == node)
-        return together
+        groups = map(self._bound_group, dict.fromkeys(filter(None, gangs)))
+        return together(groups, [occupant.uid for occupant in lesser], node, pod.priority)
+
+    def _bound_group(self, gang: Gang) -> BoundGroup:
+        group = self.cache.gangs.group(gang)
+        return BoundGroup(
+            homes=self.cache.pods.homes(gang),
+            disrupted_together=self.cache.gangs.disrupted_together(gang),
+            priority=group.priority if group is not None else None,
+        )
 
     async def _search(
         self, pod: PendingPod, args: ExtenderPreemptionArgs, victims_by_node: Mapping[NodeName, MetaVictims]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.config.manifests import annotations_of, documents, read_text
 from k8s_rdma.config.pod_templates import PodTemplate, object_name, pod_templates
 from k8s_rdma.config.workload_kinds import dotted
@@ -16,13 +17,18 @@ from k8s_rdma.planning.snapshot import NodeDemand, PreemptionPolicy, PriorityCla
 from k8s_rdma.wire.annotation import ANNOTATION, requests_interfaces
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.annotation_values import require_schedulable
+from k8s_rdma.wire.extended_resources import is_of_class, requested_resources
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.node_affinity import require_accepted
 from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+
+_OWN = "k8s-rdma.io/"
+"""The domain of extended resources that are VFs by a DeviceClass, or by a device plugin or Node of ours."""
 
 
 class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
@@ -67,6 +73,7 @@ def read_workloads(text: str, count: int | None = None, classes: PriorityClasses
     workloads: list[Workload] = []
     warnings: list[str] = []
     parsed = [(document, pod_templates(document)) for document in objects]
+    classes_of_devices = [document for document in objects if document["kind"] == "DeviceClass"]
     owners = {_uid(document) for document in objects} - {""}
     for document, found in parsed:
         warnings += found.warnings
@@ -79,14 +86,26 @@ def read_workloads(text: str, count: int | None = None, classes: PriorityClasses
             if requests_interfaces(annotations_of(template.pod)):
                 part = template.part if several else ""
                 workloads.append(_workload(document, template, part, count, classes))
-            elif isinstance(spec := template.pod["spec"], dict) and spec.get("resourceClaims"):
-                warnings.append(f"{object_name(document)}: pods that ask by ResourceClaims are not placed")
+            elif means := _claimed_by(template.pod, classes_of_devices):
+                warnings.append(f"{object_name(document)}: pods that ask by {means} are not placed")
     if not workloads:
         unread = f"; {warnings[0]}" if warnings else ""
         raise MalformedError(
             f"no interfaces: nothing has an annotation {ANNOTATION} that asks for any{unread}"
         )
     return ManifestWorkloads(tuple(workloads), tuple(dict.fromkeys(warnings)))
+
+
+def _claimed_by(pod: Mapping[str, Any], classes: Sequence[Mapping[str, Any]]) -> str:
+    """Return the way in which a pod asks for devices that kube-scheduler alone allocates; empty for none."""
+    spec = pod["spec"]
+    if not isinstance(spec, dict):
+        return ""
+    if spec.get("resourceClaims"):
+        return "ResourceClaims"
+    requested = requested_resources({"spec": _with_text(spec)}) - {SLOT_RESOURCE}
+    resources = [name for name in sorted(requested) if name.startswith(_OWN) or is_of_class(name, classes)]
+    return f"the extended resource {', '.join(resources)} alone" if resources else ""
 
 
 def _uid(document: Mapping[str, Any]) -> str:
@@ -126,7 +145,6 @@ def _workload(
     except (ValueError, MalformedError) as error:
         raise MalformedError(f"manifest: {kind}: {error}") from error
     namespace = meta.namespace or "default"
-    gang = gang_of(namespace, spec.scheduling_group, labels)
     name = meta.name or meta.generate_name.rstrip("-") or kind.lower()
     return Workload(
         name="/".join(filter(None, (namespace, name, part))),
@@ -136,10 +154,31 @@ def _workload(
         priority=priority_class.value if spec.priority is None else spec.priority,
         preempts=(demand.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
         depends_on_neighbours=spec.depends_on_neighbours,
-        gang=f"{gang.namespace}/{gang.name}" if gang else "",
+        gang=_gang(namespace, spec, labels, annotations_of(pod)) or _gang_of_object(document, template),
         nodes=nodes,
         tolerations=tolerations_of(demand.lasting_tolerations()),
     )
+
+
+_KUEUE_GROUP, _KUEUE_MAKES_GROUP = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/was-podgroup"
+"""Kueue's label of a group of plain pods, and the annotation that has it make a PodGroup of that name."""
+
+
+def _gang(namespace: str, spec: _PodSpec, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """Return the gang that the pods name, or that Kueue makes for them; empty for none."""
+    gang = gang_of(namespace, spec.scheduling_group, labels)
+    if gang is not None:
+        return f"{gang.namespace}/{gang.name}"
+    group = labels.get(_KUEUE_GROUP, "")
+    return f"{namespace}/{group}" if group and annotations.get(_KUEUE_MAKES_GROUP) == "true" else ""
+
+
+def _gang_of_object(document: Mapping[str, Any], template: PodTemplate) -> str:
+    """Return the gang that the object's controller makes; no other gang has a name with a space."""
+    if template.gang is None:
+        return ""
+    namespace = (document.get("metadata") or {}).get("namespace") or "default"
+    return f"{namespace}/{object_name(document)} {template.gang}"
 
 
 def _priority_class(name: str | None, classes: PriorityClasses) -> PriorityClass:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 EXTENDED_RESOURCES = "<extended-resources>"
 """The pod's name of the claim, kube-scheduler's own: no entry of `spec.resourceClaims` can have it."""
 
+POD_CLAIM = "extended-resources"
+"""The name of that claim in containers: its own ends at random, so that no program could expect it."""
+
 _CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
@@ -53,6 +56,18 @@ def has_extended_resources(pod: Mapping[str, Any]) -> bool:
     spec = _read_pod(pod)
     containers = (*(spec.init_containers or ()), *(spec.containers or ()))
     return any("/" in name for container in containers for name in _requests(container))
+
+
+def requested_resources(pod: Mapping[str, Any]) -> frozenset[str]:
+    """Return a pod's extended resources, by limits or requests; MalformedError names the field."""
+    spec = _read_pod(pod)
+    containers = (*(spec.init_containers or ()), *(spec.containers or ()))
+    return frozenset(name for container in containers for name in _names(container) if "/" in name)
+
+
+def is_of_class(resource: str, classes: Iterable[Mapping[str, Any]]) -> bool:
+    """Report whether one of these DeviceClasses has an extended resource, or any has it by its own name."""
+    return resource.startswith(_CLASS_PREFIX) or resource in _class_names(classes)
 
 
 def claim_spec(pod: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -128,6 +143,12 @@ def _amount(container: Container, resource: str) -> int:
         msg = f"pod: resources.requests[{shown(resource)}]: {shown(text)} is no quantity"
         raise MalformedError(msg) from error
     return int(amount) if amount.denominator == 1 else 0
+
+
+def _names(container: Container) -> Iterator[str]:
+    if container.resources:
+        yield from container.resources.limits or ()
+        yield from container.resources.requests or ()
 
 
 def _requests(container: Container) -> Mapping[str, str]:

@@ -30,6 +30,7 @@ from k8s_rdma.wire.annotation import read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, require_own_network, tokens
 from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD, Name, Prepare, Text
 from k8s_rdma.wire.dra_networks import read_macs
+from k8s_rdma.wire.extended_resources import POD_CLAIM as EXTENDED_RESOURCES_CLAIM
 from k8s_rdma.wire.json import decode, describe_unknown, shown
 from k8s_rdma.wire.pod_spec import PodClaim, quantity
 
@@ -163,6 +164,7 @@ class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     resource_claim_statuses: tuple[PodClaim, ...] | None = None
+    extended_resource_claim_status: PodClaim | None = None
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -304,7 +306,10 @@ def _consumer(claim: _Claim, subject: str) -> _Consumer:
 
 
 def _pod_claim(pod: _Pod, claim: str) -> str:
-    """The pod's name for a claim."""
+    """The pod's name for a claim; of the one that kube-scheduler made for its extended resources, ours."""
+    extended = pod.status.extended_resource_claim_status
+    if extended is not None and extended.resource_claim_name == claim:
+        return EXTENDED_RESOURCES_CLAIM
     entries = (*(pod.status.resource_claim_statuses or ()), *(pod.spec.resource_claims or ()))
     return next((entry.name for entry in entries if entry.resource_claim_name == claim), claim)
 

@@ -27,6 +27,12 @@ from k8s_rdma.wire.claims import Answer, ClaimName, PreparedDevice
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, RegistrationStatus
 from k8s_rdma_demo.cluster.claim_allocator import AllocationError, Inventory, allocate
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
+from k8s_rdma_demo.cluster.extended_resources import (
+    claim_for,
+    claim_status,
+    claimed_resources,
+    is_for_resources,
+)
 from k8s_rdma_demo.cluster.objects import (
     DEVICE_CLASSES,
     PODS,
@@ -51,7 +57,7 @@ from k8s_rdma_demo.cluster.objects import (
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from k8s_rdma.wire.protobuf import Method
@@ -78,6 +84,12 @@ def claim_names(pod: JsonObject) -> dict[str, str]:
         entry["name"]: entry.get("resourceClaimName") or generated.get(entry["name"], "")
         for entry in spec_of(pod).get("resourceClaims") or ()
     }
+
+
+def _names_on_node(pod: JsonObject) -> tuple[str, ...]:
+    """The names of all claims of a pod that has a node, that of its extended resources too."""
+    extended = status_of(pod).get("extendedResourceClaimStatus") or {}
+    return tuple(filter(None, (*claim_names(pod).values(), extended.get("resourceClaimName"))))
 
 
 def _consumer(pod: JsonObject) -> JsonObject:
@@ -246,6 +258,7 @@ class DynamicResources:
         self._slices = Informer(client, RESOURCE_SLICES, lambda *_: on_change())
         self._classes = Informer(client, DEVICE_CLASSES, lambda *_: on_change())
         self._assumed: dict[str, JsonObject] = {}
+        self._for_resources: dict[str, tuple[JsonObject, Mapping[str, str]]] = {}
 
     @property
     def informers(self) -> tuple[Informer, ...]:
@@ -256,33 +269,43 @@ class DynamicResources:
         """Report whether a claim of the pod is not made yet, so that it is not to be tried."""
         return any(claim is None for claim in self._claims_of(pod))
 
-    def refusal(self, pod: JsonObject, node: str) -> str:
+    def claimed(self, pod: JsonObject, node: JsonObject) -> frozenset[str]:
+        """Return the pod's extended resources that the node serves by claim, as no device plugin does."""
+        return frozenset(claimed_resources(pod, node, self._classes.objects.values()))
+
+    def refusal(self, pod: JsonObject, node: JsonObject) -> str:
         """Return why the pod's claims cannot be allocated on a node, empty when they can."""
-        claims = [claim for claim in self._claims_of(pod) if claim is not None]
-        if not claims:
-            return ""
-        if any(not _is_on(allocation, node) for allocation in map(self._allocation, claims) if allocation):
-            return ELSEWHERE
         try:
-            return CANNOT_ALLOCATE if self._allocate(claims, node) is None else ""
+            claims = self._claims_on(pod, node)
+            if not claims:
+                return ""
+            allocations = filter(None, map(self._allocation, claims))
+            if any(not _is_on(allocation, name_of(node)) for allocation in allocations):
+                return ELSEWHERE
+            return CANNOT_ALLOCATE if self._allocate(claims, name_of(node)) is None else ""
         except AllocationError as error:
             return error.message
 
-    def reserve(self, pod: JsonObject, node: str) -> bool:
+    def reserve(self, pod: JsonObject, node: JsonObject) -> bool:
         """Assume that the pod's claims are allocated on a node; False where that is not possible any more."""
-        claims = [claim for claim in self._claims_of(pod) if claim is not None]
         if self.refusal(pod, node):
             return False
-        self._assumed |= self._allocate(claims, node) or {}
+        claims = self._claims_on(pod, node)
+        self._assumed |= self._allocate(claims, name_of(node)) or {}
+        if claims and not name_of(claims[-1]):
+            resources = claimed_resources(pod, node, self._classes.objects.values())
+            self._for_resources[uid_of(pod)] = claims[-1], resources
         return True
 
     def unreserve(self, pod: JsonObject) -> None:
         """Free what was assumed for a pod that is not bound, and was not written."""
-        for claim in self._claims_of(pod):
+        for_resources, _ = self._for_resources.pop(uid_of(pod), ({}, {}))
+        for claim in (*self._claims_of(pod), for_resources):
             self._assumed.pop(uid_of(claim or {}), None)
 
     async def bind(self, pod: JsonObject) -> None:
         """Write the allocations, and reserve the claims for the pod; ApiError."""
+        await self._make_claim(pod)
         for claim in self._claims_of(pod):
             allocation = self._allocation(claim) if claim is not None else None
             if claim is None or allocation is None:
@@ -293,6 +316,25 @@ class DynamicResources:
                 moment = {"allocationTimestamp": timestamp(self._clock())}
                 added = {"allocation": moment | allocation, "reservedFor": [*reserved, consumer]}
                 await self._client.update_status(RESOURCE_CLAIMS, {**claim, "status": {**status, **added}})
+
+    async def _make_claim(self, pod: JsonObject) -> None:
+        """Make the claim for the pod's extended resources, allocated, and name it in the pod's status."""
+        claim, resources = self._for_resources.get(uid_of(pod), ({}, {}))
+        if not claim:
+            return
+        meta = {key: value for key, value in metadata(claim).items() if key != "uid"}
+        stored = await self._client.create(RESOURCE_CLAIMS, {**claim, "metadata": meta})
+        allocation = {"allocationTimestamp": timestamp(self._clock()), **self._assumed[uid_of(claim)]}
+        status = {"allocation": allocation, "reservedFor": [_consumer(pod)]}
+        await self._client.update_status(RESOURCE_CLAIMS, {**stored, "status": status})
+        pod_status = {"extendedResourceClaimStatus": claim_status(pod, stored, resources)}
+        await self._client.patch_status(PODS, key_of(pod), pod_status)
+
+    def _claims_on(self, pod: JsonObject, node: JsonObject) -> list[JsonObject]:
+        """The pod's claims that are made, and at last the one for what the node serves by claim."""
+        claims = [claim for claim in self._claims_of(pod) if claim is not None]
+        resources = claimed_resources(pod, node, self._classes.objects.values())
+        return [*claims, claim_for(pod, resources)] if resources else claims
 
     def _claims_of(self, pod: JsonObject) -> list[JsonObject | None]:
         """The pod's claims; None for one that is not made yet."""
@@ -310,12 +352,22 @@ class DynamicResources:
         inventory = Inventory(
             slices=list(self._slices.objects.values()),
             classes={name: device_class for (_, name), device_class in self._classes.objects.items()},
-            allocations=[found for found in map(self._allocation, self._claims.objects.values()) if found],
+            allocations=[found for found in map(self._allocation, self._counted()) if found],
         )
         found = allocate(pending, inventory, node, lambda: str(uuid.uuid4()))
         return None if found is None else dict(zip(map(uid_of, pending), found, strict=True))
 
+    def _counted(self) -> Iterator[JsonObject]:
+        """Yield all claims, and those for extended resources that are assumed alone."""
+        yield from self._claims.objects.values()
+        for claim, _ in self._for_resources.values():
+            yield claim
+
     def _on_claim(self, old: JsonObject | None, new: JsonObject | None) -> None:
+        if new is not None and is_for_resources(new) and status_of(new).get("allocation"):
+            for owner in _owners(new):
+                assumed, _ = self._for_resources.pop(owner["uid"], ({}, {}))
+                self._assumed.pop(uid_of(assumed), None)
         if new is None or status_of(new).get("allocation"):
             self._assumed.pop(uid_of(new or old or {}), None)
         was_allocated = bool(old) and bool(status_of(old or {}).get("allocation"))
@@ -387,7 +439,7 @@ class ClaimManager:
     async def prepare(self, pod: JsonObject) -> None:
         """Have the pod's claims prepared that are not yet; ClaimError."""
         async with self._turn:
-            for name in claim_names(pod).values():
+            for name in _names_on_node(pod):
                 claim = self._find(pod, name) or await self._read(pod, name)
                 claim.pods.add(uid_of(pod))
                 self._claims[claim.name.uid] = claim
@@ -422,6 +474,14 @@ class ClaimManager:
                 for device in prepared:
                     if entry.get("request", device.request) == device.request:
                         devices |= dict.fromkeys(device.cdi)
+        extended = status_of(pod).get("extendedResourceClaimStatus") or {}
+        claim = self._find(pod, extended.get("resourceClaimName", ""))
+        mappings = extended.get("requestMappings") or ()
+        requests = {entry["requestName"] for entry in mappings if entry["containerName"] == container}
+        for prepared in claim.devices.values() if claim is not None else ():
+            for device in prepared:
+                if device.request in requests:
+                    devices |= dict.fromkeys(device.cdi)
         return tuple(devices)
 
     def _find(self, pod: JsonObject, name: str) -> _PodClaim | None:

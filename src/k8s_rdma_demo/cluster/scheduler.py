@@ -165,7 +165,7 @@ class Scheduler:
             self._queue.refuse(uid_of(pod))
             unfit = replace(choice, preemption=outcome.message)
             await self._report(pod, "Unschedulable", unfit.message, nominated=outcome.node)
-        elif not self._resources.reserve(pod, choice):
+        elif not self._resources.reserve(pod, self._nodes.objects.get(("", choice), {})):
             self._queue.fail(uid_of(pod), self._now())
         else:
             self._assignments.assume(pod, choice)
@@ -209,8 +209,9 @@ class Scheduler:
         if why is not None:
             return Refusal(reasons=(why,), unresolvable=True)
         rivals = self._assignments.nominated_rivals(pod, name)
-        refusal = resource_refusal(pod, node, (*pods, *rivals), self._ignored)
-        if refusal is None and (why := self._resources.refusal(pod, name)):
+        claimed = self._resources.claimed(pod, node)
+        refusal = resource_refusal(pod, node, (*pods, *rivals), self._ignored | claimed)
+        if refusal is None and (why := self._resources.refusal(pod, node)):
             return Refusal(reasons=(why,), unresolvable=True)
         return refusal
 

@@ -41,12 +41,17 @@ Json = dict[str, Any]
 
 @dataclass
 class Driver:
-    """A DRA driver. calls: which, and of how many claims. errors: of the next calls of a name."""
+    """A DRA driver.
+
+    calls: which, and of how many claims. errors: of the next calls of a name. requests: of all claims, with
+    their CDI devices.
+    """
 
     directory: Path
     calls: list[tuple[str, int]] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
     registered: asyncio.Event = field(default_factory=asyncio.Event)
+    requests: dict[str, str] = field(default_factory=lambda: {"a": "a", "b": "b"})
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -83,17 +88,17 @@ class Driver:
         if self.errors.get(name):
             error = self.errors[name].pop()
             return {claim.uid: Answer(error=error) for claim in claims}
-        return {claim.uid: Answer(devices=_devices(claim.uid)) for claim in claims}
+        return {claim.uid: Answer(devices=_devices(self.requests)) for claim in claims}
 
     async def _notified(self, status: RegistrationStatus) -> None:
         assert status.registered
         self.registered.set()
 
 
-def _devices(uid: str) -> tuple[PreparedDevice, ...]:
+def _devices(requests: Mapping[str, str]) -> tuple[PreparedDevice, ...]:
     return tuple(
-        PreparedDevice(request=name, pool=NODE, device="f0", share_id="s", cdi=(f"lab.local/claim={name}",))
-        for name in "ab"
+        PreparedDevice(request=name, pool=NODE, device="f0", share_id="s", cdi=(f"lab.local/claim={cdi}",))
+        for name, cdi in requests.items()
     )
 
 
@@ -350,3 +355,82 @@ async def test_claim_that_cannot_be_simulated_is_reported_in_a_sentence(world):
         why = await w.refused("p")
         assert why.startswith("0/1 nodes are available: 1 claim p-net-")
         assert ": request a: adminAccess is not simulated." in why
+
+
+VF = "example.com/vf"
+
+
+def requesting(name: str, number: int = 1) -> Json:
+    return {"name": name, "image": "lab.local/busybox:1", "resources": {"limits": {VF: str(number)}}}
+
+
+async def create_requesting(w: World, name: str, *containers: Json, **spec: Any) -> None:
+    spec |= {"containers": list(containers), "terminationGracePeriodSeconds": 1}
+    await w.post(PODS, {"metadata": {"name": name}, "spec": spec})
+
+
+async def create_class(w: World) -> None:
+    selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+    await w.post(
+        CLASSES,
+        {"metadata": {"name": "vf"}, "spec": {"selectors": [selector], "extendedResourceName": VF}},
+    )
+
+
+async def test_pod_gets_a_claim_for_its_limits_and_each_container_its_own_devices(world, plugins):
+    async with world() as w:
+        await create_class(w)
+        w.driver.requests = {"container-0-request-0": "a", "container-2-request-0": "b"}
+        plain = {"name": "y", "image": "lab.local/busybox:1"}
+        await create_requesting(w, "p", requesting("x"), plain, requesting("z", 2))
+        pod = await w.running("p")
+        status = pod["status"]["extendedResourceClaimStatus"]
+        assert status["requestMappings"] == [
+            {"containerName": name, "resourceName": VF, "requestName": f"container-{index}-request-0"}
+            for index, name in ((0, "x"), (2, "z"))
+        ]
+        [made] = await w.items(CLAIMS)
+        assert made["metadata"]["name"] == status["resourceClaimName"]
+        assert made["metadata"]["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
+        assert made["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+        assert made["status"]["reservedFor"][0]["name"] == "p"
+        results = made["status"]["allocation"]["devices"]["results"]
+        assert [result["request"][:11] for result in results] == ["container-0", "container-2", "container-2"]
+        assert len({result["device"] for result in results[1:]}) == 2
+        env = {name: each.envs for name, each in w.kubelet.containers_of("default", "p").items()}
+        assert env == {"x": {"a": "1"}, "y": {}, "z": {"b": "1"}}
+        await w.delete("p")
+        await w.no_claim()
+
+
+async def test_pod_whose_limits_find_no_devices_waits(world):
+    async with world() as w:
+        await create_class(w)
+        await create_requesting(w, "p", requesting("x", 3))
+        assert (await w.refused("p")).startswith(REFUSAL)
+        assert await w.items(CLAIMS) == []
+
+
+async def test_many_pods_by_limits_get_no_more_than_there_is(world):
+    async with world() as w:
+        await create_class(w)
+        w.driver.requests = {"container-0-request-0": "a"}
+        for number in range(18):
+            await create_requesting(w, f"p{number:02}", requesting("x"))
+        for number in range(16):
+            await w.running(f"p{number:02}")
+        assert (await w.refused("p16")).startswith(REFUSAL)
+
+
+async def test_node_that_counts_the_resource_itself_makes_no_claim(world):
+    async with world() as w:
+        await create_class(w)
+        body = {"status": {"allocatable": {VF: "1"}, "capacity": {VF: "1"}}}
+        headers = {"content-type": "application/merge-patch+json"}
+        patched = await w.c.http.patch(f"/api/v1/nodes/{NODE}/status", json=body, headers=headers)
+        assert patched.is_success, patched.text
+        await create_requesting(w, "p", requesting("x"))
+        await w.c.pod_when("p", lambda pod: bool(pod) and bool(pod["spec"].get("nodeName")))
+        assert await w.items(CLAIMS) == []
+        await create_requesting(w, "q", requesting("x"))
+        assert f"Insufficient {VF}" in await w.refused("q")

@@ -30,6 +30,7 @@ GATE_OFF = CLAIMS.error("gate-off")
 NO_CLASS = CLAIMS.error("no-class")
 CLASS_TAKEN = CLAIMS.warning("class-taken")
 NOT_PUBLISHED = CLAIMS.warning("not-published")
+RESOURCE_COUNTED = CLAIMS.warning("resource-counted")
 SLICE_UNUSED = CLAIMS.error("slice-unused")
 TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
 SCHEDULERS_UNKNOWN = CLAIMS.note("schedulers-unknown")
@@ -67,6 +68,7 @@ class ClaimFacts:
     served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None where
         unknown. classes: DeviceClasses of our driver. taken_by: the other driver, or its selector, whose
         class has the name that ours has by default; empty if there is none.
+    counted: extended resources of our classes that nodes with PFs for claims have, too, with these nodes.
     agents_pfs: PFs that are to be published, by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose
         slices kube-scheduler does not use, and why.
     schedulers: names of schedulers, with the number of bound, unfinished pods with claims that name each.
@@ -78,6 +80,7 @@ class ClaimFacts:
     gate: bool | None = None
     classes: frozenset[str] = frozenset()
     taken_by: str = ""
+    counted: Mapping[str, Sequence[str]] = field(default_factory=dict)
     agents_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     slices_pfs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -95,6 +98,7 @@ def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
         return
     found = (
         *_check_api(facts),
+        *_check_resources(facts.counted),
         *_check_slices(facts),
         *_check_unread(facts),
         *_check_caps(facts.caps),
@@ -175,6 +179,18 @@ def _check_api(facts: ClaimFacts) -> Iterator[Finding]:
             source="deviceclasses",
             expected=f"claims that name {ours}",
             fix="deviceClassName in claims and templates; k8s-rdma claim --class NAME",
+        )
+
+
+def _check_resources(counted: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
+    for resource, nodes in sorted(counted.items()):
+        suffix = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+        yield RESOURCE_COUNTED(
+            f"is in status.allocatable of {nodes[0]}{suffix}: pods that request it get no claim there",
+            about=resource,
+            source="nodes, status.allocatable; deviceclasses, extendedResourceName",
+            expected="a resource that no device plugin has, and no publish.vfResource",
+            fix="another dra.extendedResourceName, or take the resource from the device plugin",
         )
 
 

@@ -226,7 +226,15 @@ def claim_facts(
     )
     if not (facts.classes or facts.agents_pfs or nodes):
         return facts
-    return _with_pods(replace(facts, gate=_gate(api)), api)
+    resources = {
+        str(resource)
+        for name in facts.classes
+        if (resource := documents[name].get("spec", {}).get("extendedResourceName"))
+    }
+    listed = api.items("/api/v1/nodes") if resources and facts.slices_pfs else ()
+    with_slices = (node for node in listed if node["metadata"]["name"] in facts.slices_pfs)
+    counted = offered(with_slices, resources.__contains__)
+    return _with_pods(replace(facts, gate=_gate(api), counted=counted), api)
 
 
 def _pfs_for_claims(node: Mapping[str, Any]) -> dict[str, str]:
@@ -361,10 +369,15 @@ def _samples(text: str) -> list[Sample]:
 
 def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
     """Resources of RIT's device plugin, all of `/dev/infiniband`, with the Nodes that offer them."""
+    return offered(nodes, lambda resource: resource.startswith(_MOUNTS))
+
+
+def offered(nodes: Iterable[dict[str, Any]], selects: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
+    """Return the selected resources that Nodes have, with the names of these."""
     found: dict[str, tuple[str, ...]] = {}
     for node in nodes:
         for resource, count in ((node.get("status") or {}).get("allocatable") or {}).items():
-            if resource.startswith(_MOUNTS) and str(count) != "0":
+            if selects(resource) and str(count) != "0":
                 found[resource] = (*found.get(resource, ()), str(node["metadata"]["name"]))
     return found
 
