@@ -10,6 +10,7 @@ from typing import Self
 
 import structlog
 
+from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.extender.settled_pods import SettledPods
@@ -134,6 +135,11 @@ class Attempt:
     first_at: float
 
     @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.outcome.pod.partition("/")[0]
+
+    @property
     def causes(self) -> dict[str, int]:
         """The number of nodes for each reason; none where it is an error."""
         return {} if self.outcome.error else dict(self.outcome.reasons)
@@ -150,7 +156,7 @@ class Attempt:
 
 
 class LastRefusals:
-    """The refusals by pod; bounded, those tried longest ago are forgotten.
+    """The refusals by pod; bounded, of the namespace with most those tried longest ago are forgotten.
 
     settled: pods without refusals to keep: a later refusal was decided before, and comes late.
     """
@@ -158,7 +164,8 @@ class LastRefusals:
     def __init__(self, clock: Callable[[], float] = monotonic, settled: SettledPods | None = None) -> None:
         self._clock = clock
         self._settled = SettledPods() if settled is None else settled
-        self._pods: dict[PodUid, Attempt] = {}
+        limits = PodLimits(pods=MAX_PODS, age_s=MAX_AGE_S)
+        self._pods: PodTable[Attempt] = PodTable(limits, owner=lambda attempt: attempt.namespace)
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""
@@ -174,15 +181,13 @@ class LastRefusals:
         if outcome.verb not in _VERBS:
             return
         uid = PodUid(outcome.uid)
-        previous = self._pods.pop(uid, None)
+        previous = self._pods.pop(uid)
         if outcome.reason in _DONE or uid in self._settled:
             return
         now = self._clock()
-        self._pods[uid] = Attempt(
-            outcome=outcome, refused_at=now, first_at=previous.first_at if previous else now
-        )
-        while len(self._pods) > MAX_PODS:
-            del self._pods[next(iter(self._pods))]
+        attempt = Attempt(outcome=outcome, refused_at=now, first_at=previous.first_at if previous else now)
+        self._pods.put(uid, attempt, now)
+        self._pods.trim()
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod is finished or gone."""
@@ -191,14 +196,13 @@ class LastRefusals:
 
     def forget(self, uid: PodUid) -> None:
         """Forget the pod's refusals."""
-        self._pods.pop(uid, None)
+        self._pods.pop(uid)
 
     def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
         """The pods that were last tried before that time and are not listed are gone."""
-        for uid in [
-            uid for uid, attempt in self._pods.items() if attempt.refused_at < listed_at and uid not in listed
-        ]:
-            self.on_delete(uid)
+        for uid in self._pods.before(listed_at):
+            if uid not in listed:
+                self.on_delete(uid)
 
     def last_of(self, uid: PodUid) -> Attempt | None:
         """The pod's last refusal."""
@@ -206,12 +210,11 @@ class LastRefusals:
 
     def named(self, pod: str) -> PodUid | None:
         """The UID of the pod of that name (`namespace/name`) that was refused last."""
-        found = (uid for uid, attempt in reversed(self._pods.items()) if attempt.outcome.pod == pod)
+        found = (uid for uid in reversed(self._pods) if self._pods[uid].outcome.pod == pod)
         return next(found, None)
 
     def pending(self) -> list[Attempt]:
         """The pods that wait, the longest first."""
-        limit = self._clock() - MAX_AGE_S
-        for uid in [uid for uid, attempt in self._pods.items() if attempt.refused_at < limit]:
+        for uid in self._pods.expired(self._clock()):
             self.forget(uid)
         return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)

@@ -15,7 +15,7 @@ Requests of pods are cached from filter to bind, as bind's body carries no annot
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, OrderedDict
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -29,6 +29,7 @@ import msgspec
 import structlog
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
+from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.preemption import Occupant
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, NodeName, PodUid
@@ -150,7 +151,7 @@ class PodStore(PodIndex):
         self._nodes: dict[NodeName, dict[PodUid, _PodRecord]] = {}
         self._gangs: dict[Gang, dict[PodUid, _PodRecord]] = {}
         self._terminating: dict[NodeName, set[PodUid]] = {}
-        self._ended: OrderedDict[PodUid, NodeName] = OrderedDict()
+        self._ended: PodTable[NodeName] = PodTable(PodLimits(pods=_MAX_ENDED))
 
     def uids(self) -> Iterable[PodUid]:
         """The pods with a record."""
@@ -365,9 +366,8 @@ class PodStore(PodIndex):
     def _end(self, uid: PodUid, node: NodeName) -> None:
         """Count the pod as terminating from now on; of those that ended first as long as there are few."""
         self._terminating.setdefault(node, set()).add(uid)
-        self._ended[uid] = node
-        if len(self._ended) > _MAX_ENDED:
-            ended, its_node = self._ended.popitem(last=False)
+        self._ended.put(uid, node)
+        while (ended := self._ended.excess()) is not None and (its_node := self._ended.pop(ended)):
             terminating = self._terminating[its_node]
             terminating.discard(ended)
             if not terminating:
@@ -478,7 +478,7 @@ class CachedRequest:
 
 
 class PodRequestCache:
-    """Requests by pod; bounded, the pods filtered longest ago are forgotten.
+    """Requests by pod; bounded, of the namespace with most the pods filtered longest ago are forgotten.
 
     strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
     that VFs are counted by, None where they are not. policies: those of now, which say what is allowed.
@@ -503,8 +503,11 @@ class PodRequestCache:
         self._bill = bill
         self._processor = processor
         self._vf_resource = vf_resource
-        self._pods: OrderedDict[PodUid, CachedRequest] = OrderedDict()
-        self._characters = 0
+        self._pods: PodTable[CachedRequest] = PodTable(
+            PodLimits(pods=_MAX_PODS, weight=MAX_CHARACTERS),
+            weigh=lambda cached: cached.characters,
+            owner=lambda cached: cached.pod.namespace,
+        )
 
     def read(self, pod: PodView) -> Request:
         """Read a pod's request; MalformedError names field and reason, `NOT_ALLOWED` where a policy refuses.
@@ -577,11 +580,8 @@ class PodRequestCache:
             pending = self.parse(pod)
         finally:
             self.on_delete(uid)
-        remembered = CachedRequest(pending, request_texts(pod.annotations), self.policies(), now)
-        self._pods[uid] = remembered
-        self._characters += remembered.characters
-        while len(self._pods) > _MAX_PODS or self._characters > MAX_CHARACTERS:
-            self.on_delete(next(iter(self._pods)))
+        self._pods.put(uid, CachedRequest(pending, request_texts(pod.annotations), self.policies(), now))
+        self._pods.trim()
         return pending
 
     def get(self, uid: PodUid) -> CachedRequest | None:
@@ -596,9 +596,7 @@ class PodRequestCache:
 
     def on_delete(self, uid: PodUid) -> None:
         """Forget the deleted pod."""
-        cached = self._pods.pop(uid, None)
-        if cached is not None:
-            self._characters -= cached.characters
+        self._pods.pop(uid)
 
 
 def _counted(pod: Pod, resource: str) -> Fraction:

@@ -277,7 +277,7 @@ class RateChanges:
         text = encode_rates_status(decision.status(pod))
         if pod.annotations.get(RATES_STATUS_ANNOTATION) == text:
             if decision.state == "programmed":
-                self._pending.pop(pod.uid, None)
+                self._pending.pop(pod.uid)
             return
         if decision.state == "refused":
             self._record(pod, decision)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import structlog
 
 from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Turn
@@ -81,11 +82,13 @@ class UnschedulablePods:
 
     def __init__(self, settled: SettledPods | None = None) -> None:
         self._settled = SettledPods() if settled is None else settled
-        self._pods: dict[PodUid, _Pod] = {}
+        self._pods: PodTable[_Pod] = PodTable(
+            PodLimits(pods=_MAX_PODS, weight=MAX_INTERFACES, age_s=_MAX_AGE_S),
+            weigh=lambda pod: len(pod.request.interfaces),
+            owner=lambda pod: pod.namespace,
+        )
         self._limited: dict[str, dict[PodUid, Limited]] = {}
         self._requests: dict[str, dict[Request, int]] = {}
-        self._uids: dict[str, dict[PodUid, None]] = {}
-        self._interfaces: Counter[str] = Counter()
         self._nodes: dict[NodeName, float] = {}
         self._together: Counter[tuple[str, Request]] = Counter()
 
@@ -110,7 +113,7 @@ class UnschedulablePods:
         """The pod waits for room beside others of its gang: any room that comes free may help."""
         pod = self._pods.get(uid)
         if pod is not None and not pod.together:
-            self._pods[uid] = replace(pod, together=True)
+            self._pods.replace(uid, replace(pod, together=True))
             self._together[pod.namespace, pod.request] += 1
 
     def limit(self, pod: Limited, now: float) -> None:
@@ -130,13 +133,13 @@ class UnschedulablePods:
 
     def pods_before(self, time: float) -> list[PodUid]:
         """The pods that were refused before that time, and not since."""
-        return [uid for uid, pod in self._pods.items() if pod.refused_at < time]
+        return self._pods.before(time)
 
     def expire(self, now: float) -> None:
         """Forget pods and nodes that have not been asked about for a long time."""
-        limit = now - _MAX_AGE_S
-        for uid in self.pods_before(limit):
+        for uid in self._pods.expired(now):
             self.on_delete(uid)
+        limit = now - _MAX_AGE_S
         for node in [node for node, refused_at in self._nodes.items() if refused_at < limit]:
             del self._nodes[node]
 
@@ -182,25 +185,18 @@ class UnschedulablePods:
 
     def _add(self, uid: PodUid, pod: _Pod) -> None:
         self._remove(uid)
-        self._pods[uid] = pod
-        self._uids.setdefault(pod.namespace, {})[uid] = None
-        self._interfaces[pod.namespace] += len(pod.request.interfaces)
+        self._pods.put(uid, pod, pod.refused_at)
 
     def _trim(self) -> None:
         """Beyond the limits, the pods of who has most interfaces go, the one that waits for longest first."""
-        while len(self._pods) > _MAX_PODS or self._interfaces.total() > MAX_INTERFACES:
-            greediest = max(self._interfaces, key=self._interfaces.__getitem__)
-            self._remove(next(iter(self._uids[greediest])))
+        while (uid := self._pods.excess()) is not None:
+            self._remove(uid)
 
     def _remove(self, uid: PodUid) -> None:
-        pod = self._pods.pop(uid, None)
+        pod = self._pods.pop(uid)
         if pod is None:
             return
         namespace = pod.namespace
-        del self._uids[namespace][uid]
-        self._interfaces[namespace] -= len(pod.request.interfaces)
-        if not self._uids[namespace]:
-            del self._uids[namespace], self._interfaces[namespace]
         if pod.together:
             self._together[namespace, pod.request] -= 1
             if not self._together[namespace, pod.request]:

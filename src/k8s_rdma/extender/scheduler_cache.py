@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from k8s_rdma.core.mention import Mention, pod_mention, shown
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
-from k8s_rdma.extender.gangs import Gangs, first_of_greediest
+from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
 from k8s_rdma.extender.pod_store import PendingPod, PodRequestCache, PodStore
@@ -328,7 +329,11 @@ class AssumedPods:
     processor: Callable[[], float] = thread_time
     settled: SettledPods = field(default_factory=SettledPods)
     holds: Holds = field(default_factory=Holds)
-    _assumed: dict[PodUid, _AssumedPod] = field(default_factory=dict)
+    _assumed: PodTable[_AssumedPod] = field(
+        default_factory=lambda: PodTable(
+            PodLimits(pods=_MOST_PODS), owner=lambda assumed: assumed.pod.namespace
+        )
+    )
     _new: set[PodUid] = field(default_factory=set)
     _mates: dict[Gang, dict[PodUid, None]] = field(default_factory=dict)
     _whole: dict[Gang, bool] = field(default_factory=dict)
@@ -340,7 +345,8 @@ class AssumedPods:
         self._forget(pod.uid)
         if pod.uid in self.settled:
             return
-        self._assumed[pod.uid] = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
+        assumed = self._on_its_way(pod, tuple(nodes) if len(nodes) <= MOST_NODES else ())
+        self._assumed.put(pod.uid, assumed)
         self._new.add(pod.uid)
         self._trim()
 
@@ -435,7 +441,8 @@ class AssumedPods:
         return _AssumedPod(pod, nodes, now, now + self.lasts_s)
 
     def _promise(self, pod: PendingPod, node: NodeName, place: Placement) -> None:
-        assumed = self._assumed[pod.uid] = self._on_its_way(pod, (node,))
+        assumed = self._on_its_way(pod, (node,))
+        self._assumed.put(pod.uid, assumed)
         hold = Hold(
             interfaces=place.interfaces, pod=pod.pod, priority=pod.priority, deadline=assumed.deadline
         )
@@ -454,13 +461,13 @@ class AssumedPods:
             deadline = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
             if assumed.deadline + self.lasts_s / 2 > deadline:
                 continue
-            self._assumed[uid] = replace(assumed, deadline=deadline)
+            self._assumed.replace(uid, replace(assumed, deadline=deadline))
             for node in self.holds.nodes_of(uid):
                 if hold := self.holds.get(node, uid):
                     self.holds.hold(node, uid, replace(hold, deadline=deadline))
 
     def _forget(self, uid: PodUid) -> None:
-        assumed = self._assumed.pop(uid, None)
+        assumed = self._assumed.pop(uid)
         if assumed is None:
             return
         self._new.discard(uid)
@@ -473,8 +480,8 @@ class AssumedPods:
                 del self._mates[assumed.pod.gang]
 
     def _trim(self) -> None:
-        if len(self._assumed) > _MOST_PODS:
-            self.forget(first_of_greediest(self._assumed, lambda uid: self._assumed[uid].pod.namespace))
+        while (uid := self._assumed.excess()) is not None:
+            self.forget(uid)
 
     def _drop_over(self, now: float) -> None:
         self._drop(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.pod_table import PodLimits, PodTable
+
 if TYPE_CHECKING:
     from k8s_rdma.core.types import PodUid
 
@@ -18,14 +20,12 @@ class SettledPods:
     """
 
     def __init__(self, max_pods: int = _MAX_PODS) -> None:
-        self._max_pods = max_pods
-        self._pods: dict[PodUid, None] = {}
+        self._pods: PodTable[None] = PodTable(PodLimits(pods=max_pods))
 
     def add(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
-        self._pods[uid] = None
-        if len(self._pods) > self._max_pods:
-            del self._pods[next(iter(self._pods))]
+        self._pods.put(uid, None)
+        self._pods.trim()
 
     def __contains__(self, uid: object) -> bool:
         """Report whether the pod is one of those."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, by_entry
+from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
@@ -36,7 +37,7 @@ FIRST_RETRY_S = 1.0
 
 _LAST_RETRY_S = 300.0
 _MAX_PODS = 10_000
-"""The limit for remembered changes; pods' owners decide how many there are, and the oldest goes."""
+"""The limit for remembered changes; pods' owners decide how many there are."""
 
 _SHORT_TEXT = 2048
 
@@ -102,7 +103,9 @@ class WantedRates(PodIndex):
         self._state = state
         self._keys = keys
         self._on_end = on_end
-        self.pending: dict[PodUid, PendingRates] = {}
+        self.pending: PodTable[PendingRates] = PodTable(
+            PodLimits(pods=_MAX_PODS), owner=lambda pending: pending.pod.namespace
+        )
         self.changed = asyncio.Event()
         self._long_texts: dict[PodUid, int] = {}
 
@@ -112,7 +115,7 @@ class WantedRates(PodIndex):
 
     def on_delete(self, uid: PodUid) -> None:
         """Forget the pod; a write without an answer is settled by its end."""
-        self.pending.pop(uid, None)
+        self.pending.pop(uid)
         self._long_texts.pop(uid, None)
         self._on_end(uid)
 
@@ -145,21 +148,19 @@ class WantedRates(PodIndex):
                 return
         if not self._is_open(pod, reservation, text):
             if pending is not None:
-                del self.pending[pod.uid]
+                self.pending.pop(pod.uid)
         elif pod.node is not None and (pending is None or pending.text != text):
-            self.pending.pop(pod.uid, None)
             identity = Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
-            self.pending[pod.uid] = PendingRates(
+            pending = PendingRates(
                 identity, pod.version, pod.node, text, Backoff(FIRST_RETRY_S, _LAST_RETRY_S)
             )
+            self.pending.put(pod.uid, pending)
             self._trim()
             self.changed.set()
 
     def _trim(self) -> None:
-        if len(self.pending) > _MAX_PODS:
-            oldest = next((uid for uid, pending in self.pending.items() if pending.write is None), None)
-            if oldest is not None:
-                del self.pending[oldest]
+        while (uid := self.pending.excess()) is not None and self.pending[uid].write is None:
+            self.pending.pop(uid)
 
     def _is_open(self, pod: PodView, reservation: Reservation, text: str) -> bool:
         """Report whether the pod asks for other rates, has an earlier generation, or a status to be written.

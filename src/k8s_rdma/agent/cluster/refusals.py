@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, Reason
 
 if TYPE_CHECKING:
@@ -35,18 +35,17 @@ class Refusals:
 
     def __init__(self) -> None:
         """Start without refusals."""
-        self._streaks: OrderedDict[PodUid, Streak] = OrderedDict()
+        self._streaks: PodTable[Streak] = PodTable(PodLimits(pods=_MAX_PODS))
 
     def note(self, uid: PodUid, reason: Reason, now: float) -> Streak:
         """Add a refusal, and return its streak."""
-        kind, previous = outlook(reason), self._streaks.pop(uid, None)
+        kind, previous = outlook(reason), self._streaks.pop(uid)
         goes_on = previous is not None and previous.outlook is kind and now - previous.last <= GAP_S
         streak = Streak(outlook=kind, started_at=now, last=now)
         if previous is not None and goes_on:
             streak = replace(previous, last=now)
-        self._streaks[uid] = streak
-        if len(self._streaks) > _MAX_PODS:
-            self._streaks.popitem(last=False)
+        self._streaks.put(uid, streak)
+        self._streaks.trim()
         return streak
 
     def streak_of(self, uid: PodUid, now: float) -> Streak | None:
@@ -56,7 +55,7 @@ class Refusals:
 
     def forget(self, uid: PodUid) -> None:
         """Forget a pod that got its interfaces, or is gone."""
-        self._streaks.pop(uid, None)
+        self._streaks.pop(uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
