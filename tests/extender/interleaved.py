@@ -552,6 +552,6 @@ class Cluster:
 
 
 async def _process(extender: Extender) -> None:
-    async with extender.binder.binding_writer, asyncio.TaskGroup() as tasks:
+    async with extender.pod_writer, asyncio.TaskGroup() as tasks:
         tasks.create_task(extender.rate_changes.run())
         await extender.leadership.run()

@@ -466,7 +466,7 @@ async def test_doubt_leaves_the_end_of_a_deleted_pod_to_the_nodes_next_report():
         assert await w.bind("p", "w1")
         state, uid = w.extender.cache.state, w.pods["p"]["metadata"]["uid"]
         state.on_delete(PodUid(uid), w.extender.binder.clock())
-        await until(lambda: not w.extender.binder.binding_writer.doubts)
+        await until(lambda: not w.extender.pod_writer.doubts)
         assert state.reservation("w1", uid).ended_at is not None
 
 

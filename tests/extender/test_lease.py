@@ -347,17 +347,17 @@ async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(
         await w.create_pod("p", 6_000)
         assert "no answer" in await w.bind("p", "w1")
         w.api.reading.clear()  # when it is read again
-        binding_writer = w.extender.binder.binding_writer
-        finish = asyncio.create_task(binding_writer.finish(3600.0))
+        pod_writer = w.extender.pod_writer
+        finish = asyncio.create_task(pod_writer.finish(3600.0))
         assert (await asyncio.wait([finish], timeout=0))[1]
-        assert binding_writer.undecided() == ["default/p"]
+        assert pod_writer.undecided() == ["default/p"]
         w.api.reading.set()
         if how == "is bound":
             w.api.late.set()
         if how == "is deleted":
             await w.delete_pod("p")
         await finish
-        assert binding_writer.undecided() == []
+        assert pod_writer.undecided() == []
         w.api.late.set()
         await asyncio.gather(*w.api.late_writes)
 

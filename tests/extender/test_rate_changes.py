@@ -425,7 +425,7 @@ async def test_write_in_doubt_is_reserved_until_it_is_settled(c: World):
     c.api.rate_faults.append(Fault.LATE)
     c.api.untouched = 10_000
     await ask(c, "gold", (700, 0))
-    await until(lambda: bool(c.extender.rate_changes.undecided()))
+    await until(lambda: bool(c.extender.pod_writer.undecided()))
     assert await used_mbps(c) == 1_000
     c.api.late.set()
     await asyncio.gather(*c.api.late_writes)
@@ -500,7 +500,7 @@ async def test_next_binder_touches_pods_whose_change_the_one_before_may_have_dec
     c.api.rate_faults.append(Fault.LATE)
     c.api.untouched = 10_000
     await ask(c, "gold", (700, 0))
-    await until(lambda: bool(c.extender.rate_changes.undecided()))
+    await until(lambda: bool(c.extender.pod_writer.undecided()))
     other = World(
         api=FaultyApi(c.api.real, rate_faults=[Fault.UNREACHABLE] * 100),
         server=c.server,

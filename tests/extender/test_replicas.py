@@ -214,4 +214,4 @@ async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes(
             assert c.api.fenced == ["p"]
             assert await w.bind("p", "w1") == ""
             assert "longer than etcd takes" in await w.bind("large", "w1")
-            assert not w.extender.binder.binding_writer.undecided()
+            assert not w.extender.pod_writer.undecided()

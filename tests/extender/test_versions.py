@@ -93,7 +93,7 @@ async def test_bind_without_an_answer_is_settled_at_once_by_touching_the_pod(fau
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
         assert "no answer" in await w.bind("p", "w1")
-        assert w.extender.binder.binding_writer.undecided() == []
+        assert w.extender.pod_writer.undecided() == []
         assert await w.bind("q", "w1") == ""
         w.api.late.set()
         await asyncio.gather(*w.api.late_writes)
@@ -115,7 +115,7 @@ async def test_doubt_stands_while_the_api_server_does_not_answer_and_the_next_bi
         await w.create_pod("p", 6_000)
         await w.create_pod("q", 6_000)
         assert "no answer" in await w.bind("p", "w1")
-        assert w.extender.binder.binding_writer.undecided() == ["default/p"]
+        assert w.extender.pod_writer.undecided() == ["default/p"]
         assert "enough free" in await w.bind("q", "w1")
         assert await w.bind("p", "w2") == ""
         assert await w.bind("q", "w1") == ""
@@ -127,7 +127,7 @@ async def test_without_the_right_to_touch_pods_a_newer_version_settles_the_doubt
         w.api.faults.append(Fault.DROPPED)
         await w.create_pod("p", 6_000)
         assert "no answer" in await w.bind("p", "w1")
-        assert w.extender.binder.binding_writer.undecided() == ["default/p"]
+        assert w.extender.pod_writer.undecided() == ["default/p"]
         await w.patch_pod("p", CONDITION, "/status")
         assert await w.bind("p", "w1") == ""
         assert len({b.version for b in w.api.started}) == 2

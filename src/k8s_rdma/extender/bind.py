@@ -20,8 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 
@@ -65,17 +64,14 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from k8s_rdma.extender.leadership import Fence
+    from k8s_rdma.extender.leadership import Fence, FencedPod
+    from k8s_rdma.extender.pod_writer import PodWriter
 
 NOT_THE_BINDER = "another RDMA scheduler extender binds now; try again"
 _NOT_READY = Refusal(STARTING_MESSAGE, STARTING)
 
 _CONFLICT = 409
 _NOT_FOUND = 404
-_READ_AGAIN_S = 5.0
-_POLL_S = 0.05
 _TRIES = 5
 """Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
 
@@ -83,70 +79,25 @@ _log = structlog.get_logger()
 
 
 class BindingWriter:
-    """The writes; an async context manager that owns the settling of those in doubt.
+    """Writes Bindings, and gives up what is held for those that are surely not written."""
 
-    on_end: called with each pod that the API server does not have any more. keys: sign placements. policies:
-    limit what an unsigned placement takes. api_request_timeout_s: how long a write without an answer may
-    still take effect where pods may not be touched. doubts: what settles, one for each write without an
-    answer.
-
-    The state is in memory only: the next leader counts what is written, and must not
-    promise anything while there is something `undecided` that is not fenced.
-    """
-
-    def __init__(  # noqa: PLR0913 - what writes need
+    def __init__(
         self,
-        state: ClusterState,
         api: ClusterApi,
         fence: Fence,
-        clock: Callable[[], float],
-        *,
-        on_end: Callable[[PodUid], None],
-        keys: KeySource = UNSIGNED,
-        policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
-        api_request_timeout_s: float = 60.0,
+        pod_writer: PodWriter,
+        pending: PendingBindings,
     ) -> None:
-        self._state = state
+        """Write nothing yet. pending: the reservations of binds."""
         self._api = api
         self._fence = fence
-        self._clock = clock
-        self._keys = keys
-        self._pending = PendingBindings(state=state, on_end=on_end, keys=keys, policies=policies)
-        self._api_request_timeout_s = api_request_timeout_s
-        self._locks: WeakValueDictionary[PodUid, asyncio.Lock] = WeakValueDictionary()
-        self._tasks = asyncio.TaskGroup()
-        self.doubts: dict[asyncio.Task[None], tuple[Bind, Reservation]] = {}
-        self._under_way: list[Bind] = []
-
-    async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for task in self.doubts:
-            task.cancel()
-        await self._tasks.__aexit__(kind, error, trace)
-
-    def undecided(self) -> list[str]:
-        """The pods, `namespace/name`, that a write of this process may yet bind."""
-        in_doubt = [bind for bind, uncertain in self.doubts.values() if self._stands(bind, uncertain)]
-        return sorted({bind.pod for bind in (*self._under_way, *in_doubt)})
-
-    async def finish(self, within_s: float) -> None:
-        """Return when nothing is undecided any more, or after that time; logs what is left then."""
-        began = self._clock()
-        while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
-            await asyncio.sleep(min(_POLL_S, within_s))
-        if undecided := self.undecided():
-            _log.error(
-                "binds_left_in_doubt", pods=undecided, api_request_timeout_s=self._api_request_timeout_s
-            )
+        self._pod_writer = pod_writer
+        self._pending = pending
+        self._state = pending.state
 
     def lock(self, uid: PodUid) -> asyncio.Lock:
-        """The lock of the pod: one bind of a pod at a time."""
-        return self._locks.setdefault(uid, asyncio.Lock())
+        """Return the lock of the pod: one bind of a pod at a time."""
+        return self._pod_writer.lock(uid)
 
     def is_uncertain(self, uid: PodUid) -> bool:
         """Report whether an earlier bind of the pod may still take effect."""
@@ -180,15 +131,9 @@ class BindingWriter:
         reservation: is held in the state already. A pod: it was written to since the version that the
         reservation is of, is this now, and holds nothing; decide anew.
         """
-        self._under_way.append(bind)  # stays there when this is cancelled: its outcome is unknown
-        self._state.after(bind.node, bind.uid, ReservationEvent.WRITE_BEGUN)
-        try:
-            answer = await self._write(bind, reservation)
-        except asyncio.CancelledError:
-            self._state.doubt(bind.node, bind.uid)
-            raise
-        self._under_way.remove(bind)
-        return answer
+        with self._pod_writer.under_way(_UnansweredBind(self._pending, bind, reservation)):
+            self._state.after(bind.node, bind.uid, ReservationEvent.WRITE_BEGUN)
+            return await self._write(bind, reservation)
 
     async def _write(self, bind: Bind, reservation: Reservation) -> PodView | str:
         try:
@@ -212,7 +157,7 @@ class BindingWriter:
             placement = Placement(
                 node=bind.node, interfaces=reservation.interfaces, policy=reservation.policy
             )
-            annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._keys())
+            annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._pending.keys())
         return PodBinding(
             namespace=bind.namespace,
             name=bind.name,
@@ -260,40 +205,8 @@ class BindingWriter:
     def _doubt(self, bind: Bind) -> None:
         """Have what is held for the bind settled, unless it is already."""
         uncertain = self._state.doubt(bind.node, bind.uid)
-        if uncertain is None:
-            return
-        task = self._tasks.create_task(self._settle(bind, uncertain))
-        self.doubts[task] = bind, uncertain
-        task.add_done_callback(self._forget)
-        _log.warning("bind_in_doubt", pod=bind.pod, uid=bind.uid, node=bind.node)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        del self.doubts[task]
-
-    def _stands(self, bind: Bind, uncertain: Reservation) -> bool:
-        return self._state.reservation(bind.node, bind.uid) is uncertain
-
-    async def _settle(self, bind: Bind, uncertain: Reservation) -> None:
-        """Look at the pod until the write can take no effect any more, or is seen to have taken it."""
-        late = self._clock() + self._api_request_timeout_s
-        while self._stands(bind, uncertain):
-            await asyncio.sleep(min(_READ_AGAIN_S, self._api_request_timeout_s))
-            async with self.lock(bind.uid):
-                # Else the pod was seen bound or gone, or a later bind took over.
-                if self._stands(bind, uncertain):
-                    await self._read_back(bind, late=self._clock() >= late)
-
-    async def _read_back(self, bind: Bind, *, late: bool) -> None:
-        """late: no write can be under way any more."""
-        try:
-            pod, full = await self._fence.read(bind.identity)
-        except API_ERRORS as error:
-            _log.warning("bind_still_in_doubt", pod=bind.pod, node=bind.node, error=error.message)
-            return
-        settled = self._pending.settle(bind, pod)
-        if (late or full) and not isinstance(settled, str):
-            self._pending.drop(bind.uid)
-        _log.info("bind_settled", pod=bind.pod, node=bind.node, bound=settled == "")
+        if uncertain is not None:
+            self._pod_writer.settle_later(_UnansweredBind(self._pending, bind, uncertain))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +231,11 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBindings:
-    """The reservations of binds. on_end, keys, policies: as in `BindingWriter`."""
+    """The reservations of binds.
+
+    on_end: called with each pod that the API server does not have any more. keys: sign placements. policies:
+    limit what an unsigned placement takes.
+    """
 
     state: ClusterState
     on_end: Callable[[PodUid], None]
@@ -378,6 +295,41 @@ class PendingBindings:
         """No bind of the pod can take effect any more."""
         for node, _ in self.unbound(uid):
             self.state.after(node, uid, ReservationEvent.SURELY_UNBOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnansweredBind:
+    """A write of a Binding (`PodWrite`), and the reservation that is held for it."""
+
+    pending: PendingBindings
+    bind: Bind
+    reservation: Reservation
+    kind: ClassVar[str] = "bind"
+
+    @property
+    def written_pod(self) -> Pod:
+        """The pod."""
+        return self.bind.identity
+
+    @property
+    def node(self) -> NodeName:
+        """The node of the reservation."""
+        return self.bind.node
+
+    def stands(self) -> bool:
+        """Report whether this very reservation is held: nothing settled it, and no later bind took over."""
+        return self.pending.state.reservation(self.bind.node, self.bind.uid) is self.reservation
+
+    def doubt(self) -> None:
+        """Hold the reservation in doubt."""
+        self.pending.state.doubt(self.bind.node, self.bind.uid)
+
+    def settle(self, seen: FencedPod, *, late: bool) -> None:
+        """Take what the pod shows of the write."""
+        settled = self.pending.settle(self.bind, seen.pod)
+        if (late or seen.full) and not isinstance(settled, str):
+            self.pending.drop(self.bind.uid)
+        _log.info("bind_settled", pod=self.bind.pod, node=self.bind.node, bound=settled == "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from k8s_rdma.config.files import failures_of
 from k8s_rdma.config.namespace_policies import policies_of
-from k8s_rdma.extender.bind import Binder, BindingWriter
+from k8s_rdma.extender.bind import Binder, BindingWriter, PendingBindings
 from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
 from k8s_rdma.extender.explain import Explainer, PodExplainer
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
@@ -24,6 +24,7 @@ from k8s_rdma.extender.metrics import Metrics, Reading, counted, samples
 from k8s_rdma.extender.node_source import ObservableNodeSource, source_readings
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
 from k8s_rdma.extender.pod_store import PodRequestCache
+from k8s_rdma.extender.pod_writer import PodWriter
 from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
 from k8s_rdma.extender.rate_changes import RateChanges
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
@@ -142,6 +143,7 @@ class Extender:
         )
         self.scheduling = self._scheduling()
         self.preempting = self._preempting()
+        self.pod_writer = PodWriter(self._fence, clock, api_request_timeout_s=config.api_request_timeout_s)
         self.binder = self._binder()
         self.rate_changes = self._rate_changes()
         self.views = self._views()
@@ -150,13 +152,13 @@ class Extender:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the cluster until the block ends; a defect in a background task ends the block, too."""
-        async with self._states, self.binder.binding_writer:
+        async with self._states, self.pod_writer:
             async with asyncio.TaskGroup() as background:
                 tasks = [background.create_task(task) for task in self._background_tasks()]
                 yield
                 for task in tasks:
                     task.cancel()
-            if not (self.binder.binding_writer.undecided() or self.rate_changes.undecided()):
+            if not self.pod_writer.undecided():
                 await self.leadership.release()
 
     async def filter(self, body: Buffer) -> Buffer:
@@ -243,20 +245,16 @@ class Extender:
         )
 
     def _binder(self) -> Binder:
-        writer = BindingWriter(
-            self.cache.state,
-            self._api,
-            self._fence,
-            self._clock,
+        pending = PendingBindings(
+            state=self.cache.state,
             on_end=self.leadership.pods.on_not_found,
             keys=self._identity.keys,
             policies=self._policies,
-            api_request_timeout_s=self._config.api_request_timeout_s,
         )
         return Binder(
             cache=self.cache,
             states=self._states,
-            binding_writer=writer,
+            binding_writer=BindingWriter(self._api, self._fence, self.pod_writer, pending),
             requeuer=self._requeuer,
             quorum=Quorum(gangs=self.cache.gangs),
             decision_log=self._decision_log,
@@ -277,10 +275,9 @@ class Extender:
             clock=self._clock,
             ready=self.readiness.ready,
             confirm=self.leadership.confirm,
-            lock=self.binder.binding_writer.lock,
+            pod_writer=self.pod_writer,
             keys=self._identity.keys,
             enabled=self._config.live_rates,
-            api_request_timeout_s=self._config.api_request_timeout_s,
         )
 
     def _views(self) -> Views:

@@ -109,7 +109,7 @@ class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
     lease: None when no other process ever binds. fence: None when this process binds nothing. follow: keeps
-    `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `BindingWriter`.
+    `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `PodWriter`.
     on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
     more. obstacle: why nothing is bound yet although the Lease is held.
     """

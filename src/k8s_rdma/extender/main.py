@@ -386,7 +386,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
         for server in servers:
             server.stop()
         await asyncio.gather(*serving)
-        await extender.binder.binding_writer.finish(stopped_at + config.shutdown_s - boottime_s())
+        await extender.pod_writer.finish(stopped_at + config.shutdown_s - boottime_s())
     _log.info("extender_stopped")
 
 

@@ -47,7 +47,7 @@ _log = structlog.get_logger()
 class PodInformer:
     """Fills the scheduler cache with the pods that the API server shows, and takes out those that are gone.
 
-    keys: as in `BindingWriter`. attempts: the last refusals of pods. holds_unplaced: whether bound pods
+    keys: verify placements. attempts: the last refusals of pods. holds_unplaced: whether bound pods
     without a placement that counts get interfaces; otherwise their agents refuse them. wanted_rates: gets
     every bound pod that has a reservation; None if rates of running pods do not change.
     """

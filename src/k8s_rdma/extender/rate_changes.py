@@ -19,14 +19,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import structlog
 
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import Placement, Rejection, by_entry
 from k8s_rdma.core.rate_change import admit, changed_rates
-from k8s_rdma.errors import MalformedError, Reason, visible
+from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.extender.decision_log import BOUND, DecisionLog, Outcome
 from k8s_rdma.extender.pod_store import PendingPod
 from k8s_rdma.extender.reservation import Reservation, Stage
@@ -54,11 +54,12 @@ from k8s_rdma.wire.placement_annotation import (
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from k8s_rdma.core.types import NodeName, PodUid
-    from k8s_rdma.extender.leadership import Fence
+    from k8s_rdma.core.types import NodeName
+    from k8s_rdma.extender.leadership import Fence, FencedPod
     from k8s_rdma.extender.node_source import NodeSource
+    from k8s_rdma.extender.pod_writer import PodWriter
     from k8s_rdma.extender.scheduler_cache import SchedulerCache
     from k8s_rdma.kube.event_recorder import EventRecorder
 
@@ -74,7 +75,7 @@ class RateChanges:
 
     keys: sign placements.
     enabled: whether the operator allows changes. clock: seconds, monotonic. ready, confirm: as of `Binder`.
-    lock: of a pod, see `BindingWriter.lock`. api_request_timeout_s: as of `BindingWriter`.
+    pod_writer: orders writes to pods, and settles those in doubt.
     """
 
     def __init__(  # noqa: PLR0913 - what decisions and writes need
@@ -90,24 +91,17 @@ class RateChanges:
         clock: Callable[[], float],
         ready: Callable[[], bool],
         confirm: Callable[[], Coroutine[None, None, str]],
-        lock: Callable[[PodUid], asyncio.Lock],
+        pod_writer: PodWriter,
         keys: KeySource = UNSIGNED,
         enabled: bool = True,
-        api_request_timeout_s: float = 60.0,
     ) -> None:
         """Decide nothing until `run`."""
         self._cache, self._states, self._api, self._fence = cache, states, api, fence
         self._decision_log, self._events, self._clock = decision_log, events, clock
         self._ready, self._confirm = ready, confirm
-        self._lock, self._keys, self._enabled = lock, keys, enabled
-        self._api_request_timeout_s = api_request_timeout_s
+        self._pod_writer, self._keys, self._enabled = pod_writer, keys, enabled
         self._wanted_rates, self._pending = wanted_rates, wanted_rates.pending
         self._busy: set[NodeName] = set()
-
-    def undecided(self) -> list[str]:
-        """The pods, `namespace/name`, with a write of this process that may yet take effect."""
-        waiting = (pending.pod for pending in self._pending.values() if pending.write is not None)
-        return sorted(pod.full_name for pod in waiting)
 
     async def run(self) -> NoReturn:
         """Decide changes as they come, and again when their nodes or their time come.
@@ -140,9 +134,11 @@ class RateChanges:
 
     def _is_due(self, pending: PendingRates) -> bool:
         now = self._clock()
+        if pending.write is not None or not self._ready():
+            return False
         if now >= pending.due_at:
-            return pending.write is not None or self._ready()
-        if pending.write is not None or now < pending.tried_at + FIRST_RETRY_S or not self._ready():
+            return True
+        if now < pending.tried_at + FIRST_RETRY_S:
             return False
         state = self._cache.state
         if pending.awaited is not None:
@@ -156,14 +152,11 @@ class RateChanges:
 
     async def _handle(self, pending: PendingRates) -> None:
         uid = pending.pod.uid
-        async with self._lock(uid):
-            if self._pending.get(uid) is not pending:
+        async with self._pod_writer.lock(uid):
+            if self._pending.get(uid) is not pending or pending.write is not None:
                 return
             try:
-                if pending.write is not None:
-                    await self._settle(pending, pending.write)
-                else:
-                    await self._decide(pending)
+                await self._decide(pending)
             except API_ERRORS as error:
                 _log.warning("rate_change_delayed", pod=pending.pod.full_name, error=error.message)
             except Exception:  # a defect, which one pod's data must not make that of all
@@ -293,22 +286,17 @@ class RateChanges:
             RATES_STATUS_ANNOTATION: encode_rates_status(decision.status(pod)),
         }
         self._cache.state.reserve(pending.node, pod.uid, previous.with_rates_of(change))
-        pending.write = RatesWrite(
-            version=pod.version,
-            generation=change.generation,
-            previous=previous,
-            late_at=self._clock() + self._api_request_timeout_s,
-        )
-        try:
-            await self._api.annotate_version(pending.pod, pod.version, annotations)
-        except ApiUncertainError:
-            _log.warning("rate_change_in_doubt", pod=pending.pod.full_name, generation=change.generation)
-            await self._settle(pending, pending.write)
-            return
-        except API_ERRORS as error:
-            self._withdraw(pending, pending.write)
+        pending.write = RatesWrite(version=pod.version, generation=change.generation, previous=previous)
+        unanswered = _UnansweredChange(self, pending, pending.write)
+        with self._pod_writer.under_way(unanswered):
+            error = await self._annotate(pending.pod, pod.version, annotations)
+            if isinstance(error, ApiUncertainError):
+                await self._settle_at_once(unanswered)
+                return
+        if error is not None:
+            self._withdraw(pending, unanswered.write)
             if not isinstance(error, ApiRefusedError) or error.status != _CONFLICT:
-                raise
+                raise error
             return
         self._written(pod, pending, decision)
         pending.undelivered = await self._deliver(pending)
@@ -318,10 +306,27 @@ class RateChanges:
         pending.backoff.reset()
         self._record(pod, decision)
 
-    async def _settle(self, pending: PendingRates, write: RatesWrite) -> None:
-        """Have a write without an answer settled: the pod is touched, or the write's time is over."""
-        late = self._clock() >= write.late_at
-        found, full = await self._fence.read(pending.pod)
+    async def _annotate(self, pod: Pod, version: str, annotations: Mapping[str, str]) -> K8sRdmaError | None:
+        try:
+            await self._api.annotate_version(pod, version, annotations)
+        except API_ERRORS as error:
+            return error
+        return None
+
+    async def _settle_at_once(self, unanswered: _UnansweredChange) -> None:
+        """Have a write without an answer settled now, or later if the API server does not let it."""
+        with suppress(*API_ERRORS):
+            unanswered.settle(await self._fence.read(unanswered.written_pod), late=False)
+        if unanswered.stands():
+            self._pod_writer.settle_later(unanswered)
+
+    def stands(self, pending: PendingRates, write: RatesWrite) -> bool:
+        """Report whether a write may still take effect, as far as this process knows."""
+        return pending.write is write and self._pending.get(pending.pod.uid) is pending
+
+    def settle(self, pending: PendingRates, write: RatesWrite, seen: FencedPod, *, late: bool) -> None:
+        """Take what the pod shows of a write. late: no write of it can be under way any more."""
+        found, full = seen
         if found is None:
             self._wanted_rates.on_delete(pending.pod.uid)
         elif generation_in(found.annotations.get(PLACEMENT_ANNOTATION, "")) >= write.generation:
@@ -365,6 +370,37 @@ class RateChanges:
 
 
 _CONFLICT = 409
+
+
+@dataclass(frozen=True, slots=True)
+class _UnansweredChange:
+    """A write of changed rates (`PodWrite`); its reservation is held since before the write."""
+
+    changes: RateChanges
+    pending: PendingRates
+    write: RatesWrite
+    kind: ClassVar[str] = "rate_change"
+
+    @property
+    def written_pod(self) -> Pod:
+        """The pod."""
+        return self.pending.pod
+
+    @property
+    def node(self) -> NodeName:
+        """The node of the reservation."""
+        return self.pending.node
+
+    def stands(self) -> bool:
+        """Report whether no event has settled it."""
+        return self.changes.stands(self.pending, self.write)
+
+    def doubt(self) -> None:
+        """Hold what is held already."""
+
+    def settle(self, seen: FencedPod, *, late: bool) -> None:
+        """Take what the pod shows of the write."""
+        self.changes.settle(self.pending, self.write, seen, late=late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ class PendingRates:
     version: of the pod. text: of its annotation. refused_on: the snapshot that refused it. awaited: the
     generation that its node is to program first. refusal: the node's last one. epoch: of its report then; a
     restarted agent has another. undelivered: why the node refuses the placement that it was sent; empty where
-    it does not. write: a write without an answer.
+    it does not. write: a write that is under way or in doubt.
     """
 
     pod: Pod
@@ -69,15 +69,11 @@ class PendingRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesWrite:
-    """A write of a generation to a version of the pod, and the reservation that it replaces.
-
-    late_at: the time after which it can take no effect, touched or not.
-    """
+    """A write of a generation to a version of the pod, and the reservation that it replaces."""
 
     version: str
     generation: int
     previous: Reservation
-    late_at: float
 
 
 class WantedRates(PodIndex):
