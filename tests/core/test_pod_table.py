@@ -55,11 +55,11 @@ def test_oldest_goes_where_pods_have_no_owners() -> None:
 
 def test_entries_are_expired_beyond_their_age_and_replacing_one_does_not_renew_it() -> None:
     found = table()
-    found.put(PodUid("p"), ("a", 1), at=1.0)
-    found.put(PodUid("q"), ("a", 1), at=2.0)
+    found.put(PodUid("p"), ("a", 1), entered_at=1.0)
+    found.put(PodUid("q"), ("a", 1), entered_at=2.0)
     found.replace(PodUid("p"), ("a", 1))
     assert found.expired(6.5) == ["p"]
-    assert found.before(3.0) == ["p", "q"]
+    assert found.entered_before(3.0) == ["p", "q"]
 
 
 PODS = st.lists(st.tuples(st.sampled_from("pqrstuv"), st.sampled_from("abc"), st.integers(0, 6)), max_size=30)

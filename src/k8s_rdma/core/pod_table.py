@@ -19,7 +19,7 @@ class _Entry(NamedTuple, Generic[_Value]):
     value: _Value
     owner: str
     weight: int
-    at: float
+    entered_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,11 @@ class PodTable(Generic[_Value]):
         """Iterate over pods and values, the oldest entry first."""
         return ((uid, entry.value) for uid, entry in self._entries.items())
 
-    def put(self, uid: PodUid, value: _Value, at: float = 0.0) -> None:
-        """Put a value, as the latest entry. at: the time that its age counts from, s."""
+    def put(self, uid: PodUid, value: _Value, entered_at: float = 0.0) -> None:
+        """Put a value, as the latest entry. entered_at: s."""
         self.pop(uid)
         owner, weight = self._owner(value), self._weigh(value)
-        self._entries[uid] = _Entry(value, owner, weight, at)
+        self._entries[uid] = _Entry(value, owner, weight, entered_at)
         self._owners.setdefault(owner, {})[uid] = None
         self._weights[owner] += weight
         self._weight += weight
@@ -130,10 +130,10 @@ class PodTable(Generic[_Value]):
         while (uid := self.excess()) is not None:
             self.pop(uid)
 
-    def before(self, time: float) -> list[PodUid]:
+    def entered_before(self, time: float) -> list[PodUid]:
         """List the pods whose entries are from before that time."""
-        return [uid for uid, entry in self._entries.items() if entry.at < time]
+        return [uid for uid, entry in self._entries.items() if entry.entered_at < time]
 
     def expired(self, now: float) -> list[PodUid]:
         """List the pods whose entries are older than the limit."""
-        return self.before(now - self.limits.age_s)
+        return self.entered_before(now - self.limits.age_s)

@@ -324,10 +324,10 @@ class _UnansweredBind:
         """Hold the reservation in doubt."""
         self.pending.state.doubt(self.bind.node, self.bind.uid)
 
-    def settle(self, seen: FencedPod, *, late: bool) -> None:
+    def settle(self, fenced_pod: FencedPod, *, late: bool) -> None:
         """Take what the pod shows of the write."""
-        settled = self.pending.settle(self.bind, seen.pod)
-        if (late or seen.full) and not isinstance(settled, str):
+        settled = self.pending.settle(self.bind, fenced_pod.pod)
+        if (late or fenced_pod.full) and not isinstance(settled, str):
             self.pending.drop(self.bind.uid)
         _log.info("bind_settled", pod=self.bind.pod, node=self.bind.node, bound=settled == "")
 

@@ -200,7 +200,7 @@ class LastRefusals:
 
     def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
         """The pods that were last tried before that time and are not listed are gone."""
-        for uid in self._pods.before(listed_at):
+        for uid in self._pods.entered_before(listed_at):
             if uid not in listed:
                 self.on_delete(uid)
 

@@ -57,7 +57,7 @@ class PodWrite(Protocol):
         """Hold what was decided, because the write got no answer."""
         ...
 
-    def settle(self, seen: FencedPod, *, late: bool) -> None:
+    def settle(self, fenced_pod: FencedPod, *, late: bool) -> None:
         """Take what the pod shows of the write. late: no such write can be under way any more."""
         ...
 
@@ -145,7 +145,7 @@ class PodWriter:
                 if write.stands():
                     late = self._clock() >= late_at
                     try:
-                        seen = await self._fence.read(pod)
+                        fenced_pod = await self._fence.read(pod)
                     except API_ERRORS as error:
                         _log.warning(
                             f"{write.kind}_still_in_doubt",
@@ -154,4 +154,4 @@ class PodWriter:
                             error=error.message,
                         )
                     else:
-                        write.settle(seen, late=late)
+                        write.settle(fenced_pod, late=late)

@@ -324,9 +324,9 @@ class RateChanges:
         """Report whether a write may still take effect, as far as this process knows."""
         return pending.write is write and self._pending.get(pending.pod.uid) is pending
 
-    def settle(self, pending: PendingRates, write: RatesWrite, seen: FencedPod, *, late: bool) -> None:
+    def settle(self, pending: PendingRates, write: RatesWrite, fenced_pod: FencedPod, *, late: bool) -> None:
         """Take what the pod shows of a write. late: no write of it can be under way any more."""
-        found, full = seen
+        found, full = fenced_pod
         if found is None:
             self._wanted_rates.on_delete(pending.pod.uid)
         elif generation_in(found.annotations.get(PLACEMENT_ANNOTATION, "")) >= write.generation:
@@ -398,9 +398,9 @@ class _UnansweredChange:
     def doubt(self) -> None:
         """Hold what is held already."""
 
-    def settle(self, seen: FencedPod, *, late: bool) -> None:
+    def settle(self, fenced_pod: FencedPod, *, late: bool) -> None:
         """Take what the pod shows of the write."""
-        self.changes.settle(self.pending, self.write, seen, late=late)
+        self.changes.settle(self.pending, self.write, fenced_pod, late=late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

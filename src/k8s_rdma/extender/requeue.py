@@ -133,7 +133,7 @@ class UnschedulablePods:
 
     def pods_before(self, time: float) -> list[PodUid]:
         """The pods that were refused before that time, and not since."""
-        return self._pods.before(time)
+        return self._pods.entered_before(time)
 
     def expire(self, now: float) -> None:
         """Forget pods and nodes that have not been asked about for a long time."""
