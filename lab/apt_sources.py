@@ -1,6 +1,8 @@
-"""The package sources of this machine that are its Debian release's, and the release's backports beside them.
+"""The package sources that guests are made from: those of Debian 12, with its backports.
 
-sources.list(5) tells both forms: stanzas of fields (deb822), and one line a source.
+A machine of Debian 12 has them. A later one has those of its own release, and Debian's archive has all
+supported releases under one address, signed by keys that `debian-archive-keyring` brings: the same sources
+with other suites. sources.list(5) tells both forms: stanzas of fields (deb822), and one line a source.
 """
 
 from __future__ import annotations
@@ -8,11 +10,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lab.errors import CannotRun
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 RELEASE = "bookworm"
 """Debian 12: the lab's kernel and its drivers are this release's."""
+_LATER = re.compile(r"^(trixie|forky|stable|testing|unstable|sid)(-security)?$")
+"""Suites of releases that can build and run the lab; their updates lie beside them."""
+_ARCHIVE = re.compile(r"/debian(-security)?(\.list)?/?$")
+"""An address of Debian's archive, or the file of its mirrors that Debian's cloud images have."""
 _SUITES = re.compile(rf"^{RELEASE}(-updates|-security|-backports|/updates)?$")
 _LINE = re.compile(
     r"^deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)$"
@@ -33,15 +43,37 @@ class Source:
 
 
 def debian_sources(etc: Path = Path("/etc/apt")) -> str:
-    """Stanzas for a private sources file; CannotRun if the machine has none of Debian 12."""
-    ours = [source for source in _all(etc) if source.suites and all(map(_SUITES.match, source.suites))]
+    """Stanzas for a private sources file; CannotRun if the machine has none of Debian."""
+    found = _all(etc)
+    ours = [source for source in found if source.suites and all(map(_SUITES.match, source.suites))]
+    ours = ours or list(_of_later_debian(found))
     base = next((source for source in ours if RELEASE in source.suites), None)
     if base is None:
-        raise CannotRun(f"apt of this machine has no source of Debian 12 ({RELEASE})")
+        raise CannotRun(f"apt of this machine has no source of Debian 12 ({RELEASE}), nor of a later Debian")
     backports = f"{RELEASE}-backports"
     if not any(backports in source.suites for source in ours):
         ours.append(base.with_suite(backports))
     return "\n\n".join(source.stanza for source in ours) + "\n"
+
+
+def _of_later_debian(found: list[Source]) -> Iterator[Source]:
+    """Yield the first archive of a later Debian, and its first archive of security, with the lab's suites."""
+    suites = [_suite_instead(source) for source in found]
+    for suite in (RELEASE, f"{RELEASE}-security"):
+        if suite in suites:
+            yield found[suites.index(suite)].with_suite(suite)
+
+
+def _suite_instead(source: Source) -> str:
+    """Return the suite of Debian 12 for a source of a later Debian; empty for other archives."""
+    suite = next(filter(None, map(_LATER.match, source.suites)), None)
+    uris, components = (
+        (re.search(rf"(?im)^{name}:(.*)$", source.stanza) or [""] * 2)[1].split()
+        for name in ("URIs", "Components")
+    )
+    if suite is None or "main" not in components or not all(map(_ARCHIVE.search, uris)):
+        return ""
+    return f"{RELEASE}{suite[2] or ''}"
 
 
 def _all(etc: Path) -> list[Source]:

@@ -63,9 +63,63 @@ def test_sources_of_stanzas_are_those_that_are_enabled(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("other", ["", "deb http://two.example/ubuntu jammy main\n"])
+OF_DEBIAN_13 = """\
+Types: deb deb-src
+URIs: {0}
+Suites: trixie trixie-updates trixie-backports
+Components: main non-free-firmware
+Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp
+
+Types: deb
+URIs: {1}
+Suites: trixie-security
+Components: main non-free-firmware
+Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp
+
+Types: deb
+URIs: http://two.example/tools
+Suites: trixie
+Components: main
+
+Types: deb
+URIs: http://three.example/linux/debian
+Suites: trixie
+Components: stable
+
+Types: deb
+URIs: http://four.example/debian
+Suites: stable
+Components: main
+"""
+
+
+@pytest.mark.parametrize(
+    "archives",
+    [
+        ("http://one.example/debian", "http://one.example/debian-security"),
+        ("https://one.example/debian/", "https://security.example/debian-security/"),
+        ("mirror+file:///etc/apt/mirrors/debian.list", "mirror+file:/etc/apt/mirrors/debian-security.list"),
+    ],
+)
+def test_machine_of_debian_13_finds_debian_12_in_the_same_archive(
+    tmp_path: Path, archives: tuple[str, str]
+) -> None:
+    common = (
+        "Types: deb\nURIs: {}\nSuites: {}\nComponents: main non-free-firmware\n"
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.pgp"
+    )
+    assert debian_sources(etc(tmp_path, sources=OF_DEBIAN_13.format(*archives))).split("\n\n") == [
+        common.format(archives[0], "bookworm"),
+        common.format(archives[1], "bookworm-security"),
+        common.format(archives[0], "bookworm-backports") + "\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", ["", "deb http://two.example/ubuntu jammy main\n", "deb http://two.example/debian bullseye main"]
+)
 def test_machine_without_a_source_of_debian_12_cannot_run_it(tmp_path: Path, other: str) -> None:
-    with pytest.raises(CannotRun, match=r"no source of Debian 12 \(bookworm\)"):
+    with pytest.raises(CannotRun, match=r"no source of Debian 12 \(bookworm\), nor of a later"):
         debian_sources(etc(tmp_path, list=other))
 
 
