@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,50 +130,47 @@ class Machine:
     def running(
         self, key: PlacementKeys | None = None, boot_id: str = "boot-1", allow_unplaced: bool | None = None
     ) -> Iterator[tuple[Node, Verbs]]:
-        receipts = Receipts(self.directory / "state" / "ledger.db")
-        self.worker = worker = Worker()
-        plugins = Plugins(host_root=Path("/"), timeout_s=10)
-        host = Host(
-            name=self.node,
-            boot_id=boot_id,
-            kernel=self.kernel,
-            worker=worker,
-            ledger_store=LedgerStore(
-                receipts,
-                Markers(self.directory / "run" / "attachments"),
-                DeferredDeletes(self.directory / "run" / "deletions"),
-                ClaimMarkers(self.directory / "run" / "claims"),
-            ),
-            files=HostFiles(self.directory / "host"),
-            device_nodes=FakeNodes(self.hardware),
-            cdi_dir="/var/run/cdi",
-            run_dir="/run/k8s-rdma",
-            memlock_hook=self.memlock_hook,
-            plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
-            pools=pools_of(self.resources),
-            rules=self.rules,
-            require_rdma=self.require_rdma,
-            now=lambda: self.now_s,
-        )
-        policy = Policy(
-            keys=FixedKeys(key),
-            allow_unplaced=allow_unplaced,
-            policies=lambda: self.policies,
-            memlock=self.memlock,
-        )
-        devices = PodDeviceLookup(self.kubelet, self.resources, self.locate)
-        agent = build_agent(
-            host,
-            PodSources(policy=policy, cluster=self.cluster, devices=devices, addresses=self.addresses),
-            self.count_prepared,
-        )
-        self.specifications = agent.specifications
-        self.claim_commands = agent.claims
-        try:
+        with closing(Worker()) as worker:
+            self.worker = worker
+            receipts = worker.opened.enter_context(closing(Receipts(self.directory / "state" / "ledger.db")))
+            plugins = Plugins(host_root=Path("/"), timeout_s=10)
+            host = Host(
+                name=self.node,
+                boot_id=boot_id,
+                kernel=self.kernel,
+                worker=worker,
+                ledger_store=LedgerStore(
+                    receipts,
+                    Markers(self.directory / "run" / "attachments"),
+                    DeferredDeletes(self.directory / "run" / "deletions"),
+                    ClaimMarkers(self.directory / "run" / "claims"),
+                ),
+                files=HostFiles(self.directory / "host"),
+                device_nodes=FakeNodes(self.hardware),
+                cdi_dir="/var/run/cdi",
+                run_dir="/run/k8s-rdma",
+                memlock_hook=self.memlock_hook,
+                plugins=CniPlugins(ipam=IpamPlugins(plugins), delegate=Delegate(plugins)),
+                pools=pools_of(self.resources),
+                rules=self.rules,
+                require_rdma=self.require_rdma,
+                now=lambda: self.now_s,
+            )
+            policy = Policy(
+                keys=FixedKeys(key),
+                allow_unplaced=allow_unplaced,
+                policies=lambda: self.policies,
+                memlock=self.memlock,
+            )
+            devices = PodDeviceLookup(self.kubelet, self.resources, self.locate)
+            agent = build_agent(
+                host,
+                PodSources(policy=policy, cluster=self.cluster, devices=devices, addresses=self.addresses),
+                self.count_prepared,
+            )
+            self.specifications = agent.specifications
+            self.claim_commands = agent.claims
             yield agent.node, Verbs(agent.commands)
-        finally:
-            worker.close()
-            receipts.close()
 
     def pods_changed(self) -> None:
         self.pod_changes += 1

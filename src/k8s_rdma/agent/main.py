@@ -166,11 +166,6 @@ class Host:
     require_rdma: bool = True
     now: Callable[[], float] = time.monotonic
 
-    def close(self) -> None:
-        """Close kernel and ledger."""
-        self.kernel.close()
-        self.ledger_store.close()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
@@ -247,7 +242,13 @@ def _allow_descriptors() -> None:
 
 
 async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig | None) -> None:
-    worker = Worker()
+    with closing(Worker()) as worker:
+        await _run_on(worker, config, keys, plugin)
+
+
+async def _run_on(
+    worker: Worker, config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig | None
+) -> None:
     namespaces = Namespaces(Path(config.host_root))
     client = open_client(config)
     host = await worker.run(_open_host, config, namespaces, plugin, worker, client)
@@ -361,8 +362,6 @@ async def _main(config: AgentConfig, keys: KeySource, plugin: DevicePluginConfig
         sandboxes.stop(loop)
         await pod_devices.close()
         end_watch()
-        worker.close()
-        host.close()
 
 
 def _rate_changes(agent: Agent) -> RateChangeCounts:
@@ -503,9 +502,9 @@ def _open_host(
     worker: Worker,
     client: Client | None,
 ) -> Host:
-    """Open the host of the configuration; the caller closes its kernel."""
-    ledger_store = open_ledger_store(config)
-    kernel = open_kernel(config, namespaces, ledger_store.ledger)
+    """Open the host of the configuration; the worker closes its kernel and its ledger."""
+    ledger_store = worker.opened.enter_context(closing(open_ledger_store(config)))
+    kernel = worker.opened.enter_context(closing(open_kernel(config, namespaces, ledger_store.ledger)))
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
     files = HostFiles(Path(config.host_root))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
@@ -101,10 +102,14 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs blocking calls one after the other on its own thread."""
+    """Runs blocking calls one after the other on its own thread.
+
+    opened: files and sockets that the calls use; they are closed after the last call, the latest first.
+    """
 
     def __init__(self) -> None:
         """Start with nothing to do."""
+        self.opened = ExitStack()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -117,8 +122,9 @@ class Worker:
         return await asyncio.shield(loop.run_in_executor(self._pool, work))
 
     def close(self) -> None:
-        """Wait for the running call, and stop."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for the running call, stop, and close what was opened."""
+        with self.opened:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
