@@ -21,7 +21,16 @@ from e2e.test_rebuild_ledger import held, keep, lost, rebuild, spoilt
 from k8s_rdma.core.ledger import ClaimUid, Ledger
 from k8s_rdma.deviceplugin.dra import ClaimsAgent
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.claims import HEARTBEAT_S, SOCKET, Answer, ClaimName, Question, decode_answer, encode_line
+from k8s_rdma.wire.claims import (
+    HEARTBEAT_S,
+    LONGEST_WAIT_S,
+    SOCKET,
+    Answer,
+    ClaimName,
+    Question,
+    decode_answer,
+    encode_line,
+)
 from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -183,9 +192,9 @@ def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_
         sandbox = await runtime.add(first)
         second = await create(http, "second")
         began_s = time.monotonic()
-        refused = await asyncio.to_thread(ask, node, question(second, 40))
+        refused = await asyncio.to_thread(ask, node, question(second, LONGEST_WAIT_S))
         assert "the claim needs 700 Mb/s; 300 of 1000 are unreserved" in refused.error
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < LONGEST_WAIT_S
         await http.request("DELETE", f"{PODS}/first", json={"gracePeriodSeconds": 0})
         waiting = asyncio.create_task(asyncio.to_thread(ask, node, question(second, 40)))
         done, _ = await asyncio.wait([waiting], timeout=2)
