@@ -110,6 +110,52 @@ def test_evicted_pods_go_where_they_fit():
     ]
 
 
+TOGETHER = {"gang": "g", "disrupted_together": True}
+
+
+def test_pods_of_a_gang_that_is_disrupted_together_go_whole():
+    pods = (holder("a", "w1", 4_000, **TOGETHER), holder("b", "w1", 4_000, **TOGETHER))
+    answer = asked(urgent(3_000), full("w1", a=4_000, b=4_000), pods=pods)
+    assert answer.fits
+    assert victims(answer) == {"a": "w1", "b": "w1"}
+    alone = tuple(replace(pod, disrupted_together=False) for pod in pods)
+    assert len(asked(urgent(3_000), full("w1", a=4_000, b=4_000), pods=alone).evictions) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "elsewhere"),
+    [
+        ({}, "w2"),
+        ({"disrupted_together": None}, "w1"),
+        ({"group_priority": 1_000}, "w1"),
+    ],
+)
+def test_pods_of_a_gang_that_cannot_go_whole_stay(changes: dict[str, Any], elsewhere: str):
+    """One has a pod on another node, of one it is not known whether it may, and one is as important."""
+    member = {**TOGETHER, **changes}
+    pods = (holder("a", "w1", 4_000, **member), holder("b", elsewhere, 4_000, **member))
+    both = elsewhere == "w1"
+    nodes = (
+        full("w1", a=4_000, **({"b": 4_000} if both else {})),
+        full("w2", **({} if both else {"b": 4_000})),
+    )
+    answer = asked(urgent(3_000, nodeSelector={"kubernetes.io/hostname": "w1"}), *nodes, pods=pods)
+    assert not answer.fits
+    assert not answer.evictions
+    assert answer.workloads[0].no_eviction == NO_ROOM
+
+
+def test_other_pods_go_in_place_of_a_gang_that_stays():
+    pods = (
+        holder("a", "w1", 4_000, **TOGETHER, **YOUNGER),
+        holder("b", "w2", 4_000, **TOGETHER, **YOUNGER),
+        holder("c", "w1", 4_000, **OLDER),
+    )
+    nodes = full("w1", a=4_000, c=4_000), full("w2", b=4_000)
+    answer = asked(urgent(3_000), *nodes, pods=pods)
+    assert victims(answer) == {"c": "w1"}
+
+
 def test_pods_of_equal_or_higher_priority_stay():
     for priority in (1_000, 2_000):
         pods = (holder("a", "w1", 8_000, priority=priority),)

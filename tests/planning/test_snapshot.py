@@ -187,6 +187,79 @@ def test_what_one_object_has_malformed_costs_that_object_alone(tmp_path: Path):
     assert workload_of(planned.pods[PodUid("uid-good")]).request
 
 
+GROUPS = "/apis/scheduling.k8s.io"
+
+
+def pod_group(name: str, **spec: Any) -> dict[str, Any]:
+    policy = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": policy | spec}
+
+
+def serving_groups(version: str, *groups: dict[str, Any]) -> dict[str, bytes | int]:
+    answers: dict[str, Any] = {
+        GROUPS: {"versions": [{"version": "v1"}, {"version": version}]},
+        f"{GROUPS}/v1": {"resources": [{"name": "priorityclasses"}]},
+        f"{GROUPS}/{version}": {"resources": [{"name": "podgroups"}]},
+        f"{GROUPS}/{version}/podgroups": {"items": groups},
+    }
+    return {path: json.dumps(answer).encode() for path, answer in answers.items()}
+
+
+def in_groups(*names: str) -> dict[str, bytes | int]:
+    pods = [pod(f"in-{name}", schedulingGroup={"podGroupName": name}) for name in names]
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=[*pods, pod("alone")])
+    return answers | configured()
+
+
+def disruption_of(snapshot: Snapshot) -> dict[str, tuple[bool | None, int | None]]:
+    return {each.name: (each.disrupted_together, each.group_priority) for each in snapshot.pods}
+
+
+@pytest.mark.parametrize(
+    ("version", "together"), [("v1beta1", {"all": {}}), ("v1alpha3", {"all": {}}), ("v1alpha2", "PodGroup")]
+)
+def test_pods_have_the_disruption_of_their_groups(version: str, together: Any, tmp_path: Path):
+    groups = [pod_group("whole", disruptionMode=together, priority=7), pod_group("single")]
+    answers = in_groups("whole", "single", "gone") | serving_groups(version, *groups)
+    snapshot = taken(answers, tmp_path)
+    assert not snapshot.unreadable
+    assert disruption_of(snapshot) == {
+        "alone": (False, None),
+        "in-gone": (False, None),
+        "in-single": (False, None),
+        "in-whole": (True, 7),
+    }
+    assert decode_snapshot(encode_snapshot(snapshot), "x") == snapshot
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({f"{GROUPS}/v1beta1/podgroups": 403}, "HTTP 403"),
+        (serving_groups("v2"), "scheduling.k8s.io/v2 only"),
+        (
+            serving_groups("v1beta1", pod_group("a", priority="high")),
+            "podgroup team/a: Expected `int | null`",
+        ),
+    ],
+)
+def test_groups_that_cannot_be_read_keep_their_pods(
+    changes: dict[str, bytes | int], why: str, tmp_path: Path
+):
+    snapshot = taken(in_groups("a") | serving_groups("v1beta1") | changes, tmp_path)
+    assert why in "\n".join(snapshot.unreadable)
+    assert disruption_of(snapshot) == {"alone": (False, None), "in-a": (None, None)}
+
+
+def test_older_snapshots_do_not_know_whose_pods_go_together():
+    pods = [
+        {"namespace": "team", "name": name, "uid": name, "gang": gang}
+        for name, gang in (("a", "g"), ("b", ""))
+    ]
+    data = json.dumps({"version": 3, "pods": pods}).encode()
+    assert disruption_of(decode_snapshot(data, "x")) == {"a": (None, None), "b": (False, None)}
+
+
 def affinity(*expressions: dict[str, Any]) -> dict[str, Any]:
     required = {"nodeSelectorTerms": [{"matchExpressions": list(expressions)}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
@@ -260,13 +333,13 @@ def test_cut_counts_once_a_node_has_programmed_it_also_of_a_pod_that_it_does_not
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ((b'"version":3', b'"version":4'), "version: 4 is newer than 3"),
-        ((b'"version":3', b'"version":"3"'), r"line 1: .*`\$\.version`"),
+        ((b'"version":4', b'"version":5'), "version: 5 is newer than 4"),
+        ((b'"version":4', b'"version":"4"'), r"line 1: .*`\$\.version`"),
         ((b'"linkMbps":10000', b'"linkMbps":-1'), r"line 3: .*nodes\[0\]\.status\.pfs\[0\]\.linkMbps"),
         ((b'"linkMbps"', b'"linkMbs"'), r"line 3: nodes\[0\]\.status\.pfs\[0\]\.linkMbs: unknown key; did"),
         ((b'"pods":[', b'"pds":[],"pods":['), "line 6: pds: unknown key; did you mean pods"),
         ((b'"name":"w2"', b'"name":"w1"'), r"line 4: nodes\[1\]\.name: 'w1' is there twice"),
-        ((b'"version":3', b'"version":3,"strategy":"best"'), "line 1: .*strategy"),
+        ((b'"version":4', b'"version":4,"strategy":"best"'), "line 1: .*strategy"),
         ((b'"requests":{', b'"requests":{"cpu":-1,'), r"line 7: .*pods\[0\]\.requests"),
         ((b'"requests":{', b'"preemptionPolicy":"Always","requests":{'), "line 7: .*preemptionPolicy"),
         ((b'"uid":"a"', b'"uid":"b"'), "line 3: nodes\\[0\\]\\.status: allocations.*b is there twice"),

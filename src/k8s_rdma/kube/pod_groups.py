@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,7 +27,7 @@ from k8s_rdma.wire.pod_group import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     import httpx2
 
@@ -122,6 +122,18 @@ def served_versions(api: Documents) -> tuple[str, ...]:
     group = api.get(f"/{_GROUP_PATH}") or {}
     versions = [str(listed.get("version")) for listed in group.get("versions") or ()]
     return tuple(version for version in versions if _has_pod_groups(api, version))
+
+
+def list_pod_groups(api: Documents) -> Iterator[dict[str, Any]]:
+    """Yield the PodGroups of Kubernetes' own API, by the version that `PodGroups` would use; API_ERRORS.
+
+    PodGroupVersionError if no version is served that is known here.
+    """
+    served = served_versions(api)
+    version = first_readable(served)
+    if not version:
+        raise PodGroupVersionError(served=served, readable=VERSIONS)
+    yield from api.items(f"/{_GROUP_PATH}/{version}/{PLURAL}", any_form=True)
 
 
 def _has_pod_groups(api: Documents, version: str) -> bool:

@@ -2,7 +2,8 @@
 
 kube-scheduler proposes victims where resources are short that it counts, the extender corrects them, and
 kube-scheduler takes the node whose victims matter least; all by the code that decides in production
-(`core.preemption`), but for kube-scheduler's choice of a node. Disruption budgets are not known.
+(`core.preemption`), but for kube-scheduler's choice of a node. Disruption budgets are not known, nor pods of
+gangs without interfaces.
 
 Source: `pickOneNodeForPreemption`, `pkg/scheduler/framework/preemption`.
 """
@@ -15,16 +16,18 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.placement import limit_of
 from k8s_rdma.core.preemption import (
     NOT_STARTED,
+    BoundGroup,
     Occupant,
     Proposal,
     conclude,
     correct,
     propose,
+    together,
 )
 from k8s_rdma.core.types import NodeName, PodUid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
@@ -78,6 +81,7 @@ class Preemption:
         self._ended: list[tuple[PodUid, Placement]] = []
         self._rooms: dict[NodeName, Room | None] = dict.fromkeys(eligible)
         self._outdated = set(eligible)
+        self._gangs = _gangs(planned.pods.values())
 
     def make_room(self) -> NodeName | None:
         """Evict pods where they matter least, of equal nodes on the first by name; None where none helps.
@@ -119,17 +123,40 @@ class Preemption:
         proposed = conclude(propose(lesser.values(), _unprotected), self._scheduler_fits(name, pods))
         if not proposed:
             return None
+        candidates = [pod for uid, pod in lesser.items() if uid not in terminating]
+        may_go = [pod.uid for pod in candidates]
+        gangs = together(self._bound_groups(pods.values()), may_go, name, self._workload.priority)
         proposal = Proposal(
             uids=proposed,
             occupants={uid: lesser[uid] for uid in proposed},
             terminating=terminating,
             replaceable=not self._workload.depends_on_neighbours,
+            bundles=gangs.bundles,
+            untouchable=gangs.untouchable,
         )
-        candidates = [pod for uid, pod in lesser.items() if uid not in terminating]
         victims = conclude(
             correct(proposal, candidates, _unprotected), self._extender_fits(name, terminating)
         )
         return Room(name, tuple(lesser[uid] for uid in victims.uids)) if victims else None
+
+    def _bound_groups(self, pods: Iterable[PodRecord]) -> Iterator[BoundGroup]:
+        """Yield the gangs of a node's pods, with the nodes of all pods of theirs that hold interfaces."""
+        cluster = self._planned.cluster
+        for key in dict.fromkeys((pod.namespace, pod.gang) for pod in pods if pod.gang):
+            members = self._gangs.get(key, ())
+            homes = {
+                PodUid(pod.uid): node
+                for pod in members
+                if (node := NodeName(pod.node)) in cluster and pod.uid in cluster.node(node).pods
+            }
+            modes = {pod.disrupted_together for pod in members}
+            yield BoundGroup(
+                homes=homes,
+                disrupted_together=None if None in modes else True in modes,
+                priority=max(
+                    (pod.group_priority for pod in members if pod.group_priority is not None), default=None
+                ),
+            )
 
     def _pods(self, name: NodeName) -> dict[PodUid, PodRecord]:
         """The pods that hold interfaces on a node and have a record."""
@@ -165,6 +192,15 @@ class Preemption:
             return not planned.limit_refusal(workload.namespace, workload.request, freed)
 
         return fits
+
+
+def _gangs(pods: Iterable[PodRecord]) -> dict[tuple[str, str], list[PodRecord]]:
+    """Group the pods of gangs that have a node and are not ending, by namespace and gang."""
+    found: dict[tuple[str, str], list[PodRecord]] = {}
+    for pod in pods:
+        if pod.gang and pod.node and not pod.terminating:
+            found.setdefault((pod.namespace, pod.gang), []).append(pod)
+    return found
 
 
 def _terminating(pods: Mapping[PodUid, PodRecord]) -> frozenset[PodUid]:

@@ -10,6 +10,7 @@ import json
 import re
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
 from itertools import chain
 from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,8 +19,9 @@ import msgspec
 from msgspec.structs import replace
 
 from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.preemption import Occupant, ResourceDemand
-from k8s_rdma.core.types import NodeName, PodUid, Strategy
+from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS, PodView
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
@@ -27,6 +29,7 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import EXTENDER_CONFIG, read_extender_config, read_placement_keys
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.objects import PodObject
+from k8s_rdma.kube.pod_groups import list_pod_groups
 from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
@@ -42,6 +45,7 @@ from k8s_rdma.wire.placement_annotation import (
     decode_rates_status,
     encode,
 )
+from k8s_rdma.wire.pod_group import convert_pod_group
 from k8s_rdma.wire.rdma_node import (
     LIST_PATH,
     RdmaNodeStatus,
@@ -58,7 +62,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VERSION = 3
+VERSION = 4
+_WITH_GROUPS = 4
+"""The first version that says of pods whether those of their gang go together."""
+
 
 _LIST_TIMEOUT_S = 60.0
 """The limit for one page of a list."""
@@ -126,6 +133,8 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     The rest is for preemption. started: `status.startTime`. terminating: whether its deletion was requested.
     requests: thousandths of each resource that it takes of its node; None where it may take other things.
     depends_on_neighbours: whether it may matter to it which pods its node has.
+    disrupted_together: whether evicting it means evicting all pods of its gang; None if that is not known.
+    group_priority: of its PodGroup, if that has one.
     """
 
     namespace: str
@@ -145,6 +154,8 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     terminating: bool = False
     requests: dict[str, _Amount] | None = None
     depends_on_neighbours: bool = False
+    disrupted_together: bool | None = False
+    group_priority: int | None = None
 
     def occupant(self) -> Occupant:
         """The pod as one that could make room for others."""
@@ -222,7 +233,13 @@ def decode_snapshot(data: bytes, origin: str) -> Snapshot:
     unknown = wire_json.unknown_keys(Snapshot, wire_json.decode_large(data, _plain_decoder, origin))
     for why in chain(unknown, _contradictions(snapshot)):
         raise _fault(data, origin, why)
-    return snapshot
+    return _with_gangs_unknown(snapshot) if version < _WITH_GROUPS else snapshot
+
+
+def _with_gangs_unknown(snapshot: Snapshot) -> Snapshot:
+    """Mark that it is not known of the gangs of an older version whether their pods go together."""
+    pods = tuple(replace(pod, disrupted_together=None) if pod.gang else pod for pod in snapshot.pods)
+    return replace(snapshot, pods=pods)
 
 
 def _decode(data: bytes, decoder: msgspec.json.Decoder[T], origin: str) -> T:
@@ -380,11 +397,12 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
                 _node(node, status, status if isinstance(status, str) else why_refused(item, status))
             )
     pods = []
+    groups = _Groups(api, unreadable)
     for item in api.items("/api/v1/pods", max_bytes=MAX_PODS_BYTES, any_form=True):
         pod = _converted(item, PodObject, "pod", unreadable)
         demanding = _converted(item, _DemandingPod, "pod", unreadable) if pod is not None else None
         if demanding is not None and (record := _pod(pod, demanding.spec, read, unreadable)):
-            pods.append(record)
+            pods.append(groups.judge(record, pod.view().gang))
     return Snapshot(
         version=VERSION,
         strategy=config.strategy,
@@ -462,6 +480,46 @@ def _priority_classes(api: Documents, unreadable: list[str]) -> tuple[PriorityCl
         unreadable.append(f"{error.message}; manifests that name a PriorityClass are refused")
         return None
     return tuple(classes)
+
+
+class _Groups:
+    """PodGroups of the cluster, listed at the first pod that is in one."""
+
+    def __init__(self, api: Documents, unreadable: list[str]) -> None:
+        self._api = api
+        self._unreadable = unreadable
+
+    def judge(self, pod: PodRecord, gang: Gang | None) -> PodRecord:
+        """Add to a pod what its PodGroup says of evictions; a group that is gone says nothing any more."""
+        if gang is None or gang.api is not GangApi.KUBERNETES:
+            return pod
+        if self._groups is None:
+            return replace(pod, disrupted_together=None)
+        group = self._groups.get((gang.namespace, gang.name), PodGroup())
+        if group is None:
+            return replace(pod, disrupted_together=None)
+        return replace(pod, disrupted_together=group.disrupted_together, group_priority=group.priority)
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, str], PodGroup | None] | None:
+        """The groups by namespace and name, None for one that cannot be read; None if none can be listed."""
+        try:
+            return {
+                (item["metadata"]["namespace"], item["metadata"]["name"]): self._group(item)
+                for item in list_pod_groups(self._api)
+            }
+        except API_ERRORS as error:
+            why = "pods of gangs are not evicted in plans, because their PodGroups are not known"
+            self._unreadable.append(f"{error.message}; {why}")
+            return None
+
+    def _group(self, item: dict[str, Any]) -> PodGroup | None:
+        try:
+            return convert_pod_group(item)[0]
+        except msgspec.ValidationError as error:
+            meta = item["metadata"]
+            self._unreadable.append(f"podgroup {meta['namespace']}/{meta['name']}: {error}")
+            return None
 
 
 def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeStatus | str]]:
