@@ -411,6 +411,37 @@ def test_constraints_that_exclude_each_other_are_named_together():
     )
 
 
+NUMA_NODES = [0, 1, None, frozenset({0, 1}), frozenset({1, 2}), frozenset({3})]
+"""As a number or a list; None where the machine does not say."""
+
+
+def listed(value: Any) -> frozenset[Any]:
+    return value if isinstance(value, frozenset) else frozenset({value})
+
+
+def test_lists_of_numa_nodes_match_where_they_have_a_node_in_common():
+    near = constraint(NUMA)
+    both = claims(request("a", 60_000), request("b", 60_000), constraints=(near,))
+    first, second, far = frozenset({0, 1}), frozenset({1, 0}), frozenset({2, 3})
+    pfs = [pf(f"f{at}", attributes={NUMA: nodes}) for at, nodes in enumerate((first, second, far))]
+    assert sorted(pfs_of(claims_fit(both, node(*pfs)))) == ["f0", "f1"]
+    assert refused(claims_fit(both, node(pfs[0], pfs[2]))).message.endswith(
+        f"matchAttribute {NUMA} cannot be met"
+    )
+    chain = [pf(f"f{at}", attributes={NUMA: frozenset({at, at + 1})}) for at in range(3)]
+    three = claims(*(request(name, 60_000) for name in "abc"), constraints=(near,))
+    assert refused(claims_fit(three, node(*chain)))  # each two of them have one, all three have none
+
+
+def test_lists_of_numa_nodes_are_distinct_where_they_have_none_in_common():
+    apart = constraint(NUMA, distinct=True)
+    both = claims(request("a"), request("b"), constraints=(apart,))
+    lists = frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})
+    pfs = [pf(f"f{at}", attributes={NUMA: nodes}) for at, nodes in enumerate(lists)]
+    assert sorted(pfs_of(claims_fit(both, node(*pfs)))) == ["f0", "f2"]
+    assert refused(claims_fit(both, node(*pfs[:2])))
+
+
 rates = st.sampled_from([0, 1_000, 25_000, 40_000, 60_000, 100_000])
 nodes = st.builds(
     lambda values: node(
@@ -425,7 +456,7 @@ nodes = st.builds(
         )
     ),
     st.lists(
-        st.tuples(st.one_of(rates, st.just(110_000)), st.integers(0, 8), st.sampled_from([0, 1, None])),
+        st.tuples(st.one_of(rates, st.just(110_000)), st.integers(0, 8), st.sampled_from(NUMA_NODES)),
         max_size=4,
     ),
 )
@@ -465,7 +496,7 @@ def test_what_fits_keeps_sums_and_constraints(
     by_name = {each.name: each.attributes for each in on.pfs}
     for all_of_them in (each for each in having if not each.requests):
         values = [by_name[interface.pf][all_of_them.attribute] for interface in found.interfaces]
-        assert len(set(values)) == (len(values) if all_of_them.distinct else 1)
+        assert agree_on(list(map(listed, values)), distinct=all_of_them.distinct)
 
 
 def holds(
@@ -492,7 +523,13 @@ def meets(rule: Constraint, placed: list[tuple[DeviceRequest, ClaimPf]]) -> bool
         for unit, on_pf in placed
         if not rule.requests or rule.requests & {unit.name, unit.name.partition("/")[0]}
     ]
-    return not values or (None not in values and len(set(values)) == (len(values) if rule.distinct else 1))
+    return not values or (None not in values and agree_on(list(map(listed, values)), distinct=rule.distinct))
+
+
+def agree_on(sets: list[frozenset[Any]], *, distinct: bool) -> bool:
+    if distinct:
+        return len(frozenset().union(*sets)) == sum(map(len, sets))
+    return bool(frozenset.intersection(*sets))
 
 
 def agree(pod: ClaimsRequest, on: ClaimNode, work: int) -> None:

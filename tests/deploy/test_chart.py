@@ -526,6 +526,15 @@ def test_device_class_may_have_another_name_which_policies_follow():
         assert variable == "['k8s-rdma']"
 
 
+def test_dra_driver_lists_numa_nodes_if_asked_for():
+    for as_list in (False, True):
+        objects = documents(render(with_values(CLAIMS, {"dra": {"numaNodeList": as_list}})))
+        settings = by_name(objects, "ConfigMap", "k8s-rdma-claims")["data"]["claims.yaml"]
+        plugin = fit(DevicePluginConfig, yaml.safe_load(settings))
+        assert plugin.claims is not None
+        assert plugin.claims.numa_node_list is as_list
+
+
 RESOURCE = "k8s-rdma.io/vf"
 
 

@@ -46,7 +46,7 @@ _MOST_NOTES = 3
 PF_ATTRIBUTE = "rdma.k8s-rdma.io/pf"
 """The netdev's name, where a device has another one."""
 
-_NUMA_NODE = "resource.kubernetes.io/numaNode"
+_NUMA_NODE, _OWN_NUMA_NODE = "resource.kubernetes.io/numaNode", "rdma.k8s-rdma.io/numaNode"
 _VERDICTS: dict[Reason, Verdict] = {Reason.UNDECIDED: "unknown", Reason.UNREADABLE_NODE: "unreadable"}
 _KUBE_SCHEDULER = "what else the pod needs of a node is not judged: kubectl describe pod"
 
@@ -240,7 +240,7 @@ def _details(request: ClaimsRequest, node: ClaimNode, found: Placement | Rejecti
 
 
 def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> PfExplanation:
-    room, numa_node = pf.room, pf.attributes.get(_NUMA_NODE)
+    room = pf.room
     accepted = [max(unit.mbps, pf.least_mbps) for unit in units if not pf.objection(unit)]
     return PfExplanation(
         name=pf.name,
@@ -249,13 +249,19 @@ def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> P
         unreserved_mbps=room.mbps,
         vfs=pf.vfs,
         free_vfs=room.vfs,
-        numa_node=numa_node if isinstance(numa_node, int) else None,
+        numa_node=_own_node(pf),
         placed=len(placed),
         placed_mbps=sum(placed),
         room_for=_room_for(accepted, room.mbps, room.vfs),
         short_mbps=max(0, min(accepted, default=0) - room.mbps),
         objections=tuple(dict.fromkeys(filter(None, map(pf.objection, units))))[:_MOST_NOTES],
     )
+
+
+def _own_node(pf: ClaimPf) -> int | None:
+    """Return a PF's NUMA node, by the driver's own attribute where the standard one is a list."""
+    nodes = (pf.attributes.get(name) for name in (_NUMA_NODE, _OWN_NUMA_NODE))
+    return next((node for node in nodes if isinstance(node, int)), None)
 
 
 def _room_for(rates: Iterable[int], mbps: int, vfs: int) -> int:

@@ -221,6 +221,8 @@ class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     plugins_dir, registry_dir: kubelet's directories of plugins' sockets, and of those that it finds them by.
     uid: of the pod that the process runs in (`--pod-uid`), for the names of its sockets; by default another
         at each start.
+    numa_node_list: whether `resource.kubernetes.io/numaNode` lists the near nodes of a PF's socket, too. The
+        API server takes lists with its feature gate DRAListTypeAttributes, and no driver can ask for that.
     """
 
     plugins_dir: AbsolutePath = "/var/lib/kubelet/plugins"
@@ -228,6 +230,7 @@ class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     uid: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,36}$", description="the UID of a pod")] | None = (
         None
     )
+    numa_node_list: bool = False
 
 
 def with_uid(claims: ClaimsConfig, uid: str) -> ClaimsConfig:

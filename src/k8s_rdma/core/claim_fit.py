@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
@@ -312,13 +312,20 @@ def _least(alternatives: Sequence[_Candidate]) -> _Candidate:
 class _Rule(NamedTuple):
     """A condition on the PFs of some interfaces: different values of an attribute, or one for all.
 
-    units: indexes of interfaces. values: of each PF, None where it has no such attribute and is excluded.
+    units: indexes of interfaces. values: of each PF, one or those of a list; None where it has no such
+    attribute and is excluded. PFs have one for all if their lists have a value in common, and different ones
+    if they have none.
     """
 
     text: str
     units: tuple[int, ...]
-    values: tuple[Attribute | None, ...]
+    values: tuple[frozenset[Hashable] | None, ...]
     distinct: bool
+
+    def is_partition(self) -> bool:
+        """Report whether any two PFs have the same values, or none in common."""
+        found = {value for value in self.values if value is not None}
+        return sum(map(len, found)) == len(frozenset().union(*found))
 
 
 class _Problem:
@@ -385,14 +392,14 @@ class _Problem:
         return _Rule(
             str(constraint),
             tuple(index for index, unit in enumerate(self._units) if constraint.includes(unit.request)),
-            tuple(pf.attributes.get(constraint.attribute) for pf in self._node.pfs),
+            tuple(_values(pf.attributes.get(constraint.attribute)) for pf in self._node.pfs),
             constraint.distinct,
         )
 
     def _rule_of_count(self, candidate: _Candidate) -> _Rule:
         units = tuple(index for index, unit in enumerate(self._units) if unit is candidate)
         text = f"count {candidate.request.count}"
-        return _Rule(text, units, tuple(pf.name for pf in self._node.pfs), distinct=True)
+        return _Rule(text, units, tuple(frozenset({pf.name}) for pf in self._node.pfs), distinct=True)
 
     def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | Verdict:
         """Find a PF of these for each of these interfaces, whatever the rules."""
@@ -433,15 +440,16 @@ class _Problem:
     def _meet(self, rule: _Rule) -> list[int] | None:
         """Find a PF for each interface of a rule, as if there were no other rules and interfaces.
 
+        None where there are none, and none at all where only the search by all rules can tell.
         OutOfWorkError where that is not known.
         """
         if rule.distinct:
-            return self._match(rule)
+            return self._match(rule) if rule.is_partition() else []
         undecided = False
-        for value in dict.fromkeys(rule.values[index] for index in self._usable_pfs):
-            if value is None:
-                continue
-            pfs = [index for index in self._usable_pfs if rule.values[index] == value]
+        for value in dict.fromkeys(
+            chain.from_iterable(rule.values[index] or () for index in self._usable_pfs)
+        ):
+            pfs = [index for index in self._usable_pfs if value in (rule.values[index] or ())]
             found = self._place(rule.units, pfs)
             if not isinstance(found, Verdict):
                 return found
@@ -461,9 +469,9 @@ class _Problem:
             }
             for unit in rule.units
         ]
-        owners: dict[Attribute, int] = {}
+        owners: dict[frozenset[Hashable], int] = {}
 
-        def augment(position: int, visited: set[Attribute]) -> bool:
+        def augment(position: int, visited: set[frozenset[Hashable]]) -> bool:
             for value in candidates[position]:
                 if value in visited:
                     continue
@@ -571,15 +579,22 @@ class _Search:
 
     def _meets(self, depth: int, index: int) -> bool:
         for rule in self._rules[depth]:
-            value = rule.values[index]
-            if value is None:
-                return False
-            for earlier in rule.units:
-                if earlier >= depth:
-                    break
-                if (rule.values[self.chosen[earlier]] == value) is rule.distinct:
+            values = common = rule.values[index] or frozenset()
+            for earlier in takewhile(lambda unit: unit < depth, rule.units):
+                rival = rule.values[self.chosen[earlier]] or frozenset()
+                if rule.distinct and not values.isdisjoint(rival):
                     return False
+                common = common if rule.distinct else common & rival
+            if not common:
+                return False
         return True
+
+
+def _values(attribute: Attribute | None) -> frozenset[Hashable] | None:
+    """Return the values of an attribute, which may be a list."""
+    if attribute is None or isinstance(attribute, frozenset):
+        return attribute
+    return frozenset({attribute})
 
 
 def _undecided(node: ClaimNode, why: str) -> Rejection:

@@ -405,7 +405,8 @@ class Request:
         return bool(self.interfaces)
 
 
-Attribute: TypeAlias = str | int | bool
+Attribute: TypeAlias = str | int | bool | frozenset[int]
+"""A list of numbers has no order here; of other lists none is known."""
 
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": ge,
@@ -459,8 +460,8 @@ class Comparison:
     def holds(self, attributes: Mapping[str, Attribute]) -> bool:
         """Report whether it holds for a device."""
         value = attributes.get(self.attribute)
-        if value is None:
-            return False
+        if value is None or isinstance(value, frozenset):
+            return False  # CEL refuses to compare a list with one value
         equal = any(type(value) is type(operand) and value == operand for operand in self.values)
         if self.operator in ("==", "in"):
             return equal

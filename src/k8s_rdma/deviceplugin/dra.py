@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -35,6 +36,8 @@ from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
+from k8s_rdma.linux.numa_nodes import nearest_nodes
+from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.claim_status import decode_state
 from k8s_rdma.wire.claims import (
@@ -216,7 +219,8 @@ class DraDriver:
         self._registration_socket = self._registry / f"{DRIVER}-{uid}-reg.sock"
         check_path(self._socket, "claims.pluginsDir")
         check_path(self._registration_socket, "claims.registryDir")
-        self.slices = SlicePublisher(api, self._node)
+        near_nodes = partial(nearest_nodes, Sysfs()) if claims.numa_node_list else None
+        self.slices = SlicePublisher(api, self._node, near_nodes=near_nodes)
         self.statuses = ClaimStatuses(api, self._node, self._agent.offers)
         self._handovers = Handovers(api, self._node, self._agent.offers, self._ask_now)
         self._abandoned = AbandonedPromises(api, self._agent.offers, self._ask_now, promise_times)

@@ -39,7 +39,7 @@ from k8s_rdma.wire.resource_slice import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.kube.resource_slices import SlicesApi, SliceView
@@ -125,8 +125,18 @@ class SlicePublisher:
     problem: why they are not as offered; empty while they are.
     """
 
-    def __init__(self, api: SlicesApi, node: NodeName, time: Time = REAL_TIME) -> None:
-        """Publish nothing before the first offers: what an earlier process published stays."""
+    def __init__(
+        self,
+        api: SlicesApi,
+        node: NodeName,
+        time: Time = REAL_TIME,
+        near_nodes: Callable[[int], Sequence[int]] | None = None,
+    ) -> None:
+        """Publish nothing before the first offers: what an earlier process published stays.
+
+        near_nodes: as of `slice_specs`.
+        """
+        self._near_nodes = near_nodes
         self._api = api
         self._node = node
         self._time = time
@@ -178,7 +188,9 @@ class SlicePublisher:
         if self._offers is None:
             return
         offers, agent_away = self._offers
-        specs = slice_specs(offers, agent_away=agent_away, with_taints=self._with_taints)
+        specs = slice_specs(
+            offers, agent_away=agent_away, with_taints=self._with_taints, near_nodes=self._near_nodes
+        )
         if specs != self._specs:
             self._specs = specs
             self._change.set()

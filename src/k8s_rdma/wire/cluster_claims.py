@@ -345,6 +345,8 @@ def _attributes(device: Device) -> Iterator[tuple[str, Attribute]]:
         found = next((value[kind] for kind in ("string", "int", "bool") if kind in value), None)
         if isinstance(found, str | int):
             yield _qualified(key), found
+        elif isinstance(numbers := value.get("ints"), list):  # of an API with DRAListTypeAttributes
+            yield _qualified(key), frozenset(number for number in numbers if isinstance(number, int))
 
 
 def _qualified(attribute: str) -> str:

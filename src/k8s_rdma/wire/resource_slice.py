@@ -16,7 +16,7 @@ from k8s_rdma.wire.claims import DRIVER, Offers, PfOffer
 from k8s_rdma.wire.json import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
 MAX_DEVICES = 64
@@ -28,6 +28,8 @@ MAX_TEXT = 64
 LINK_DOWN = "k8s-rdma.io/link-down"
 AGENT_AWAY = "k8s-rdma.io/agent-away"
 """Keys of taints."""
+
+NUMA_NODE = "resource.kubernetes.io/numaNode"
 
 TAINTS = "taints"
 """The field that an API server without the feature gate DRADeviceTaints drops."""
@@ -45,7 +47,11 @@ def slice_name(node: str, index: int) -> str:
 
 
 def slice_specs(
-    offers: Offers, *, agent_away: bool = False, with_taints: bool = True
+    offers: Offers,
+    *,
+    agent_away: bool = False,
+    with_taints: bool = True,
+    near_nodes: Callable[[int], Sequence[int]] | None = None,
 ) -> tuple[dict[str, Any], ...]:
     """The `spec` of each slice of a node, without the pool's generation; none where nothing is offered.
 
@@ -53,8 +59,14 @@ def slice_specs(
     agent_away: whether no new pod is to come, since no claim could be prepared.
     with_taints: whether the API server keeps taints (feature gate DRADeviceTaints); where it does not, PFs
     that are to get no new pods are left out.
+    near_nodes: the NUMA nodes to list for that of a PF, its own first (feature gate DRAListTypeAttributes);
+    None to publish its own alone.
     """
     devices = [_device(pf, agent_away=agent_away) for pf in offers.pfs if pf.vfs > 0]
+    if near_nodes is not None:
+        for pf, device in zip((pf for pf in offers.pfs if pf.vfs > 0), devices, strict=True):
+            if pf.numa_node is not None:
+                device["attributes"][NUMA_NODE] = {"ints": list(near_nodes(pf.numa_node))}
     devices = [device for device in devices if with_taints or "taints" not in device]
     parts = [devices[start : start + MAX_DEVICES] for start in range(0, len(devices), MAX_DEVICES)]
     return tuple(
@@ -120,7 +132,7 @@ def _attributes(pf: PfOffer) -> dict[str, dict[str, object]]:
         "resource.kubernetes.io/pciBusID": pf.pci,
         "resource.kubernetes.io/pcieRoot": pf.pcie_root,
     }
-    numbers = {"mtu": pf.mtu, "numaNode": pf.numa_node, "resource.kubernetes.io/numaNode": pf.numa_node}
+    numbers = {"mtu": pf.mtu, "numaNode": pf.numa_node, NUMA_NODE: pf.numa_node}
     found: dict[str, dict[str, object]] = {
         key: {"string": text} for key, text in texts.items() if text and len(text.encode()) <= MAX_TEXT
     }

@@ -198,6 +198,8 @@ class _Constraint:
         ]
         if any(value is None for _, value in found):
             return False
+        if any("ints" in (value or {}) for _, value in found):
+            raise AllocationError(f"{self.attribute}: lists of values are not simulated")
         if self.equal:
             return all(value == found[0][1] for _, value in found)
         earlier = dict(found[:-1])  # of several devices of a request only the last one counts

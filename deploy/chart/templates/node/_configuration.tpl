@@ -63,6 +63,9 @@
 {{- define "k8s-rdma.claims.yaml" -}}
 {{- $plugin := .Values.node.devicePlugin.config | default dict -}}
 {{- $claims := dict "pluginsDir" (print .Values.node.kubeletDir "/plugins") "registryDir" (print .Values.node.kubeletDir "/plugins_registry") -}}
+{{- if .Values.dra.numaNodeList -}}
+{{- $_ := set $claims "numaNodeList" true -}}
+{{- end -}}
 {{- $settings := dict "resources" (list) "inCluster" true "claims" $claims -}}
 {{- if include "k8s-rdma.tokens-secret" . -}}
 {{- $_ := set $settings "tokenFile" "/etc/k8s-rdma/tokens/tokens" -}}
