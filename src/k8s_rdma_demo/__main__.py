@@ -79,7 +79,7 @@ def main() -> int:
     else:
         outcome.show(console)
         if status == 0:
-            console.print("To explore it, run it with --keep: docs/tutorial.md")
+            console.print("To explore it: make demo ARGS=--keep (k8s-rdma demo --keep); docs/tutorial.md")
     outcome.show_lesson(console)
     if options.json:
         outcome.write(options.json)
