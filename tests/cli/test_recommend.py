@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import threading
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import typer
+import yaml
 
-from cli.asking import Ran, k8s_rdma
+from cli.asking import ENVIRONMENT, MAIN, Ran, k8s_rdma
 from cli.on_terminal import on_terminals
 from k8s_rdma.cli.duration_option import read_duration
 from k8s_rdma.cli.node_readings import NodeReader, Sampling
@@ -24,6 +27,8 @@ from k8s_rdma.core.recommendation import WorkloadName
 from k8s_rdma.core.usage import use_of
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.pod_owners import owned_pod
+from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.rest import Pod, encode_report
 from kube.stored_objects import serving_objects
 from server.serving import report
@@ -153,8 +158,14 @@ def fields(allocation: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def sampled(node: PlayedNode, directory: Path, seconds: float, *pods: str) -> Iterator[Sampling]:
-    """Readings of a played node, by the API server's proxy."""
+def sampled(
+    node: PlayedNode,
+    directory: Path,
+    seconds: float,
+    *pods: str,
+    sleep: Callable[[float], object] | None = None,
+) -> Iterator[Sampling]:
+    """Readings of a played node, by the API server's proxy. sleep: one that Ctrl-C ends."""
     with ExitStack() as stack:
         url = stack.enter_context(answering(node.answer))
         proxied = {f"{IN_NAMESPACE}/pods/node-x:54005/proxy": url}
@@ -162,7 +173,7 @@ def sampled(node: PlayedNode, directory: Path, seconds: float, *pods: str) -> It
         api = stack.enter_context(Documents(kubeconfig))
         reader = NodeReader(proxy=ServiceProxy(api=api), clock=node.clock)
         sampling = Sampling(reader=reader, nodes=["w1"], pods=frozenset(("default", name) for name in pods))
-        assert sampling.run(seconds, node.sleep)
+        assert sampling.run(seconds, sleep or node.sleep) is (sleep is None)
         yield sampling
 
 
@@ -246,7 +257,7 @@ class PlayedPrometheus:
         times = [begin + step * index for index in range(int((end - begin) / step) + 1)]
         rates = {"transmitted_bytes": self.mbps, "received_bytes": 1}
         per_s = next((rate * 125_000 for name, rate in rates.items() if name in text), 0)
-        flat = {"reserved": 3e8, "sample_age": None, "link": 1e11}
+        flat = {"timestamp": None, "reserved": 3e8, "link": 1e11}
         value = next((each for name, each in flat.items() if name in text), 0)
         values = [(at, str(at if value is None else value or (at - begin) * per_s)) for at in times]
         by = {"node": "w1", "pci": "0000:03:00.0"} if "link" in text else metric
@@ -401,3 +412,191 @@ def test_time_spans_are_as_prometheus_writes_them(text: str, seconds: int):
 def test_what_is_no_time_span_is_refused(text: str):
     with pytest.raises(typer.BadParameter, match="wanted a time span"):
         read_duration(text)
+
+
+def claimed_pod() -> dict[str, Any]:
+    document = pod("p", ("StatefulSet", "train"))
+    document["metadata"]["annotations"] = {}
+    document["spec"]["resourceClaims"] = [
+        {"name": "gpu", "resourceClaimTemplateName": "gpus"},
+        {"name": "rdma", "resourceClaimTemplateName": "rails"},
+    ]
+    document["status"] = {
+        "resourceClaimStatuses": [
+            {"name": "gpu", "resourceClaimName": "p-gpu"},
+            {"name": "rdma", "resourceClaimName": "p-rdma"},
+        ]
+    }
+    return document
+
+
+def claim_objects() -> dict[str, bytes | int]:
+    base = "/apis/resource.k8s.io/v1/namespaces/default"
+    device = {"driver": DRIVER, "pool": "w1", "device": "vf-0"}
+    exact = {"deviceClassName": "rdma", "capacity": {"requests": {"bandwidth": "300M", "vfs": "1"}}}
+    parameters = {"apiVersion": "k8s-rdma.io/v1alpha1", "kind": "InterfaceConfig", "maxTxRate": "400M"}
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "rails", "namespace": "default", "uid": "x", "managedFields": []},
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [{"name": "data", "exactly": exact}, {"name": "other", "exactly": exact}],
+                    "config": [{"opaque": {"driver": DRIVER, "parameters": parameters}}],
+                }
+            }
+        },
+    }
+    claim = {
+        "metadata": {"name": "p-rdma", "namespace": "default"},
+        "status": {
+            "allocation": {"devices": {"results": [{**device, "request": "data"}]}},
+            "devices": [{**device, "networkData": {"interfaceName": "rdma0"}}],
+        },
+    }
+    return {
+        f"{base}/resourceclaims/p-rdma": json.dumps(claim).encode(),
+        f"{base}/resourceclaims/p-gpu": json.dumps({"metadata": {"name": "p-gpu"}}).encode(),
+        f"{base}/resourceclaimtemplates/rails": json.dumps(template).encode(),
+    }
+
+
+async def requested(directory: Path, document: dict[str, Any], *words: str) -> Ran:
+    answers = {**stored(document), **claim_objects()}
+    with answering(PlayedPrometheus().answer) as url, serving_objects(answers, directory) as kubeconfig:
+        options = ("--kubeconfig", kubeconfig, "--prometheus", url, "--window", "1h", "--apply-dry-run")
+        return await k8s_rdma("recommend", *options, *words)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("annotations", "asked"),
+    [
+        (
+            {"k8s-rdma.io/interfaces": '[{"min_tx_rate": 300}]'},
+            {"k8s-rdma.io/interfaces": '[{"min_tx_rate":130}]'},
+        ),
+        (
+            {"rdma_interfaces_required": '[{"min_tx_rate": 9}, {"min_tx_rate": 300, "name": "rdma0"}]'},
+            {"rdma_interfaces_required": '[{"min_tx_rate":9},{"min_tx_rate":130,"name":"rdma0"}]'},
+        ),
+    ],
+)
+async def test_annotation_is_printed_with_the_suggested_rates_and_the_rest_as_it_was(
+    annotations: dict[str, str], asked: dict[str, str], tmp_path: Path
+):
+    document = pod("p", ("StatefulSet", "train"))
+    document["metadata"]["annotations"] = annotations
+    ran = await requested(tmp_path, document)
+    assert ran.status == 0, ran.err
+    found = yaml.safe_load(ran.out)
+    assert found["workload"] == "default/statefulset/train"
+    assert {key: json.loads(text) for key, text in found["annotations"].items()} == {
+        key: json.loads(text) for key, text in asked.items()
+    }
+
+
+@pytest.mark.anyio
+async def test_claim_template_is_printed_with_the_suggested_bandwidth_of_its_request(tmp_path: Path):
+    ran = await requested(tmp_path, claimed_pod(), "-o", "json")
+    assert ran.status == 0, ran.err
+    [template] = json.loads(ran.out)
+    assert template["metadata"] == {"name": "rails", "namespace": "default"}
+    devices = template["spec"]["spec"]["devices"]
+    first, second = (each["exactly"]["capacity"]["requests"] for each in devices["requests"])
+    assert first == {"bandwidth": "130M", "vfs": "1"}
+    assert second == {"bandwidth": "300M", "vfs": "1"}
+    assert "maxTxRate" not in devices["config"][0]["opaque"]["parameters"]
+
+
+@pytest.mark.anyio
+async def test_interface_whose_request_is_not_found_is_a_warning(tmp_path: Path):
+    document = claimed_pod()
+    del document["status"]
+    ran = await requested(tmp_path, document)
+    assert ran.status == 0
+    assert "rdma0: what it was asked for by is not known" in ran.err
+
+
+@pytest.mark.anyio
+async def test_shape_that_cannot_be_read_is_found_at_once(tmp_path: Path):
+    with serving_objects(stored(pod("p")), tmp_path) as kubeconfig:
+        ran = await k8s_rdma("recommend", "--kubeconfig", kubeconfig, "--shape", str(tmp_path / "absent"))
+    assert ran.status == 2
+    assert "absent" in ran.err
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("may_plan", [True, False])
+async def test_pods_of_a_shape_that_fit_then_are_counted(may_plan: bool, tmp_path: Path):
+    status = json.loads(encode_status(status_of(report(node="w1"))))
+    holder = status["allocations"][0]["pod"]
+    node = {"metadata": {"name": "w1", "labels": {}, "annotations": {}}, "spec": {}}
+    document = pod("p")
+    document["metadata"]["uid"] = holder["uid"]
+    shape = tmp_path / "shape.json"
+    shape.write_text('[{"min_tx_rate": 800}]')
+    planning: dict[str, bytes | int] = {
+        "/apis/k8s-rdma.io/v1alpha1/rdmanodes": items({"metadata": {"name": "w1"}, "status": status}),
+        "/api/v1/nodes": items(node) if may_plan else 403,
+        "/api/v1/pods": items(document),
+        "/apis/scheduling.k8s.io/v1/priorityclasses": items(),
+        "/api/v1/namespaces/k8s-rdma/configmaps/k8s-rdma-extender": json.dumps(
+            {"data": {"extender.yaml": "source: http\n"}}
+        ).encode(),
+    }
+    with (
+        answering(PlayedPrometheus().answer) as url,
+        serving_objects({**stored(document), **planning}, tmp_path) as kubeconfig,
+    ):
+        options = ("--kubeconfig", kubeconfig, "--prometheus", url, "--window", "1h", "-o", "json")
+        ran = await k8s_rdma("recommend", *options, "--shape", str(shape))
+    assert ran.status == 0, ran.err
+    document = json.loads(ran.out)
+    if may_plan:
+        assert document["room"] == [{"shape": "default/pod", "now": 0, "then": 1}]
+    else:
+        assert document["room"] == []
+        assert any("how many more pods fit is not known" in note for note in document["notes"])
+
+
+@pytest.mark.anyio
+async def test_ctrl_c_ends_sampling_with_the_figures_until_then(tmp_path: Path):
+    node = PlayedNode({"p": 100})
+    has_read = threading.Event()
+
+    def answer(path: str) -> tuple[int, bytes]:
+        if path == "/metrics":
+            has_read.set()
+        return node.answer(path)
+
+    with answering(answer) as url:
+        proxied = {f"{IN_NAMESPACE}/pods/node-x:54005/proxy": url}
+        with serving_objects(stored(pod("p")), tmp_path, proxied) as kubeconfig:
+            process = await asyncio.create_subprocess_exec(
+                *MAIN,
+                *("recommend", "--kubeconfig", kubeconfig, "--for", "10m", "-o", "json"),
+                stdout=asyncio.subprocess.PIPE,
+                env=ENVIRONMENT,
+            )
+            await asyncio.to_thread(has_read.wait, 60)
+            process.send_signal(signal.SIGINT)
+            out, _ = await process.communicate()
+    assert process.returncode == 130
+    assert json.loads(out)["complete"] is False
+
+
+def test_readings_until_ctrl_c_are_kept(tmp_path: Path):
+    node = PlayedNode({"p": 100})
+    naps = iter([15.0, 15.0])
+
+    def sleep(_: float) -> None:
+        node.now_s += next(naps, 0.0) or interrupt()
+
+    def interrupt() -> float:
+        raise KeyboardInterrupt
+
+    with sampled(node, tmp_path, 600, "p", sleep=sleep) as sampling:
+        [series] = sampling.series()
+    assert len(series.readings) == 3

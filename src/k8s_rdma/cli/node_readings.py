@@ -85,8 +85,9 @@ class NodeReader:
         """Read a node's counters; None, and a note, where that fails or there are none."""
         try:
             counters = CounterReader(max_vfs=MAX_HELD_VFS, node=node, losses=True)
-            counters.feed(self.proxy.get("pods", self._port(node), "/metrics", {}))
-            found = counters.sample(self.clock())
+            port, asked_s = self._port(node), self.clock()
+            counters.feed(self.proxy.get("pods", port, "/metrics", {}))
+            found = counters.sample((asked_s + self.clock()) / 2)  # of an answer that took its time
         except K8sRdmaError as error:
             self._ports.pop(node, None)  # its pod may have been replaced
             self._note(node, error)

@@ -1,7 +1,8 @@
 """Readings of interfaces' counters from Prometheus, over a window, as fine as it has them.
 
 Counters are read themselves, not rates of them: `rate()` makes a burst of a counter that is 0 once, and
-nothing of a gap. The time of a reading is that of the agent's sample: Prometheus may scrape one twice.
+nothing of a gap. The time of a reading is that of the agent's sample, because Prometheus may scrape one
+twice; a value that it repeats for up to five minutes if there is no other one, is no reading.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ _RESERVED = "k8s_rdma_vf_reserved_bits_per_second"
 _CAP = "k8s_rdma_vf_cap_bits_per_second"
 _LINK = "k8s_rdma_pf_link_bits_per_second"
 _AGE = "k8s_rdma_sample_age_seconds"
+_SCRAPED = "scraped"
+"""The time at which Prometheus scraped the bytes that were sent."""
+
+_OLDEST_SAMPLE_S = 300.0
 _BITS_PER_MEGABIT = 1_000_000
 
 
@@ -110,6 +115,7 @@ class PrometheusReadings:
         }
         names = {holder.node for holder in holders}
         nodes = selector({}, {"node": names} if len(names) <= MAX_NAMED_NODES else {})
+        by_metric[_SCRAPED] = self._values(f"max by ({_KEY}) (timestamp({_SENT}{selected}))", window)
         by_metric[_RDMA] = self._values(_retransmissions(self._selector(_REPEATED)), window)
         times = self._of_nodes(f"max by (node) (timestamp({_AGE}{nodes}) - {_AGE}{nodes})", window)
         fastest = f"max_over_time({_LINK}{nodes}[{to_s - from_s:.0f}s])"
@@ -173,14 +179,18 @@ def _readings(
     times: Mapping[float, float],
 ) -> list[Reading]:
     values = {name: found.get(holder, {}) for name, found in by_metric.items()}
-    readings = []
+    readings, former_s = [], 0.0
     for at_s, sent in sorted(values[_SENT].items()):
+        scraped_s = values[_SCRAPED].get(at_s, at_s)
+        if scraped_s == former_s:
+            continue
+        former_s, sampled_s = scraped_s, times.get(at_s, scraped_s)
         received, dropped, repeated = (
             _count(values[name].get(at_s)) for name in (_RECEIVED, _DROPPED, _RDMA)
         )
         reserved, cap = values[_RESERVED].get(at_s), values[_CAP].get(at_s)
         reading = Reading(
-            at_s=times.get(at_s, at_s),
+            at_s=sampled_s if 0 <= scraped_s - sampled_s <= _OLDEST_SAMPLE_S else scraped_s,
             sent=int(sent),
             received=received,
             dropped=dropped,

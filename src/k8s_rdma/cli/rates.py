@@ -184,7 +184,7 @@ def _edit(
     text = request_text(annotations)
     request = read_request(text, strict=False, name=request_name(annotations)).request
     spec = document.get("spec") or {}
-    claimed = _names_in_pod(annotations)[len(request.interfaces) :] if spec.get("resourceClaims") else []
+    claimed = names_in_pod(annotations)[len(request.interfaces) :] if spec.get("resourceClaims") else []
     if not request and not spec.get("resourceClaims"):
         raise MalformedError(f"pod {pod} asks for no RDMA interfaces")
     if not spec.get("nodeName"):
@@ -266,7 +266,7 @@ def _chosen(
     if not selected:
         return frozenset(range(len(request.interfaces)))
     names: dict[str, int] = {str(index): index for index in range(len(request.interfaces))}
-    present = _names_in_pod(annotations)
+    present = names_in_pod(annotations)
     if len(present) == len(request.interfaces):
         names |= {name: index for index, name in enumerate(present)}
     names |= {
@@ -281,7 +281,7 @@ def _chosen(
     return frozenset(names[name] for name in selected)
 
 
-def _names_in_pod(annotations: Mapping[str, str]) -> list[str]:
+def names_in_pod(annotations: Mapping[str, str]) -> list[str]:
     """The names that the agent gave the interfaces, in the order of the request; none where unknown."""
     try:
         entries = decode(

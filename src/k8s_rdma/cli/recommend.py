@@ -9,15 +9,16 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from k8s_rdma.cli.console import for_terminal
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import Answer, Format, Output
 from k8s_rdma.cli.node_readings import MAX_NODES, NodeFactsOfUse, NodeReader, Sampling
 from k8s_rdma.cli.options import Chart, PodScope
 from k8s_rdma.cli.prometheus_address import PrometheusAddress
@@ -25,14 +26,22 @@ from k8s_rdma.cli.prometheus_client import PrometheusClient
 from k8s_rdma.cli.prometheus_readings import PrometheusReadings
 from k8s_rdma.cli.recommend_document import Recommendations, freed, workload_recommendation
 from k8s_rdma.cli.recommend_page import show
+from k8s_rdma.cli.recommend_requests import suggested_requests
 from k8s_rdma.cli.service_proxy import ServiceProxy
+from k8s_rdma.cli.whatif import Question, planned_cluster
+from k8s_rdma.cli.whatif_source import WhatifSource
+from k8s_rdma.cli.yaml_output import write_yaml
+from k8s_rdma.config.manifests import read_text
 from k8s_rdma.core.recommendation import MeasuredInterface, advise_workloads, freed_by_pf
 from k8s_rdma.core.refusal import count
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.core.usage import CounterSeries, use_of
-from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.kube.pod_owners import owned_pods
+from k8s_rdma.planning.right_sizing import ResizedInterface, room_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +59,8 @@ class RecommendOptions:
     """Options of the command.
 
     subject: a pod or a workload, as `NAME`, `pod/NAME` or `KIND/NAME`; None for all of the scope.
-    window_s: of Prometheus' readings. sample_s: the time for which nodes are read.
+    window_s: of Prometheus' readings. sample_s: the time for which nodes are read. shape: manifests of pods
+    that are to be counted; None for none. requests_only: whether to print what pods would ask for.
     """
 
     pods: PodScope
@@ -59,6 +69,8 @@ class RecommendOptions:
     prometheus: PrometheusAddress
     window_s: float
     sample_s: float
+    shape: Path | None
+    requests_only: bool
     output: Output
 
 
@@ -75,6 +87,8 @@ class _Measured:
 
 def recommend(options: RecommendOptions) -> int:
     """Print recommendations; return the exit status. K8sRdmaError without pods, or without any answer."""
+    if options.shape is not None and options.shape != Path("-"):
+        read_text(options.shape)  # what cannot be read is found now, and not after the sampling
     with ExitStack() as stack:
         api = stack.enter_context(Documents(options.pods.kubeconfig))
         pods = selected_pods(api, options)
@@ -85,8 +99,12 @@ def recommend(options: RecommendOptions) -> int:
         else:
             measured = _by_nodes(options, pods, reader)
         advice = advise_workloads(_interfaces(measured, pods))
-    found = _document(options, measured, advice)
-    _require_readings(found)
+        found = _document(options, measured, advice)
+        _require_readings(found)
+        if options.requests_only:
+            _print_requests(api, options.output, advice, pods)
+            return _status(found)
+    found = msgspec.structs.replace(found, **_room(options, advice, pods, found.notes))
     options.output.write(
         Answer(
             document=lambda: msgspec.json.format(msgspec.json.encode(found)) + b"\n",
@@ -94,7 +112,69 @@ def recommend(options: RecommendOptions) -> int:
             show=lambda page: show(for_terminal(found), page),
         )
     )
+    return _status(found)
+
+
+def _status(found: Recommendations) -> int:
     return INTERRUPTED if not found.complete else UNMET if found.has_unmet_demand else 0
+
+
+def _print_requests(
+    api: Documents, output: Output, advice: Sequence[WorkloadAdvice], pods: Sequence[OwnedPod]
+) -> None:
+    """Print annotations and claim templates with the suggested rates; warnings go to standard error."""
+
+    def warn(sentence: str) -> None:
+        sys.stderr.write(f"k8s-rdma: warning: {visible(sentence)}\n")
+
+    by_name = {(pod.namespace, pod.name): pod for pod in pods}
+    documents = list(suggested_requests(api, advice, by_name, warn))
+    if output.format in (None, Format.WIDE, Format.YAML):
+        write_yaml(documents, allow_unicode=True)
+        return
+    output.write(
+        Answer(
+            document=lambda: msgspec.json.format(msgspec.json.encode(documents)) + b"\n",
+            names=(str(found.get("workload") or found["metadata"]["name"]) for found in documents),
+            show=lambda _: None,
+        )
+    )
+
+
+def _room(
+    options: RecommendOptions,
+    advice: Sequence[WorkloadAdvice],
+    pods: Sequence[OwnedPod],
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """Count the pods of the shape that fit now and with the suggestions; a note if that is not known."""
+    if options.shape is None:
+        return {}
+    source = WhatifSource(kubeconfig=options.pods.kubeconfig, namespace=options.chart.namespace)
+    try:
+        planned = planned_cluster(source)
+    except API_ERRORS as error:
+        return {"notes": (*notes, f"how many more pods fit is not known: {error.message}")}
+    shapes = Question(manifest=options.shape).shapes(planned)
+    uids = {(pod.namespace, pod.name): PodUid(pod.uid) for pod in pods}
+    return {"room": room_after(planned, _resized(advice, uids), shapes)}
+
+
+def _resized(
+    advice: Sequence[WorkloadAdvice], uids: Mapping[tuple[str, str], PodUid]
+) -> Iterator[ResizedInterface]:
+    for row in advice:
+        minimum = row.suggestion.min_tx_rate_mbps
+        for pod in row.pods if minimum is not None else ():
+            holder, reserved = pod.use.holder, pod.use.reserved_mbps
+            if reserved is not None:
+                yield ResizedInterface(
+                    uid=uids[holder.namespace, holder.pod],
+                    node=NodeName(holder.node),
+                    pci=PciAddress(holder.pci),
+                    reserved_mbps=reserved,
+                    min_tx_rate_mbps=minimum or 0,
+                )
 
 
 def selected_pods(api: Documents, options: RecommendOptions) -> list[OwnedPod]:
@@ -235,8 +315,8 @@ def _document(
 
 
 def _require_readings(found: Recommendations) -> None:
-    """Raise K8sRdmaError where there is nothing to say, with the reasons that there are."""
-    if not found.workloads:
+    """Raise K8sRdmaError if there is nothing to say, with the reasons, unless Ctrl-C ended it."""
+    if not found.workloads and found.complete:
         source = "Prometheus" if found.source == "prometheus" else "the nodes"
         msg = f"no interface of these pods has readings of {source}"
         raise K8sRdmaError(msg, details="\n".join(found.notes))

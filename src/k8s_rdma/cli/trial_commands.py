@@ -144,6 +144,18 @@ def recommend(  # noqa: PLR0913 - typer's options
     sample: Annotated[
         float, duration_option("--for", "Without Prometheus: for how long nodes are read.")
     ] = 600,
+    shape: Annotated[
+        Path | None,
+        typer.Option(
+            "--shape", metavar="FILE", help="Also count how many more of these pods fit; as of `whatif`."
+        ),
+    ] = None,
+    apply_dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--apply-dry-run", help="Print annotations and claim templates with the suggestions alone."
+        ),
+    ] = False,
     output: OutputForm,
     pods: Pods,
     prometheus: Prometheus,
@@ -165,6 +177,8 @@ def recommend(  # noqa: PLR0913 - typer's options
         prometheus=prometheus,
         window_s=window,
         sample_s=sample,
+        shape=shape,
+        requests_only=apply_dry_run,
         output=output,
     )
     raise typer.Exit(run(options))

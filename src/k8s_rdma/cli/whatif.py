@@ -59,6 +59,7 @@ __all__ = [
     "answer_headroom",
     "answer_with",
     "answer_without",
+    "planned_cluster",
     "write_snapshot",
 ]
 
@@ -146,7 +147,7 @@ def _answer(
     *,
     output: Output,
 ) -> int:
-    found = ask(_planned(source))
+    found = ask(planned_cluster(source))
 
     def show_all(page: Page) -> None:
         shown = for_terminal(found)
@@ -176,7 +177,8 @@ def _names(answer: FitAnswer | HeadroomAnswer | WithAnswer | WithoutAnswer) -> I
             yield from (found.shape for found in answer.shapes)
 
 
-def _planned(source: WhatifSource) -> PlannedCluster:
+def planned_cluster(source: WhatifSource) -> PlannedCluster:
+    """Read the cluster that a question is about. MalformedError; ApiRefusedError and the like."""
     if source.origin == FROM_CLUSTER:
         return PlannedCluster.from_snapshot(_of_cluster(source))
     try:

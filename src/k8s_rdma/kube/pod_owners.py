@@ -25,7 +25,8 @@ _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 class OwnedPod:
     """A pod that may have interfaces, by annotation or by ResourceClaim.
 
-    node: empty while it is not bound. claims: as its `spec.resourceClaims`.
+    node: empty while it is not bound. claims, claim_statuses: as its `spec.resourceClaims` and
+    `status.resourceClaimStatuses`.
     """
 
     namespace: str
@@ -35,6 +36,7 @@ class OwnedPod:
     workload: WorkloadName
     annotations: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[Mapping[str, Any], ...] = ()
+    claim_statuses: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def asks_by_annotation(self) -> bool:
@@ -63,6 +65,7 @@ def owned_pod(document: Mapping[str, Any]) -> OwnedPod:
         workload=workload_name(meta),
         annotations={key: text for key, text in annotations.items() if isinstance(text, str)},
         claims=_mappings(spec.get("resourceClaims")),
+        claim_statuses=_mappings(_mapping(document.get("status")).get("resourceClaimStatuses")),
     )
 
 

@@ -281,7 +281,7 @@ def headroom(planned: PlannedCluster, workloads: Sequence[Workload]) -> Headroom
     """Count pods of each workload that fit, whatever the others need; without any, of common shapes."""
     shapes = workloads or common_shapes(planned.cluster)
     return HeadroomAnswer(
-        shapes=tuple(_room(planned, workload) for workload in shapes),
+        shapes=tuple(shape_room(planned, workload) for workload in shapes),
         stranded=tuple(stranded(planned.cluster)),
         unreadable=planned.unreadable,
     )
@@ -309,8 +309,8 @@ def _shape(name: str, mbps: int, number: int, policy: PfPolicy = PfPolicy.ANY) -
     return Workload(name=name, namespace="", request=request)
 
 
-def _room(planned: PlannedCluster, workload: Workload) -> ShapeRoom:
-    """Equal nodes have room for equally many."""
+def shape_room(planned: PlannedCluster, workload: Workload) -> ShapeRoom:
+    """Count the pods of one shape that still fit: equal nodes have room for equally many."""
     cluster, request = planned.cluster, workload.request
     kinds = Counter(
         (cluster.state(name), planned.device_room(name, request)) for name in planned.eligible(workload)
@@ -464,7 +464,9 @@ def with_changes(planned: PlannedCluster, changes: Changes, workloads: Sequence[
     return WithAnswer(
         shapes=tuple(
             Difference(
-                shape=workload.name, now=_room(planned, workload).pods, then=_room(changed, workload).pods
+                shape=workload.name,
+                now=shape_room(planned, workload).pods,
+                then=shape_room(changed, workload).pods,
             )
             for workload in compared
         ),
