@@ -16,6 +16,7 @@ from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews, Snapshot
 from k8s_rdma.web.node_traffic import NodeTraffic
+from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.views import Sort, decode_view, encode_view
 from web.cases import large_cluster
@@ -66,6 +67,7 @@ async def _pages(view: ClusterView) -> tuple[float, float, int]:
         traffic=Traffic(None, poll_s=60),
         nodes=nodes,
         claims=ClaimPodReader(connect=None, clock=time.monotonic),
+        records=RecordReader(None, clock=time.monotonic),
     )
     app = WebApp(sources, LoopbackAccess())
     first, others, longest = [], [], 0

@@ -1,4 +1,10 @@
-"""What is recorded of workloads: the cases of usage.yaml, by Prometheus' own promtool."""
+"""What is recorded of workloads: the cases of usage.yaml, by Prometheus' own promtool.
+
+The idea of recording a percentile over time beside requests is that of
+https://github.com/kubernetes-sigs/kubernetes-mixin/issues/183. Names of pods by kind of controller:
+https://kubernetes.io/docs/concepts/workloads/controllers/, and for letters of generated names
+https://github.com/kubernetes/kubernetes/pull/50070.
+"""
 
 from __future__ import annotations
 

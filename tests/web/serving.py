@@ -19,6 +19,7 @@ from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.config import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
+from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.rest import Error
 from k8s_rdma.wire.views import (
@@ -119,6 +120,7 @@ async def serving(
     prometheus: PrometheusEndpoint | None = None,
     node_traffic: NodeTraffic | None = None,
     claims: ClaimPodReader | None = None,
+    records: RecordReader | None = None,
 ) -> AsyncIterator[Site]:
     """Serve pages of a view that was polled once."""
     documents = Documents(view, {f"{each.namespace}/{each.name}": each for each in explanations})
@@ -130,7 +132,10 @@ async def serving(
         await traffic.poll()
         node_traffic = node_traffic or NodeTraffic(None, clock=monotonic)
         claims = claims or ClaimPodReader(connect=None, clock=monotonic)
-        sources = Sources(extender=extender, traffic=traffic, nodes=node_traffic, claims=claims)
+        records = records or RecordReader(None, clock=monotonic)
+        sources = Sources(
+            extender=extender, traffic=traffic, nodes=node_traffic, claims=claims, records=records
+        )
         app = WebApp(sources, access or LoopbackAccess())
         async with (
             listening(app) as address,

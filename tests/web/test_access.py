@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from k8s_rdma.http_server.asgi import Receive, Scope, Send
     from k8s_rdma.web.claim_pods import ClaimPodReader
     from k8s_rdma.web.node_traffic import NodeTraffic
+    from k8s_rdma.web.right_sizing import RecordReader
     from k8s_rdma.wire.views import ClusterView
 
 pytestmark = pytest.mark.anyio
@@ -101,9 +102,11 @@ class Reviews:
 async def reviewed(
     directory: Path,
     view: ClusterView = EXAMPLE,
+    *,
     clock: Callable[[], float] = monotonic,
     node_traffic: NodeTraffic | None = None,
     claims: ClaimPodReader | None = None,
+    records: RecordReader | None = None,
 ) -> AsyncIterator[tuple[Site, Reviews]]:
     reviews = Reviews()
     reviews.answering.set()
@@ -119,7 +122,12 @@ async def reviewed(
         try:
             access = ReviewedAccess(client, clock)
             async with serving(
-                view, explanation(), access=access, node_traffic=node_traffic, claims=claims
+                view,
+                explanation(),
+                access=access,
+                node_traffic=node_traffic,
+                claims=claims,
+                records=records,
             ) as site:
                 yield site, reviews
         finally:

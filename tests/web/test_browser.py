@@ -11,7 +11,9 @@ import pytest
 from k8s_rdma.wire.views import Limit
 from web.cases import EXAMPLE, HOSTILE, cluster, explanation, node, pf, waiting
 from web.chromium import CHROMIUM, chromium
+from web.node_servers import Node, Turns, Vf, measuring, metrics
 from web.serving import serving
+from web.test_right_sizing import WORKLOADS, RecordingPrometheus, answer, records_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,7 +26,7 @@ pytestmark = [
 ]
 
 POD = "/pods/research/llama-pretrain-worker-0"
-PAGES = ("/", "/pending", "/nodes/worker-1", "/namespaces/research", POD, "/nope")
+PAGES = ("/", "/pending", "/right-sizing", "/nodes/worker-1", "/namespaces/research", POD, "/nope")
 SCREENSHOTS = os.environ.get("K8S_RDMA_SCREENSHOTS")
 
 CONTRAST = """
@@ -81,8 +83,15 @@ async def browser(tmp_path: Path) -> AsyncIterator[Page]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1366])
 async def test_pages_fit_and_can_be_read(browser: Page, width: int, dark: bool):
-    async with serving(EXAMPLE, explanation()) as site:
+    turns = Turns()
+    async with (
+        records_of(RecordingPrometheus(answer(*WORKLOADS)), turns) as records,
+        measuring(Node(metrics("w1", Vf(1, "research/notebook", "rdma0"))), turns) as traffic,
+        serving(EXAMPLE, explanation(), records=records, node_traffic=traffic) as site,
+    ):
         site.documents.limit = Limit(used_mbps=100_000, limit_mbps=400_000, used_vfs=9, limit_vfs=8)
+        records.want()
+        await turns.read()
         await browser.resize(width, dark=dark)
         for path in PAGES:
             await browser.open(f"{site.url}{path}")

@@ -16,10 +16,10 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.web.claim_pods import (
     MAX_PODS,
     MAX_REQUESTS,
-    WATCH_S,
     ClaimPodReader,
     waiting_by_claim,
 )
+from k8s_rdma.web.open_pages import WATCH_S
 from k8s_rdma.web.pages import claims_note
 from kube.stored_objects import serving_objects
 from web.cases import cluster, explanation, node, pf, waiting

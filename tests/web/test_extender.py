@@ -17,6 +17,7 @@ from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
+from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import Traffic
 from k8s_rdma.wire.rest import rates_of
 from web.serving import listening
@@ -44,6 +45,7 @@ async def test_pages_show_what_an_extender_holds():
             traffic=traffic,
             nodes=NodeTraffic(None, clock=monotonic),
             claims=ClaimPodReader(connect=None, clock=monotonic),
+            records=RecordReader(None, clock=monotonic),
         )
         async with (
             listening(WebApp(sources, LoopbackAccess())) as url,

@@ -52,7 +52,7 @@ TAGS = frozenset(
         *("html", "head", "meta", "title", "link", "body", "header", "nav", "main", "footer", "section"),
         *("h1", "h2", "p", "a", "dl", "div", "dt", "dd", "ul", "li", "span", "small", "em", "strong", "code"),
         *("svg", "rect", "form", "label", "input", "select", "option", "button"),
-        *("table", "caption", "thead", "tbody", "tr", "th", "td"),
+        *("wbr", "table", "caption", "thead", "tbody", "tr", "th", "td"),
     }
 )
 

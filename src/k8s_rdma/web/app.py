@@ -23,6 +23,7 @@ from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.holdings import Holdings, KnownTraffic
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.pages import Cluster, ListQuery, Part, Pending, namespace_of
+from k8s_rdma.web.right_sizing import RecordList, RecordReader
 from k8s_rdma.web.source import NoAnswerError
 from k8s_rdma.web.traffic import PfName, Traffic
 from k8s_rdma.wire.views import Sort, causes_text
@@ -86,6 +87,7 @@ class Sources:
     traffic: Traffic
     nodes: NodeTraffic
     claims: ClaimPodReader
+    records: RecordReader
 
 
 class WebApp:
@@ -99,6 +101,7 @@ class WebApp:
         self._traffic = sources.traffic
         self._nodes = sources.nodes
         self._claims = sources.claims
+        self._records = sources.records
         self._access = access
         self._pages_of_viewer = pages_of_viewer
         self._in_progress: Counter[str] = Counter()
@@ -108,6 +111,7 @@ class WebApp:
         self._routes: tuple[tuple[re.Pattern[str], Callable[[Request], Awaitable[Answer]]], ...] = (
             (re.compile("/"), self._overview),
             (re.compile("/pending"), self._pending),
+            (re.compile("/right-sizing"), self._right_sizing),
             (re.compile(f"/nodes/(?P<node>{_NAME})"), self._node),
             (re.compile(f"/namespaces/(?P<namespace>{_NAME})"), self._namespace),
             (re.compile(f"/pods/(?P<namespace>{_NAME})/(?P<pod>{_NAME})"), self._pod),
@@ -181,6 +185,19 @@ class WebApp:
         rows = [row for row in pending.rows if request.query.text in row.pod]
         part = Part.cut(rows, number=request.query.page, size=pages.PODS_ON_A_PAGE)
         return self._page("pending.html", request.query, pending=pending, pods=part, **self._notes(cluster))
+
+    async def _right_sizing(self, request: Request) -> Answer:
+        latest, text = self._records.want(), request.query.text
+        rows = sorted(latest.workloads, key=lambda row: text not in row.name)
+        visibility = await request.viewer.visibility(dict.fromkeys(row.namespace for row in rows))
+        return self._page(
+            "right_sizing.html",
+            request.query,
+            is_on=self._records.is_on,
+            latest=latest,
+            is_being_read=self._records.is_on and not latest.is_read,
+            records=RecordList.select(latest.workloads, visibility, request.query),
+        )
 
     async def _node(self, request: Request) -> Answer:
         cluster = self._cluster()
@@ -379,7 +396,7 @@ def _environment() -> Environment:
             "seconds": pages.format_seconds,
         }
     )
-    environment.tests["over"] = pages.is_over
+    environment.tests.update({"over": pages.is_over, "uncertain": pages.is_uncertain})
     environment.globals.update(
         {
             "bar_start": pages.bar_start,

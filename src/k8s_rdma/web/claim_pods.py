@@ -24,6 +24,7 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.web.open_pages import OpenPages
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.cluster_claims import (
     API,
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
 
 EVERY_S = 10.0
 """The least time between two readings; as `top` has it."""
-
-WATCH_S = 60.0
-"""The time for which claims are read after a page that shows them was loaded."""
 
 MAX_PODS = 1000
 """Pods with claims that are looked at; by turns of their namespaces, as with all these bounds."""
@@ -90,8 +88,11 @@ class ClaimPodReader:
     clock: Callable[[], float]
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     latest: ClaimPods = field(default_factory=ClaimPods)
-    _wanted_until: float = float("-inf")
-    _is_wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _pages: OpenPages = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without open pages."""
+        self._pages = OpenPages(self.clock)
 
     @property
     def is_on(self) -> bool:
@@ -100,10 +101,8 @@ class ClaimPodReader:
 
     def want(self) -> ClaimPods:
         """Have claims read from now on; return what is known by now, nothing of an earlier time."""
-        if self.clock() >= self._wanted_until:
+        if not self._pages.load():
             self.latest = ClaimPods()
-        self._wanted_until = self.clock() + WATCH_S
-        self._is_wanted.set()
         return self.latest
 
     async def run(self) -> None:
@@ -111,9 +110,7 @@ class ClaimPodReader:
         if self.connect is None:
             return
         while True:
-            if self.clock() >= self._wanted_until:
-                self._is_wanted.clear()
-                await self._is_wanted.wait()
+            await self._pages.wait()
             await self._read(self.connect)
             await self.pause(EVERY_S)
 

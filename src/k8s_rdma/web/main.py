@@ -23,6 +23,7 @@ from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeServers, NodeTraffic
+from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def _sources(config: WebConfig) -> Sources:
         claims=ClaimPodReader(
             connect=(lambda: Documents(config.kubeconfig)) if config.claims else None, clock=monotonic
         ),
+        records=RecordReader(config.prometheus, clock=monotonic),
     )
 
 
@@ -88,7 +90,7 @@ async def _serve(listener: socket.socket, config: WebConfig, sources: Sources, t
         serving = tasks.create_task(server.serve(listener))
         polling = [
             tasks.create_task(source.run())
-            for source in (sources.extender, sources.traffic, sources.nodes, sources.claims)
+            for source in (sources.extender, sources.traffic, sources.nodes, sources.claims, sources.records)
         ]
         host, port = listener.getsockname()[:2]
         _log.info("web_ready", address=host, port=port, tls=tls is not None, access=config.access)

@@ -22,6 +22,7 @@ import structlog
 from k8s_rdma.core.traffic import Meter, Promise, Rates, VfHolder
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.asgi import client_tls, token_of
+from k8s_rdma.web.open_pages import WATCH_S
 from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S
 
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from k8s_rdma.web.config import NodesEndpoint
 
 PATH = "/metrics"
-WATCH_S = 60.0
-"""The time for which a node is read after a page that shows it was loaded: some reloads of the page."""
-
 MAX_NODES = 64
 """Nodes that are read at a time, for all viewers; a page of the cluster has 25."""
 

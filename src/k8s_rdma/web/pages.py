@@ -235,6 +235,11 @@ def measuring(measured: Mapping[str, Measured]) -> bool:
     return any(not (found.has_rates or found.failure) for found in measured.values())
 
 
+def is_uncertain(pf: PfRow) -> bool:
+    """Report whether it is not known which part of a link is reserved."""
+    return pf.reserved_mbps is None or not pf.link_mbps
+
+
 def is_over(pf: PfRow) -> bool:
     """Report whether more is reserved than the link has."""
     return pf.link_mbps is not None and (pf.reserved_mbps or 0) > pf.link_mbps

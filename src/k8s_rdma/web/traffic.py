@@ -113,7 +113,7 @@ class Traffic:
         self._source = (
             None
             if endpoint is None
-            else Source("Prometheus", endpoint, field="prometheus", explain_refusal=_refusal)
+            else Source("Prometheus", endpoint, field="prometheus", explain_refusal=error_of)
         )
 
     async def run(self) -> None:
@@ -167,7 +167,8 @@ def _quoted(value: str) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _refusal(body: bytes) -> str:
+def error_of(body: bytes) -> str:
+    """Return what a refusal says; empty where it says nothing."""
     try:
         return decode_large(body, _decoder, "query").error
     except MalformedError:
