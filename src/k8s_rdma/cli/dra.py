@@ -16,6 +16,7 @@ from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation_values import require_own_network
+from k8s_rdma.wire.claim_documents import ClaimDocuments, claim_documents
 from k8s_rdma.wire.cluster_claims import (
     API,
     BUS_ID,
@@ -171,31 +172,20 @@ def _with_nodes(
     )
 
 
-def _claim_documents(
-    api: Documents, namespace: str, entries: Iterable[PodClaim]
-) -> tuple[dict[str, dict[str, Any]], tuple[str, ...], tuple[str, ...]]:
-    """Read a pod's claims, or the templates of those that are not generated; what is missing; and notes."""
-    documents, missing, notes = {}, [], []
+def _claim_documents(api: Documents, namespace: str, entries: Iterable[PodClaim]) -> ClaimDocuments:
+    """Read a pod's claims, or the templates of those that are not generated."""
     in_namespace = f"{API}/namespaces/{segment(namespace)}"
-    for entry in entries:
-        if entry.claim:
-            kind, name = "resourceclaim", entry.claim
-        elif entry.template:
-            kind, name = "resourceclaimtemplate", entry.template
-        else:
-            notes.append(f"claim {entry.name} has no name yet")
-            continue
-        found = api.get_object(f"{in_namespace}/{kind}s/{segment(name)}")
-        if found is None:
-            missing.append(f"there is no {kind} {namespace}/{name}")
-        elif entry.claim:
-            documents[entry.name] = found
-        else:
-            documents[entry.name] = found.get("spec") or {}
-            notes.append(
-                f"claim {entry.name} is not generated yet of template {name} (kube-controller-manager)"
-            )
-    return documents, tuple(missing), tuple(notes)
+
+    def template_of(name: str) -> Mapping[str, Any] | None:
+        found = api.get_object(f"{in_namespace}/resourceclaimtemplates/{segment(name)}")
+        return None if found is None else found.get("spec") or {}
+
+    return claim_documents(
+        namespace,
+        entries,
+        claim_of=lambda name: api.get_object(f"{in_namespace}/resourceclaims/{segment(name)}"),
+        template_of=template_of,
+    )
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.web.open_pages import OpenPages
+from k8s_rdma.wire.claim_documents import ClaimDocuments, claim_documents
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.cluster_claims import (
     API,
@@ -265,7 +266,7 @@ class _Judge:
         if not self._read_templates(pod):
             self.unread += 1
             return
-        documents, missing = self._documents(pod)
+        documents, missing, _ = self._documents(pod)
         try:
             named = class_names(documents.values())
             if not named & self.ours:
@@ -320,28 +321,19 @@ class _Judge:
             return "no node has PFs for claims"
         return "; ".join(f"{count(number, 'node')}: {cause}" for cause, number in causes.most_common(5))
 
-    def _documents(self, pod: _Waiting) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    def _documents(self, pod: _Waiting) -> ClaimDocuments:
         """Return a pod's claims, or templates of those that are not generated, and what is missing."""
-        documents: dict[str, Mapping[str, Any]] = {}
-        missing = []
-        for entry in pod.entries:
-            if entry.claim:
-                claim = self.claims.get((pod.namespace, entry.claim))
-                if claim is None:
-                    missing.append(f"there is no resourceclaim {pod.namespace}/{entry.claim}")
-                else:
-                    documents[entry.name] = claim
-            elif entry.template:
-                template = self._templates[pod.namespace, entry.template]
-                if template is None:
-                    missing.append(f"there is no resourceclaimtemplate {pod.namespace}/{entry.template}")
-                else:
-                    documents[entry.name] = template
-        if pod.document is not None and EXTENDED_RESOURCES not in documents:
+        documents = claim_documents(
+            pod.namespace,
+            pod.entries,
+            claim_of=lambda name: self.claims.get((pod.namespace, name)),
+            template_of=lambda name: self._templates[pod.namespace, name],
+        )
+        if pod.document is not None and EXTENDED_RESOURCES not in documents.found:
             spec = claim_spec(pod.document, self.class_documents)
             if spec:
-                documents[EXTENDED_RESOURCES] = {"spec": spec}
-        return documents, missing
+                documents.found[EXTENDED_RESOURCES] = {"spec": spec}
+        return documents
 
     def _read_templates(self, pod: _Waiting) -> bool:
         """Read the templates of claims that are not generated; False if that are too many."""
