@@ -25,6 +25,10 @@ QUERY_PATH = "/api/v1/query"
 WINDOW = "2m"
 """Rates are means of this time: four scrapes in 30 s each."""
 
+RESET_WINDOW = "5m"
+"""The time for which a rate is not known after a counter began anew, or was 0 once (some drivers): `rate`
+makes a burst of all that it counts, also if the window begins with the 0."""
+
 _SENT = "k8s_rdma_vf_transmitted_bytes_total"
 _RECEIVED = "k8s_rdma_vf_received_bytes_total"
 _MBPS_OF_A_BYTE = "8e-6"
@@ -158,8 +162,9 @@ class Traffic:
 
 def _query(metric: str, grouping: str, labels: Mapping[str, str]) -> dict[str, str]:
     selector = ", ".join(f"{name}={_quoted(value)}" for name, value in labels.items())
-    rate = f"rate({metric}{{{selector}}}[{WINDOW}])"
-    return {"query": f"{_MBPS_OF_A_BYTE} * sum by ({grouping}) ({rate})"}
+    series = f"{metric}{{{selector}}}"
+    rates = f"{_MBPS_OF_A_BYTE} * sum by ({grouping}) (rate({series}[{WINDOW}]))"
+    return {"query": f"{rates} unless sum by ({grouping}) (resets({series}[{RESET_WINDOW}])) > 0"}
 
 
 def _quoted(value: str) -> str:
