@@ -28,20 +28,20 @@ def put(found: PodTable[Value], *pods: tuple[str, str, int]) -> None:
 def test_oldest_pod_of_the_greediest_namespace_goes_beyond_the_number_of_pods() -> None:
     found = table()
     put(found, ("p", "modest", 1), *((f"q{number}", "greedy", 1) for number in range(4)))
-    assert list(found) == ["p", "q1", "q2", "q3"]
+    assert list(found.by_uid) == ["p", "q1", "q2", "q3"]
 
 
 def test_weight_of_all_pods_is_bounded_and_who_takes_most_pays() -> None:
     found = table()
     put(found, ("p", "a", 4), ("q", "b", 3), ("r", "a", 3), ("s", "b", 1))
-    assert list(found) == ["q", "r", "s"]
+    assert list(found.by_uid) == ["q", "r", "s"]
 
 
 def test_pod_heavier_than_the_limit_is_not_kept() -> None:
     found = table()
     put(found, ("p", "a", 11))
-    assert len(found) == 0
-    assert found.get(PodUid("p")) is None
+    assert len(found.by_uid) == 0
+    assert found.by_uid.get(PodUid("p")) is None
 
 
 def test_oldest_goes_where_pods_have_no_owners() -> None:
@@ -49,8 +49,8 @@ def test_oldest_goes_where_pods_have_no_owners() -> None:
     for uid in ("p", "q", "p", "r"):
         found.put(PodUid(uid), None)
         found.trim()
-    assert list(found) == ["p", "r"]
-    assert list(reversed(found)) == ["r", "p"]
+    assert list(found.by_uid) == ["p", "r"]
+    assert list(reversed(found.by_uid)) == ["r", "p"]
 
 
 def test_entries_are_expired_beyond_their_age_and_replacing_one_does_not_renew_it() -> None:
@@ -75,11 +75,11 @@ def test_table_is_within_its_limits_and_counts_what_it_holds(
         if index % 3 == 0:
             for uid in sorted(gone):
                 found.pop(PodUid(uid))
-        held = list(found.values())
-        assert len(held) == len(found) <= 4
+        held = list(found.by_uid.values())
+        assert len(held) == len(found.by_uid) <= 4
         assert sum(weight for _, weight in held) <= 10
         weights = Counter[str]()
         for namespace, weight in held:
             weights[namespace] += weight
-        assert all(uid in found and found[uid] in held for uid in found)
+        assert all(value in held for value in found.by_uid.values())
         assert found.excess() is None

@@ -337,7 +337,7 @@ async def test_restarted_agent_gets_the_placement_at_once(c: World):
     await delivered(c, 1)
     while c.extender.rate_changes._busy:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    pending = c.extender.wanted_rates.pending[c.pods["gold"]["metadata"]["uid"]]
+    pending = c.extender.wanted_rates.pending.by_uid[c.pods["gold"]["metadata"]["uid"]]
     pending.due_at = math.inf  # its attempts have become rare
     node = c.nodes["w1"]
     node.delivered.clear()

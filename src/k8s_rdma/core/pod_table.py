@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from k8s_rdma.core.types import PodUid
 
 _Value = TypeVar("_Value")
-
-
-class _Entry(NamedTuple, Generic[_Value]):
-    value: _Value
-    owner: str
-    weight: int
-    entered_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,87 +33,76 @@ class PodTable(Generic[_Value]):
 
     Beyond a limit the entries of the owner that takes most are in excess, the oldest first, because what one
     namespace has too much of costs no other. Without owners it is the oldest of all.
+
+    by_uid: the values; to be read only.
     """
+
+    __slots__ = ("_entered", "_limits", "_owner", "_owners", "_weigh", "_weight", "_weights", "by_uid")
 
     def __init__(
         self,
         limits: PodLimits,
         *,
-        weigh: Callable[[_Value], int] = lambda _: 1,
-        owner: Callable[[_Value], str] = lambda _: "",
+        weigh: Callable[[_Value], int] | None = None,
+        owner: Callable[[_Value], str] | None = None,
     ) -> None:
-        """Begin empty. weigh: what a pod takes. owner: for example its namespace."""
-        self.limits = limits
+        """Begin empty. weigh: the weight of a pod, by default 1. owner: for example its namespace."""
+        self._limits = limits
         self._weigh = weigh
         self._owner = owner
-        self._entries: dict[PodUid, _Entry[_Value]] = {}
-        self._owners: dict[str, dict[PodUid, None]] = {}
-        self._weights: Counter[str] = Counter()
+        self.by_uid: dict[PodUid, _Value] = {}
+        self._entered: dict[PodUid, float] = {}
+        self._owners: dict[str, dict[PodUid, int]] = {}
+        self._weights: dict[str, int] = {}
         self._weight = 0
 
-    def __len__(self) -> int:
-        """Return the number of pods."""
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[PodUid]:
-        """Iterate over the pods, the oldest entry first."""
-        return iter(self._entries)
-
-    def __reversed__(self) -> Iterator[PodUid]:
-        """Iterate over the pods, the latest entry first."""
-        return reversed(self._entries)
-
-    def __contains__(self, uid: object) -> bool:
-        """Report whether the pod is in the table."""
-        return uid in self._entries
-
-    def __getitem__(self, uid: PodUid) -> _Value:
-        """Return the pod's value; KeyError without one."""
-        return self._entries[uid].value
-
-    def get(self, uid: PodUid) -> _Value | None:
-        """Return the pod's value, None without one."""
-        entry = self._entries.get(uid)
-        return None if entry is None else entry.value
-
-    def values(self) -> Iterator[_Value]:
-        """Iterate over the values, the oldest entry first."""
-        return (entry.value for entry in self._entries.values())
-
-    def items(self) -> Iterator[tuple[PodUid, _Value]]:
-        """Iterate over pods and values, the oldest entry first."""
-        return ((uid, entry.value) for uid, entry in self._entries.items())
-
-    def put(self, uid: PodUid, value: _Value, entered_at: float = 0.0) -> None:
-        """Put a value, as the latest entry. entered_at: s."""
-        self.pop(uid)
-        owner, weight = self._owner(value), self._weigh(value)
-        self._entries[uid] = _Entry(value, owner, weight, entered_at)
-        self._owners.setdefault(owner, {})[uid] = None
-        self._weights[owner] += weight
+    def put(self, uid: PodUid, value: _Value, entered_at: float | None = None) -> None:
+        """Put a value, as the latest entry. entered_at: s; None for an entry without age."""
+        if uid in self.by_uid:
+            self.pop(uid)
+        self.by_uid[uid] = value
+        if entered_at is not None:
+            self._entered[uid] = entered_at
+        weight = 1 if self._weigh is None else self._weigh(value)
         self._weight += weight
+        if self._owner is not None:
+            owner = self._owner(value)
+            pods = self._owners.get(owner)
+            if pods is None:
+                pods = self._owners[owner] = {}
+                self._weights[owner] = 0
+            pods[uid] = weight
+            self._weights[owner] += weight
 
     def replace(self, uid: PodUid, value: _Value) -> None:
         """Put a value of the same owner and weight in place of the pod's; its order and age stay."""
-        self._entries[uid] = self._entries[uid]._replace(value=value)
+        self.by_uid[uid] = value
 
     def pop(self, uid: PodUid) -> _Value | None:
         """Take out the pod; return its value, None without one."""
-        entry = self._entries.pop(uid, None)
-        if entry is None:
+        if uid not in self.by_uid:
             return None
-        owned = self._owners[entry.owner]
-        del owned[uid]
-        self._weights[entry.owner] -= entry.weight
-        self._weight -= entry.weight
-        if not owned:
-            del self._owners[entry.owner], self._weights[entry.owner]
-        return entry.value
+        value = self.by_uid.pop(uid)
+        if self._entered:
+            self._entered.pop(uid, None)
+        if self._owner is None:
+            self._weight -= 1 if self._weigh is None else self._weigh(value)
+            return value
+        owner = self._owner(value)
+        pods = self._owners[owner]
+        weight = pods.pop(uid)
+        self._weight -= weight
+        self._weights[owner] -= weight
+        if not pods:
+            del self._owners[owner], self._weights[owner]
+        return value
 
     def excess(self) -> PodUid | None:
         """Return the pod that has to go first, None within the limits."""
-        if len(self._entries) <= self.limits.pods and self._weight <= self.limits.weight:
+        if len(self.by_uid) <= self._limits.pods and self._weight <= self._limits.weight:
             return None
+        if self._owner is None:
+            return next(iter(self.by_uid))
         greediest = max(self._weights, key=self._weights.__getitem__)
         return next(iter(self._owners[greediest]))
 
@@ -132,8 +113,8 @@ class PodTable(Generic[_Value]):
 
     def entered_before(self, time: float) -> list[PodUid]:
         """List the pods whose entries are from before that time."""
-        return [uid for uid, entry in self._entries.items() if entry.entered_at < time]
+        return [uid for uid, entered_at in self._entered.items() if entered_at < time]
 
     def expired(self, now: float) -> list[PodUid]:
         """List the pods whose entries are older than the limit."""
-        return self.entered_before(now - self.limits.age_s)
+        return self.entered_before(now - self._limits.age_s)

@@ -79,7 +79,10 @@ _log = structlog.get_logger()
 
 
 class BindingWriter:
-    """Writes Bindings, and gives up what is held for those that are surely not written."""
+    """Writes Bindings, and gives up what is held for those that are surely not written.
+
+    lock: the lock of a pod, see `PodWriter`.
+    """
 
     def __init__(
         self,
@@ -93,11 +96,8 @@ class BindingWriter:
         self._fence = fence
         self._pod_writer = pod_writer
         self._pending = pending
+        self.lock = pod_writer.lock
         self._state = pending.state
-
-    def lock(self, uid: PodUid) -> asyncio.Lock:
-        """Return the lock of the pod: one bind of a pod at a time."""
-        return self._pod_writer.lock(uid)
 
     def is_uncertain(self, uid: PodUid) -> bool:
         """Report whether an earlier bind of the pod may still take effect."""
@@ -131,9 +131,9 @@ class BindingWriter:
         reservation: is held in the state already. A pod: it was written to since the version that the
         reservation is of, is this now, and holds nothing; decide anew.
         """
-        with self._pod_writer.under_way(_UnansweredBind(self._pending, bind, reservation)):
-            self._state.after(bind.node, bind.uid, ReservationEvent.WRITE_BEGUN)
-            return await self._write(bind, reservation)
+        self._state.after(bind.node, bind.uid, ReservationEvent.WRITE_BEGUN)
+        unanswered = _UnansweredBind(self._pending, bind, reservation)
+        return await self._pod_writer.track(unanswered, self._write(bind, reservation))
 
     async def _write(self, bind: Bind, reservation: Reservation) -> PodView | str:
         try:
@@ -297,7 +297,7 @@ class PendingBindings:
             self.state.after(node, uid, ReservationEvent.SURELY_UNBOUND)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _UnansweredBind:
     """A write of a Binding (`PodWrite`), and the reservation that is held for it."""
 

@@ -206,15 +206,16 @@ class LastRefusals:
 
     def last_of(self, uid: PodUid) -> Attempt | None:
         """The pod's last refusal."""
-        return self._pods.get(uid)
+        return self._pods.by_uid.get(uid)
 
     def named(self, pod: str) -> PodUid | None:
         """The UID of the pod of that name (`namespace/name`) that was refused last."""
-        found = (uid for uid in reversed(self._pods) if self._pods[uid].outcome.pod == pod)
+        refused = self._pods.by_uid
+        found = (uid for uid in reversed(refused) if refused[uid].outcome.pod == pod)
         return next(found, None)
 
     def pending(self) -> list[Attempt]:
         """The pods that wait, the longest first."""
         for uid in self._pods.expired(self._clock()):
             self.forget(uid)
-        return sorted(self._pods.values(), key=lambda attempt: attempt.first_at)
+        return sorted(self._pods.by_uid.values(), key=lambda attempt: attempt.first_at)

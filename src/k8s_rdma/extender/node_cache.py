@@ -389,9 +389,9 @@ class ClusterState:
         end it.
         """
         self._leave_others(node, uid)
-        reservation = self.reservation(node, uid)
-        if reservation is not None:
-            self.reserve(node, uid, reservation.bound_with(placement or reservation))
+        reservation = self.after(node, uid, ReservationEvent.FOUND_BOUND)
+        if reservation is not None and placement is not None:
+            self.reserve(node, uid, reservation.with_rates_of(placement))
 
     def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
         """Return the reservation once a write that binds the pod here got no answer: a new object each time.
@@ -407,14 +407,15 @@ class ClusterState:
 
     def after(self, node: NodeName, uid: PodUid, event: ReservationEvent) -> Reservation | None:
         """Take an event of the pod's reservation on this node, and return what is held then, if anything."""
-        reservation = self.reservation(node, uid)
-        if reservation is None:
+        entry = self._nodes.get(node)
+        reservation = entry.reservations.get(uid) if entry else None
+        if entry is None or reservation is None:
             return None
         following = reservation.after(event)
         if following is None:
             self.withdraw(node, uid)
-        elif following is not reservation:
-            self.reserve(node, uid, following)
+        elif following is not reservation:  # a stage alone changes nothing of what is used
+            entry.reservations[uid] = following
         return following
 
     def on_delete(self, uid: PodUid, ended_at: float) -> None:

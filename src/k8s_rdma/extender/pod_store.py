@@ -534,7 +534,7 @@ class PodRequestCache:
         annotations: Mapping[str, str],
         devices: Callable[[], tuple[tuple[str, int], ...]],
     ) -> Request:
-        cached, policies = self._pods.get(PodUid(pod.uid)), self.policies()
+        cached, policies = self._pods.by_uid.get(PodUid(pod.uid)), self.policies()
         if cached is not None and cached.policies is policies and cached.matches(annotations):
             request = cached.request
             # a UID may be said to be another pod's: namespace and devices are judged as they are said now
@@ -586,11 +586,11 @@ class PodRequestCache:
 
     def get(self, uid: PodUid) -> CachedRequest | None:
         """The pod's request when it was last filtered."""
-        return self._pods.get(uid)
+        return self._pods.by_uid.get(uid)
 
     def invalidate_if_changed(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
         """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
-        cached = self._pods.get(uid)
+        cached = self._pods.by_uid.get(uid)
         if cached is not None and not cached.matches(annotations):
             self.on_delete(uid)
 

@@ -9,8 +9,7 @@ was sent must be over.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -18,12 +17,14 @@ import structlog
 from k8s_rdma.kube.api import API_ERRORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.core.types import NodeName, PodUid
     from k8s_rdma.extender.leadership import Fence, FencedPod
+
+_Answer = TypeVar("_Answer")
 
 _READ_AGAIN_S = 5.0
 _POLL_S = 0.05
@@ -118,16 +119,16 @@ class PodWriter:
         """Return the lock of a pod: one write of a pod at a time."""
         return self._locks.setdefault(uid, asyncio.Lock())
 
-    @contextmanager
-    def under_way(self, write: PodWrite) -> Iterator[None]:
-        """Count a write as under way until the block ends; after a cancellation its outcome is unknown."""
+    async def track(self, write: PodWrite, work: Awaitable[_Answer]) -> _Answer:
+        """Count a write as under way until its work ends; after a cancellation its outcome is unknown."""
         self._under_way.append(write)
         try:
-            yield
+            answer = await work
         except asyncio.CancelledError:
             write.doubt()
             raise
         self._under_way.remove(write)
+        return answer
 
     def settle_later(self, write: PodWrite) -> None:
         """Look at the pod until the write can take no effect any more, or is seen to have taken it."""

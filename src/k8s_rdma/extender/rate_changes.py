@@ -111,7 +111,7 @@ class RateChanges:
         async with asyncio.TaskGroup() as deciding:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_S if self._pending else None):
+                    async with asyncio.timeout(_POLL_S if self._pending.by_uid else None):
                         await self._wanted_rates.changed.wait()
                 self._wanted_rates.changed.clear()
                 for node, due in self._due_by_node().items():
@@ -121,14 +121,14 @@ class RateChanges:
 
     def _due_by_node(self) -> dict[NodeName, list[PendingRates]]:
         found: dict[NodeName, list[PendingRates]] = {}
-        for pending in self._pending.values():
+        for pending in self._pending.by_uid.values():
             if self._is_due(pending):
                 found.setdefault(pending.node, []).append(pending)
         return found
 
     async def _handle_all(self, node: NodeName, due: Iterable[PendingRates]) -> None:
         for pending in due:
-            if self._pending.get(pending.pod.uid) is pending:
+            if self._pending.by_uid.get(pending.pod.uid) is pending:
                 await self._handle(pending)
         self._busy.discard(node)
 
@@ -153,7 +153,7 @@ class RateChanges:
     async def _handle(self, pending: PendingRates) -> None:
         uid = pending.pod.uid
         async with self._pod_writer.lock(uid):
-            if self._pending.get(uid) is not pending or pending.write is not None:
+            if self._pending.by_uid.get(uid) is not pending or pending.write is not None:
                 return
             try:
                 await self._decide(pending)
@@ -288,11 +288,9 @@ class RateChanges:
         self._cache.state.reserve(pending.node, pod.uid, previous.with_rates_of(change))
         pending.write = RatesWrite(version=pod.version, generation=change.generation, previous=previous)
         unanswered = _UnansweredChange(self, pending, pending.write)
-        with self._pod_writer.under_way(unanswered):
-            error = await self._annotate(pending.pod, pod.version, annotations)
-            if isinstance(error, ApiUncertainError):
-                await self._settle_at_once(unanswered)
-                return
+        error = await self._pod_writer.track(unanswered, self._send(unanswered, annotations))
+        if isinstance(error, ApiUncertainError):
+            return
         if error is not None:
             self._withdraw(pending, unanswered.write)
             if not isinstance(error, ApiRefusedError) or error.status != _CONFLICT:
@@ -306,9 +304,15 @@ class RateChanges:
         pending.backoff.reset()
         self._record(pod, decision)
 
-    async def _annotate(self, pod: Pod, version: str, annotations: Mapping[str, str]) -> K8sRdmaError | None:
+    async def _send(
+        self, unanswered: _UnansweredChange, annotations: Mapping[str, str]
+    ) -> K8sRdmaError | None:
+        """Write the annotations; return the error. A write without an answer is settled, now or later."""
         try:
-            await self._api.annotate_version(pod, version, annotations)
+            await self._api.annotate_version(unanswered.written_pod, unanswered.write.version, annotations)
+        except ApiUncertainError as error:
+            await self._settle_at_once(unanswered)
+            return error
         except API_ERRORS as error:
             return error
         return None
@@ -322,7 +326,7 @@ class RateChanges:
 
     def stands(self, pending: PendingRates, write: RatesWrite) -> bool:
         """Report whether a write may still take effect, as far as this process knows."""
-        return pending.write is write and self._pending.get(pending.pod.uid) is pending
+        return pending.write is write and self._pending.by_uid.get(pending.pod.uid) is pending
 
     def settle(self, pending: PendingRates, write: RatesWrite, fenced_pod: FencedPod, *, late: bool) -> None:
         """Take what the pod shows of a write. late: no write of it can be under way any more."""

@@ -94,7 +94,7 @@ class UnschedulablePods:
 
     def __len__(self) -> int:
         """The number of waiting pods."""
-        return len(self._pods)
+        return len(self._pods.by_uid)
 
     def refuse(
         self, uid: PodUid, request: Request, nodes: Iterable[NodeName], now: float, namespace: str
@@ -111,7 +111,7 @@ class UnschedulablePods:
 
     def gather(self, uid: PodUid) -> None:
         """The pod waits for room beside others of its gang: any room that comes free may help."""
-        pod = self._pods.get(uid)
+        pod = self._pods.by_uid.get(uid)
         if pod is not None and not pod.together:
             self._pods.replace(uid, replace(pod, together=True))
             self._together[pod.namespace, pod.request] += 1
@@ -128,7 +128,7 @@ class UnschedulablePods:
     def on_delete(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
         self._remove(uid)
-        if not self._pods:
+        if not self._pods.by_uid:
             self._nodes.clear()
 
     def pods_before(self, time: float) -> list[PodUid]:

@@ -5,7 +5,7 @@ Values in, values out; no clock and no I/O.
 
 from __future__ import annotations
 
-from enum import Enum, auto, unique
+from enum import IntEnum, auto, unique
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @unique
-class Stage(Enum):
+class Stage(IntEnum):
     """The stage of a reservation."""
 
     DECIDED = auto()
@@ -42,7 +42,7 @@ class Stage(Enum):
 
 
 @unique
-class ReservationEvent(Enum):
+class ReservationEvent(IntEnum):
     """An event that a reservation depends on."""
 
     WRITE_BEGUN = auto()

@@ -374,13 +374,13 @@ class AssumedPods:
         self._whole.clear()
         self._drop_over(self.clock())
         deadline = self.processor() + _SEARCH_S
-        for uid in [uid for uid in self._assumed if uid in self._new and uid != requester]:
+        for uid in [uid for uid in self._assumed.by_uid if uid in self._new and uid != requester]:
             self._new.discard(uid)
-            self._hold(self._assumed[uid], deadline)
+            self._hold(self._assumed.by_uid[uid], deadline)
 
     def has_assumed_except(self, uid: PodUid) -> bool:
         """Report whether any other pod is on its way, to nodes that are known or not."""
-        return any(assumed_uid != uid for assumed_uid in self._assumed)
+        return any(assumed_uid != uid for assumed_uid in self._assumed.by_uid)
 
     def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
         """Return what is held on the node for other pods."""
@@ -396,7 +396,7 @@ class AssumedPods:
         return {
             uid: interfaces
             for uid, interfaces in self.against(node, pod.uid).items()
-            if self._is_firm(uid, pod) or (alone and self._assumed[uid].pod.gang is None)
+            if self._is_firm(uid, pod) or (alone and self._assumed.by_uid[uid].pod.gang is None)
         }
 
     def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
@@ -430,11 +430,11 @@ class AssumedPods:
 
     def pod_names(self, node: NodeName, uid: PodUid) -> list[str]:
         """The pods that room is held for on the node, `namespace/name`."""
-        return [self._assumed[assumed_uid].pod.pod for assumed_uid in self.against(node, uid)]
+        return [self._assumed.by_uid[assumed_uid].pod.pod for assumed_uid in self.against(node, uid)]
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""
-        return {"pods_assumed": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed))}
+        return {"pods_assumed": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed.by_uid))}
 
     def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
         now = self.clock()
@@ -457,7 +457,7 @@ class AssumedPods:
     def _extend(self, gang: Gang, last: _AssumedPod) -> None:
         """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
         for uid in self._mates[gang]:
-            assumed = self._assumed[uid]
+            assumed = self._assumed.by_uid[uid]
             deadline = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
             if assumed.deadline + self.lasts_s / 2 > deadline:
                 continue
@@ -487,7 +487,7 @@ class AssumedPods:
         self._drop(
             [
                 uid
-                for uid, assumed in self._assumed.items()
+                for uid, assumed in self._assumed.by_uid.items()
                 if assumed.deadline <= now or self._is_confirmed(assumed)
             ]
         )
@@ -497,7 +497,7 @@ class AssumedPods:
         gangs = {
             assumed.pod.gang
             for uid in uids
-            if (assumed := self._assumed.get(uid)) and not self.state.nodes_of(uid)
+            if (assumed := self._assumed.by_uid.get(uid)) and not self.state.nodes_of(uid)
         }
         freed = [node for gang in gangs if gang and self._is_whole(gang) for node in self._nodes_of(gang)]
         for uid in uids:
@@ -525,7 +525,7 @@ class AssumedPods:
         return now - self._turns[gang] < turn_s
 
     def _is_firm(self, uid: PodUid, pod: PendingPod) -> bool:
-        gang = self._assumed[uid].pod.gang
+        gang = self._assumed.by_uid[uid].pod.gang
         return gang is not None and (gang == pod.gang or self._is_whole(gang))
 
     def _is_whole(self, gang: Gang | None) -> bool:

@@ -29,4 +29,4 @@ class SettledPods:
 
     def __contains__(self, uid: object) -> bool:
         """Report whether the pod is one of those."""
-        return uid in self._pods
+        return uid in self._pods.by_uid

@@ -107,7 +107,7 @@ class WantedRates(PodIndex):
 
     def uids(self) -> Iterable[PodUid]:
         """The pods with a change that is not over, or a text that is long to read."""
-        return {*self.pending, *self._long_texts}
+        return {*self.pending.by_uid, *self._long_texts}
 
     def on_delete(self, uid: PodUid) -> None:
         """Forget the pod; a write without an answer is settled by its end."""
@@ -117,7 +117,7 @@ class WantedRates(PodIndex):
 
     def pods(self) -> list[tuple[Pod, str]]:
         """The pods whose changes an earlier binder may have decided as well, and their versions."""
-        return [(pending.pod, pending.version) for pending in self.pending.values()]
+        return [(pending.pod, pending.version) for pending in self.pending.by_uid.values()]
 
     def readings(self) -> dict[str, Reading]:
         """Readings for metrics."""
@@ -125,7 +125,7 @@ class WantedRates(PodIndex):
             "rate_changes_pending": (
                 "Running pods whose annotation asks for other rates than they have.",
                 "gauge",
-                lambda: len(self.pending),
+                lambda: len(self.pending.by_uid),
             ),
         }
 
@@ -137,7 +137,7 @@ class WantedRates(PodIndex):
             text = request_text(pod.annotations) or ""
         except MalformedError:
             text = ""
-        pending = self.pending.get(pod.uid)
+        pending = self.pending.by_uid.get(pod.uid)
         if pending is not None:
             pending.version = pod.version
             if pending.write is not None:
@@ -155,7 +155,7 @@ class WantedRates(PodIndex):
             self.changed.set()
 
     def _trim(self) -> None:
-        while (uid := self.pending.excess()) is not None and self.pending[uid].write is None:
+        while (uid := self.pending.excess()) is not None and self.pending.by_uid[uid].write is None:
             self.pending.pop(uid)
 
     def _is_open(self, pod: PodView, reservation: Reservation, text: str) -> bool:
@@ -177,7 +177,7 @@ class WantedRates(PodIndex):
         if len(text) <= _SHORT_TEXT:
             return _differs(reservation.interfaces, _rates_in(text))
         if self._long_texts.get(pod.uid) == (key := hash((text, reservation.generation))):
-            return pod.uid in self.pending
+            return pod.uid in self.pending.by_uid
         self._long_texts[pod.uid] = key
         return _differs(reservation.interfaces, _read_rates(text))
 

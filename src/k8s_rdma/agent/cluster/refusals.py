@@ -50,7 +50,7 @@ class Refusals:
 
     def streak_of(self, uid: PodUid, now: float) -> Streak | None:
         """Return the pod's current streak, if any."""
-        streak = self._streaks.get(uid)
+        streak = self._streaks.by_uid.get(uid)
         return streak if streak is not None and now - streak.last <= GAP_S else None
 
     def forget(self, uid: PodUid) -> None:
