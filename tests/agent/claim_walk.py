@@ -20,7 +20,8 @@ from agent.machine import call
 from agent.mortal import CrashError, Fate, Life, MortalPod, World, disk
 from cdi_documents import decode_specification
 from fakes.slices import FakeSlices
-from k8s_rdma.agent.claims import ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.claim_offers import ClaimOffers
+from k8s_rdma.agent.claims import ClaimsSocket
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.allocation import used_locally

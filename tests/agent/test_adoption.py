@@ -13,8 +13,8 @@ import pytest
 from agent.machine import Machine, asks, call
 from factories import PF0
 from fakes.nodes import FakePodResources
+from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
-from k8s_rdma.agent.reconciler import Adoption
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.config.devices import ExclusiveResource, Selector

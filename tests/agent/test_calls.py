@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.machine import Machine
-from k8s_rdma.agent.calls import AgentCall, PendingCalls, WaitingCalls
+from k8s_rdma.agent.calls import AgentCall
+from k8s_rdma.agent.cdi_socket import CdiSocket
+from k8s_rdma.agent.pending_calls import PendingCalls, WaitingCalls
 from k8s_rdma.agent.report import StatePublisher, StateSocket
-from k8s_rdma.agent.unix_sockets import CdiSocket, listen_unix, serve_connections
+from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.errors import KernelError, Reason
 from k8s_rdma.wire.cdi import Declared, decode_written
 from k8s_rdma.wire.cdi import encode_line as encode_declared

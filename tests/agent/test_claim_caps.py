@@ -12,7 +12,7 @@ import pytest
 from agent.machine import Machine, call
 from agent.pods import PlacingCluster
 from factories import PF1
-from k8s_rdma.agent.claims import ClaimOffers
+from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.live_rates import FIRST_RETRY_S, LAST_RETRY_S, ClaimCaps, LiveRates
 from k8s_rdma.agent.node import Node

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent.test_resource_claims import Running, machine, refusal, scenario
 from factories import PF0
-from k8s_rdma.agent.claims import ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.claim_offers import ClaimOffers
+from k8s_rdma.agent.claims import ClaimsSocket
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import Reason

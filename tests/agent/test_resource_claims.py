@@ -14,7 +14,8 @@ import pytest
 from agent.machine import Machine, Verbs, asks, call
 from cdi_documents import decode_specification
 from factories import PF0, PF1
-from k8s_rdma.agent.claims import POLL_S, ClaimCommands, ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.claim_offers import ClaimOffers
+from k8s_rdma.agent.claims import POLL_S, ClaimCommands, ClaimsSocket
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.sandbox import Sandbox

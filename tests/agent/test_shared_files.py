@@ -12,7 +12,8 @@ import pytest
 from agent.machine import Machine
 from cdi_documents import decode_specification
 from fakes.nodes import FakeNodes
-from k8s_rdma.agent.unix_sockets import CdiSocket, listen_unix, serve_connections
+from k8s_rdma.agent.cdi_socket import CdiSocket
+from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.wire.cdi import MAX_LINE_BYTES, Declared, Written, decode_written, encode_line
 
 if TYPE_CHECKING:

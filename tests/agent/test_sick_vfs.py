@@ -13,7 +13,7 @@ from agent.test_upkeep import RECONCILE_S, Kept
 from agent.test_upkeep import run as keep
 from factories import PF0, PF1
 from fakes.machine import FakePf
-from k8s_rdma.agent.reconciler import Adoption
+from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.placement import PlacedInterface, Placement

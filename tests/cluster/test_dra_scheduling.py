@@ -39,7 +39,7 @@ from e2e.conftest import PLUGINS, build_dir, program, require_plugins
 from e2e.node import LINK_MBPS, Node
 from factories import PF0, PF1
 from fakes.machine import FakePf
-from k8s_rdma.agent.claims import ClaimOffers
+from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.types import PfUse

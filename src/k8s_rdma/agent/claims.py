@@ -1,4 +1,4 @@
-"""ResourceClaims: prepared and unprepared for kubelet, on `claims.sock`; and the PFs offered for them.
+"""ResourceClaims: prepared and unprepared for kubelet, on `claims.sock`.
 
 A promise is on disk, its pod marked and its CDI devices described before kubelet is answered. A claim that
 does not fit because others have not ended yet, as after a pod's deletion by force, waits for them: kubelet
@@ -18,30 +18,27 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
-from k8s_rdma.agent.calls import AgentCall, PendingCall, PendingCalls, WaitingCalls
+from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.claim_policy import ClaimPolicy, RequestedClaim
-from k8s_rdma.agent.claim_states import prepared_claims
 from k8s_rdma.agent.node import Node, Worker, rejected
+from k8s_rdma.agent.pending_calls import PendingCall, PendingCalls, WaitingCalls
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
 from k8s_rdma.agent.vf_operations import RatesLeftError
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.core.claims import AllocatedClaim, Offer, claim_of, offers
+from k8s_rdma.core.claims import AllocatedClaim, claim_of
 from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Pod
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, PodUid, enforcer_of
+from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason
 from k8s_rdma.wire.cdi import CLAIM_CLASS, qualified_name
 from k8s_rdma.wire.claims import (
     HEARTBEAT_S,
     MAX_ERROR,
     MAX_LINE_BYTES,
-    MAX_PROBLEMS,
     Answer,
     ClaimName,
-    Offers,
-    PfOffer,
     Prepare,
     PreparedDevice,
     Question,
@@ -312,57 +309,6 @@ def prepared_devices(promise: ClaimPromise, pool: str) -> tuple[PreparedDevice, 
             cdi=(qualified_name(name, device_class=CLAIM_CLASS),),
         )
         for name, interface in zip(promise.device_names(), promise.interfaces, strict=True)
-    )
-
-
-class ClaimOffers:
-    """Renders the PFs that are offered for claims, and the prepared claims.
-
-    Remembers the speed of links that are down.
-    """
-
-    def __init__(self, node: Node) -> None:
-        """Offer nothing yet."""
-        self._node = node
-        self._links: dict[PciAddress, int] = {}
-        self.publisher = StatePublisher(self._render)
-
-    def _render(self) -> bytes:
-        node = self._node
-        self._links |= {pf.pci: pf.link_mbps for pf in node.hardware.pfs if pf.link_mbps is not None}
-        found = offers(node.hardware, node.ledger, self._links, node.rules)
-        return encode_line(
-            Offers(
-                node=node.name,
-                pfs=tuple(map(_offer, found)),
-                claims=prepared_claims(node),
-            )
-        )
-
-
-def _offer(offer: Offer) -> PfOffer:
-    pf = offer.pf
-    by_driver: Enforcer = enforcer_of(pf.driver)
-    by_software: Enforcer = "software" if pf.software_caps else "accounted"
-    takes_caps = pf.rates.max is not None and pf.enforce is not Enforce.SOFTWARE
-    return PfOffer(
-        name=offer.name,
-        pf=pf.name,
-        pci=pf.pci,
-        driver=pf.driver,
-        vendor=pf.vendor,
-        link_type=pf.link_type,
-        mtu=pf.mtu,
-        min_rate=by_driver if pf.rates.min is not None else "accounted",
-        max_rate=by_driver if takes_caps else by_software,
-        rdma=pf.rdma_device is not None or any(vf.rdma_device for vf in pf.vfs),
-        bandwidth_mbps=offer.mbps,
-        least_mbps=offer.least_mbps,
-        vfs=offer.vfs,
-        numa_node=pf.numa_node,
-        pcie_root=pf.pcie_root,
-        link_up=offer.link_up,
-        problems=tuple(problem[:MAX_ERROR] for problem in pf.problems[:MAX_PROBLEMS]),
     )
 
 

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma import process
+from k8s_rdma.agent.adoption import Adoption
+from k8s_rdma.agent.cdi_socket import CdiSocket
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiDirectory, CdiSpecs, DeviceNodes, SharedResourceSpecs
 from k8s_rdma.agent.claim_metadata import DIRECTORY as METADATA_DIRECTORY
 from k8s_rdma.agent.claim_metadata import ClaimMetadata
+from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.claim_states import described_requests
-from k8s_rdma.agent.claims import ClaimCommands, ClaimOffers, ClaimsSocket
+from k8s_rdma.agent.claims import ClaimCommands, ClaimsSocket
 from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, HeldAddresses, UnknownAddresses
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
@@ -47,11 +50,10 @@ from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins, below
-from k8s_rdma.agent.reconciler import Adoption, Reconciler, SandboxWatch
+from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch
 from k8s_rdma.agent.report import GpuMonitor, Reporter, Sampler, StateSocket
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.unix_sockets import (
-    CdiSocket,
     CniSocket,
     Handler,
     StillWaiting,

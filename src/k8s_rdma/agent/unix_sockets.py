@@ -1,7 +1,6 @@
-"""Unix sockets of the agent, with their permissions from the first moment: `cni.sock` and `cdi.sock`.
+"""Unix sockets of the agent, with their permissions from the first moment, and `cni.sock`.
 
-On `cni.sock` a connection is one call of the CNI executable, with the pod's namespace as a descriptor. The
-device plugin declares on `cdi.sock` is published as long as its connection lasts (`wire.cdi`).
+On `cni.sock` a connection is one call of the CNI executable, with the pod's namespace as a descriptor.
 """
 
 from __future__ import annotations
@@ -20,17 +19,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.calls import AgentCall
-from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError
-from k8s_rdma.wire.cdi import MAX_LINE_BYTES, Declared, Written, decode_declared, encode_line
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from k8s_rdma.agent.cdi_specs import SharedResourceSpecs
-    from k8s_rdma.agent.node import Worker
 
 StillWaiting = Callable[[], bool]
 Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
@@ -82,43 +77,6 @@ class CniSocket:
                 return
             reply = await self._handler(request, netns, still_waiting)
             await asyncio.get_running_loop().sock_sendall(connection, encode_reply(reply))
-
-
-class CdiSocket:
-    """Serves `cdi.sock`; each connection is a device plugin.
-
-    When the agent itself stops, published specifications stay, since the next agent takes them over.
-    """
-
-    def __init__(self, shared: SharedResourceSpecs, worker: Worker) -> None:
-        """shared: used by the worker alone."""
-        self._shared = shared
-        self._worker = worker
-
-    async def talk(self, connection: socket.socket) -> None:
-        """Serve one plugin until it hangs up or breaks the protocol."""
-        plugin = object()
-        try:
-            async for line in read_lines(connection, MAX_LINE_BYTES):
-                written = await self._declare(plugin, decode_declared(line))
-                await asyncio.get_running_loop().sock_sendall(connection, encode_line(written))
-        except MalformedError as error:
-            _log.warning("shared_devices_refused", error=error.message)
-        except OSError:
-            pass  # it is gone
-        try:
-            await self._worker.run(self._shared.end, plugin)
-        except KernelError as error:
-            _log.warning("device_files_not_restored", error=error.message)
-
-    async def _declare(self, plugin: object, declared: Declared) -> Written:
-        """Publish what a plugin declares; each resource has a specification, or the reason for none."""
-        return await AgentCall(
-            name="shared_devices",
-            perform=partial(self._worker.run, self._shared.declare, plugin, declared),
-            failed=lambda error: Written(failed=dict.fromkeys(declared.resources, error.message)),
-            logs_success=False,
-        ).answer()
 
 
 def listen_unix(path: Path, mode: int, group: int | None = None) -> socket.socket:

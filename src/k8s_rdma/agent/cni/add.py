@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.calls import WaitingCalls
 from k8s_rdma.agent.cluster.api_cluster import Cluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, SingleNodeAddresses
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
@@ -26,6 +25,7 @@ from k8s_rdma.agent.cni.kubelet_devices import NOTHING_HELD, HeldDevices, PodDev
 from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network, unknown_networks
 from k8s_rdma.agent.ledger_store import UnendedPodError
 from k8s_rdma.agent.node import Node, UngivenError, Worker, rejected
+from k8s_rdma.agent.pending_calls import WaitingCalls
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, PromisedInterface, Receipt
