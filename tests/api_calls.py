@@ -22,9 +22,9 @@ from k8s_rdma.kube.api import (
     about_node,
 )
 from k8s_rdma.kube.client import Client, connect
-from k8s_rdma.kube.objects import OwnerReference
 from k8s_rdma.kube.resource_slices import SliceView
 from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.objects.meta import OwnerReference
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import (
@@ -69,7 +69,7 @@ EVENT = ObjectEvent(
     host=NODE,
 )
 SLICE = SliceView(name="s", version="1", spec=b"{}")
-OWNER = OwnerReference(name=NODE, uid="u")
+OWNER = OwnerReference.of_node(NODE, "u")
 REPORT = RdmaNodeView(node=NODE, version="1", status=b"{}")
 EXAMPLES: dict[str, tuple[Callable[[Client], Any], ...]] = {
     "authenticate": (lambda c: c.authenticate("token"),),

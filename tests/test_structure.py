@@ -1,11 +1,21 @@
-"""The house: imports go one way, without circles."""
+"""The house: imports go one way, without circles, and a Kubernetes kind has one model."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grimp
+import msgspec
 import pytest
+
+import k8s_rdma
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 PACKAGES = sorted(module.parent.name for module in SOURCES.glob("*/__init__.py"))
@@ -26,3 +36,95 @@ def test_no_module_is_in_a_circle_of_imports(graph: grimp.ImportGraph):
         below = {module: imported for module, imported in below.items() if module not in leaves}
     circles = sorted(module for module in below if any(module in below[other] for other in below))
     assert not circles, "move what two of these need into a module below them, or pass it as a parameter"
+
+
+KINDS = {
+    "ObjectMeta": {
+        *("annotations", "creationTimestamp", "deletionTimestamp", "generateName", "labels", "managedFields"),
+        *("ownerReferences", "resourceVersion"),
+    },
+    "PodSpec": {
+        *("affinity", "containers", "hostNetwork", "initContainers", "nodeName", "nodeSelector"),
+        *("priorityClassName", "resourceClaims", "schedulerName", "schedulingGates", "schedulingGroup"),
+        "topologySpreadConstraints",
+    },
+    "PodStatus": {"nominatedNodeName", "resourceClaimStatuses", "startTime"},
+    "Container": {"restartPolicy", "volumeMounts"},
+    "Node": {"taints", "unschedulable"},
+    "Toleration": {"tolerationSeconds"},
+    "ResourceClaim": {
+        *("allocation", "consumedCapacity", "deviceClassName", "firstAvailable", "reservedFor", "shareID"),
+    },
+    "Lease": {"holderIdentity", "leaseDurationSeconds"},
+}
+"""Kinds of Kubernetes, with the fields by which a model of one is known."""
+
+OF_SOMETHING_ELSE = {
+    "config.pod_templates._Metadata": "checks manifests that no API server has checked; nothing reads it",
+    "config.pod_templates._PodSpec": "checks manifests that no API server has checked; nothing reads it",
+    "kube.api.PodView": "is the value that a Pod becomes, and is held for all pods of a cluster",
+    "kube.list_watch._ListMeta": "is ListMeta, the metadata of a list",
+    "planning.snapshot.NodeRecord": "is a node in the format of snapshots",
+    "planning.snapshot.PodRecord": "is a pod in the format of snapshots",
+    "webhook.main.WebhookConfig": "is a configuration of ours",
+    "wire.cluster_claims._ListedSpec": "is a ResourceSlice",
+    "wire.resource_slice.Device": "is a ResourceSlice",
+}
+"""Structs that have such a field and model no kind in `KINDS`, with the reason."""
+
+
+def derived(model: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for child in model.__subclasses__():
+        yield child
+        yield from derived(child)
+
+
+def declared(model: type[msgspec.Struct]) -> set[str]:
+    """The keys that a struct adds to those of the structs that it is derived from."""
+    keys = set(model.__struct_encode_fields__)
+    for base in model.__bases__:
+        keys -= set(getattr(base, "__struct_encode_fields__", ())) if base is not msgspec.Struct else set()
+    return keys
+
+
+@pytest.fixture(scope="module")
+def structs() -> dict[str, type[msgspec.Struct]]:
+    for module in pkgutil.walk_packages(k8s_rdma.__path__, "k8s_rdma."):
+        if not module.name.endswith(("_pb2", "__main__")):
+            importlib.import_module(module.name)
+    found = (model for model in derived(msgspec.Struct) if model.__module__.startswith("k8s_rdma."))
+    return {f"{model.__module__.removeprefix('k8s_rdma.')}.{model.__name__}": model for model in found}
+
+
+def test_kubernetes_kind_is_modelled_once(structs: dict[str, type[msgspec.Struct]]):
+    """A model may add fields to the one that it is derived from; no second one has them."""
+    faults = []
+    for kind, keys in KINDS.items():
+        models: dict[str, list[str]] = defaultdict(list)
+        for name, model in structs.items():
+            if name not in OF_SOMETHING_ELSE:
+                for key in keys & declared(model):
+                    models[key].append(name)
+        faults += [f"{kind}.{key}: {', '.join(names)}" for key, names in models.items() if len(names) > 1]
+    assert not sorted(faults), (
+        "read or derive the model in k8s_rdma.wire.objects; a struct of something else goes into "
+        "OF_SOMETHING_ELSE, with the reason"
+    )
+
+
+def test_kind_of_kubernetes_is_modelled_where_the_kinds_are(structs: dict[str, type[msgspec.Struct]]):
+    """Each of a kind's fields but for those that one reader alone adds to the kind's own model."""
+    keys = set().union(*KINDS.values())
+    misplaced = {
+        name
+        for name, model in structs.items()
+        if declared(model) & keys and not name.startswith("wire.objects.") and name not in OF_SOMETHING_ELSE
+        if not any(base.__module__.startswith("k8s_rdma.wire.objects.") for base in model.__mro__)
+    }
+    assert not misplaced, "move the model to k8s_rdma.wire.objects, or derive it from the one that is there"
+
+
+def test_structs_of_something_else_exist_and_have_such_a_field(structs: dict[str, type[msgspec.Struct]]):
+    keys = set().union(*KINDS.values())
+    stale = {name for name in OF_SOMETHING_ELSE if name not in structs or not declared(structs[name]) & keys}
+    assert not stale, "take these out of OF_SOMETHING_ELSE"

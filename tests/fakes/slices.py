@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.core.types import NodeName
-    from k8s_rdma.kube.objects import OwnerReference
+    from k8s_rdma.wire.objects.meta import OwnerReference
 
 
 class FakeSlices:

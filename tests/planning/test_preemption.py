@@ -12,8 +12,9 @@ from extender.node_server import pf, report
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning import manifest_workloads
 from k8s_rdma.planning.preemption import NO_ROOM
-from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, PreemptionPolicy, PriorityClass
+from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, PriorityClass
 from k8s_rdma.planning.whatif import FitAnswer, fit, headroom
+from k8s_rdma.wire.objects.pod import PreemptionPolicy
 from k8s_rdma.wire.rdma_node import status_of
 from planning.test_whatif import asks, manifest, node, planned
 

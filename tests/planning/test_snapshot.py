@@ -24,14 +24,13 @@ from k8s_rdma.planning.snapshot import (
     NodeRecord,
     PodRecord,
     Snapshot,
-    Taint,
-    TolerationRecord,
     decode_snapshot,
     encode_snapshot,
     take_snapshot,
 )
 from k8s_rdma.planning.whatif import headroom
-from k8s_rdma.wire.node_affinity import NodeSelectorRequirement, NodeSelectorTerm
+from k8s_rdma.wire.objects.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from k8s_rdma.wire.objects.node import ApiTaint, ApiToleration
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION as PLACEMENT
 from k8s_rdma.wire.placement_annotation import encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
@@ -397,11 +396,14 @@ def test_anonymous_snapshot_has_other_names_and_the_same_answers():
 
 def test_anonymous_taints_are_others_and_are_tolerated_as_before():
     own, kubernetes = "example.com/team", "node.kubernetes.io/unschedulable"
-    taints = (Taint(key=own, value="gold", effect="NoSchedule"), Taint(key=kubernetes, effect="NoSchedule"))
+    taints = (
+        ApiTaint(key=own, value="gold", effect="NoSchedule"),
+        ApiTaint(key=kubernetes, effect="NoSchedule"),
+    )
     tolerations = (
-        TolerationRecord(key=own, value="gold"),
-        TolerationRecord(key=kubernetes, operator="Exists"),
-        TolerationRecord(operator="Exists"),
+        ApiToleration(key=own, value="gold"),
+        ApiToleration(key=kubernetes, operator="Exists"),
+        ApiToleration(operator="Exists"),
     )
     pods = tuple(
         PodRecord(namespace="a", name=f"p{number}", uid=f"u{number}", tolerations=chosen)
@@ -418,7 +420,7 @@ def test_anonymous_taints_are_others_and_are_tolerated_as_before():
     assert kubernetes in text
     assert [entry.tolerations for entry in other.pods][2:] == [tolerations[2:], ()]
     key, value = other.nodes[0].taints[0].key, other.nodes[0].taints[0].value
-    assert other.pods[0].tolerations[0] == TolerationRecord(key=key, value=value)
+    assert other.pods[0].tolerations[0] == ApiToleration(key=key, value=value)
     assert (other.nodes[1].taints[0].key, other.nodes[1].taints[0].value != value) == (key, True)
 
 

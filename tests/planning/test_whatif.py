@@ -12,8 +12,9 @@ from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning import manifest_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
-from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot, Taint
+from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot
 from k8s_rdma.planning.whatif import Changes, Losses, Move, fit, headroom, lose, with_changes
+from k8s_rdma.wire.objects.node import ApiTaint
 from k8s_rdma.wire.rdma_node import status_of
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def test_selectors_taints_and_cordons_are_obeyed(pod: dict[str, Any], placed: di
         node("w0", unschedulable=True, labels={"zone": "z"}),
         node("w1", labels={"zone": "a"}),
         node("w2", labels={"zone": "b"}),
-        node("w3", labels={"zone": "d"}, taints=(Taint(key="gpu", value="yes", effect="NoSchedule"),)),
+        node("w3", labels={"zone": "d"}, taints=(ApiTaint(key="gpu", value="yes", effect="NoSchedule"),)),
     )
     [found] = fit(cluster, read_workloads(manifest(1_000, pod=pod))).workloads
     assert found.nodes == placed

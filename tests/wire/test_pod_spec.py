@@ -5,7 +5,8 @@ from fractions import Fraction
 import msgspec
 import pytest
 
-from k8s_rdma.wire.pod_spec import PodSpecDemand, demand_of
+from k8s_rdma.wire.objects.pod import PodSpecDemand
+from k8s_rdma.wire.pod_spec import demand_of
 
 
 def demand(**spec: object) -> dict[str, Fraction] | None:

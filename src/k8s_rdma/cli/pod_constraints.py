@@ -16,7 +16,9 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.planning.planned_cluster import may_be_on, tolerations_of
-from k8s_rdma.planning.snapshot import NodeDemand, NodeRecord, Taint
+from k8s_rdma.planning.snapshot import NodeRecord
+from k8s_rdma.wire.objects.node import KubeNode
+from k8s_rdma.wire.objects.pod import PodSpec
 
 if TYPE_CHECKING:
     from k8s_rdma.kube.calls import Documents
@@ -39,43 +41,10 @@ class PodConstraints:
 UNCONSTRAINED = PodConstraints()
 
 
-class _Gate(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class _PodSpec(NodeDemand, frozen=True, kw_only=True, rename="camel"):
-    node_name: str | None = None
-    scheduling_gates: tuple[_Gate, ...] | None = None
-
-
-class _NodeSpec(msgspec.Struct, frozen=True):
-    unschedulable: bool | None = None
-    taints: tuple[Taint, ...] | None = None
-
-
-class _NodeMetadata(msgspec.Struct, frozen=True):
-    name: str = ""
-    labels: dict[str, str] | None = None
-
-
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _NodeMetadata = _NodeMetadata()
-    spec: _NodeSpec = _NodeSpec()
-
-    def record(self) -> NodeRecord:
-        """Return the node as `whatif` compares it with pods."""
-        return NodeRecord(
-            name=self.metadata.name,
-            labels=self.metadata.labels or {},
-            taints=self.spec.taints or (),
-            unschedulable=bool(self.spec.unschedulable),
-        )
-
-
 def read_constraints(api: Documents, pod: dict[str, Any]) -> PodConstraints:
     """Compare a pod that waits for a node with the cluster's nodes, as kube-scheduler does."""
     try:
-        spec = msgspec.convert(pod.get("spec") or {}, _PodSpec)
+        spec = msgspec.convert(pod.get("spec") or {}, PodSpec)
     except msgspec.ValidationError as error:
         raise MalformedError(f"pod: spec: {error}") from error
     if spec.node_name or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
@@ -86,7 +55,7 @@ def read_constraints(api: Documents, pod: dict[str, Any]) -> PodConstraints:
     except MalformedError as error:
         return PodConstraints(obstacles, (f"whether it may be on the nodes is not judged: {error.message}",))
     try:
-        nodes = [msgspec.convert(item, _Node).record() for item in api.items("/api/v1/nodes")]
+        nodes = [_record(msgspec.convert(item, KubeNode)) for item in api.items("/api/v1/nodes")]
     except (msgspec.ValidationError, *API_ERRORS) as error:
         unknown = f"whether nodes are what {selection} selects is not known: {error}"
         return PodConstraints(obstacles, (unknown,) if selection else ())
@@ -94,7 +63,17 @@ def read_constraints(api: Documents, pod: dict[str, Any]) -> PodConstraints:
     return PodConstraints((*obstacles, *found.obstacles), found.notes)
 
 
-def _of_nodes(spec: _PodSpec, selection: NodeSelection, nodes: list[NodeRecord]) -> PodConstraints:
+def _record(node: KubeNode) -> NodeRecord:
+    """Return the node as `whatif` compares it with pods."""
+    return NodeRecord(
+        name=node.metadata.name,
+        labels=node.metadata.labels or {},
+        taints=node.spec.taints or (),
+        unschedulable=bool(node.spec.unschedulable),
+    )
+
+
+def _of_nodes(spec: PodSpec, selection: NodeSelection, nodes: list[NodeRecord]) -> PodConstraints:
     tolerations = tolerations_of(spec.lasting_tolerations())
     selected = [node for node in nodes if selection.selects(node.name, node.labels)]
     eligible = [node.name for node in selected if may_be_on(node, selection, tolerations)]

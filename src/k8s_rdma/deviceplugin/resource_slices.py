@@ -27,8 +27,8 @@ from k8s_rdma.kube.api import (
     Time,
     follow,
 )
-from k8s_rdma.kube.objects import OwnerReference
 from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.objects.meta import OwnerReference
 from k8s_rdma.wire.resource_slice import (
     TAINTS,
     decode_spec,
@@ -275,7 +275,7 @@ class SlicePublisher:
         for name in found.keys() - set(names):
             await self._delete(name)
         generation = 1 + max((decode_spec(view.spec).pool.generation for view in found.values()), default=0)
-        owner = OwnerReference(name=self._node, uid=await self._api.node_uid(self._node))
+        owner = OwnerReference.of_node(self._node, await self._api.node_uid(self._node))
         if not found and specs and not self._keeps_fields:
             if dropped := await self._try_out(names[0], specs[0], owner):
                 return dropped

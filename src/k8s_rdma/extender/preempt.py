@@ -386,10 +386,10 @@ def _occupant(pod: VictimPod) -> Occupant:
     meta = pod.metadata
     return Occupant(
         uid=PodUid(meta.uid),
-        namespace=meta.namespace,
+        namespace=meta.namespace or "",
         name=meta.name,
         priority=pod.spec.priority or 0,
-        started=pod.status.start_time,
+        started=pod.status.start_time or "",
         demand=demand_of(pod.spec),
         labels=meta.labels or {},
     )

@@ -42,15 +42,14 @@ from k8s_rdma.kube.objects import (
     EventObject,
     EvictionObject,
     LeaseObject,
-    Metadata,
     NodeObject,
-    OwnedMetadata,
-    OwnerReference,
     PodObject,
 )
 from k8s_rdma.kube.pod_groups import PodGroups
 from k8s_rdma.kube.resource_slices import ResourceSlices
 from k8s_rdma.kube.selection import KubeconfigSelection
+from k8s_rdma.wire.objects.meta import ObjectIdentity, ObjectMeta, OwnerReference, WholeMeta
+from k8s_rdma.wire.objects.node import NodeStatus
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ _NO_SUCH_LEASE = "k8s-rdma-no-such-lease"
 
 
 class _RdmaNodeFields(msgspec.Struct):
-    metadata: Metadata
+    metadata: ObjectMeta
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
     spec: dict[str, Any] = {}
@@ -88,7 +87,7 @@ class _RdmaNodeFields(msgspec.Struct):
         meta, status = self.metadata, self.status
         return RdmaNodeView(
             node=NodeName(meta.name),
-            version=meta.resourceVersion or "",
+            version=meta.resource_version,
             status=bytes(status) if isinstance(status, msgspec.Raw) else b"",
         )
 
@@ -105,30 +104,26 @@ class RdmaNodeStatusObject(_RdmaNodeFields, GlobalSubResource):
     _api_info = ApiInfo(resource=_RDMA_NODE, parent=_RDMA_NODE, plural=PLURAL, verbs=["put"], action="status")
 
 
-class _Capacity(msgspec.Struct, frozen=True):
-    capacity: dict[str, str | int] | None = None
-
-
 class OwnNodeObject(msgspec.Struct, GlobalResource):
     """A node as it is to itself."""
 
     _api_info = ApiInfo(resource=_NODE, plural="nodes", verbs=["list", "watch"])
-    metadata: Metadata
+    metadata: ObjectIdentity
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
-    status: _Capacity = _Capacity()
+    status: NodeStatus = NodeStatus()
 
     def view(self) -> OwnNodeView:
         """Return the object as a value."""
         capacity = {name: str(amount) for name, amount in (self.status.capacity or {}).items()}
-        return OwnNodeView(uid=self.metadata.uid or "", capacity=capacity)
+        return OwnNodeView(uid=self.metadata.uid, capacity=capacity)
 
 
 class NodeStatusObject(msgspec.Struct, GlobalSubResource):
     """A node as its status is patched."""
 
     _api_info = ApiInfo(resource=_NODE, parent=_NODE, plural="nodes", verbs=["patch"], action="status")
-    metadata: Metadata
+    metadata: ObjectIdentity
 
 
 class RdmaNodes:
@@ -191,15 +186,15 @@ class RdmaNodes:
 
     async def create_rdma_node(self, node: NodeName, uid: str) -> RdmaNodeView:
         """`POST /apis/k8s-rdma.io/v1alpha1/rdmanodes`."""
-        owner = OwnerReference(name=node, uid=uid)
-        obj = RdmaNodeObject(metadata=OwnedMetadata(name=node, ownerReferences=[owner]))
+        owner = OwnerReference.of_node(node, uid)
+        obj = RdmaNodeObject(metadata=WholeMeta(name=node, owner_references=(owner,)))
         with named_errors(f"create rdmanode {node}"):
             return (await self._client.create(obj)).view()
 
     async def write_status(self, written: RdmaNodeView) -> RdmaNodeView:
         """`PUT /apis/k8s-rdma.io/v1alpha1/rdmanodes/NAME/status`."""
         obj = RdmaNodeStatusObject(
-            metadata=Metadata(name=written.node, resourceVersion=written.version),
+            metadata=ObjectMeta(name=written.node, resource_version=written.version),
             status=msgspec.Raw(written.status),
         )
         with named_errors(f"write the status of rdmanode {written.node}"):

@@ -27,6 +27,7 @@ from k8s_rdma.kube.bounded_http import ANSWER_S, MAX_PODS_BYTES, ListBudget
 from k8s_rdma.kube.calls import PAGE, api_error, named_errors, segment, status_message
 from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.wire.nesting import pruned
+from k8s_rdma.wire.objects.meta import ObjectIdentity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -46,14 +47,14 @@ _log = structlog.get_logger()
 _NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
-class _ListMetadata(msgspec.Struct, frozen=True):
-    resourceVersion: str = ""  # noqa: N815  the API's name
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
     following: str = msgspec.field(name="continue", default="")
 
 
 class _List(msgspec.Struct, Generic[T], frozen=True):
     items: list[T] | None
-    metadata: _ListMetadata = _ListMetadata()
+    metadata: _ListMeta = _ListMeta()
 
 
 class _WatchEvent(msgspec.Struct, frozen=True):
@@ -68,14 +69,8 @@ class Status(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Identity(msgspec.Struct, frozen=True):
-    name: str = ""
-    namespace: str = ""
-    resourceVersion: str = ""  # noqa: N815  the API's name
-
-
 class _Identified(msgspec.Struct, frozen=True):
-    metadata: _Identity = _Identity()
+    metadata: ObjectIdentity = ObjectIdentity()
 
 
 _raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
@@ -191,7 +186,7 @@ async def _lists(
             found = reader.read_list(page.content)
             token = found.metadata.following
             following = request(page.next_limit(), {"continue": token}) if token else None
-            yield _Part(found.items or [], found.metadata.resourceVersion, is_last=not token)
+            yield _Part(found.items or [], found.metadata.resource_version, is_last=not token)
         else:
             return
         async with aclosing(cast("Any", _unpaged(http, path, query, reader, budget))) as parts:
@@ -218,7 +213,7 @@ async def _unpaged(
                 if len(items) == PAGE or length > _PAGE_BYTES:
                     yield _Part(reader.read_items(items), is_anew=is_anew)
                     items, length, is_anew = [], 0, False
-    version = reader.read_list(splitter.frame()).metadata.resourceVersion
+    version = reader.read_list(splitter.frame()).metadata.resource_version
     yield _Part(reader.read_items(items), version, is_last=True, is_anew=is_anew)
 
 
@@ -313,8 +308,8 @@ class _Reader:
         kind = _CHANGES.get(event.type)
         item = self._read_item(event.object) if kind else None
         if item is None or kind is None:  # a bookmark is a version, and no object
-            return None, self._identity(event.object).resourceVersion
-        version = item.metadata.resourceVersion or ""
+            return None, self._identity(event.object).resource_version
+        version = item.metadata.resource_version
         return next((kind(view) for view in self.views([item])), None), version
 
     def views(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -330,15 +325,15 @@ class _Reader:
             return _tolerant(self._item, item)
         except _NO_OBJECT as error:
             identity = self._identity(item)
-            name = f"{identity.namespace}/{identity.name}".removeprefix("/")
+            name = f"{identity.namespace or ''}/{identity.name}".removeprefix("/")
             _log.warning("object_unreadable", what=self.subject, object=name, error=str(error))
             return None
 
-    def _identity(self, item: msgspec.Raw) -> _Identity:
+    def _identity(self, item: msgspec.Raw) -> ObjectIdentity:
         try:
             return _identified.decode(item).metadata
         except _NO_OBJECT:
-            return _Identity()
+            return ObjectIdentity()
 
 
 @lru_cache(maxsize=64)

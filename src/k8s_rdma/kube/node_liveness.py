@@ -10,15 +10,12 @@ from typing import Any
 import msgspec
 
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.wire.objects.meta import NamedIdentity
 from k8s_rdma.wire.rdma_node import NodeLease
 
 
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str
-
-
 class _Lease(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: NamedIdentity
     spec: NodeLease = NodeLease()
 
 

@@ -26,7 +26,11 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
 from k8s_rdma.wire.annotation import ANNOTATION, annotation_bytes
-from k8s_rdma.wire.pod_spec import PodClaim, PodSpecDemand, SchedulingGroup, demand_of, devices_of, gang_of
+from k8s_rdma.wire.objects.lease import LeaseSpec
+from k8s_rdma.wire.objects.meta import ObjectIdentity, ObjectMeta, OwnerReference, WholeMeta
+from k8s_rdma.wire.objects.node import NodeAddresses
+from k8s_rdma.wire.objects.pod import KubePod, PodSpecDemand, PodStatus
+from k8s_rdma.wire.pod_spec import demand_of, devices_of, gang_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,53 +45,7 @@ _MAX_TERMS = 128
 """Terms of a budget: its owner may write 100,000. One with more selects no pod, see `_labels`."""
 
 
-class Metadata(msgspec.Struct, omit_defaults=True):
-    """The fields of `ObjectMeta` that are read."""
-
-    name: str = ""
-    namespace: str | None = None
-    uid: str | None = None
-    resourceVersion: str | None = None  # noqa: N815  lightkube reads this name from watched objects
-    annotations: dict[str, str] | None = None
-    labels: dict[str, str] | None = None
-    deletionTimestamp: str | None = None  # noqa: N815  the API's name
-
-
-class OwnerReference(msgspec.Struct, frozen=True, kw_only=True):
-    """`OwnerReference`: what an object is to be deleted with."""
-
-    name: str
-    uid: str
-    kind: str = "Node"
-    apiVersion: str = "v1"  # noqa: N815  the API's name
-
-
-class OwnedMetadata(Metadata, omit_defaults=True):
-    """`ObjectMeta` of what is made to go with a node."""
-
-    ownerReferences: list[OwnerReference] | None = None  # noqa: N815  the API's name
-
-
-class _Gate(msgspec.Struct, frozen=True):
-    name: str = ""
-
-
-class _PodSpec(PodSpecDemand, frozen=True, kw_only=True):
-    nodeName: str | None = None  # noqa: N815  the API's name
-    priority: int | None = None
-    schedulingGroup: SchedulingGroup | None = None  # noqa: N815  the API's name
-    schedulingGates: list[_Gate] | None = None  # noqa: N815  the API's name
-
-
-class _PodStatus(msgspec.Struct, frozen=True):
-    phase: str | None = None
-    startTime: str | None = None  # noqa: N815  the API's name
-    nominatedNodeName: str | None = None  # noqa: N815  the API's name
-    resourceClaimStatuses: list[PodClaim] | None = None  # noqa: N815  the API's name
-    extendedResourceClaimStatus: PodClaim | None = None  # noqa: N815  the API's name
-
-
-class PodObject(msgspec.Struct, NamespacedResourceG):
+class PodObject(KubePod, NamespacedResourceG, frozen=True, kw_only=True):
     """A Pod object."""
 
     _api_info = ApiInfo(
@@ -95,11 +53,7 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
         plural="pods",
         verbs=["get", "list", "watch", "global_list", "global_watch", "patch"],
     )
-    metadata: Metadata
-    apiVersion: str | None = None  # noqa: N815  the API's name
-    kind: str | None = None
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
+    metadata: ObjectMeta
 
     def view(self) -> PodView:
         """Return the object as a value."""
@@ -116,27 +70,27 @@ class PodObject(msgspec.Struct, NamespacedResourceG):
         return self._view(self.metadata.annotations or {})
 
     def _view(self, annotations: dict[str, str]) -> PodView:
-        meta, status, bound = self.metadata, self.status, bool(self.spec.nodeName)
+        meta, status, bound = self.metadata, self.status, bool(self.spec.node_name)
         return PodView(
             namespace=meta.namespace or "",
             name=meta.name,
-            uid=PodUid(meta.uid or ""),
-            node=NodeName(intern(self.spec.nodeName)) if self.spec.nodeName else None,
+            uid=PodUid(meta.uid),
+            node=NodeName(intern(self.spec.node_name)) if self.spec.node_name else None,
             finished=status.phase in _FINISHED,
             annotations=annotations,
-            version=meta.resourceVersion or "",
+            version=meta.resource_version,
             priority=self.spec.priority or 0,
-            terminating=meta.deletionTimestamp is not None,
+            terminating=meta.deletion_timestamp is not None,
             labels=_labels(meta.labels) if bound and annotations and meta.labels else {},
-            nominated=NodeName(status.nominatedNodeName) if status.nominatedNodeName else None,
-            started=status.startTime or "",
+            nominated=NodeName(status.nominated_node_name) if status.nominated_node_name else None,
+            started=status.start_time or "",
             demand=demand_of(self.spec) if annotations else None,
             devices=_devices(self.spec),
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations and not bound else 0,
-            gang=gang_of(meta.namespace or "", self.spec.schedulingGroup, meta.labels or {}),
+            gang=gang_of(meta.namespace or "", self.spec.scheduling_group, meta.labels or {}),
             claims=_claims(self.spec, status),
             host_network=self.spec.host_network is True,
-            gates=tuple(gate.name for gate in self.spec.schedulingGates or ()),
+            gates=tuple(gate.name for gate in self.spec.scheduling_gates or ()),
         )
 
 
@@ -155,22 +109,13 @@ def _devices(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
         return ()
 
 
-def _claims(spec: PodSpecDemand, status: _PodStatus) -> tuple[str, ...]:
-    extended = status.extendedResourceClaimStatus
-    if not (spec.resource_claims or status.resourceClaimStatuses or extended):
+def _claims(spec: PodSpecDemand, status: PodStatus) -> tuple[str, ...]:
+    extended = status.extended_resource_claim_status
+    if not (spec.resource_claims or status.resource_claim_statuses or extended):
         return ()
-    entries = (*(spec.resource_claims or ()), *(status.resourceClaimStatuses or ()))
+    entries = (*(spec.resource_claims or ()), *(status.resource_claim_statuses or ()))
     names = {entry.resource_claim_name for entry in (*entries, *([extended] if extended else []))}
     return tuple(sorted(name for name in names if name))
-
-
-class _Address(msgspec.Struct):
-    type: str
-    address: str
-
-
-class _NodeStatus(msgspec.Struct, frozen=True):
-    addresses: list[_Address] | None = None
 
 
 class NodeObject(msgspec.Struct, GlobalResource):
@@ -179,21 +124,14 @@ class NodeObject(msgspec.Struct, GlobalResource):
     _api_info = ApiInfo(
         resource=ResourceDef("", "v1", "Node"), plural="nodes", verbs=["get", "list", "watch", "patch"]
     )
-    metadata: Metadata
+    metadata: ObjectIdentity
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
-    status: _NodeStatus = _NodeStatus()
+    status: NodeAddresses = NodeAddresses()
 
     def view(self) -> NodeView:
         """Return the object as a value."""
-        return NodeView(
-            NodeName(self.metadata.name),
-            tuple(
-                entry.address
-                for entry in self.status.addresses or ()
-                if entry.type in ("InternalIP", "InternalDNS")
-            ),
-        )
+        return NodeView(NodeName(self.metadata.name), self.status.internal())
 
 
 class _Target(msgspec.Struct):
@@ -205,18 +143,18 @@ class _Target(msgspec.Struct):
 class BindingObject(msgspec.Struct, frozen=True):
     """`v1.Binding`, as it is written."""
 
-    metadata: Metadata
+    metadata: ObjectMeta
     target: _Target
 
     @classmethod
     def from_binding(cls, binding: PodBinding) -> BindingObject:
         """Make the object to post."""
         return cls(
-            metadata=Metadata(
+            metadata=ObjectMeta(
                 name=binding.name,
                 namespace=binding.namespace,
                 uid=binding.uid,
-                resourceVersion=binding.version or None,
+                resource_version=binding.version,
                 annotations=dict(binding.annotations) or None,
             ),
             target=_Target(name=binding.node),
@@ -241,7 +179,7 @@ class EvictionObject(msgspec.Struct, NamespacedSubResource):
         verbs=["post"],
         action="eviction",
     )
-    metadata: Metadata | None = None
+    metadata: ObjectMeta | None = None
     deleteOptions: _DeleteOptions | None = None  # noqa: N815  the API's name
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
@@ -250,7 +188,7 @@ class EvictionObject(msgspec.Struct, NamespacedSubResource):
     def from_pod(cls, pod: Pod) -> EvictionObject:
         """Make the object to post."""
         return cls(
-            metadata=Metadata(name=pod.name, namespace=pod.namespace),
+            metadata=ObjectMeta(name=pod.name, namespace=pod.namespace),
             deleteOptions=_DeleteOptions(_Preconditions(pod.uid)),
         )
 
@@ -272,7 +210,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
     """A `v1` Event object."""
 
     _api_info = ApiInfo(resource=ResourceDef("", "v1", "Event"), plural="events", verbs=["post", "patch"])
-    metadata: Metadata
+    metadata: ObjectMeta
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
     involvedObject: _Reference = _Reference()  # noqa: N815  the API's name
@@ -291,7 +229,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
         """Make the object to post."""
         about = event.about
         return cls(
-            metadata=Metadata(name=event.name, namespace=about.namespace),
+            metadata=ObjectMeta(name=event.name, namespace=about.namespace),
             involvedObject=_Reference(
                 name=about.name,
                 namespace="" if about.kind == "Node" else about.namespace,
@@ -321,10 +259,8 @@ def _time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class _LeaseSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    holderIdentity: str | None = None  # noqa: N815  the API's name
-    leaseDurationSeconds: int | None = None  # noqa: N815  the API's name
-    renewTime: str | None = None  # noqa: N815  the API's name
+class _LeaseSpec(LeaseSpec, frozen=True, kw_only=True):
+    renew_time: str | None = None
 
 
 class LeaseObject(msgspec.Struct, NamespacedResource):
@@ -335,7 +271,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
         plural="leases",
         verbs=["get", "list", "watch", "post", "patch", "delete"],
     )
-    metadata: Metadata
+    metadata: ObjectMeta
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
     spec: _LeaseSpec = _LeaseSpec()
@@ -343,18 +279,18 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
     @classmethod
     def from_view(cls, lease: LeaseView) -> LeaseObject:
         """The object to write, renewed now."""
-        owner = OwnerReference(name=lease.owner_name or lease.name, uid=lease.owner)
+        owner = OwnerReference.of_node(lease.owner_name or lease.name, lease.owner)
         return cls(
-            metadata=OwnedMetadata(
+            metadata=WholeMeta(
                 name=lease.name,
                 namespace=lease.namespace,
-                resourceVersion=lease.version or None,
-                ownerReferences=[owner] if lease.owner else None,
+                resource_version=lease.version,
+                owner_references=(owner,) if lease.owner else None,
             ),
             spec=_LeaseSpec(
-                holderIdentity=lease.holder,
-                leaseDurationSeconds=lease.duration_s,
-                renewTime=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                holder_identity=lease.holder,
+                lease_duration_seconds=lease.duration_s,
+                renew_time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             ),
         )
 
@@ -364,9 +300,9 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
         return LeaseView(
             namespace=meta.namespace or "",
             name=meta.name,
-            holder=spec.holderIdentity or "",
-            duration_s=spec.leaseDurationSeconds or 0,
-            version=meta.resourceVersion or "",
+            holder=spec.holder_identity or "",
+            duration_s=spec.lease_duration_seconds or 0,
+            version=meta.resource_version,
         )
 
 
@@ -411,7 +347,7 @@ class BudgetObject(msgspec.Struct, NamespacedResourceG):
         plural="poddisruptionbudgets",
         verbs=["list", "watch", "global_list", "global_watch"],
     )
-    metadata: Metadata
+    metadata: ObjectMeta
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
     spec: _Spec = _Spec()

@@ -20,9 +20,9 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, Event
 from k8s_rdma.kube.calls import named_errors, segment
 from k8s_rdma.kube.list_watch import Selection, watch_objects
-from k8s_rdma.kube.objects import Metadata, OwnedMetadata, OwnerReference
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, require_shallow
+from k8s_rdma.wire.objects.meta import ObjectIdentity, OwnerReference, WholeMeta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ class ResourceSliceObject(msgspec.Struct, GlobalResource):
         plural="resourceslices",
         verbs=["get", "list", "watch", "post", "put", "patch", "delete"],
     )
-    metadata: OwnedMetadata
+    metadata: WholeMeta
     apiVersion: str | None = None  # noqa: N815  the API's name
     kind: str | None = None
     spec: msgspec.Raw = _NULL
@@ -63,7 +63,7 @@ class ResourceSliceObject(msgspec.Struct, GlobalResource):
     def view(self) -> SliceView:
         """Return the object as a value."""
         meta = self.metadata
-        return SliceView(name=meta.name, version=meta.resourceVersion or "", spec=bytes(self.spec))
+        return SliceView(name=meta.name, version=meta.resource_version, spec=bytes(self.spec))
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
@@ -166,13 +166,13 @@ class ResourceSlices:
         self, name: str, spec: dict[str, Any], owner: OwnerReference, *, dry_run: bool = False
     ) -> SliceView:
         """`POST /apis/resource.k8s.io/v1/resourceslices`."""
-        metadata = OwnedMetadata(name=name, ownerReferences=[owner])
+        metadata = WholeMeta(name=name, owner_references=(owner,))
         with named_errors(f"create resourceslice {name}"):
             return (await self._client.create(_slice(metadata, spec), dry_run=dry_run)).view()
 
     async def replace_slice(self, found: SliceView, spec: dict[str, Any], owner: OwnerReference) -> SliceView:
         """`PUT /apis/resource.k8s.io/v1/resourceslices/NAME`."""
-        metadata = OwnedMetadata(name=found.name, resourceVersion=found.version, ownerReferences=[owner])
+        metadata = WholeMeta(name=found.name, resource_version=found.version, owner_references=(owner,))
         with named_errors(f"replace resourceslice {found.name}"):
             return (await self._client.replace(_slice(metadata, spec), segment(found.name))).view()
 
@@ -222,7 +222,7 @@ class ResourceSlices:
     async def node_uid(self, node: NodeName) -> str:
         """`GET /api/v1/nodes/NAME`."""
         with named_errors(f"get node {node}"):
-            return (await self._client.get(NodeUidObject, segment(node))).metadata.uid or ""
+            return (await self._client.get(NodeUidObject, segment(node))).metadata.uid
 
     async def _document(self, kind: type[D], namespace: str, name: str) -> bytes | None:
         """Read an object; None only by a Status that names it, as a proxy or another path says 404, too."""
@@ -257,8 +257,8 @@ class NodeUidObject(msgspec.Struct, GlobalResource):
     """A node's name and UID."""
 
     _api_info = ApiInfo(resource=ResourceDef("", "v1", "Node"), plural="nodes", verbs=["get"])
-    metadata: Metadata
+    metadata: ObjectIdentity
 
 
-def _slice(metadata: OwnedMetadata, spec: dict[str, Any]) -> ResourceSliceObject:
+def _slice(metadata: WholeMeta, spec: dict[str, Any]) -> ResourceSliceObject:
     return ResourceSliceObject(metadata=metadata, spec=msgspec.Raw(msgspec.json.encode(spec)))

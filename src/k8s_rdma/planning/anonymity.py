@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from k8s_rdma.core.placement import EVERY_NAMESPACE
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.snapshot import NodeRecord, PodRecord, Snapshot, Taint, TolerationRecord
 from k8s_rdma.wire.annotation import (
     MEMLOCK_ANNOTATION,
     POLICY_ANNOTATION,
@@ -24,12 +23,14 @@ from k8s_rdma.wire.annotation import (
     read_pod,
     request_name,
 )
+from k8s_rdma.wire.objects.node import ApiTaint, ApiToleration
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from k8s_rdma.core.options import InterfaceOptions
+    from k8s_rdma.planning.snapshot import NodeRecord, PodRecord, Snapshot
 
 UNREADABLE_ANNOTATION = "(malformed; left out)"
 """The text for an annotation that cannot be read."""
@@ -40,7 +41,7 @@ _SETTINGS = (POLICY_ANNOTATION, MEMLOCK_ANNOTATION, TOPOLOGY_ANNOTATION)
 _KUBERNETES = "kubernetes.io"
 _PUBLIC_LABELS = (f"{_KUBERNETES}/arch", f"{_KUBERNETES}/os")
 
-TaintOrToleration = TypeVar("TaintOrToleration", Taint, TolerationRecord)
+TaintOrToleration = TypeVar("TaintOrToleration", ApiTaint, ApiToleration)
 
 
 class _Aliases:

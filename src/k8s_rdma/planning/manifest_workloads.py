@@ -13,14 +13,16 @@ from k8s_rdma.config.pod_templates import PodTemplate, object_name, pod_template
 from k8s_rdma.config.workload_kinds import dotted
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.planned_cluster import PriorityClasses, Workload, request_of, tolerations_of
-from k8s_rdma.planning.snapshot import NodeDemand, PreemptionPolicy, PriorityClass
+from k8s_rdma.planning.snapshot import PriorityClass
 from k8s_rdma.wire.annotation import ANNOTATION, requests_interfaces
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.annotation_values import require_schedulable
 from k8s_rdma.wire.extended_resources import is_of_class, requested_resources
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.node_affinity import require_accepted
-from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
+from k8s_rdma.wire.objects.meta import ObjectMeta, WholeMeta
+from k8s_rdma.wire.objects.pod import PodSpec, PreemptionPolicy
+from k8s_rdma.wire.pod_spec import devices_of, gang_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,20 +31,6 @@ if TYPE_CHECKING:
 
 _OWN = "k8s-rdma.io/"
 """The domain of extended resources that are VFs by a DeviceClass, or by a device plugin or Node of ours."""
-
-
-class _PodSpec(PodSpecDemand, frozen=True, kw_only=True, rename="camel"):
-    node_name: str | None = None
-    priority: int | None = None
-    priority_class_name: str | None = None
-    scheduling_group: SchedulingGroup | None = None
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    generate_name: str = ""
-    namespace: str = ""
-    labels: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +121,10 @@ def _workload(
         place = f": {dotted(template.path)}" if template.path else ""
         raise MalformedError(f"manifest: {object_name(document)}{place}: {template.why}; say it by --count")
     try:
-        meta = msgspec.convert(document.get("metadata") or {}, _Metadata)
-        labels = msgspec.convert(pod.get("metadata") or {}, _Metadata).labels or {}
-        spec = msgspec.convert(_with_text(pod.get("spec") or {}), _PodSpec)
-        demand = msgspec.convert(pod.get("spec") or {}, NodeDemand)
-        nodes = demand.selection()
+        meta = msgspec.convert(document.get("metadata") or {}, WholeMeta)
+        labels = msgspec.convert(pod.get("metadata") or {}, ObjectMeta).labels or {}
+        spec = msgspec.convert(_with_text(pod.get("spec") or {}), PodSpec)
+        nodes = spec.selection()
         require_accepted(nodes)
         devices = devices_of(spec)
         priority_class = _priority_class(spec.priority_class_name, classes)
@@ -152,11 +139,11 @@ def _workload(
         request=request_of(annotations_of(pod), devices),
         count=(template.count or 0) if count is None else count,
         priority=priority_class.value if spec.priority is None else spec.priority,
-        preempts=(demand.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
+        preempts=(spec.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
         depends_on_neighbours=spec.depends_on_neighbours,
         gang=_gang(namespace, spec, labels, annotations_of(pod)) or _gang_of_object(document, template),
         nodes=nodes,
-        tolerations=tolerations_of(demand.lasting_tolerations()),
+        tolerations=tolerations_of(spec.lasting_tolerations()),
     )
 
 
@@ -164,7 +151,7 @@ _KUEUE_GROUP, _KUEUE_MAKES_GROUP = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s
 """Kueue's label of a group of plain pods, and the annotation that has it make a PodGroup of that name."""
 
 
-def _gang(namespace: str, spec: _PodSpec, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+def _gang(namespace: str, spec: PodSpec, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
     """Return the gang that the pods name, or that Kueue makes for them; empty for none."""
     gang = gang_of(namespace, spec.scheduling_group, labels)
     if gang is not None:

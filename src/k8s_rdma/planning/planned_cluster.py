@@ -18,19 +18,19 @@ from k8s_rdma.planning.snapshot import (
     NamespaceLimit,
     NodeRecord,
     PodRecord,
-    PreemptionPolicy,
     PriorityClass,
     Snapshot,
-    TolerationRecord,
 )
 from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces, with_gpus
 from k8s_rdma.wire.node_affinity import node_selection
 from k8s_rdma.wire.node_facts import read_facts, unready_reason
+from k8s_rdma.wire.objects.pod import PreemptionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.wire.objects.node import ApiToleration
 
 _SIMPLEST = Request((InterfaceRequest(),))
 _NOTHING = Share()
@@ -348,7 +348,7 @@ def request_of(annotations: Mapping[str, str], devices: tuple[tuple[str, int], .
     return with_gpus(replace(request, devices=devices), request_name(annotations))
 
 
-def tolerations_of(records: Iterable[TolerationRecord]) -> tuple[Toleration, ...]:
+def tolerations_of(records: Iterable[ApiToleration]) -> tuple[Toleration, ...]:
     """Convert tolerations to those that nodes' taints are compared with."""
     return tuple(
         Toleration(key=record.key, operator=record.operator, value=record.value, effect=record.effect)

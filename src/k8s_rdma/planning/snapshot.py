@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
@@ -35,8 +34,11 @@ from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.nesting import TOO_DEEP
-from k8s_rdma.wire.node_affinity import Affinity, NodeSelectorTerm, node_selection
 from k8s_rdma.wire.node_clock import clock_skew_s
+from k8s_rdma.wire.objects.affinity import NodeSelectorTerm
+from k8s_rdma.wire.objects.meta import NamedMeta
+from k8s_rdma.wire.objects.node import ApiTaint, ApiToleration, KubeNode
+from k8s_rdma.wire.objects.pod import PodSpec, PreemptionPolicy
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
     RATES_STATUS_ANNOTATION,
@@ -56,7 +58,6 @@ from k8s_rdma.wire.rdma_node import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from k8s_rdma.core.pod_constraints import NodeSelection
     from k8s_rdma.kube.selection import KubeconfigSelection
 
 
@@ -73,14 +74,6 @@ _LIST_TIMEOUT_S = 60.0
 _Amount = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Taint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A taint of a node."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node; labels, taints and unschedulable as in Kubernetes' Node.
 
@@ -91,25 +84,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     unschedulable: bool = False
     labels: dict[str, str] = {}
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[ApiTaint, ...] = ()
     status: RdmaNodeStatus | None = None
     why: str = ""
-
-
-class TolerationRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A toleration of a pod, as in Kubernetes."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-
-class PreemptionPolicy(StrEnum):
-    """Kubernetes' preemption policies: whether a pod may have pods of lower priority evicted."""
-
-    LOWER = "PreemptLowerPriority"
-    NEVER = "Never"
 
 
 class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -147,7 +124,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     devices: dict[str, _Amount] = {}
     node_selector: dict[str, str] = {}
     node_affinity: tuple[NodeSelectorTerm, ...] | None = None
-    tolerations: tuple[TolerationRecord, ...] = ()
+    tolerations: tuple[ApiToleration, ...] = ()
     programmed: _Amount = 0
     preemption_policy: PreemptionPolicy = PreemptionPolicy.LOWER
     started: str = ""
@@ -306,52 +283,12 @@ def _duplicates(field: str, values: Iterable[str]) -> Iterator[str]:
 # of a cluster
 
 
-class _Toleration(TolerationRecord, frozen=True, kw_only=True, rename="camel"):
-    toleration_seconds: int | None = None
+class _Node(KubeNode, frozen=True, kw_only=True):
+    metadata: NamedMeta
 
 
-class NodeDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a pod's specification that says which nodes it may be on, and may be made room on."""
-
-    node_selector: dict[str, str] | None = None
-    affinity: Affinity | None = None
-    tolerations: tuple[_Toleration, ...] | None = None
-    preemption_policy: PreemptionPolicy | None = None
-
-    def node_affinity(self) -> tuple[NodeSelectorTerm, ...] | None:
-        """Return the terms of the required node affinity; None without one."""
-        return None if self.affinity is None else self.affinity.terms()
-
-    def selection(self) -> NodeSelection:
-        """Return the nodes that the pod selects. MalformedError as of `node_selection`."""
-        return node_selection(self.node_selector, self.node_affinity())
-
-    def lasting_tolerations(self) -> tuple[TolerationRecord, ...]:
-        """The tolerations that do not end, as those do that admission adds to every pod."""
-        return tuple(
-            TolerationRecord(key=entry.key, operator=entry.operator, value=entry.value, effect=entry.effect)
-            for entry in self.tolerations or ()
-            if entry.toleration_seconds is None
-        )
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    unschedulable: bool | None = None
-    taints: tuple[Taint, ...] | None = None
-
-
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str
-    labels: dict[str, str] | None = None
-
-
-class _KubeNode(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    spec: _Spec = _Spec()
-
-
-class _DemandingPod(msgspec.Struct, frozen=True):
-    spec: NodeDemand = NodeDemand()
+class _Pod(PodObject, frozen=True, kw_only=True):
+    spec: PodSpec = PodSpec()
 
 
 class _ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -390,7 +327,7 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
         unreadable.append("there are no RdmaNodes, which agents write with publish: {rdmaNode: true}")
     nodes = []
     for item in api.items("/api/v1/nodes", any_form=True):
-        node = _converted(item, _KubeNode, "node", unreadable)
+        node = _converted(item, _Node, "node", unreadable)
         if node is not None and node.metadata.name in statuses:
             status = statuses[node.metadata.name]
             nodes.append(
@@ -399,9 +336,8 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
     pods = []
     groups = _Groups(api, unreadable)
     for item in api.items("/api/v1/pods", max_bytes=MAX_PODS_BYTES, any_form=True):
-        pod = _converted(item, PodObject, "pod", unreadable)
-        demanding = _converted(item, _DemandingPod, "pod", unreadable) if pod is not None else None
-        if demanding is not None and (record := _pod(pod, demanding.spec, read, unreadable)):
+        pod = _converted(item, _Pod, "pod", unreadable)
+        if pod is not None and (record := _pod(pod, read, unreadable)):
             pods.append(groups.judge(record, pod.view().gang))
     return Snapshot(
         version=VERSION,
@@ -537,7 +473,7 @@ def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeSt
             yield name, replace(status, pfs=pfs, macs=(), problems=())
 
 
-def _node(node: _KubeNode, status: RdmaNodeStatus | str, why: str) -> NodeRecord:
+def _node(node: _Node, status: RdmaNodeStatus | str, why: str) -> NodeRecord:
     return NodeRecord(
         name=node.metadata.name,
         labels=node.metadata.labels or {},
@@ -558,11 +494,9 @@ def _converted(item: Any, kind: type[Any], noun: str, unreadable: list[str]) -> 
         return None
 
 
-def _pod(
-    found: PodObject, spec: NodeDemand, read: Callable[[PodView], Promise | None], unreadable: list[str]
-) -> PodRecord | None:
+def _pod(found: _Pod, read: Callable[[PodView], Promise | None], unreadable: list[str]) -> PodRecord | None:
     """The record of an unfinished pod that has to do with interfaces."""
-    pod = found.view()
+    pod, spec = found.view(), found.spec
     own = {key: text for key, text in pod.annotations.items() if key != PLACEMENT_ANNOTATION}
     if pod.finished or not (requests_interfaces(own) or PLACEMENT_ANNOTATION in pod.annotations):
         return None
@@ -600,7 +534,7 @@ def _pod(
         started=pod.started,
         terminating=pod.terminating,
         requests=None if pod.demand is None else _thousandths(pod.demand),
-        depends_on_neighbours=found.spec.depends_on_neighbours,
+        depends_on_neighbours=spec.depends_on_neighbours,
     )
 
 

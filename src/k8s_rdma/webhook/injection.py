@@ -25,59 +25,23 @@ from k8s_rdma.wire.annotation import (
 )
 from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.json import Buffer, decode, shown
+from k8s_rdma.wire.objects.meta import WholeMeta
+from k8s_rdma.wire.objects.pod import KubePod, WholePodSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from k8s_rdma.wire.objects.pod import Container
 
 
 API_VERSION = "admission.k8s.io/v1"
 
 
-class Variable(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment variable of a container."""
+class CreatedPod(KubePod, frozen=True, kw_only=True):
+    """A pod that is being created; it has no name yet if the API server is to generate one."""
 
-    name: str
-
-
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """Resources of a container; quantities as written, which may be numbers."""
-
-    limits: dict[str, str | float] | None = None
-    requests: dict[str, str | float] | None = None
-
-
-class Container(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A container of a pod."""
-
-    name: str
-    restart_policy: str | None = None
-    resources: Resources | None = None
-    env: list[Variable] | None = None
-
-
-class PodSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The specification of a pod."""
-
-    scheduler_name: str | None = None
-    node_name: str | None = None
-    host_network: bool | None = None
-    containers: list[Container]
-    init_containers: list[Container] | None = None
-
-
-class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A pod's metadata; the name is absent while the API server is to generate it."""
-
-    name: str = ""
-    generate_name: str = ""
-    annotations: dict[str, str] | None = None
-
-
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that is being created."""
-
-    metadata: Metadata = Metadata()
-    spec: PodSpec
+    metadata: WholeMeta = WholeMeta()
+    spec: WholePodSpec
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +49,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     namespace: str = ""
-    object: Pod
+    object: CreatedPod
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -158,7 +122,7 @@ class Injection:
     slot: str
     device_resources: tuple[str, ...]
 
-    def patch(self, pod: Pod) -> list[Operation]:
+    def patch(self, pod: CreatedPod) -> list[Operation]:
         """Build a pod's patch; MalformedError (`MALFORMED_ANNOTATION`) names the annotation at fault."""
         annotations = pod.metadata.annotations or {}
         if not _requests_interfaces(annotations) or pod.spec.node_name:
@@ -178,7 +142,7 @@ class Injection:
                 patch += _nccl(path, container)
         return patch
 
-    def _slot_containers(self, pod: Pod) -> set[str]:
+    def _slot_containers(self, pod: CreatedPod) -> set[str]:
         named = _named(pod)
         if not self.slot:
             return set()
@@ -196,8 +160,8 @@ class Injection:
         return not requested.isdisjoint({self.slot, *self.device_resources})
 
 
-def _require_few(spec: PodSpec) -> None:
-    number = len(spec.containers) + len(spec.init_containers or ())
+def _require_few(spec: WholePodSpec) -> None:
+    number = len(spec.containers or ()) + len(spec.init_containers or ())
     if number > _MAX_CONTAINERS:
         _refuse(
             f"spec.containers: {number} with the initContainers; "
@@ -210,7 +174,7 @@ def _requests_interfaces(annotations: Mapping[str, str]) -> bool:
     return not _NO_INTERFACES.fullmatch(annotations.get(ANNOTATION, annotations.get(ANNOTATION_ALIAS, "")))
 
 
-def _named(pod: Pod) -> set[str] | None:
+def _named(pod: CreatedPod) -> set[str] | None:
     """Return the containers that the annotation names, None without it; MalformedError for another name."""
     text = (pod.metadata.annotations or {}).get(CONTAINERS_ANNOTATION)
     if text is None:
@@ -225,14 +189,14 @@ def _named(pod: Pod) -> set[str] | None:
     return named
 
 
-def _program(pod: Pod) -> set[str]:
+def _program(pod: CreatedPod) -> set[str]:
     """Return the container that the pod names for kubectl, without such a name the first."""
     running = _running(pod)
     name = (pod.metadata.annotations or {}).get(DEFAULT_CONTAINER_ANNOTATION)
     return {name} if name in running else set(running[:1])
 
 
-def _running(pod: Pod) -> list[str]:
+def _running(pod: CreatedPod) -> list[str]:
     """Return the names of regular containers, then those of sidecars."""
     return [
         container.name
@@ -252,7 +216,7 @@ def _refuse(msg: str) -> None:
     raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
 
 
-def _containers(pod: Pod) -> Iterator[tuple[tuple[str | int, ...], Container]]:
+def _containers(pod: CreatedPod) -> Iterator[tuple[tuple[str | int, ...], Container]]:
     """Yield regular containers and init containers, with their paths in the pod."""
     for key, containers in (
         ("containers", pod.spec.containers),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from ipaddress import ip_interface
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, ClaimedInterface, PreparedClaim
+from k8s_rdma.wire.claims import DRIVER, ClaimedInterface, PreparedClaim
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.objects.claims import KubeClaim
+from k8s_rdma.wire.objects.meta import WholeMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,50 +28,12 @@ MAX_MESSAGE = 1024
 """Characters of a condition's message; Kubernetes takes 32 KiB."""
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    kind: str = ""
-    name: str = ""
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str = ""
-    owner_references: tuple[_Owner, ...] | None = None
-
-
-class _Device(msgspec.Struct, frozen=True, rename="camel"):
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-    share_id: str | None = msgspec.field(name="shareID", default=None)
-
-
-class _Results(msgspec.Struct, frozen=True):
-    results: Annotated[tuple[_Device, ...], msgspec.Meta(max_length=MAX_RESULTS)] | None = None
-
-
-class _Allocation(msgspec.Struct, frozen=True):
-    devices: _Results = _Results()
-
-
-class _Consumer(msgspec.Struct, frozen=True):
-    uid: str = ""
-    name: str = ""
-    resource: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
-    allocation: _Allocation | None = None
-    reserved_for: tuple[_Consumer, ...] | None = None
-    devices: tuple[dict[str, Any], ...] | None = None
-
-
-class _Claim(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    status: _Status | None = None
-
-
 class _Object(msgspec.Struct, frozen=True):
-    metadata: _Metadata
+    metadata: WholeMeta
+
+
+class _Claim(KubeClaim, frozen=True, kw_only=True):
+    metadata: WholeMeta
 
 
 _decoder = msgspec.json.Decoder(_Claim)
@@ -102,7 +66,7 @@ class ClaimState(NamedTuple):
 def decode_state(document: bytes) -> ClaimState:
     """Read a claim; MalformedError names the field."""
     claim = decode(document, _decoder, "ResourceClaim")
-    status = claim.status or _Status()
+    status = claim.status
     results = status.allocation.devices.results if status.allocation is not None else None
     consumers = status.reserved_for or ()
     pods = [owner.name for owner in claim.metadata.owner_references or () if owner.kind == "Pod"]

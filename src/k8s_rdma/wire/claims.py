@@ -15,6 +15,7 @@ import msgspec
 
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforcer, LinkType
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.objects.claims import MAX_RESULTS
 
 SOCKET = "claims.sock"
 
@@ -33,9 +34,9 @@ HEARTBEAT_S, SILENCE_S = 5.0, 15.0
 MAX_ERROR, MAX_PROBLEMS = 4096, 64
 """Characters of an error or a problem; problems of a PF."""
 
-MAX_RESULTS, MAX_IPS = 32, 16
-"""Devices of a claim, and addresses of an interface in its status (`AllocationResultsMaxSize` and
-`NetworkDeviceDataMaxIPs`, k8s.io/api/resource/v1/types.go, Kubernetes 1.36)."""
+MAX_IPS = 16
+"""Addresses of an interface in a claim's status (`NetworkDeviceDataMaxIPs`, k8s.io/api/resource/v1/types.go,
+Kubernetes 1.36)."""
 
 NO_POD = msgspec.Raw(b"null")
 

@@ -29,6 +29,16 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.objects.claims import (
+    MAX_RESULTS,
+    AllocationResult,
+    ClaimConsumer,
+    ClaimRequest,
+    DeviceClass,
+    DeviceSelector,
+    KubeClaim,
+)
+from k8s_rdma.wire.objects.pod import KubePod
 from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma.wire.resource_slice import Device, SliceSpec
 from k8s_rdma.wire.views import AllocatedClaim, AllocatedPf
@@ -41,9 +51,6 @@ if TYPE_CHECKING:
 API = "/apis/resource.k8s.io/v1"
 BUS_ID = "resource.kubernetes.io/pciBusID"
 SLICES_QUERY = {"fieldSelector": f"spec.driver={DRIVER}"}
-
-MAX_DEVICES_OF_CLAIM = 32
-"""Results of an allocation (`AllocationResultsMaxSize`, k8s.io/api/resource/v1/types.go, 1.36)."""
 
 _MAX_LEVELS = 12
 """The deepest field that is read: `spec.devices.requests[].firstAvailable[].selectors[].cel.expression`."""
@@ -63,119 +70,6 @@ class _ListedSpec(SliceSpec, frozen=True, rename="camel"):
 
 class _Slice(msgspec.Struct, frozen=True):
     spec: _ListedSpec
-
-
-class _Cel(msgspec.Struct, frozen=True):
-    expression: str = ""
-
-
-class _Selector(msgspec.Struct, frozen=True):
-    cel: _Cel = _Cel()
-
-
-class _Toleration(msgspec.Struct, frozen=True):
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-
-class _Capacity(msgspec.Struct, frozen=True):
-    requests: dict[str, str] | None = None
-
-
-class _Request(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    device_class_name: str = ""
-    selectors: tuple[_Selector, ...] = ()
-    allocation_mode: str = "ExactCount"
-    count: int = 1
-    admin_access: bool | None = None
-    tolerations: tuple[_Toleration, ...] = ()
-    capacity: _Capacity | None = None
-    exactly: _Request | None = None
-    first_available: tuple[_Request, ...] = ()
-
-
-class _Constraint(msgspec.Struct, frozen=True, rename="camel"):
-    requests: tuple[str, ...] = ()
-    match_attribute: str | None = None
-    distinct_attribute: str | None = None
-
-
-class _Devices(msgspec.Struct, frozen=True):
-    requests: tuple[_Request, ...] = ()
-    constraints: tuple[_Constraint, ...] = ()
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    devices: _Devices = _Devices()
-
-
-class _Result(msgspec.Struct, frozen=True, rename="camel"):
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-    consumed_capacity: dict[str, str] | None = None
-    admin_access: bool | None = None
-
-
-class _Results(msgspec.Struct, frozen=True):
-    results: tuple[_Result, ...] = ()
-
-
-class _Allocation(msgspec.Struct, frozen=True):
-    devices: _Results = _Results()
-
-
-class _PodReference(msgspec.Struct, frozen=True):
-    name: str = ""
-    uid: str = ""
-
-
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
-    allocation: _Allocation | None = None
-    reserved_for: tuple[_PodReference, ...] = ()
-
-
-class _Consumer(msgspec.Struct, frozen=True):
-    status: _Status = _Status()
-
-
-class _Claim(_Consumer, frozen=True):
-    spec: _Spec = _Spec()
-
-
-class _ClassSpec(msgspec.Struct, frozen=True):
-    selectors: tuple[_Selector, ...] = ()
-
-
-class _Class(msgspec.Struct, frozen=True):
-    spec: _ClassSpec = _ClassSpec()
-
-
-class _PodClaim(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    resource_claims: tuple[_PodClaim, ...] = ()
-
-
-class _ExtendedResources(msgspec.Struct, frozen=True, rename="camel"):
-    resource_claim_name: str = ""
-
-
-class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    resource_claim_statuses: tuple[_PodClaim, ...] = ()
-    extended_resource_claim_status: _ExtendedResources = _ExtendedResources()
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
 
 
 class PodClaim(NamedTuple):
@@ -199,16 +93,19 @@ NOTHING_CONSUMED = Consumption({}, {})
 
 def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
     """List the claims of a pod, that of its extended resources too; MalformedError names the field."""
-    found = _read(pod, _Pod, "pod")
-    generated = {entry.name: entry.resource_claim_name for entry in found.status.resource_claim_statuses}
-    of_resources = found.status.extended_resource_claim_status.resource_claim_name
+    found = _read(pod, KubePod, "pod")
+    generated = {
+        entry.name: entry.resource_claim_name for entry in found.status.resource_claim_statuses or ()
+    }
+    extended = found.status.extended_resource_claim_status
+    of_resources = extended.resource_claim_name if extended is not None else None
     listed = (
         PodClaim(
             name=entry.name,
             claim=entry.resource_claim_name or generated.get(entry.name) or "",
             template=entry.resource_claim_template_name or "",
         )
-        for entry in found.spec.resource_claims
+        for entry in found.spec.resource_claims or ()
         # A template's claim with a status that has no name was not needed.
         if entry.resource_claim_name or generated.get(entry.name, "") is not None
     )
@@ -222,7 +119,7 @@ def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
     unread = []
     for document in claims:
         try:
-            claim = _read(document, _Consumer, _subject(document))
+            claim = _read(document, KubeClaim, _subject(document))
             results = _results(claim, _subject(document))
         except MalformedError as error:
             unread.append(error.message)
@@ -230,7 +127,7 @@ def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
         for result, additional in results:
             key = result.pool, result.device
             used[key] = used.get(key, NOTHING_USED) + additional
-            pods.setdefault(result.pool, set()).update(pod.uid for pod in claim.status.reserved_for)
+            pods.setdefault(result.pool, set()).update(pod.uid for pod in claim.status.reserved_for or ())
     return Consumption(used, {pool: len(uids) for pool, uids in pods.items()}, tuple(unread))
 
 
@@ -239,16 +136,16 @@ def _subject(document: Mapping[str, Any]) -> str:
     return f"resourceclaim {meta.get('namespace')}/{meta.get('name')}"
 
 
-def _results(claim: _Consumer, subject: str) -> list[tuple[_Result, Used]]:
+def _results(claim: KubeClaim, subject: str) -> list[tuple[AllocationResult, Used]]:
     allocation = claim.status.allocation
     return [
         (result, _consumed(result, f"{subject}: status.allocation.devices.results[{index}]"))
-        for index, result in enumerate(allocation.devices.results if allocation else ())
+        for index, result in enumerate((allocation.devices.results if allocation else None) or ())
         if result.driver == DRIVER and not result.admin_access
     ]
 
 
-def _consumed(result: _Result, path: str) -> Used:
+def _consumed(result: AllocationResult, path: str) -> Used:
     amounts = result.consumed_capacity or {}
     mbps, vfs = (
         _amount(amounts.get(key, "0"), f"{path}.consumedCapacity.{key}") for key in (_BANDWIDTH, _VFS)
@@ -259,7 +156,8 @@ def _consumed(result: _Result, path: str) -> Used:
 _quantity = lru_cache(maxsize=4096)(quantity)
 
 
-def _amount(text: str, path: str) -> Fraction:
+def _amount(value: str | int, path: str) -> Fraction:
+    text = str(value)
     try:
         amount = _quantity(text)
     except ValueError:
@@ -358,7 +256,7 @@ class OurClasses(NamedTuple):
 
     selectors: Mapping[str, tuple[Selector, ...] | None]
 
-    def selectors_of(self, request: _Request, path: str) -> tuple[Selector, ...] | None:
+    def selectors_of(self, request: ClaimRequest, path: str) -> tuple[Selector, ...] | None:
         """Return the class's selectors; MalformedError where there is no such class."""
         if request.device_class_name not in self.selectors:
             _refuse(path, f"there is no DeviceClass {shown(request.device_class_name)}")
@@ -367,11 +265,11 @@ class OurClasses(NamedTuple):
 
 def class_names(claims: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """The DeviceClasses that claims name; MalformedError names the field."""
-    found = (_read(document, _Claim, _subject(document)) for document in claims)
+    found = (_read(document, KubeClaim, _subject(document)) for document in claims)
     return frozenset(
         alternative.device_class_name
         for claim in found
-        for request in claim.spec.devices.requests
+        for request in claim.spec.devices.requests or ()
         for alternative in _alternatives(request)
     )
 
@@ -380,16 +278,17 @@ def our_classes(classes: Mapping[str, Mapping[str, Any] | None]) -> OurClasses:
     """Read DeviceClasses by name, None for those that do not exist."""
     return OurClasses(
         {
-            name: _class_selectors(_read(document, _Class, f"deviceclass {name}"))
+            name: _class_selectors(_read(document, DeviceClass, f"deviceclass {name}"))
             for name, document in classes.items()
             if document is not None
         }
     )
 
 
-def _class_selectors(class_: _Class) -> tuple[Selector, ...] | None:
-    selectors = tuple(map(_selector, class_.spec.selectors))
-    names_us = any(DRIVER in selector.cel.expression for selector in class_.spec.selectors)
+def _class_selectors(class_: DeviceClass) -> tuple[Selector, ...] | None:
+    written = class_.spec.selectors or ()
+    selectors = tuple(map(_selector, written))
+    names_us = any(DRIVER in selector.cel.expression for selector in written)
     if not names_us or not all(
         selector.accepts({_DRIVER: DRIVER}) for selector in selectors if _is_of_driver(selector)
     ):
@@ -427,13 +326,13 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, po
     foreign: list[str] = []
     allocated: dict[str, AllocatedClaim] = {}
     for name, document in claims.items():
-        claim = _read(document, _Claim, f"claim {name}")
+        claim = _read(document, KubeClaim, f"claim {name}")
         if claim.status.allocation is not None:
             if results := _results(claim, f"claim {name}"):
-                allocated[name] = _allocated(results, claim.status.reserved_for, pod_uid)
+                allocated[name] = _allocated(results, claim.status.reserved_for or (), pod_uid)
             continue
         ours = []
-        for request in claim.spec.devices.requests:
+        for request in claim.spec.devices.requests or ():
             path = f"claim {name}: request {shown(request.name)}"
             found = tuple(_device_requests(name, request, classes, path))
             if found:
@@ -441,8 +340,8 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, po
             if len(found) < len(_alternatives(request)):
                 foreign.append(f"{name}/{request.name}")
         devices = sum(max(alternative.count for alternative in request) for request in ours)
-        if devices > MAX_DEVICES_OF_CLAIM:
-            why = f"asks for {devices} devices; a claim has at most {MAX_DEVICES_OF_CLAIM}"
+        if devices > MAX_RESULTS:
+            why = f"asks for {devices} devices; a claim has at most {MAX_RESULTS}"
             _refuse(f"claim {name}", why)
         requests += ours
         constraints += _constraints(name, claim) if ours else ()
@@ -466,7 +365,7 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, po
 
 
 def _allocated(
-    results: Sequence[tuple[_Result, Used]], consumers: Iterable[_PodReference], pod_uid: str
+    results: Sequence[tuple[AllocationResult, Used]], consumers: Iterable[ClaimConsumer], pod_uid: str
 ) -> AllocatedClaim:
     used: dict[str, Used] = {}
     for result, additional in results:
@@ -481,12 +380,12 @@ def _allocated(
     )
 
 
-def _alternatives(request: _Request) -> tuple[_Request, ...]:
-    return request.first_available or (request.exactly or _Request(),)
+def _alternatives(request: ClaimRequest) -> tuple[ClaimRequest, ...]:
+    return request.first_available or (request.exactly or ClaimRequest(),)
 
 
 def _device_requests(
-    claim: str, request: _Request, classes: OurClasses, path: str
+    claim: str, request: ClaimRequest, classes: OurClasses, path: str
 ) -> Iterator[DeviceRequest]:
     for alternative in _alternatives(request):
         selectors = classes.selectors_of(alternative, path)
@@ -497,45 +396,45 @@ def _device_requests(
 
 
 def _device_request(
-    claim: str, name: str, request: _Request, selectors: tuple[Selector, ...]
+    claim: str, name: str, request: ClaimRequest, selectors: tuple[Selector, ...]
 ) -> DeviceRequest:
     path = f"claim {claim}: request {shown(name)}"
     if request.allocation_mode != "ExactCount":
         _refuse(f"{path}: allocationMode", f"{shown(request.allocation_mode)}; an interface takes ExactCount")
     if request.admin_access:
         _refuse(f"{path}: adminAccess", "reserves nothing, and an interface needs a VF")
-    if not 1 <= request.count <= MAX_DEVICES_OF_CLAIM:
-        _refuse(f"{path}: count", f"{request.count}; a claim has 1 to {MAX_DEVICES_OF_CLAIM} devices")
+    if not 1 <= request.count <= MAX_RESULTS:
+        _refuse(f"{path}: count", f"{request.count}; a claim has 1 to {MAX_RESULTS} devices")
     amounts = (request.capacity and request.capacity.requests) or {}
     if unknown := sorted(amounts.keys() - {_BANDWIDTH, _VFS}):
         _refuse(f"{path}: capacity", f"no PF has {shown(unknown[0])}; write bandwidth, in bits per second")
     if _amount(amounts.get(_VFS, "1"), f"{path}: {_VFS}") > 1:
-        _refuse(f"{path}: {_VFS}", f"{shown(amounts[_VFS])}; an interface is one VF")
+        _refuse(f"{path}: {_VFS}", f"{shown(str(amounts[_VFS]))}; an interface is one VF")
     mbps = _mbps(_amount(amounts.get(_BANDWIDTH, "0"), f"{path}: {_BANDWIDTH}"))
     if mbps > MAX_RATE_MBPS:
-        _refuse(f"{path}: {_BANDWIDTH}", f"{shown(amounts[_BANDWIDTH])} is no rate")
+        _refuse(f"{path}: {_BANDWIDTH}", f"{shown(str(amounts[_BANDWIDTH]))} is no rate")
     return DeviceRequest(
         claim=claim,
         name=name,
         mbps=mbps,
         count=request.count,
-        selectors=(*selectors, *map(_selector, request.selectors)),
+        selectors=(*selectors, *map(_selector, request.selectors or ())),
         tolerations=tuple(
             Toleration(key=entry.key, operator=entry.operator, value=entry.value, effect=entry.effect)
-            for entry in request.tolerations
+            for entry in request.tolerations or ()
         ),
     )
 
 
-def _constraints(name: str, claim: _Claim) -> Iterator[Constraint]:
-    for constraint in claim.spec.devices.constraints:
+def _constraints(name: str, claim: KubeClaim) -> Iterator[Constraint]:
+    for constraint in claim.spec.devices.constraints or ():
         attribute = constraint.match_attribute or constraint.distinct_attribute
         if attribute:
             yield Constraint(
                 claim=name,
                 attribute=attribute,
                 distinct=constraint.match_attribute is None,
-                requests=frozenset(constraint.requests),
+                requests=frozenset(constraint.requests or ()),
             )
 
 
@@ -554,7 +453,7 @@ _TERM = re.compile(
 _LITERALS = re.compile(_LITERAL)
 
 
-def _selector(selector: _Selector) -> Selector:
+def _selector(selector: DeviceSelector) -> Selector:
     """Read a CEL expression: alternatives of comparisons, or None where it is anything else."""
     expression, position = selector.cel.expression, 0
     alternatives: list[list[Comparison]] = [[]]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.claims import MAX_RESULTS
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.objects.claims import MAX_RESULTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,10 +14,14 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import shown
-from k8s_rdma.wire.pod_spec import Container, quantity
+from k8s_rdma.wire.objects.claims import DeviceClass
+from k8s_rdma.wire.objects.pod import KubePod
+from k8s_rdma.wire.pod_spec import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from k8s_rdma.wire.objects.pod import ContainerDemand, PodSpecDemand
 
 EXTENDED_RESOURCES = "<extended-resources>"
 """The pod's name of the claim, kube-scheduler's own: no entry of `spec.resourceClaims` can have it."""
@@ -26,29 +30,6 @@ POD_CLAIM = "extended-resources"
 """The name of that claim in containers: its own ends at random, so that no program could expect it."""
 
 _CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    containers: tuple[Container, ...] | None = None
-    init_containers: tuple[Container, ...] | None = None
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    spec: _PodSpec = _PodSpec()
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    creation_timestamp: str | None = None
-
-
-class _ClassSpec(msgspec.Struct, frozen=True, rename="camel"):
-    extended_resource_name: str | None = None
-
-
-class _Class(msgspec.Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
-    spec: _ClassSpec = _ClassSpec()
 
 
 def has_extended_resources(pod: Mapping[str, Any]) -> bool:
@@ -88,9 +69,9 @@ def claim_spec(pod: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> 
     return {"devices": {"requests": sorted(requests, key=_request_name)}} if requests else None
 
 
-def _read_pod(pod: Mapping[str, Any]) -> _PodSpec:
+def _read_pod(pod: Mapping[str, Any]) -> PodSpecDemand:
     try:
-        return msgspec.convert(pod, _Pod).spec
+        return msgspec.convert(pod, KubePod).spec
     except msgspec.ValidationError as error:
         msg = f"pod: {error}"
         raise MalformedError(msg) from error
@@ -100,7 +81,7 @@ def _class_names(classes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """DeviceClasses by extended resource; of those that name the same one, the newest has it."""
     names: dict[str, str] = {}
     try:
-        found = msgspec.convert(list(classes), list[_Class])
+        found = msgspec.convert(list(classes), list[DeviceClass])
     except msgspec.ValidationError as error:
         msg = f"deviceclasses: {error}"
         raise MalformedError(msg) from error
@@ -113,7 +94,9 @@ def _class_names(classes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return names
 
 
-def _device_requests(containers: Sequence[Container], inits: int, resource: str) -> Iterator[tuple[str, int]]:
+def _device_requests(
+    containers: Sequence[ContainerDemand], inits: int, resource: str
+) -> Iterator[tuple[str, int]]:
     """The requests for a resource, by name, with their count of devices.
 
     Each container that runs with the others has devices of its own. The other init containers use those of
@@ -135,7 +118,7 @@ def _device_requests(containers: Sequence[Container], inits: int, resource: str)
             yield f"container-{index}-request-{sorted(_requests(containers[index])).index(resource)}", count
 
 
-def _amount(container: Container, resource: str) -> int:
+def _amount(container: ContainerDemand, resource: str) -> int:
     text = _requests(container).get(resource, "0")
     try:
         amount = quantity(text)
@@ -145,13 +128,13 @@ def _amount(container: Container, resource: str) -> int:
     return int(amount) if amount.denominator == 1 else 0
 
 
-def _names(container: Container) -> Iterator[str]:
+def _names(container: ContainerDemand) -> Iterator[str]:
     if container.resources:
         yield from container.resources.limits or ()
         yield from container.resources.requests or ()
 
 
-def _requests(container: Container) -> Mapping[str, str]:
+def _requests(container: ContainerDemand) -> Mapping[str, str]:
     return (container.resources and container.resources.requests) or {}
 
 

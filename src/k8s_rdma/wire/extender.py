@@ -18,7 +18,10 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import Buffer, decode, decode_large, join_parts
-from k8s_rdma.wire.pod_spec import PodSpecDemand, SchedulingGroup, devices_of, gang_of
+from k8s_rdma.wire.objects.meta import NamedIdentity, ObjectMeta
+from k8s_rdma.wire.objects.node import NodeAddresses
+from k8s_rdma.wire.objects.pod import KubePod
+from k8s_rdma.wire.pod_spec import devices_of, gang_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.types import Gang
@@ -52,39 +55,18 @@ Uid: TypeAlias = Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[!-~]+\
 """A UID, by which pods are remembered."""
 
 
-class PodMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a pod's metadata that this system reads."""
+class PodMetadata(ObjectMeta, frozen=True, kw_only=True):
+    """The metadata of a pod to be scheduled."""
 
     name: Name
     namespace: Name
     uid: Uid
-    resource_version: str = ""
-    annotations: dict[str, str] | None = None
-    labels: dict[str, str] | None = None
 
 
-class PodSpec(PodSpecDemand, frozen=True, kw_only=True):
-    """The part of a pod's specification that this system reads."""
-
-    priority: int | None = None
-    scheduling_group: SchedulingGroup | None = None
-
-
-class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a pod's status that this system reads.
-
-    nominated_node_name: where preemption made room for it, empty if nowhere.
-    """
-
-    nominated_node_name: str = ""
-
-
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod to be scheduled; everything else of the object is tolerated and dropped."""
+class Pod(KubePod, frozen=True, kw_only=True):
+    """The pod to be scheduled."""
 
     metadata: PodMetadata
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
 
     @property
     def annotations(self) -> Mapping[str, str]:
@@ -109,7 +91,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limits(self) -> tuple[Mapping[str, str], ...]:
         """The resource limits of each container, init containers first."""
-        containers = (self.spec.init_containers or []) + (self.spec.containers or [])
+        containers = (self.spec.init_containers or ()) + (self.spec.containers or ())
         return tuple((c.resources.limits if c.resources else None) or {} for c in containers)
 
 
@@ -147,12 +129,8 @@ class Candidate:
 
     def addresses(self) -> tuple[str, ...]:
         """Decode `InternalIP` and `InternalDNS`, in the object's order. MalformedError names it."""
-        node = decode_large(self.raw, _node_decoder, f"Nodes.items: {self.name}")
-        return tuple(
-            address.address
-            for address in node.status.addresses or ()
-            if address.type in ("InternalIP", "InternalDNS")
-        )
+        node = decode_large(self.raw, _address_decoder, f"Nodes.items: {self.name}")
+        return node.status.internal()
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
@@ -194,27 +172,18 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True, kw_only=True, rename="p
 Reply = ExtenderFilterResult | list[HostPriority] | ExtenderBindingResult
 
 
-class _NodeMetadata(msgspec.Struct, frozen=True, gc=False):
-    name: str
+class _NamedNode(msgspec.Struct, frozen=True):
+    metadata: NamedIdentity
 
 
-class _Address(msgspec.Struct, frozen=True, gc=False):
-    type: str
-    address: str
-
-
-class _NodeStatus(msgspec.Struct, frozen=True):
-    addresses: list[_Address] | None = None
-
-
-class _Node(msgspec.Struct, frozen=True):
-    metadata: _NodeMetadata
-    status: _NodeStatus = _NodeStatus()
+class _ReachableNode(msgspec.Struct, frozen=True):
+    status: NodeAddresses = NodeAddresses()
 
 
 _args_decoder = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder = msgspec.json.Decoder(ExtenderBindingArgs)
-_node_decoder = msgspec.json.Decoder(_Node)
+_name_decoder = msgspec.json.Decoder(_NamedNode)
+_address_decoder = msgspec.json.Decoder(_ReachableNode)
 _encoder = msgspec.json.Encoder()
 
 
@@ -265,30 +234,19 @@ _NAME_FIRST = re.compile(rb'\{"metadata":\{"name":"([-.0-9a-z]+)"')
 def _name(raw: msgspec.Raw, index: int) -> str:
     if found := _NAME_FIRST.match(raw):
         return found[1].decode("ascii")
-    return decode_large(raw, _node_decoder, f"Nodes.items[{index}]").metadata.name
+    return decode_large(raw, _name_decoder, f"Nodes.items[{index}]").metadata.name
 
 
-class VictimMetadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a victim's metadata that this system reads."""
+class VictimMetadata(ObjectMeta, frozen=True, kw_only=True):
+    """The metadata of a victim."""
 
     uid: str
-    name: str = ""
-    namespace: str = ""
-    labels: dict[str, str] | None = None
 
 
-class VictimStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a victim's status that this system reads."""
-
-    start_time: str = ""
-
-
-class VictimPod(msgspec.Struct, frozen=True, kw_only=True):
+class VictimPod(KubePod, frozen=True, kw_only=True):
     """A victim as a whole pod."""
 
     metadata: VictimMetadata
-    spec: PodSpec = PodSpec()
-    status: VictimStatus = VictimStatus()
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):

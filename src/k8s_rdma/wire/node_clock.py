@@ -8,10 +8,15 @@ as kubelet. Source: Kubernetes' documentation, "Server-Side Apply", "Managed fie
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from k8s_rdma.wire.objects.meta import ManagedFieldsEntry, ObjectMeta
+from k8s_rdma.wire.objects.node import KubeNode
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 MOST_SKEW_S = 5.0
 """Differences up to this are no skew: times of objects are whole seconds, and writes take some."""
@@ -21,31 +26,16 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _READY = 'k:{"type":"Ready"}'
 
 
-class _Condition(msgspec.Struct, frozen=True, rename="camel"):
-    type: str = ""
-    last_heartbeat_time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-
-
-class _Status(msgspec.Struct, frozen=True):
-    conditions: tuple[_Condition, ...] | None = None
-
-
-class _Entry(msgspec.Struct, frozen=True, rename="camel"):
-    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    fields_v1: dict[str, dict[str, dict[str, Any]]] = msgspec.field(name="fieldsV1", default_factory=dict)
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+class _Metadata(ObjectMeta, frozen=True, kw_only=True):
     managed_fields: tuple[msgspec.Raw, ...] | None = None
 
 
-class _Node(msgspec.Struct, frozen=True):
+class _Node(KubeNode, frozen=True, kw_only=True):
     metadata: _Metadata
-    status: _Status = _Status()
 
 
 _node = msgspec.json.Decoder(_Node)
-_entry = msgspec.json.Decoder(_Entry)
+_entry = msgspec.json.Decoder(ManagedFieldsEntry)
 
 
 def clock_skew_s(node: dict[str, Any]) -> float | None:

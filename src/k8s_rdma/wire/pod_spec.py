@@ -12,14 +12,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
 from k8s_rdma.core.types import Gang, GangApi
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from k8s_rdma.core.preemption import ResourceDemand
+    from k8s_rdma.wire.objects.pod import ContainerDemand, PodSpecDemand, SchedulingGroup
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,3})?",
@@ -51,12 +50,6 @@ def quantity(text: str) -> Fraction:
 LABEL = "scheduling.x-k8s.io/pod-group"
 
 
-class SchedulingGroup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The `spec.schedulingGroup` of a pod."""
-
-    pod_group_name: str | None = None
-
-
 def gang_of(namespace: str, group: SchedulingGroup | None, labels: Mapping[str, str]) -> Gang | None:
     """The gang of a pod; the field goes before the label. None of a pod that belongs to none."""
     if group is not None and group.pod_group_name:
@@ -82,57 +75,6 @@ _SHARED_PARTS = 64
 _Amounts: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class _Something(msgspec.Struct, frozen=True, gc=False):
-    """An object that is there; what is in it is passed over, which takes a tenth of the time."""
-
-
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's resources; quantities as written (`"1"`, `"500m"`)."""
-
-    limits: dict[str, str] | None = None
-    requests: dict[str, str] | None = None
-
-
-class Port(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A port of a container."""
-
-    host_port: int | None = None
-
-
-class Container(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A container of the pod."""
-
-    resources: Resources | None = None
-    ports: list[Port] | None = None
-    restart_policy: str | None = None
-
-
-class PodClaim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """An entry of a pod's `spec.resourceClaims`, or of its `status.resourceClaimStatuses`."""
-
-    name: str = ""
-    resource_claim_name: str | None = None
-
-
-class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of the specification that says what a pod takes of its node."""
-
-    containers: list[Container] | None = None
-    init_containers: list[Container] | None = None
-    overhead: dict[str, str] | None = None
-    resources: _Something | None = None
-    resource_claims: list[PodClaim] | None = None
-    volumes: list[dict[str, str | _Something]] | None = None
-    affinity: _Something | None = None
-    topology_spread_constraints: list[_Something] | None = None
-    host_network: bool | None = None
-
-    @property
-    def depends_on_neighbours(self) -> bool:
-        """Report whether it may matter to the pod which other pods its node has."""
-        return bool(self.affinity or self.topology_spread_constraints or self.resource_claims)
-
-
 def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
     """The sum of the pod's resource requests; None when it may take anything else of its node.
 
@@ -140,7 +82,7 @@ def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
     claimed device, resources of the pod as a whole, affinity to other pods, or more amounts than are added
     up. Source: `PodRequests`, `k8s.io/component-helpers/resource`.
     """
-    containers, inits = spec.containers or [], spec.init_containers or []
+    containers, inits = spec.containers or (), spec.init_containers or ()
     if _uses_other_resources(spec) or _have_ports(containers) or _have_ports(inits):
         return None
     try:
@@ -213,7 +155,7 @@ def _uses_other_resources(spec: PodSpecDemand) -> bool:
     return not all(volume.keys() <= _HARMLESS_VOLUMES for volume in spec.volumes or ())
 
 
-def _have_ports(containers: list[Container]) -> bool:
+def _have_ports(containers: Iterable[ContainerDemand]) -> bool:
     return any(port.host_port for container in containers if container.ports for port in container.ports)
 
 
@@ -242,7 +184,7 @@ def _sum(
     return tuple(sorted(together.items()))
 
 
-def _requests(container: Container) -> _Amounts:
+def _requests(container: ContainerDemand) -> _Amounts:
     return _amounts(container.resources.requests if container.resources else None)
 
 

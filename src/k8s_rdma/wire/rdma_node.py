@@ -20,6 +20,7 @@ from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import rest as bounds
 from k8s_rdma.wire.json import decode_large
+from k8s_rdma.wire.objects.lease import LeaseSpec
 from k8s_rdma.wire.rest import (
     Entry,
     Generation,
@@ -329,11 +330,9 @@ def silence(age_s: float, stale_s: float, lease_s: float) -> str:
     return f"its agent was not heard from for {int(age_s // _AGE_STEP_S * _AGE_STEP_S)} s"
 
 
-class NodeLease(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class NodeLease(LeaseSpec, frozen=True, kw_only=True):
     """The specification of a node's Lease (`coordination.k8s.io/v1`), whose holder is a generation."""
 
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
     renew_time: Annotated[datetime, Meta(tz=True)] | None = None
 
     def silence(self, generation: str, stale_s: float, now: datetime, skew_s: float) -> str:

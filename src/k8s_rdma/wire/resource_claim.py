@@ -28,11 +28,22 @@ from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriv
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, require_own_network, tokens
-from k8s_rdma.wire.claims import DRIVER, MAX_RESULTS, NO_POD, Name, Prepare, Text
+from k8s_rdma.wire.claims import DRIVER, NO_POD, Name, Prepare, Text
 from k8s_rdma.wire.dra_networks import read_macs
 from k8s_rdma.wire.extended_resources import POD_CLAIM as EXTENDED_RESOURCES_CLAIM
 from k8s_rdma.wire.json import decode, describe_unknown, shown
-from k8s_rdma.wire.pod_spec import PodClaim, quantity
+from k8s_rdma.wire.objects.claims import (
+    MAX_RESULTS,
+    AllocatedDevices,
+    AllocationResult,
+    ClaimAllocation,
+    ClaimConsumer,
+    ClaimStatus,
+    KubeClaim,
+)
+from k8s_rdma.wire.objects.meta import WholeMeta
+from k8s_rdma.wire.objects.pod import KubePod
+from k8s_rdma.wire.pod_spec import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,46 +83,12 @@ _REQUEST = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?\Z"
 """A request and its alternative of `firstAvailable`, which name CDI devices."""
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    kind: str
-    uid: str
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    annotations: dict[str, str] | None = None
-    owner_references: tuple[_Owner, ...] | None = None
-
-
-class _Capacity(msgspec.Struct, frozen=True):
-    requests: dict[str, str | int] | None = None
-
-
-class _DeviceRequest(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    capacity: _Capacity | None = None
-    exactly: _DeviceRequest | None = None
-    first_available: tuple[_DeviceRequest, ...] | None = None
-
-
-class _DevicesSpec(msgspec.Struct, frozen=True):
-    requests: tuple[_DeviceRequest, ...] | None = None
-
-
-class _ClaimSpec(msgspec.Struct, frozen=True):
-    devices: _DevicesSpec = _DevicesSpec()
-
-
-class _Result(msgspec.Struct, frozen=True, rename="camel"):
+class _Result(AllocationResult, frozen=True, kw_only=True):
     request: Annotated[str, msgspec.Meta(max_length=253, pattern=_REQUEST)]
     driver: str
     pool: str
     device: Text
     share_id: Name | None = msgspec.field(name="shareID", default=None)
-    consumed_capacity: dict[str, str | int] | None = None
-    admin_access: bool | None = None
 
 
 class _Opaque(msgspec.Struct, frozen=True):
@@ -125,56 +102,30 @@ class _Config(msgspec.Struct, frozen=True):
     opaque: _Opaque | None = None
 
 
-class _Devices(msgspec.Struct, frozen=True):
+class _Devices(AllocatedDevices, frozen=True, kw_only=True):
     results: Annotated[tuple[_Result, ...], msgspec.Meta(max_length=MAX_RESULTS)] | None = None
     config: Annotated[tuple[_Config, ...], msgspec.Meta(max_length=MAX_CONFIGS)] | None = None
 
 
-class _Allocation(msgspec.Struct, frozen=True):
+class _Allocation(ClaimAllocation, frozen=True, kw_only=True):
     devices: _Devices = _Devices()
+
+
+class _Status(ClaimStatus, frozen=True, kw_only=True):
+    allocation: _Allocation | None = None
+
+
+class _Claim(KubeClaim, frozen=True, kw_only=True):
+    metadata: WholeMeta
+    status: _Status = _Status()
 
 
 _POD_GROUPS = ("scheduling.k8s.io", "podgroups")
 """Consumers that share a claim among their pods (Kubernetes' KEP 5729)."""
 
 
-class _Consumer(msgspec.Struct, frozen=True, rename="camel"):
-    resource: str
-    name: str
-    uid: str
-    api_group: str | None = None
-
-
-class _ClaimStatus(msgspec.Struct, frozen=True, rename="camel"):
-    allocation: _Allocation | None = None
-    reserved_for: tuple[_Consumer, ...] | None = None
-
-
-class _Claim(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    spec: _ClaimSpec = _ClaimSpec()
-    status: _ClaimStatus = _ClaimStatus()
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_name: str | None = None
-    host_network: bool | None = None
-    resource_claims: tuple[PodClaim, ...] | None = None
-
-
-class _PodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    resource_claim_statuses: tuple[PodClaim, ...] | None = None
-    extended_resource_claim_status: PodClaim | None = None
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    metadata: _Metadata
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
-
-
 _claim_decoder = msgspec.json.Decoder(_Claim)
-_pod_decoder = msgspec.json.Decoder(_Pod)
+_pod_decoder = msgspec.json.Decoder(KubePod)
 
 
 class PreparedPod(NamedTuple):
@@ -267,7 +218,7 @@ def _pods(claim: _Claim, subject: str) -> frozenset[PodUid]:
     return frozenset(pods)
 
 
-def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
+def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> KubePod:
     """The pod that the claim is for: one, on this node, with a network of its own."""
     consumer = _consumer(claim, subject)
     if (consumer.api_group, consumer.resource) == _POD_GROUPS:
@@ -288,7 +239,7 @@ def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> _Pod:
     return pod
 
 
-def _consumer(claim: _Claim, subject: str) -> _Consumer:
+def _consumer(claim: _Claim, subject: str) -> ClaimConsumer:
     """The only pod that the claim is reserved for; of a template's claim the one that owns it.
 
     Any pod of its namespace may name such a claim, too.
@@ -305,7 +256,7 @@ def _consumer(claim: _Claim, subject: str) -> _Consumer:
     return consumers[0]
 
 
-def _pod_claim(pod: _Pod, claim: str) -> str:
+def _pod_claim(pod: KubePod, claim: str) -> str:
     """The pod's name for a claim; of the one that kube-scheduler made for its extended resources, ours."""
     extended = pod.status.extended_resource_claim_status
     if extended is not None and extended.resource_claim_name == claim:

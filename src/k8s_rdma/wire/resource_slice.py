@@ -14,6 +14,7 @@ import msgspec
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER, Offers, PfOffer
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.objects.node import ApiTaint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -140,14 +141,6 @@ def _attributes(pf: PfOffer) -> dict[str, dict[str, object]]:
     return {**found, "rdma": {"bool": pf.rdma}}
 
 
-class Taint(msgspec.Struct, frozen=True):
-    """A taint of a device, without the time that the API server adds."""
-
-    key: str = ""
-    effect: str = ""
-    value: str = ""
-
-
 class Capacity(msgspec.Struct, frozen=True, rename="camel"):
     """A capacity of a device."""
 
@@ -162,7 +155,7 @@ class Device(msgspec.Struct, frozen=True, rename="camel"):
     allow_multiple_allocations: bool = False
     attributes: dict[str, dict[str, Any]] = {}
     capacity: dict[str, Capacity] = {}
-    taints: tuple[Taint, ...] = ()
+    taints: tuple[ApiTaint, ...] = ()
 
 
 class Pool(msgspec.Struct, frozen=True, rename="camel"):

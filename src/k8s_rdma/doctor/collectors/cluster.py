@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import yaml
@@ -72,6 +72,7 @@ from k8s_rdma.kube.chart_objects import read_extender_config
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.node_clock import clock_skew_s
+from k8s_rdma.wire.objects.pod import Container, HostPath, KubePod, WholePodSpec
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
 from k8s_rdma.wire.yaml import read_yaml
 
@@ -85,37 +86,11 @@ _OF_KUBEADM = {"labelSelector": "component=kube-scheduler"}
 _SCHEDULER_CONFIGURATION = re.compile(r"^kind: *[\"']?KubeSchedulerConfiguration", re.MULTILINE)
 
 
-class _Mount(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    mount_path: str
-    sub_path: str = ""
+class _Scheduler(KubePod, frozen=True, kw_only=True):
+    spec: WholePodSpec
 
 
-class _Container(msgspec.Struct, frozen=True, rename="camel"):
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    volume_mounts: tuple[_Mount, ...] = ()
-
-
-class _HostPath(msgspec.Struct, frozen=True):
-    path: str
-
-
-class _Volume(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    host_path: _HostPath | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True):
-    containers: Annotated[tuple[_Container, ...], msgspec.Meta(min_length=1)]
-    volumes: tuple[_Volume, ...] = ()
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    spec: _Spec
-
-
-class _Manifest(_Pod, frozen=True):
+class _Manifest(_Scheduler, frozen=True, kw_only=True):
     kind: Literal["Pod"]
 
 
@@ -140,7 +115,7 @@ def seen_files(
 def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
     """Yield kubeadm's schedulers that run without a configuration file; other schedulers cannot be read."""
     for pod in api.items(_STATIC_PODS, _OF_KUBEADM):
-        if _config_of(msgspec.convert(pod, _Pod).spec.containers[0]) is None:
+        if _config_of(_program(msgspec.convert(pod, _Scheduler).spec)) is None:
             source = f"pod kube-system/{pod['metadata']['name']}"
             yield SchedulerFile(location=source, text=None, unset=True)
 
@@ -170,12 +145,13 @@ def of_kubeadm(host: Host) -> SchedulerFile | None:
         return None
     try:
         spec = msgspec.convert(read_yaml(text), _Manifest).spec
+        program = _program(spec)
     except (msgspec.ValidationError, ValueError, yaml.YAMLError) as error:
         return SchedulerFile(location=MANIFEST, text=None, why=f"no manifest of a pod: {error}")
-    path = _config_of(spec.containers[0])
+    path = _config_of(program)
     if path is None:
         return SchedulerFile(location=MANIFEST, text=None, unset=True)
-    host_path = _on_the_host(path, spec)
+    host_path = _on_the_host(path, program, spec.volumes or ())
     if host_path is None:
         why = f"{_OPTION}={path} is in no volume of the pod: mount it by hostPath"
         return SchedulerFile(location=MANIFEST, text=None, why=why)
@@ -184,7 +160,15 @@ def of_kubeadm(host: Host) -> SchedulerFile | None:
     return SchedulerFile(location=host_path, text=found, why=why if found is None else "")
 
 
-def _config_of(container: _Container) -> str | None:
+def _program(spec: WholePodSpec) -> Container:
+    """Return the first container. ValueError if there is none."""
+    if not spec.containers:
+        msg = "Expected `array` of length >= 1 - at `$.spec.containers`"
+        raise ValueError(msg)
+    return spec.containers[0]
+
+
+def _config_of(container: Container) -> str | None:
     arguments = (*container.command, *container.args)
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
@@ -193,14 +177,17 @@ def _config_of(container: _Container) -> str | None:
     return None
 
 
-def _on_the_host(path: str, spec: _Spec) -> str | None:
+def _on_the_host(
+    path: str, container: Container, volumes: Iterable[Mapping[str, str | HostPath | None]]
+) -> str | None:
     """The path on the node, by the longest mount that it is in; None outside hostPath mounts."""
-    volumes = {volume.name: volume.host_path.path for volume in spec.volumes if volume.host_path}
-    for mount in sorted(spec.containers[0].volume_mounts, key=lambda candidate: -len(candidate.mount_path)):
+    sources = ((volume.get("name"), volume.get("hostPath")) for volume in volumes)
+    paths = {name: source.path for name, source in sources if isinstance(source, HostPath)}
+    for mount in sorted(container.volume_mounts, key=lambda candidate: -len(candidate.mount_path)):
         mount_path = mount.mount_path.rstrip("/")
-        if (path == mount_path or path.startswith(f"{mount_path}/")) and mount.name in volumes:
+        if (path == mount_path or path.startswith(f"{mount_path}/")) and mount.name in paths:
             inside = f"/{mount.sub_path}" if mount.sub_path else ""
-            return f"{volumes[mount.name]}{inside}{path.removeprefix(mount_path)}"
+            return f"{paths[mount.name]}{inside}{path.removeprefix(mount_path)}"
     return None
 
 

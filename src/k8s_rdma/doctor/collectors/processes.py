@@ -12,10 +12,9 @@ from base64 import b64decode
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
-from datetime import datetime
 from math import floor, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import msgspec
@@ -50,6 +49,7 @@ from k8s_rdma.wire.cluster_claims import (
 )
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.nesting import load
+from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
 from k8s_rdma.wire.placement_annotation import (
     CLAIM_CAPS_ANNOTATION,
     PLACEMENT_ANNOTATION,
@@ -66,6 +66,7 @@ from k8s_rdma.wire.sockets import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from prometheus_client.core import Sample
 
@@ -392,13 +393,6 @@ def versions_of(node: dict[str, Any]) -> NodeVersions:
     )
 
 
-class _ManagedFields(msgspec.Struct, frozen=True, rename="camel"):
-    """An entry of `metadata.managedFields`: who wrote which fields last, and when."""
-
-    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    fields_v1: dict[str, dict[str, dict[str, Any]]] = msgspec.field(name="fieldsV1", default_factory=dict)
-
-
 def rates_fact(
     api: Documents, pod: dict[str, Any], request: Request | None, reported: Mapping[str, Mapping[str, int]]
 ) -> RatesFact | None:
@@ -460,7 +454,7 @@ def _rates(interfaces: Iterable[PlacedInterface | InterfaceRequest]) -> set[tupl
 def _age_s(api: Documents, metadata: Mapping[str, Any], annotation: str) -> float | None:
     """Seconds since the writer of an annotation last wrote to the pod; None where the API does not say."""
     try:
-        entries = msgspec.convert(metadata.get("managedFields") or (), tuple[_ManagedFields, ...])
+        entries = msgspec.convert(metadata.get("managedFields") or (), tuple[ManagedFieldsEntry, ...])
     except msgspec.ValidationError:
         return None
     times = [
