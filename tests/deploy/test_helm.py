@@ -30,7 +30,7 @@ OF_THE_TIME = "k8s-rdma.io/made"
 OF_THE_TEXT = "k8s-rdma.io/configuration"
 """A hash of files, which hold the same and are written otherwise."""
 IMAGE = {"image": {"repository": "registry.example/k8s-rdma", "digest": f"sha256:{'1' * 64}"}}
-OLDEST, NEWEST = "v1.28.0", "v1.36.2"
+OLDEST, NEWEST = "v1.31.0", "v1.37.0"
 CASES = [
     *((name, NEWEST) for name in GIVEN),
     *((name, OLDEST) for name in GIVEN if name != "claims"),

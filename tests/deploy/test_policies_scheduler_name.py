@@ -73,7 +73,7 @@ def in_chart(kubernetes: str, extender: dict[str, Any], *, injected: bool = True
 
 
 @pytest.mark.parametrize(("injected", "warned"), [(False, ["default-scheduler", "other"]), (True, ["other"])])
-@pytest.mark.parametrize("kubernetes", ["v1.30.0", "v1.36.0"])
+@pytest.mark.parametrize("kubernetes", ["v1.31.0", "v1.37.0"])
 def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, injected: bool, warned: list[str]):
     found = in_chart(kubernetes, {"scheduler": {"name": "mine"}}, injected=injected)
     assert found is not None
@@ -85,7 +85,7 @@ def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, injected: 
 
 @pytest.mark.parametrize(
     ("kubernetes", "extender"),
-    [("v1.29.9", {}), ("v1.36.0", {"mode": "host-network"}), ("v1.36.0", {"enabled": False})],
+    [("v1.36.0", {"mode": "host-network"}), ("v1.36.0", {"enabled": False})],
 )
 def test_chart_has_it_beside_a_second_scheduler_alone(kubernetes: str, extender: dict[str, Any]):
     assert in_chart(kubernetes, extender) is None

@@ -276,6 +276,7 @@ CASES: dict[str, list[Finding]] = {
     "versions-not-compared": [not_compared()],
     "versions-no-node": [no_node("w1")],
     "versions-too-old": versions(api="v1.27.16"),
+    "versions-unsupported": versions(api="v1.30.14"),
     "versions-untried": versions(api="v1.41.0", nodes=()),
     "versions-kubelet-skew": one_node(kubelet="v1.32.1"),
     "versions-runtime": one_node(runtime="containerd://1.5.9"),

@@ -15,6 +15,11 @@ The cases have the shapes of these, reduced to what says how many pods there are
 - github.com/project-codeflare/appwrapper, samples/wrapped-jobset.yaml
 - github.com/knative/docs, code-samples/serving/hello-world; github.com/kserve/kserve, docs/samples/v1beta1
 - github.com/kubeflow/spark-operator, examples/spark-pi.yaml
+- github.com/kubernetes-sigs/kueue, keps/12385-was-podgroups/README.md, and Workloads that it makes of Jobs
+- github.com/kubeflow/trainer, manifests/base/runtimes/torch_distributed.yaml
+- github.com/kubernetes/enhancements, keps/sig-apps/5547-integrate-workload-with-job
+- github.com/kubernetes-sigs/jobset, keps/969: `schedulingPolicy` and `replicatedJobs` were `policy` and
+  `replicatedJobPolicies` before
 """
 
 from __future__ import annotations
@@ -62,6 +67,13 @@ TRAIN: Json = {"name": "train", "metadata": {"annotations": ASKS}, "container": 
 CLEAN: Json = {"name": "clean", "container": CONTAINERS[0]}
 
 COUNTED: tuple[tuple[str, Json, dict[str, int]], ...] = (
+    (
+        "workload of kueue",
+        thing(
+            "kueue.x-k8s.io/v1beta1", "Workload", {"podSets": [{"name": "main", "count": 3, "template": POD}]}
+        ),
+        {"default/x": 3},
+    ),
     ("jobset", job_set(4, parallelism=8, completions=8), {"default/x": 32}),
     ("jobset whose jobs complete", job_set(2, parallelism=50, completions=2), {"default/x": 4}),
     ("jobset of one job", job_set(1), {"default/x": 1}),
@@ -269,6 +281,20 @@ NAMED: tuple[tuple[str, Json, str], ...] = (
         "DisaggregatedSet x: spec.roles[0].spec.leaderWorkerTemplate.workerTemplate: the number of pods that",
     ),
     (
+        "a runtime of kubeflow's trainer",
+        thing(
+            "trainer.kubeflow.org/v1alpha1",
+            "ClusterTrainingRuntime",
+            {
+                "mlPolicy": {"numNodes": 2},
+                "template": {
+                    "spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": POD}}}]}
+                },
+            },
+        ),
+        "ClusterTrainingRuntime x: spec.template.spec.replicatedJobs[0].template.spec.template: the number",
+    ),
+    (
         "a pod on each node",
         thing("apps/v1", "DaemonSet", {"template": POD}),
         "DaemonSet x: spec.template: it has a pod on each node that it may be on; say it by --count",
@@ -404,6 +430,62 @@ def damaged(draw: st.DrawFn) -> Json:
 def test_fault_in_a_manifest_is_named(document: Json):
     with suppress(MalformedError):
         assert all(each.count >= 0 for each in read_workloads(yaml.safe_dump(document)).workloads)
+
+
+def of_gang(*jobs: str, **spec: Any) -> Json:
+    """A JobSet with these replicated jobs."""
+    entries = [{"name": job, "replicas": 1, "template": {"spec": {"template": POD}}} for job in jobs]
+    return thing("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": entries, **spec})
+
+
+GANG, BASIC = {"gang": {}}, {"basic": {}}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (of_gang("a", "b"), 0),
+        (of_gang("a", "b", scheduling={}), 1),
+        (of_gang("a", "b", scheduling={"schedulingPolicy": GANG}), 1),
+        (of_gang("a", "b", scheduling={"policy": BASIC}), 0),
+        (of_gang("a", "b", scheduling={}, startupPolicy={"startupPolicyOrder": "InOrder"}), 2),
+        (
+            of_gang(
+                "a",
+                "b",
+                scheduling={
+                    "replicatedJobs": [
+                        {"name": "a", "schedulingPolicy": GANG},
+                        {"name": "b", "schedulingPolicy": BASIC},
+                    ]
+                },
+            ),
+            1,
+        ),
+        (
+            of_gang(
+                "a",
+                "b",
+                scheduling={"replicatedJobPolicies": [{"targetReplicatedJob": "b", "policy": BASIC}]},
+            ),
+            1,
+        ),
+    ],
+)
+def test_jobs_of_a_job_set_are_the_gangs_that_it_makes(document: Json, expected: int):
+    found = read_workloads(json.dumps(document)).workloads
+    assert len({each.gang for each in found} - {""}) == expected
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("gang", "is_gang"), [({}, True), ({"minCount": 4}, True), ({"minCount": 2}, False), (None, False)]
+)
+def test_job_is_a_gang_if_all_its_pods_are_bound_together(gang: Json | None, *, is_gang: bool):
+    scheduling = {"schedulingPolicy": {"basic": {}} if gang is None else {"gang": gang}}
+    spec = {"parallelism": 4, "completions": 4, "scheduling": scheduling, "template": POD}
+    [found] = read_workloads(json.dumps(thing("batch/v1", "Job", spec))).workloads
+    assert bool(found.gang) is is_gang
 
 
 def test_number_that_is_not_known_may_be_given():

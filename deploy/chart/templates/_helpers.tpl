@@ -50,11 +50,6 @@ app.kubernetes.io/component: extender
 {{- end -}}
 {{- end }}
 
-{{/* The field exists from Kubernetes 1.30 on; before, an annotation of the pod says it. */}}
-{{- define "k8s-rdma.has-apparmor-field" -}}
-{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end -}}
-{{- end }}
-
 {{/* What ResourceClaims need; the API is of 1.34, where consumable capacity is a feature gate. */}}
 {{- define "k8s-rdma.check-claims" -}}
 {{- if not (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) -}}

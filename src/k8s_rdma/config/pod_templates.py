@@ -108,10 +108,20 @@ def _uncounted(source: PodSource, kind: str) -> PodSource:
 
 
 def _is_template(path: Path, found: Mapping[str, Any]) -> bool:
+    """Report whether an object at a path is a template of pods, and not of objects with such templates."""
+    if _has_containers(found):
+        return True
     spec = found.get("spec")
-    return isinstance(spec, dict) and (
-        path == ("spec", "template") or isinstance(spec.get("containers"), list)
+    return (
+        path == ("spec", "template")
+        and isinstance(spec, dict)
+        and not any(_has_containers(part) for _, part in _mappings(spec, ()))
     )
+
+
+def _has_containers(found: Mapping[str, Any]) -> bool:
+    spec = found.get("spec")
+    return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
 
 
 def _is_in(path: Path, place: Path) -> bool:

@@ -13,10 +13,6 @@
 {{- if .Values.viewers.enabled -}}
 {{- $_ := set $ours "views" (dict "port" (int .Values.viewers.port) "tokenFile" "/etc/k8s-rdma/node-tokens/tokens") -}}
 {{- end -}}
-{{- if not (include "k8s-rdma.has-apparmor-field" .) -}}
-{{- $given := .Values.extender.config | default dict -}}
-{{- $_ := set $ours "requeueBy" ($given.requeueBy | default $given.touchBy | default "label") -}}{{/* kube-scheduler before 1.30 heeds no annotation */}}
-{{- end -}}
 {{- $settings := merge $ours (.Values.extender.config | default dict) -}}
 {{- $_ := set $settings "listen" (ternary "" "127.0.0.1" (eq .Values.extender.mode "service")) -}}
 {{- toYaml $settings -}}

@@ -20,15 +20,19 @@ OK = VERSIONS.ok()
 NOT_COMPARED = VERSIONS.note("not-compared")
 NO_NODE = VERSIONS.warning("no-node")
 TOO_OLD = VERSIONS.error("too-old")
-UNTRIED = VERSIONS.note("untried")
+UNSUPPORTED = VERSIONS.warning("unsupported")
+UNTRIED = VERSIONS.warning("untried")
 KUBELET_SKEW = VERSIONS.warning("kubelet-skew")
 RUNTIME = VERSIONS.warning("runtime")
 NO_ANNOTATIONS = VERSIONS.warning("no-annotations")
 TOUCH_BY = VERSIONS.warning("touch-by-label")
 OURS_DIFFER = VERSIONS.warning("ours-differ")
 
-OLDEST, NEWEST = 28, 36
-"""Minor versions of Kubernetes 1 that are supported."""
+OLDEST = 28
+"""The oldest minor version of Kubernetes 1 that anything was run with."""
+SUPPORTED = 31, 37
+"""The first and last minor version that is supported (docs/adr/0031-kubernetes-1.31-to-1.37.md)."""
+_RANGE = "v1.{} to v1.{}".format(*SUPPORTED)
 LABEL_ONLY = (28, 29)
 """Versions of kube-scheduler that ignore annotations of nodes (docs/extender-configuration.md)."""
 KUBELET_BEHIND = 3
@@ -105,8 +109,22 @@ def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
     api = minor_of(facts.api)
     if api is None or api < OLDEST:
         yield _too_old("API server", f"the API server is {facts.api}", "/version")
-    elif api > NEWEST:
-        yield UNTRIED(f"the API server is {facts.api}, untested", about="API server", source="/version")
+    elif api < SUPPORTED[0]:
+        yield UNSUPPORTED(
+            f"the API server is {facts.api}, which the chart refuses and tests no longer cover",
+            about="API server",
+            source="/version",
+            expected=_RANGE,
+            fix="update the cluster",
+        )
+    elif api > SUPPORTED[1]:
+        yield UNTRIED(
+            f"the API server is {facts.api}, newer than all that this release was tested with",
+            about="API server",
+            source="/version",
+            expected=_RANGE,
+            fix="a newer k8s-rdma; docs/compatibility-versions.md",
+        )
     for node in facts.nodes:
         minor = minor_of(node.kubelet)
         if minor is not None and minor < OLDEST:
