@@ -1,3 +1,3 @@
-"""RDMA interfaces with guaranteed bandwidth for Kubernetes pods."""
+"""RDMA interfaces with reserved bandwidth for Kubernetes pods."""
 
 __version__ = "0.1.0"

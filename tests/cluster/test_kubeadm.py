@@ -187,7 +187,7 @@ async def test_page_leads_from_kubeadm_to_a_pod_with_its_placement(tmp_path: Pat
             seen = await a.shell.types(SEE)
             assert "+++" not in seen, "an upgrade would change what is there"
             assert '"min_tx_rate":5000' in (await a.shell.types(START)).replace(" ", "")
-            assert placement(await a.c.bound("guaranteed"))
+            assert placement(await a.c.bound("reserved"))
             assert "forbidden" not in log.read_text()
         await a.shell.types(BACK)
         assert a.node.manifest("kube-scheduler") == made
@@ -261,7 +261,7 @@ async def test_kube_schedulers_of_several_nodes_reach_the_extender_by_its_servic
         await a.start_extender()
         async with a.agent(), a.kube_scheduler() as log:
             await a.shell.types(START)
-            assert placement(await a.c.bound("guaranteed"))
+            assert placement(await a.c.bound("reserved"))
             assert "forbidden" not in log.read_text()
 
 

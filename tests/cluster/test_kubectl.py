@@ -40,7 +40,7 @@ OBJECT = re.compile(r"^apiVersion:", re.MULTILINE)
 SERVED = re.compile(r"v1|(apps|batch|policy)/v1|\w+\.k8s\.io/v1")
 """Versions of kinds that an API server has without more."""
 POLICIES = sorted((ROOT / "deploy" / "policies").glob("*.yaml"))
-PRINTED = re.compile(r"^kubectl get pod guaranteed --output jsonpath=.*$", re.MULTILINE)
+PRINTED = re.compile(r"^kubectl get pod reserved --output jsonpath=.*$", re.MULTILINE)
 NEEDED = {"PriorityClass"}
 """What an API server wants to have before it takes other objects, also in a dry run."""
 MALFORMED = '[{}, {"vlan": 4095}]'
@@ -225,9 +225,9 @@ async def test_what_a_pod_was_given_is_printed_by_the_pages_commands(tmp_path: P
         shell = Shell.at(plane, tmp_path)
         given = {"k8s-rdma.io/network-status": '[{"interface": "rdma0"}]', "k8s-rdma.io/placement": "{}"}
         container = {"name": "c", "image": "registry.invalid/c:1"}
-        meta = {"name": "guaranteed", "annotations": given}
+        meta = {"name": "reserved", "annotations": given}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
-        await shell.types(f"kubectl apply --filename {saved(shell, 'guaranteed', pod)}")
+        await shell.types(f"kubectl apply --filename {saved(shell, 'reserved', pod)}")
         pages = (ROOT / "docs" / name for name in ("install.md", "howto-kubeadm.md"))
         asked = [each for page in pages for each in PRINTED.findall(page.read_text())]
         assert [await shell.types(each) for each in asked] == list(given.values())

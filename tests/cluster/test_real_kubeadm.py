@@ -93,7 +93,7 @@ async def test_kubelet_restarts_kube_scheduler_with_what_kubeadm_wrote(tmp_path:
             )
             assert "1/1     Running" in seen
             await a.shell.types(START)
-            assert placement(await a.c.bound("guaranteed"))
+            assert placement(await a.c.bound("reserved"))
 
 
 async def test_upgrade_takes_an_edit_by_hand_away_and_keeps_what_kubeadm_was_told(tmp_path: Path):

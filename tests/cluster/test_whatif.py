@@ -182,5 +182,5 @@ async def test_node_without_its_agent_takes_no_pods(kind: str, tmp_path: Path):
             answer = json.loads(ran.out)
             if answer["unreadable"]:
                 break
-        assert answer["unreadable"] == ["node w1: its agent was not heard from for 0 s"]
+        assert answer["unreadable"] == ["node w1: its agent has not reported for 0 s"]
         assert answer["shapes"][0]["nodes"] == 1

@@ -145,7 +145,7 @@ def test_pods_are_placed_by_what_the_node_publishes_and_not_while_its_agent_is_d
 
             node.kill_agent()
             why = await c.until_refused(second, UNREADABLE_NODE)
-            assert "not heard from for" in why
+            assert "has not reported for" in why
             await asyncio.to_thread(node.start_agent)
             await c.until_refused(second, NOT_ENOUGH_FREE)
 

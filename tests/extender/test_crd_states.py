@@ -189,10 +189,10 @@ async def test_node_that_is_not_heard_from_is_refused_with_the_age_and_comes_bac
         await w.passes(STALE_S)
         assert set(w.state.snapshots) == {W1}
         await w.passes(1)
-        assert w.state.why_unreadable(W1) == "its agent was not heard from for 60 s"
+        assert w.state.why_unreadable(W1) == "its agent has not reported for 60 s"
         assert (w.states.stale(), w.states.sources()) == (1, {("unreadable",): 1})
         await w.passes(35)
-        assert w.state.why_unreadable(W1) == "its agent was not heard from for 90 s"
+        assert w.state.why_unreadable(W1) == "its agent has not reported for 90 s"
         await w.w1.renew()
         await w.readable(W1)
         assert w.states.stale() == 0
@@ -208,7 +208,7 @@ async def test_node_is_not_refused_before_its_lease_has_ended(duration_s, until_
         await w.passes(until_s)
         assert set(w.state.snapshots) == {W1}
         await w.passes(1)
-        assert "not heard from" in w.state.why_unreadable(W1)
+        assert "has not reported" in w.state.why_unreadable(W1)
 
 
 async def test_change_alone_is_no_sign_that_it_holds():
@@ -217,7 +217,7 @@ async def test_change_alone_is_no_sign_that_it_holds():
         await w.w1.publish(report("w1", generation=2))
         await until(lambda: w.state.facts(W1).generation == "epoch.2")
         await w.passes(21)
-        assert "not heard from" in w.state.why_unreadable(W1)
+        assert "has not reported" in w.state.why_unreadable(W1)
 
 
 async def test_renewal_of_a_report_that_has_not_come_says_nothing_of_the_one_before():
@@ -225,7 +225,7 @@ async def test_renewal_of_a_report_that_has_not_come_says_nothing_of_the_one_bef
         w.watches.statuses.clear()
         await w.w1.say(report("w1", generation=2, held={"u": 100}))
         await w.passes(STALE_S + 1)
-        assert "not heard from" in w.state.why_unreadable(W1)
+        assert "has not reported" in w.state.why_unreadable(W1)
         w.watches.statuses.set()
         await until(lambda: w.states.counts.changed == 2)
 

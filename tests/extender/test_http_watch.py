@@ -237,7 +237,7 @@ async def test_server_that_ends_is_lost_and_followed_again_when_it_is_back():
         await until(f.watched)
         await node.stop()
         await until(lambda: W1 in f.state.unreadable)
-        assert "heard from 0 s ago" in f.state.why_unreadable(W1)
+        assert "last report 0 s ago" in f.state.why_unreadable(W1)
         with listen(node.address, f.port) as listener:
             await node.start(listener)
             node.holds(p=1)
@@ -272,7 +272,7 @@ async def test_node_that_falls_silent_is_lost_when_its_long_poll_should_have_bee
             since = f.clock()
             await until(lambda: W1 in f.state.unreadable)
             assert f.clock() - since < 2.0
-            assert "no answer in 0.1 s; heard from 0 s ago" in f.state.why_unreadable(W1)
+            assert "no answer in 0.1 s; last report 0 s ago" in f.state.why_unreadable(W1)
 
 
 async def test_node_that_moved_is_followed_where_it_is_now():

@@ -440,7 +440,7 @@ def test_anonymous_addresses_are_others_and_still_addresses(tmp_path: Path):
     [
         ({"age_s": 30}, ""),
         ({"age_s": 200, "duration_s": 300}, ""),
-        ({"age_s": 205}, "its agent was not heard from for 2"),
+        ({"age_s": 205}, "its agent has not reported for 2"),
         (None, "no Lease says yet that what its agent publishes holds"),
         ({"holder": "other.1"}, "no Lease says yet"),
         ({"holder": "epoch.2"}, "no Lease says yet"),
@@ -472,7 +472,7 @@ def test_extenders_word_on_a_node_counts_when_it_was_asked(source: str, tmp_path
     names = ["w1", "w2", "new"]
     leases = [lease("w1", age_s=3600), lease("w2"), lease("new", age_s=3600)]
     answers = lists(rdma_nodes=[*map(published, names)], nodes=[*map(node, names)], leases=leases)
-    said = {"w1": "", "w2": "its agent was not heard from for 60 s"}
+    said = {"w1": "", "w2": "its agent has not reported for 60 s"}
     snapshot = taken(answers | configured(source=source), tmp_path, said)
     found = {entry.name: entry.why for entry in snapshot.nodes}
     assert {name: found[name] for name in said} == said

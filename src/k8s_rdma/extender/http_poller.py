@@ -170,8 +170,8 @@ class HttpNode:
         if any(failure.timed_out for failure in failures):
             self.stands = max(self.stands, requested_at + config.retry_s)
         why = "; ".join(failure.why for failure in failures) or "it has no InternalIP or InternalDNS address"
-        heard = f"; heard from {requested_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
-        self._context.state.lose(self.name, f"{why}{heard}")
+        last = f"; last report {requested_at - self.heard_at:.0f} s ago" if self.heard_at != NEVER else ""
+        self._context.state.lose(self.name, f"{why}{last}")
 
     async def follow(self) -> bool:
         """Have the server wait until something changes; False when it does not, or cannot be reached."""

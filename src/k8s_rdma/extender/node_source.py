@@ -119,7 +119,7 @@ def source_readings(source: ObservableNodeSource) -> dict[str, Reading]:
             lambda: samples(("source",), source.sources()),
         ),
         "node_state_age_seconds": (
-            "Time since the readable node was heard from that is silent for longest.",
+            "Time since the last report of the readable node that has been silent for longest.",
             "gauge",
             source.oldest_s,
         ),

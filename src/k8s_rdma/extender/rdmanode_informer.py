@@ -330,7 +330,7 @@ class RdmaNodeInformer:
                 lambda: counts.deferred,
             ),
             "nodes_stale": (
-                "Nodes that are refused since they were not heard from.",
+                "Nodes that are refused because they have not reported in time.",
                 "gauge",
                 self.stale,
             ),

@@ -327,7 +327,7 @@ def silence(age_s: float, stale_s: float, lease_s: float) -> str:
         return UNRENEWED
     if age_s <= silent_after_s(stale_s, lease_s):
         return ""
-    return f"its agent was not heard from for {int(age_s // _AGE_STEP_S * _AGE_STEP_S)} s"
+    return f"its agent has not reported for {int(age_s // _AGE_STEP_S * _AGE_STEP_S)} s"
 
 
 class NodeLease(LeaseSpec, frozen=True, kw_only=True):
