@@ -28,13 +28,14 @@ _COLUMNS = (
     ("Devices free/total", "string", ".status.summary.devices"),
     ("Claims free/total", "string", ".status.summary.claims"),
     ("Age", "date", ".metadata.creationTimestamp"),
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
-    ("Changed", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
+    ("Last report", "date", '.status.conditions[?(@.type=="Ready")].lastHeartbeatTime'),
+    ("Ready then", "string", '.status.conditions[?(@.type=="Ready")].status'),
 )
 """As kubectl prints them, behind the object's name, which is always printed: that of the node it is made for.
 Node is the Node object that it goes with, so that one that would be left behind shows none. It repeats a name
 otherwise, and so is printed for `-o wide` alone.
-Changed is the age of what is published: at rest an agent writes nothing but its Lease."""
+A dead agent cannot write that it is not ready any more: its condition is shown as that of its last report,
+whose age grows."""
 
 _WIDE = frozenset({"Node", "Devices free/total", "Claims free/total"})
 """Those that are printed for `-o wide` alone; few nodes have exclusive resources, or PFs for claims."""

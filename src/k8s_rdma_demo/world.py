@@ -51,10 +51,10 @@ SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
 
-LEASE_S, GRACE_S, TOLERATED_S = 4, 10, 5
+LEASE_S, GRACE_S, TOLERATED_S, RENEW_S = 4, 10, 5, 2
 """Seconds: how long a node's Lease lasts, when a silent node is unreachable, and then until its pods end.
 
-Those of Kubernetes are 40, 50 and 300, too long to watch.
+Those of Kubernetes are 40, 50 and 300, too long to watch. The last is between renewals of the agent's Lease.
 """
 
 PERIOD_S = 0.05
@@ -195,7 +195,7 @@ class World:
             "policyFile": str(self.paths.directory / "policies.yaml"),
             "cdiDir": str(node.directory / "cdi"),
             "devicePlugin": str(self._config_file("device-plugin", node)),
-            "publish": {"rdmaNode": True, "leaseNamespace": _NAMESPACE},
+            "publish": {"rdmaNode": True, "leaseNamespace": _NAMESPACE, "renewS": RENEW_S},
         }
         if node.has_claims:
             rule = {"names": sorted(self.pfs_for_claims(node)), "use": "claims"}

@@ -62,7 +62,7 @@ async def test_every_change_is_published_at_most_once_a_second_and_the_latest_wi
         assert "allocations" not in w.rdma_node["status"]
 
 
-async def test_node_at_rest_writes_nothing_but_its_lease_once_a_minute(tmp_path):
+async def test_node_at_rest_writes_its_lease_once_a_minute_and_its_report_every_five(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         lease, writes = w.asked("PATCH", "/leases/w1"), w.asked("PUT", "/status")
@@ -70,7 +70,21 @@ async def test_node_at_rest_writes_nothing_but_its_lease_once_a_minute(tmp_path)
         assert w.asked("PATCH", "/leases/w1") == lease
         for _ in range(60):
             await w.time.advance(10)
-        assert (w.asked("PATCH", "/leases/w1"), w.asked("PUT", "/status")) == (lease + 10, writes)
+        assert (w.asked("PATCH", "/leases/w1"), w.asked("PUT", "/status")) == (lease + 10, writes + 2)
+
+
+async def test_report_at_rest_has_another_time_and_nothing_else(tmp_path):
+    """`kubectl get rdmanodes` shows by it which agents live."""
+    async with publishing(tmp_path, rdma_node=True) as w:
+        await published(w)
+        first = w.rdma_node["status"]
+        for _ in range(31):
+            await w.time.advance(10)
+        again = w.rdma_node["status"]
+    [condition], [before] = again["conditions"], first["conditions"]
+    assert condition["lastHeartbeatTime"] > before["lastHeartbeatTime"]
+    assert condition | {"lastHeartbeatTime": ""} == before | {"lastHeartbeatTime": ""}
+    assert again | {"conditions": []} == first | {"conditions": []}
 
 
 @pytest.mark.parametrize(("renew_s", "lasts_s"), [(10, 30), (0.2, 1)])

@@ -258,8 +258,8 @@ def test_columns_are_those_of_kubectl_get_rdmanodes() -> None:
         "VFS FREE/TOTAL",
         "BANDWIDTH FREE/TOTAL",
         "AGE",
-        "READY",
-        "CHANGED",
+        "LAST REPORT",
+        "READY THEN",
     ]
     assert [name for name, priority in columns if priority] == [
         "NODE",

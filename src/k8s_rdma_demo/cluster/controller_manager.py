@@ -20,11 +20,16 @@ import structlog
 from k8s_rdma_demo.cluster import deployments, replica_sets
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
 from k8s_rdma_demo.cluster.node_lifecycle import (
+    EVICTION_RATE,
     NODE_LEASES,
+    Eviction,
     due_taints,
+    ends_pods,
+    eviction_rates,
     eviction_time,
     not_ready_status,
     silent_condition,
+    zone_of,
 )
 from k8s_rdma_demo.cluster.objects import (
     DEPLOYMENTS,
@@ -51,7 +56,7 @@ from k8s_rdma_demo.cluster.objects import (
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Mapping
     from datetime import datetime
 
 RETRY_S = 1.0
@@ -291,7 +296,9 @@ class NodeController(Reconciler):
         self._recorder = EventRecorder(
             client=client, component="taint-eviction-controller", clock=config.clock
         )
-        self._heard: dict[str, tuple[str, float]] = {}
+        self._renewals: dict[str, tuple[str, float]] = {}
+        self._next_evictions: dict[str, float] = {}
+        self._is_disrupted = False
         self._ended: set[str] = set()
 
     def on_change(self, old: JsonObject | None, new: JsonObject | None) -> None:
@@ -302,18 +309,47 @@ class NodeController(Reconciler):
 
     async def sync(self) -> float | None:
         """Look at every node; return the seconds to the next moment at which a node or a pod is due."""
-        due = [await self._watch(node) for node in self.objects(NODES)]
-        due += [await self._end_pods(node) for node in self.objects(NODES)]
-        return min((seconds for seconds in due if seconds is not None), default=None)
-
-    async def _watch(self, node: JsonObject) -> float | None:
-        moment, left_s = timestamp(self._config.clock()), self._left_s(name_of(node))
-        if left_s is not None and left_s <= 0 and (condition := silent_condition(node, moment)):
-            await self.client.patch_status(NODES, key_of(node), {"conditions": [condition]})
+        nodes = self.objects(NODES)
+        silent = [node for node in nodes if await self._mark_silent(node)]
+        if silent:  # the state of their zones is known once they are seen with their new condition
             return None
-        if (taints := due_taints(node, moment)) is not None:
+        rates = eviction_rates(nodes)
+        if (
+            self._is_disrupted and rates is not None
+        ):  # Leases that could not come have the whole time once more
+            now_s = asyncio.get_running_loop().time()
+            self._renewals = {node: (renewed, now_s) for node, (renewed, _) in self._renewals.items()}
+        self._is_disrupted = rates is None
+        due = [self._left_s(name_of(node)) for node in nodes]
+        due += [await self._taint(node, rates) for node in nodes]
+        due += [await self._end_pods(node) for node in nodes]
+        return min((seconds for seconds in due if seconds is not None and seconds > 0), default=None)
+
+    async def _mark_silent(self, node: JsonObject) -> bool:
+        """Write the condition of a silent node; report whether it had another one."""
+        left_s = self._left_s(name_of(node))
+        if left_s is None or left_s > 0:
+            return False
+        condition = silent_condition(node, timestamp(self._config.clock()))
+        if condition is None:
+            return False
+        await self.client.patch_status(NODES, key_of(node), {"conditions": [condition]})
+        return True
+
+    async def _taint(self, node: JsonObject, rates: Mapping[str, float] | None) -> float | None:
+        """Write the node's taints; return the seconds after which those that end its pods are due."""
+        zone, now_s = zone_of(node), asyncio.get_running_loop().time()
+        rate = 0.0 if rates is None else rates.get(zone, EVICTION_RATE)
+        wait_s = self._next_evictions.get(zone, now_s) - now_s
+        eviction = Eviction.DUE if rate and wait_s <= 0 else Eviction.DEFERRED
+        if rates is None:
+            eviction = Eviction.STOPPED
+        taints = due_taints(node, timestamp(self._config.clock()), eviction)
+        if taints is not None:
             await self.client.patch(NODES, key_of(node), {"spec": {"taints": taints or None}})
-        return left_s if left_s is not None and left_s > 0 else None
+            if ends_pods({"spec": {"taints": taints}}) and not ends_pods(node):
+                self._next_evictions[zone] = now_s + 1 / rate
+        return wait_s if rate else None
 
     def _left_s(self, node: str) -> float | None:
         """Return the seconds after which the node is silent; None for a node without a Lease.
@@ -324,9 +360,9 @@ class NodeController(Reconciler):
         if lease is None:
             return None
         now_s, renewed = asyncio.get_running_loop().time(), str(spec_of(lease).get("renewTime"))
-        if self._heard.get(node, ("", 0.0))[0] != renewed:
-            self._heard[node] = renewed, now_s
-        return self._heard[node][1] + self._config.grace_s - now_s
+        if self._renewals.get(node, ("", 0.0))[0] != renewed:
+            self._renewals[node] = renewed, now_s
+        return self._renewals[node][1] + self._config.grace_s - now_s
 
     async def _end_pods(self, node: JsonObject) -> float | None:
         """Mark and end the node's pods; return the seconds to the next end."""

@@ -13,10 +13,14 @@ from k8s_rdma_demo.cluster.node_lifecycle import (
     NODE_LEASES,
     NOT_READY,
     UNREACHABLE,
+    Eviction,
+    ZoneState,
     due_taints,
+    eviction_rates,
     eviction_time,
     not_ready_status,
     silent_condition,
+    zone_state,
 )
 
 NOW = "2026-01-01T00:00:10Z"
@@ -47,7 +51,7 @@ def tolerated(key: str = "", seconds: int | None = None, **more: str) -> dict[st
 
 @pytest.mark.parametrize(("ready", "key"), [("Unknown", UNREACHABLE), ("False", NOT_READY)])
 def test_node_is_tainted_for_new_and_for_running_pods(ready: str, key: str) -> None:
-    assert due_taints(node(ready), NOW) == [
+    assert due_taints(node(ready), NOW, Eviction.DUE) == [
         {"key": key, "effect": "NoSchedule", "timeAdded": NOW},
         {"key": key, "effect": "NoExecute", "timeAdded": NOW},
     ]
@@ -56,11 +60,80 @@ def test_node_is_tainted_for_new_and_for_running_pods(ready: str, key: str) -> N
 def test_taints_stay_as_they_are_beside_those_of_others() -> None:
     alien = taint("dedicated", "NoSchedule")
     ours = (taint(UNREACHABLE, "NoSchedule"), taint(UNREACHABLE))
-    assert due_taints(node("Unknown", alien, *ours), NOW) is None
-    assert due_taints(node("True", alien, *ours), NOW) == [alien]
-    assert due_taints(node("True"), NOW) is None
-    replaced = due_taints(node("False", *ours), NOW) or []
+    assert due_taints(node("Unknown", alien, *ours), NOW, Eviction.DUE) is None
+    assert due_taints(node("True", alien, *ours), NOW, Eviction.DUE) == [alien]
+    assert due_taints(node("True"), NOW, Eviction.DUE) is None
+    replaced = due_taints(node("False", *ours), NOW, Eviction.DUE) or []
     assert {entry["key"] for entry in replaced} == {NOT_READY}
+
+
+def test_taint_that_ends_pods_comes_when_it_is_due_and_is_swapped_at_once() -> None:
+    """Source: `processTaintBaseEviction`, `markNodeForTainting`."""
+    for_new_pods = {"key": UNREACHABLE, "effect": "NoSchedule", "timeAdded": NOW}
+    assert due_taints(node("Unknown"), NOW, Eviction.DEFERRED) == [for_new_pods]
+    swapped = due_taints(node("Unknown", taint(NOT_READY)), NOW, Eviction.DEFERRED)
+    assert swapped == [for_new_pods, {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": NOW}]
+    assert due_taints(node("Unknown", taint(UNREACHABLE)), NOW, Eviction.STOPPED) == [for_new_pods]
+
+
+def test_node_that_no_kubelet_has_reported_yet_has_no_taints() -> None:
+    """Source: `doNoScheduleTaintingPass` goes through the conditions that there are."""
+    assert due_taints({"metadata": {"name": "w1"}}, NOW, Eviction.DUE) is None
+
+
+@pytest.mark.parametrize(
+    ("ready", "lost", "state"),
+    [
+        (0, 0, ZoneState.NORMAL),
+        (0, 1, ZoneState.FULL_DISRUPTION),
+        (1, 1, ZoneState.NORMAL),
+        (1, 2, ZoneState.NORMAL),
+        (1, 3, ZoneState.PARTIAL_DISRUPTION),
+        (3, 3, ZoneState.NORMAL),
+        (9, 11, ZoneState.PARTIAL_DISRUPTION),
+    ],
+)
+def test_zone_is_disrupted_from_three_lost_nodes_and_55_percent_on(
+    ready: int, lost: int, state: ZoneState
+) -> None:
+    """Source: `ComputeZoneState`, and the defaults of `--unhealthy-zone-threshold`."""
+    assert zone_state(ready, lost) is state
+
+
+def zone(name: str, *ready: str, **labels: str) -> list[dict[str, Any]]:
+    labels = {"topology.kubernetes.io/zone": name, **labels} if name else labels
+    return [each | {"metadata": {"name": "n", "labels": labels}} for each in map(node, ready)]
+
+
+LOST, LIVE = ("Unknown",), ("True",)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rates"),
+    [
+        ([], {}),
+        (zone("", *LIVE, *LOST), {"": 0.1}),
+        (zone("", "Unknown", "False"), None),
+        (zone("a", *LOST) + zone("b", *LOST), None),
+        (zone("a", *LOST) + zone("b", *LIVE), {"a": 0.1, "b": 0.1}),
+        (zone("a", *LIVE, *LOST * 3), {"a": 0.0}),
+        (zone("a", *LIVE * 20, *LOST * 31), {"a": 0.01}),
+        (
+            zone("", *LIVE, *LOST) + zone("", *LOST * 2, **{"node.kubernetes.io/exclude-disruption": ""}),
+            {"": 0.1},
+        ),
+    ],
+    ids=["none", "normal", "the-only-zone", "all-zones", "one-of-two", "partial", "large", "excluded"],
+)
+def test_no_pod_is_ended_while_no_node_anywhere_is_ready(nodes: Any, rates: Any) -> None:
+    """Source: `handleDisruption`, `ReducedQPSFunc`, and the defaults of kube-controller-manager's options."""
+    assert eviction_rates(nodes) == rates
+
+
+def test_pods_of_daemonsets_stay_on_a_lost_node() -> None:
+    """Source: `AddOrUpdateDaemonPodTolerations`, pkg/controller/daemon/util/daemonset_util.go."""
+    own = [tolerated(key, effect="NoExecute") for key in (NOT_READY, UNREACHABLE)]
+    assert eviction_time(pod(*own), node("Unknown", taint(UNREACHABLE))) is None
 
 
 def test_silent_node_is_unknown_once() -> None:
@@ -128,6 +201,32 @@ async def test_pods_of_a_silent_node_are_ended_and_those_of_another_stay(
             stays = (await c.http.get("/api/v1/namespaces/default/pods/stays")).json()
             assert "deletionTimestamp" not in stays["metadata"]
             assert "spec" not in (await c.http.get("/api/v1/nodes/w2")).json()
+
+
+@pytest.mark.anyio
+async def test_pods_of_lost_nodes_stay_until_a_node_is_ready(
+    cluster: Any, make_node: Any, make_pod: Any
+) -> None:
+    """Source: `handleDisruption`: in full disruption of all zones evictions are stopped."""
+    lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+
+    def effects(obj: Any) -> set[str]:
+        return {entry["effect"] for entry in obj.get("spec", {}).get("taints", ())}
+
+    async with cluster() as c:
+        await c.create(make_node("w1") | lost, make_node("w2") | lost)
+        await c.create(make_pod("stays", nodeName="w1", tolerations=[tolerated(UNREACHABLE, 3600)]))
+        async with managing(c.api.url, ManagerConfig()):
+            for name in ("w1", "w2"):
+                await c.when("/api/v1/nodes", name, lambda obj: effects(obj) == {"NoSchedule"})
+            live = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+            patch = {"Content-Type": "application/strategic-merge-patch+json"}
+            answer = await c.http.patch("/api/v1/nodes/w2/status", json=live, headers=patch)
+            assert answer.is_success, answer.text
+            await c.when("/api/v1/nodes", "w1", lambda obj: effects(obj) == {"NoSchedule", "NoExecute"})
+            await c.when("/api/v1/nodes", "w2", lambda obj: not effects(obj))
+            stays = (await c.http.get("/api/v1/namespaces/default/pods/stays")).json()
+            assert "deletionTimestamp" not in stays["metadata"]
 
 
 @pytest.mark.anyio

@@ -55,6 +55,10 @@ _log = structlog.get_logger()
 RENEWALS = 3
 """Renewals within the duration of the Lease."""
 
+HEARTBEAT_RENEWALS = 5
+"""The renewals after which an unchanged status is written again, so that people see by its age whether the
+agent lives. kubelet writes its node's status every 5 minutes, too (`nodeStatusReportFrequency`)."""
+
 FREED_S = (4.0, 5.0, 15.0, 20.0)
 """Extra renewals after a pod released VFs or ended, in seconds. The extender sees its end within a second or
 two; the first renewal after it confirms a read since, the second its result. The others are for one that sees
@@ -137,7 +141,10 @@ class OwnNode:
 
 
 class StatusPublisher:
-    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease."""
+    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease.
+
+    An unchanged report is published again now and then, beside a renewal.
+    """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what is published, where, and how often
         self,
@@ -160,7 +167,7 @@ class StatusPublisher:
         self._versions: _Versions | None = None
         self._published: NodeReport | None = None
         self._written_version = ""
-        self._next_write = self._renew_at = self._discover_at = float("-inf")
+        self._next_write = self._renew_at = self._discover_at = self._heartbeat_at = float("-inf")
         self._renew_soon: list[float] = []
         self._backoff = Backoff(FIRST_RETRY_S, LAST_STATUS_RETRY_S)
 
@@ -181,7 +188,7 @@ class StatusPublisher:
             versions = await self._discover_versions()
         # What is in doubt from here on is of an older version, and refused when it comes.
         report = self._reports.now()
-        if report is not self._published:
+        if report is not self._published or self._time.monotonic() >= self._heartbeat_at:
             versions = await self._write(versions, report)
         if self._time.monotonic() >= self._due():
             versions = await self._renew(versions, report.generation)
@@ -215,6 +222,7 @@ class StatusPublisher:
         self._versions = None  # not known until there is an answer
         published = await self._api.write_status(replace(published_before, status=status))
         self._next_write = self._time.monotonic() + GAP_S
+        self._heartbeat_at = self._time.monotonic() + HEARTBEAT_RENEWALS * self._renew_s
         if self._published is not None and _released_vfs(self._published, report):
             self._schedule_renewals()
         self._published, self._written_version = report, published.version
