@@ -11,8 +11,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
 
+from k8s_rdma.cli.console import Page
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_demo.launch import INIT_PID
 from k8s_rdma_demo.outcome import Outcome
@@ -40,9 +42,6 @@ SCENES: tuple[tuple[str, str], ...] = (
     ("race", "Two pods at the same moment that fit only alone"),
     ("crash", "kill -9 of the agent in the middle of an ADD"),
 )
-WIDTH = 110
-"""The width, in columns, of output to a file or a pipe."""
-
 KEEPS_PODS = frozenset({"examples", "contention", "sixty"})
 """Scenes whose pods the next one goes on with."""
 
@@ -52,44 +51,44 @@ def main() -> int:
     options = _options()
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    page = Page()
     outcome = Outcome()
     world = World(Paths(directory=options.directory, plugins=options.plugins, shim=options.shim))
     status, shown = 1, False
     try:
-        pages = _play(world, outcome, console, options)
+        pages = _play(world, outcome, page, options)
         outcome.complete, status = True, 0
         if options.keep:
-            outcome.show(console)
+            outcome.show(page)
             shown = True
-            _pause(world, outcome, console, pages, options.no_throughput)
+            _pause(world, outcome, page, pages, options.no_throughput)
     except KeyboardInterrupt:
-        console.print("interrupted")
+        page.print("interrupted")
         status = 130
     except K8sRdmaError as error:
-        print_error(console, error)
+        print_error(page, error)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with console.status("Stopping"):
+        with page.status("Stopping"):
             stubborn = world.stop()
     outcome.check_equal("every process ended on SIGTERM", [], stubborn)
     outcome.check_equal("no process is left", [], leftover_processes())
     if shown:
-        outcome.show_verdict(console)
+        outcome.show_verdict(page)
     else:
-        outcome.show(console)
+        outcome.show(page)
         if status == 0:
-            console.print("To explore it: make demo ARGS=--keep (k8s-rdma demo --keep); docs/tutorial.md")
-    outcome.show_lesson(console)
+            page.print("To explore it: make demo ARGS=--keep (k8s-rdma demo --keep); docs/tutorial.md")
+    outcome.show_lesson(page)
     if options.json:
         outcome.write(options.json)
     return status or (0 if outcome.passed else 1)
 
 
-def print_error(console: Console, error: K8sRdmaError) -> None:
+def print_error(page: Page, error: K8sRdmaError) -> None:
     """Print an error as it is: paths and addresses in brackets are no markup."""
-    console.print(str(error), style="bold red", markup=False, soft_wrap=True)
-    console.print(f"  {error.details}", markup=False, soft_wrap=True)
+    page.print(Text(str(error), style="bold red"))
+    page.print(Text(f"  {error.details}"))
 
 
 def _interrupt(*_: object) -> None:
@@ -98,21 +97,21 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _play(world: World, outcome: Outcome, console: Console, options: argparse.Namespace) -> str | None:
+def _play(world: World, outcome: Outcome, page: Page, options: argparse.Namespace) -> str | None:
     """Play the scenes; return the address of the pages, if they are served."""
     started = time.monotonic()
     scenes = Scenes(world, outcome, examples_directory(), options.no_throughput)
-    _step(console, "Two nodes with two PFs of 64 VFs each, and a PF for claims", world.build)
+    _step(page, "Two nodes with two PFs of 64 VFs each, and a PF for claims", world.build)
     initial_state = {node.name: world.kernel_state(node) for node in world.nodes}
-    _step(console, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
+    _step(page, "Agents, servers, extender; API server, scheduler, kubelets", world.start)
     pages = None if options.web is None else world.start_web(options.web)
     if pages:
-        console.print(f"Pages for people: {pages}", soft_wrap=True)
+        page.print(f"Pages for people: {escape(pages)}")
     with OverbookingMonitor(world.nodes) as monitor:
         try:
-            _play_scenes(scenes, console, options.over_time)
+            _play_scenes(scenes, page, options.over_time)
         finally:
-            _teardown(world, scenes, console)
+            _teardown(world, scenes, page)
             outcome.check(
                 "no PF of any node was ever promised more than it has",
                 not monitor.overcommitted and monitor.reports > 0,
@@ -125,30 +124,30 @@ def _play(world: World, outcome: Outcome, console: Console, options: argparse.Na
                 ),
             )
             _check_kernel_state(world, outcome, initial_state)
-    console.print(f"[dim]{time.monotonic() - started:.0f} s in total[/]")
+    page.print(f"[dim]{time.monotonic() - started:.0f} s in total[/]")
     return pages
 
 
-def _play_scenes(scenes: Scenes, console: Console, over_time_s: float) -> None:
+def _play_scenes(scenes: Scenes, page: Page, over_time_s: float) -> None:
     """Play all scenes, or record one link in phases of as many seconds."""
     if over_time_s:
-        _step(console, "Three pods on one link over time", lambda: scenes.over_time(over_time_s))
+        _step(page, "Three pods on one link over time", lambda: scenes.over_time(over_time_s))
         return
     for name, title in SCENES:
-        _step(console, title, getattr(scenes, name))
+        _step(page, title, getattr(scenes, name))
         if name not in KEEPS_PODS:
             scenes.finish()
 
 
-def _teardown(world: World, scenes: Scenes, console: Console) -> None:
+def _teardown(world: World, scenes: Scenes, page: Page) -> None:
     """Delete the remaining pods, however the scenes ended; Ctrl-C does not stop this."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     world.restart_agents()
-    _step(console, "Everything given back", scenes.finish)
+    _step(page, "Everything given back", scenes.finish)
     signal.signal(signal.SIGINT, previous)
 
 
-def _pause(world: World, outcome: Outcome, console: Console, pages: str | None, obstacle: str) -> None:
+def _pause(world: World, outcome: Outcome, page: Page, pages: str | None, obstacle: str) -> None:
     """Run some pods, serve Deployments, and say how to look around, until Ctrl-C; pages show traffic."""
     scenes = Scenes(world, Outcome(), examples_directory(), obstacle)
     scenes.examples()
@@ -178,8 +177,8 @@ def _pause(world: World, outcome: Outcome, console: Console, pages: str | None, 
     with suppress(KeyboardInterrupt), ExitStack() as streams:
         for stream in scenes.streams() if pages else ():
             streams.enter_context(stream)
-        console.print("\n".join(lines), markup=False, soft_wrap=True)
-        outcome.show_lesson(console)
+        page.out("\n".join(lines))  # which a terminal wraps, so that commands can be copied whole
+        outcome.show_lesson(page)
         signal.pause()
 
 
@@ -203,11 +202,11 @@ def _check_kernel_state(world: World, outcome: Outcome, expected: Mapping[str, f
         outcome.check_equal(f"{node.name}: no namespace is left", [], world.leftover_sandboxes(node))
 
 
-def _step(console: Console, title: str, work: Callable[[], None]) -> None:
+def _step(page: Page, title: str, work: Callable[[], None]) -> None:
     started = time.monotonic()
-    with console.status(title):
+    with page.status(title):
         work()
-    console.print(f"[green]✓[/] {title} [dim]{time.monotonic() - started:.1f} s[/]")
+    page.print(f"[green]✓[/] {title} [dim]{time.monotonic() - started:.1f} s[/]")
 
 
 def examples_directory() -> Path:

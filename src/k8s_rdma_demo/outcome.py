@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.markup import escape
 from rich.syntax import Syntax
-from rich.table import Table
+from rich.text import Text
 
+from k8s_rdma.cli.tables import NONE, Column, Table
 from k8s_rdma_demo.over_time import OverTime
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
+    from k8s_rdma.cli.console import Page
 
 TOLERANCE = 0.1
 """Caps and reservations hold within this part of themselves."""
@@ -175,66 +176,67 @@ class Outcome:
             document["overTime"] = self.over_time.document()
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
-    def show(self, console: Console) -> None:
+    def show(self, page: Page) -> None:
         """Print everything, as tables where it can be."""
         if self.manifest:
-            console.print("\n[bold]A pod asks by its annotation alone[/]\n")
-            console.print(Syntax(self.manifest, "yaml", background_color="default"))
-        for table, filled in ((self._pod_table(), self.pods), (self._flow_table(), self.flows)):
-            if filled:
-                console.print(table)
+            page.print("\n[bold]A pod asks by its annotation alone[/]\n")
+            page.print(Syntax("", "yaml", background_color="default").highlight(self.manifest.rstrip()))
+        if self.pods:
+            _print_table(page, "Pods", self._pod_table())
+        if self.flows:
+            title = "Throughput between pods of two nodes (TCP, Mb/s, at the receiver)"
+            _print_table(page, title, self._flow_table())
+        page.print()
         for name, why in self.refusals.items():
-            console.print(
+            page.print(
                 f"[bold]kubectl describe pod {escape(name)}[/]\n"
                 f"  [dim]Warning  FailedScheduling[/]  {escape(why)}\n"
             )
         for change, why in self.refused_rates.items():
-            console.print(f"[bold]k8s-rdma rates set {escape(change)}[/]\n  [dim]refused[/]  {escape(why)}\n")
-        console.print(self._check_table())
-        console.print()
-        self.show_verdict(console)
+            page.print(f"[bold]k8s-rdma rates set {escape(change)}[/]\n  [dim]refused[/]  {escape(why)}\n")
+        _print_table(page, "Checks", self._check_table())
+        page.print()
+        self.show_verdict(page)
 
-    def show_verdict(self, console: Console) -> None:
+    def show_verdict(self, page: Page) -> None:
         """Print the verdict."""
-        console.print(self.verdict, style="bold" if self.passed else "bold red", markup=False)
+        page.print(Text(self.verdict, style="bold" if self.passed else "bold red"))
 
-    def show_lesson(self, console: Console) -> None:
+    def show_lesson(self, page: Page) -> None:
         """Print the sentence to remember, if its numbers were measured."""
         if self.lesson:
-            console.print(f"\n{self.lesson}", style="bold green", markup=False)
+            page.print(Text(f"\n{self.lesson}", style="bold green"))
 
     def _pod_table(self) -> Table:
-        table = _table("Pods", "pod", "asks for (Mb/s)", "node", "interfaces: PF x VFs")
+        table = Table(
+            Column("POD"),
+            Column("ASKS FOR (Mb/s)", prose=True),
+            Column("NODE"),
+            Column("INTERFACES: PF x VFS", prose=True),
+        )
         for pod in self.pods:
-            table.add_row(*map(escape, (pod.name, pod.requested, pod.node, pod.allocated)))
+            table.add(pod.name, pod.requested, pod.node, pod.allocated)
         return table
 
     def _flow_table(self) -> Table:
-        table = _table("Throughput between pods of two nodes (TCP, Mb/s, at the receiver)")
-        table.add_column("scene")
-        table.add_column("flow")
-        for heading in ("reserved", "cap", "measured"):
-            table.add_column(heading, justify="right")
-        table.add_column("")
+        numbers = (Column(heading, right=True) for heading in ("RESERVED", "CAP", "MEASURED"))
+        table = Table(Column("SCENE"), Column("FLOW"), *numbers, Column("", rank=1))
         widest = max((flow.measured for flow in self.flows), default=1.0)
         for flow in self.flows:
             bar = "█" * max(1, round(BAR_WIDTH * flow.measured / widest))
-            numbers = (str(flow.reserved or "-"), str(flow.cap or "-"), f"{flow.measured:.0f}")
-            table.add_row(escape(flow.scene), escape(flow.name), *numbers, f"[cyan]{bar}[/]")
+            rates = (str(flow.reserved or NONE), str(flow.cap or NONE), f"{flow.measured:.0f}")
+            table.add(flow.scene, flow.name, *rates, Text(bar, style="cyan"))
         return table
 
     def _check_table(self) -> Table:
-        table = _table("Checks", "")
-        table.add_column("check", no_wrap=True)
-        table.add_column("measured", overflow="fold")
-        table.add_column("expected", overflow="fold")
+        prose = (Column(heading, prose=True) for heading in ("CHECK", "MEASURED", "EXPECTED"))
+        table = Table(Column("  "), *prose)
         for check in self.checks:
-            mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
-            expected = f"[dim]{escape(check.expected)}[/]"
-            table.add_row(mark, escape(check.name), escape(check.measured), expected)
+            mark = Text("✓", style="green") if check.passed else Text("✗", style="bold red")
+            table.add(mark, check.name, check.measured, Text(check.expected, style="dim"))
         for omitted in self.omitted:
-            reason = f"[dim]{escape(omitted.reason)}[/]"
-            table.add_row("[yellow]-[/]", escape(omitted.name), "not checked", reason)
+            reason = Text(omitted.reason, style="dim")
+            table.add(Text("-", style="yellow"), omitted.name, "not checked", reason)
         return table
 
 
@@ -251,7 +253,6 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _table(title: str, *columns: str) -> Table:
-    return Table(
-        *columns, title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False
-    )
+def _print_table(page: Page, title: str, table: Table) -> None:
+    page.print(Text(f"\n{title}\n", style="bold"))
+    page.print(table)

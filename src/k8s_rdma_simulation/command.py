@@ -15,7 +15,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from k8s_rdma.cli.console import Page, require_writable
+from k8s_rdma.cli.console import require_writable
+from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_simulation.plots import check_plots, write_plots
@@ -26,6 +27,8 @@ from k8s_rdma_simulation.simulation import Simulation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from k8s_rdma.cli.console import Page
+    from k8s_rdma.cli.formats import Output
     from k8s_rdma_simulation.simulation import Result, ShapeResult
 
 _INTERRUPTED = 130
@@ -47,10 +50,11 @@ class Comparison:
     json_file: Path | None
     csv_file: Path | None
     plots: Path | None
+    output: Output
 
 
 def compare(comparison: Comparison) -> int:
-    """Run each policy on the scenario, print the table, write the files, and return the exit status."""
+    """Run each policy on the scenario, print the answer, write the files, and return the exit status."""
     scenario = load_scenario(str(comparison.scenario))
     trace = load_trace(scenario, str(comparison.scenario))
     names = comparison.policies or [*POLICIES]
@@ -68,7 +72,13 @@ def compare(comparison: Comparison) -> int:
                 if not results or results[-1].complete:
                     run = Simulation(scenario, name, seed, trace)
                     results.append(run.run(progress(f"{name}, seed {seed}")))
-    _print(results, len(names) * comparison.runs)
+    comparison.output.write(
+        Answer(
+            document=lambda: encode(results),
+            names=(f"policy/{result.policy}" for result in results),
+            show=lambda page: _show(results, len(names) * comparison.runs, page),
+        )
+    )
     _write(comparison.json_file, lambda path: path.write_bytes(encode(results)))
     _write(comparison.csv_file, lambda path: _write_csv(path, results))
     _write(comparison.plots, lambda directory: write_plots(results, directory))
@@ -112,7 +122,7 @@ def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
         signal(SIGINT, previous)
 
 
-def _print(results: Sequence[Result], planned: int) -> None:
+def _show(results: Sequence[Result], planned: int, page: Page) -> None:
     ranks = {"RUNS": 4, "RESERVED": 0, "VFS": 0, "FRAGMENTED": 1, "FIRST REFUSAL": 5}
     ranks |= {"REFUSALS": 0, "CONFLICTS": 2, "P95 WAIT": 0, "OVER LINK": 3}
     numbers = (Column(heading, right=True, rank=rank) for heading, rank in ranks.items())
@@ -131,10 +141,10 @@ def _print(results: Sequence[Result], planned: int) -> None:
             _seconds(max((_p95(shape) for result in found for shape in result.shapes), default=0.0)),
             str(sum(result.over_link for result in found)),
         )
-    Page().print(shown)
+    page.print(shown)
     last = results[-1]
     if not last.complete:
-        Page().print(
+        page.print(
             f"Partial results: interrupted in run {len(results)} of {planned} "
             f"({last.policy}, seed {last.seed}), after {last.seconds:.0f} s of simulated time."
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from agent.machine import Machine, asks, call
 from factories import PF0
@@ -149,6 +151,19 @@ def test_adopt_keeps_to_what_it_was_told(machine: Machine) -> None:
         assert set(it.rates()) == {("f0", 0), ("f1", 0), ("f1", 1)}
         assert (await it.adopt("--pf", "f1")).returncode == 0
         assert set(it.rates()) == {("f0", 0)}
+
+    run(machine, scenario)
+
+
+def test_adopt_answers_in_kubectls_forms(machine: Machine) -> None:
+    async def scenario(it: Asked) -> None:
+        it.leave_behind("f0", 1, 60)
+        asked = ("--all", "--dry-run")
+        document = json.loads((await it.adopt(*asked, "-o", "json")).stdout)
+        assert [(vf["pf"], vf["vf"], vf["min_tx_rate"]) for vf in document["vfs"]] == [("f0", 1, 60)]
+        assert json.loads((await it.adopt(*asked, "--json")).stdout) == document
+        assert yaml.safe_load((await it.adopt(*asked, "-oyaml")).stdout) == document
+        assert (await it.adopt(*asked, "-o=name")).stdout == "vf/f0/1\n"
 
     run(machine, scenario)
 

@@ -40,7 +40,7 @@ COULD_NOT = {
     "web": ("--config", ABSENT),
     "device-plugin": ("--config", ABSENT),
     "demo": ("--json", f"{ABSENT}/x"),
-    "gather": ("--output", f"{ABSENT}/x"),
+    "gather": ("--file", f"{ABSENT}/x"),
     "claim": (ABSENT,),
     "version": ("--output", "xml"),
     "completion": ("tcsh",),

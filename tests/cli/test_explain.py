@@ -44,11 +44,13 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
     lines = ran.out.splitlines()
     assert lines[0].startswith("pod default/p (")
     assert lines[0].endswith("): waiting")
-    assert lines[1] == (
-        'asks for 2 interfaces (1 x {"min_tx_rate": 6000}, 1 x {"min_tx_rate": 5000}); '
-        "11000 Mb/s reserved, priority 0"
-    )
-    assert lines[2].startswith("no scheduler has asked this extender about it yet; where that stays so: no ")
+    assert lines[1:4] == [
+        "asks for 2 interfaces; 11000 Mb/s reserved, priority 0",
+        '  1 x {"min_tx_rate": 6000}',
+        '  1 x {"min_tx_rate": 5000}',
+    ]
+    assert lines[4].startswith("no scheduler has asked this extender about it yet. If that stays so, one of ")
+    assert lines[7] == "  it requests none of the extender's managedResources: k8s-rdma doctor cluster"
     assert "1 node: fits" in lines
     assert re.search(
         r"^w1 \(score \d+\) +enp3s0f0 +<none> +4/4 +10000/10000Mb/s +1 +1 interface, (5|6)000 Mb/s *$",
@@ -81,8 +83,8 @@ async def test_bound_pod_is_explained_with_its_place():
         ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
     assert "): bound" in ran.out
     assert re.search(
-        r"^on w1; for \d+s; placed: enp3s0f0 1 VF 6000 Mb/s; placement annotation: valid; "
-        r"its agent reports nothing of it$",
+        r"^on w1 for \d+s\n  placed: enp3s0f0 1 VF 6000 Mb/s\n  placement annotation: valid\n"
+        r"  its agent reports nothing of it$",
         ran.out,
         re.MULTILINE,
     )
@@ -125,7 +127,7 @@ async def test_what_a_pod_asks_for_is_told_in_the_annotations_words():
         await s.ready()
         await c.create_pod("p", annotation=f"[{text}]")
         ran = await k8s_rdma("explain", "pod", "default/p", K8S_RDMA_EXTENDER=s.url)
-    assert f"asks for 1 interface (1 x {text}); " in ran.out
+    assert f"asks for 1 interface; 0 Mb/s reserved, priority 0\n  1 x {text}\n" in ran.out
 
 
 async def test_refused_pod_is_explained_with_its_last_refusal_and_as_a_document():

@@ -115,7 +115,7 @@ async def test_pod_by_annotation_is_explained_although_another_drivers_claim_may
             ran = await explain(kubeconfig, "--extender", s.url)
             found = json.loads((await explain(kubeconfig, "--extender", s.url, "--json")).out)
     assert (ran.status, ran.err) == (0, "")
-    assert 'asks for 1 interface (1 x {"min_tx_rate": 6000})' in ran.out
+    assert 'asks for 1 interface; 6000 Mb/s reserved, priority 0\n  1 x {"min_tx_rate": 6000}\n' in ran.out
     [note] = [line for line in ran.out.splitlines() if line.startswith("note: its ResourceClaims")]
     assert note.startswith(f"note: its ResourceClaims are not explained: get {API}/deviceclasses/gpu: ")
     assert note.endswith("(HTTP 403)")
@@ -163,7 +163,7 @@ async def test_pod_that_has_its_claims_is_shown_with_pfs_and_bandwidth(tmp_path:
     assert ran.out.splitlines() == [
         "pod default/p (uid-p): bound",
         "claim net: allocated on w1: f0 2 VFs 35000 Mb/s",
-        "on w1; where it does not start: `kubectl -n default describe pod p`",
+        "on w1; if it does not start: `kubectl -n default describe pod p`",
     ]
     pf = {"name": "f0", "interfaces": 2, "reserved_mbps": 35_000}
     assert document["claims"]["allocated"] == {"net": {"nodes": ["w1"], "pfs": [pf]}}
@@ -232,7 +232,7 @@ async def test_pod_that_waits_for_extended_resources_is_explained_before_it_has_
     with api_server(tmp_path, document, [], **classes) as kubeconfig:
         ran = await explain(kubeconfig)
     assert (ran.status, ran.err) == (0, "")
-    assert "asks by claims for 3 interfaces; 0 Mb/s reserved" in ran.out
+    assert "asks for 3 interfaces by claims; 0 Mb/s reserved" in ran.out
     assert "1 node: no: needs 3 interfaces; count 3 cannot be met" in ran.out
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import re
 import socket
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import decode_machine
 
+if TYPE_CHECKING:
+    from pathlib import Path
 
-def gather(*arguments: str) -> subprocess.CompletedProcess[str]:
+
+def gather(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "k8s_rdma", "gather", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
 
 
 def test_gather_prints_a_machine_and_says_what_to_do_with_it() -> None:
@@ -31,9 +36,43 @@ def test_gather_prints_a_machine_and_says_what_to_do_with_it() -> None:
     assert "attach it to your report" in advice
 
 
+def test_json_is_read_as_the_yaml_is() -> None:
+    as_json = gather("-o", "json")
+    assert as_json.returncode == 0, as_json.stderr
+    document = json.loads(as_json.stdout)
+    machine = decode_machine(as_json.stdout)
+    assert document["links"][0]["name"] == machine.links[0].name
+    assert machine.sysfs.keys() == decode_machine(gather("-o", "yaml").stdout).sysfs.keys()
+
+
+def test_names_are_those_of_netdevs_with_a_device() -> None:
+    ran, machine = gather("-o", "name"), decode_machine(gather().stdout)
+    assert ran.stdout.split() == [f"link/{link.name}" for link in machine.links if link.device]
+    assert "attach it" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--report", "r.tar.gz", "-o", "json"), "--report and --output do not go together"),
+        (("--report", "r.tar.gz", "--file", "m.yaml"), "--report and --file do not go together"),
+        (("--log", "agent.log"), "--log is of an archive: name its file by --report"),
+        (("--host-root", "/host"), "--host-root is of an archive: name its file by --report"),
+    ],
+    ids=["form", "file", "log", "host-root"],
+)
+def test_option_that_would_have_no_effect_is_refused(
+    options: tuple[str, ...], message: str, tmp_path
+) -> None:
+    ran = gather(*options, directory=tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert message in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_gather_writes_a_file_without_host_name_and_addresses(tmp_path) -> None:
     output = tmp_path / "machine.yaml"
-    done = gather("--output", str(output))
+    done = gather("--file", str(output))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     text = output.read_text()
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", text)
@@ -51,7 +90,7 @@ def is_address(text: str) -> bool:
 
 
 def test_gather_that_cannot_write_says_so_in_one_line(tmp_path) -> None:
-    done = gather("--output", str(tmp_path / "absent" / "machine.yaml"))
+    done = gather("--file", str(tmp_path / "absent" / "machine.yaml"))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("absent/machine.yaml: No such file or directory")
 

@@ -44,6 +44,7 @@ TABLES = [
         "version",
     ),
     *("whatif fit", "whatif headroom", "whatif without", "whatif with", "verify node", "verify cluster"),
+    *("agent adopt", "gather", "simulate"),
 ]
 
 
@@ -74,7 +75,7 @@ def test_every_command_that_prints_answers_takes_kubectls_forms(name: str):
     options = options_of(COMMANDS[name])
     assert options["-o"] is options["--output"]
     assert list(options["-o"].type.choices) == ["wide", "json", "yaml", "name"]
-    assert options["--json"].is_flag
+    assert options["--json"].is_flag == (name != "simulate"), "of `simulate` it names a file"
 
 
 def test_option_of_one_name_is_the_same_everywhere():

@@ -157,8 +157,9 @@ async def test_pod_by_annotation_and_claims_is_explained_by_extender_and_api_ser
         document = json.loads((await k8s_rdma("explain", "pod", "default/p", "--json", *options)).out)
         account = await c.account("k8s-rdma-extender")
         denied = await k8s_rdma("explain", "pod", "default/p", "--kubeconfig", str(account))
-    assert 'asks for 1 interface (1 x {"min_tx_rate": 1000}); 1000 Mb/s reserved' in ran.out
-    assert "asks by claims for 1 interface; 96000 Mb/s reserved" in ran.out
+    assert "asks for 1 interface; 1000 Mb/s reserved" in ran.out
+    assert '  1 x {"min_tx_rate": 1000}' in ran.out
+    assert "asks for 1 interface by claims; 96000 Mb/s reserved" in ran.out
     assert "needs 1 interface of 96000 Mb/s; best PF has 95000 Mb/s" in ran.out
     assert (document["extender"]["role"], document["claims"]["reserved_mbps"]) == ("active", 96_000)
     assert denied.status == 2
@@ -182,7 +183,7 @@ async def test_pod_that_waits_is_explained_node_by_node_in_mbps_and_vfs(kind: st
     lines = ran.out.splitlines()
     assert lines[0].startswith("pod default/p (")
     assert lines[0].endswith("): waiting")
-    assert lines[1] == "asks by claims for 3 interfaces; 270000 Mb/s reserved"
+    assert lines[1] == "asks for 3 interfaces by claims; 270000 Mb/s reserved"
     assert (
         "1 node: no: needs 270000 Mb/s for 3 interfaces; 2 PFs have 200000 Mb/s and 16 VFs when empty"
         in lines

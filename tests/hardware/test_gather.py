@@ -28,7 +28,7 @@ def gathered(tmp_path) -> Machine:
     """By the command, with a soft RDMA device on the first PF."""
     file = tmp_path / "machine.yaml"
     with soft_rdma_device(PFS[0]):
-        subprocess.run([sys.executable, "-m", "k8s_rdma", "gather", "--output", str(file)], check=True)
+        subprocess.run([sys.executable, "-m", "k8s_rdma", "gather", "--file", str(file)], check=True)
         yield read_machine(file)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import subprocess
 import sys
 import threading
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fakes.sriov_machine import Tree
+from k8s_rdma.cli.console import Page
+from k8s_rdma.cli.init import NO_CARD, show
 from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.job import InitConfig, StoppableClock, StoppedError, wait_until
-from k8s_rdma.init.pf_setup import NO_CARD, Outcome, Result, all_well, summary
+from k8s_rdma.init.pf_setup import Outcome, Result, all_well
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,15 +122,15 @@ def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
         Outcome(pf="0000:05:00.0", result=Result.FAILED, message="no driver"),
         Outcome(pf="", result=Result.NOT_THERE, message="eth9 is not there"),
     ]
-    console = Console(width=160, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    console.print(summary(outcomes))
-    console.file.close()
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
-    assert [line for line in lines if line] == [
-        ["ens1f0", "all", "0", "8", "changed", "8 made", ""],
+    page = Page(markup=False)
+    with page.capture() as captured:
+        show(outcomes, page)
+    assert [re.split("  +", line) for line in captured.get().splitlines()] == [
+        ["PF", "ASKED", "BEFORE", "NOW", "RESULT", "MESSAGE", "WHAT TO DO"],
+        ["ens1f0", "all", "0", "8", "changed", "8 made"],
         ["ens1f1", "4", "8", "8", "refused", "[VF 3] is used", "drain"],
-        ["0000:05:00.0", "", "", "", "failed", "no driver", ""],
-        ["", "", "", "", "not there", "eth9 is not there", ""],
+        ["0000:05:00.0", "<none>", "<none>", "<none>", "failed", "no driver"],
+        ["<none>", "<none>", "<none>", "<none>", "not there", "eth9 is not there"],
     ]
 
 

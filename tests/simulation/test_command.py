@@ -46,6 +46,12 @@ def test_simulate_prints_a_row_per_policy_and_writes_files(tmp_path: Path) -> No
     assert table[0]["bound"] == "6"
 
 
+def test_document_on_standard_output_is_that_of_the_file(tmp_path: Path) -> None:
+    ran = simulate(TRACE, "--policy", "binpack", "-o", "json", "--json", tmp_path / "out.json")
+    assert ran.stdout == (tmp_path / "out.json").read_text()
+    assert simulate(TRACE, "--policy", "binpack", "-o", "name").stdout == "policy/binpack\n"
+
+
 def test_plots_are_the_same_bytes_for_equal_seeds_and_name_policies_and_shapes(tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(

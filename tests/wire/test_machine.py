@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -15,6 +17,7 @@ from k8s_rdma.wire.machine import (
     counted,
     decode_machine,
     encode_machine,
+    encode_machine_json,
 )
 
 DOCUMENT = """\
@@ -72,6 +75,19 @@ def test_machine_is_read_as_text_links_and_refusals() -> None:
 def test_machine_that_is_written_reads_the_same() -> None:
     machine = decode_machine(DOCUMENT + REPEATED)
     assert decode_machine(encode_machine(machine)) == machine
+    assert decode_machine(encode_machine_json(machine).decode()) == machine
+
+
+def test_json_has_objects_for_links_and_refusals() -> None:
+    tree = json.loads(encode_machine_json(decode_machine(DOCUMENT)))["sysfs"]
+    assert tree["class/net"]["eth0"] == {"!link": "/devices/pci0000:00/0000:01:00.0/net/eth0"}
+    assert tree["devices/pci0000:00/0000:01:00.0"]["net/eth0"]["speed"] == {"!refused": "EINVAL"}
+
+
+def test_link_of_a_json_file_is_held_to_the_rules_of_links() -> None:
+    text = encode_machine_json(decode_machine(DOCUMENT)).decode().replace('"!link": "/', '"!link": "../')
+    with pytest.raises(MalformedError, match="!link: expected a path from the root of sysfs"):
+        decode_machine(text)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +96,7 @@ def test_machine_that_is_written_reads_the_same() -> None:
 def test_text_of_a_file_is_kept_whatever_it_looks_like(text: str) -> None:
     machine = msgspec.structs.replace(decode_machine(DOCUMENT), sysfs={"devices/x": text})
     assert decode_machine(encode_machine(machine)).sysfs == {"devices/x": text}
+    assert decode_machine(encode_machine_json(machine).decode()).sysfs == {"devices/x": text}
 
 
 def test_tree_is_written_with_chains_of_directories_in_one_line() -> None:

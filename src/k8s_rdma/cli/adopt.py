@@ -6,9 +6,12 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.cli.console import Page
-from k8s_rdma.cli.tables import Column, Table, mbps
+from k8s_rdma.cli.formats import Answer
+from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.sockets import (
     AdoptedVf,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.cli.formats import Output
 
 
 def rebuild(config: AgentConfig) -> int:
@@ -60,7 +64,7 @@ COLUMNS = (
 )
 
 
-def adopt(run_dir: Path, request: AdoptRequest, *, every: bool) -> int:
+def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) -> int:
     """Print what became of each VF; the exit status is 1 when something that should be reset is not.
 
     every: whether all foreign VFs are meant. MalformedError when options contradict each other, K8sRdmaError
@@ -72,7 +76,13 @@ def adopt(run_dir: Path, request: AdoptRequest, *, every: bool) -> int:
     adopted = decode_adopted(_call(run_dir / "cni.sock", request))
     if adopted.error:
         raise K8sRdmaError(adopted.error)
-    _show(adopted)
+    output.write(
+        Answer(
+            document=lambda: msgspec.json.format(msgspec.json.encode(adopted)) + b"\n",
+            names=(f"vf/{vf.pf}/{vf.vf}" for vf in adopted.vfs),
+            show=lambda page: show(adopted, page),
+        )
+    )
     return 1 if _incomplete(adopted, request) else 0
 
 
@@ -113,8 +123,8 @@ def _why(path: Path, error: OSError) -> str:
             return f"{path}: {error.strerror or error}"
 
 
-def _show(adopted: AdoptReply) -> None:
-    page = Page(markup=False)
+def show(adopted: AdoptReply, page: Page) -> None:
+    """Print a row for each VF, and a line for each thing that was unreadable."""
     if adopted.vfs:
         table = Table(*COLUMNS)
         for vf in adopted.vfs:
@@ -128,5 +138,5 @@ def _show(adopted: AdoptReply) -> None:
 
 def _row(vf: AdoptedVf) -> tuple[str, ...]:
     rates = (mbps(vf.min_tx_rate), mbps(vf.max_tx_rate), str(vf.vlan))
-    names = (visible(vf.pf), str(vf.vf), visible(vf.netdev or ""))
+    names = (visible(vf.pf), str(vf.vf), visible(vf.netdev or NONE))
     return (*names, *rates, vf.outcome, visible(vf.why))

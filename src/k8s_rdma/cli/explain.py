@@ -59,9 +59,10 @@ _VERDICTS = {
     "unknown": "[yellow]not decided[/]",
 }
 _NOT_ASKED = (
-    "[yellow]no scheduler has asked this extender about it yet[/]; where that stays so: no node has what "
-    "else it requests (kubectl describe pod), its schedulerName is of one that does not ask, or it requests "
-    "none of managedResources (k8s-rdma doctor cluster)"
+    "[yellow]no scheduler has asked this extender about it yet[/]. If that stays so, one of these is true:",
+    "  no node has what it requests besides RDMA: kubectl describe pod",
+    "  its schedulerName is of a scheduler that does not ask the extender",
+    "  it requests none of the extender's managedResources: k8s-rdma doctor cluster",
 )
 _COLUMNS = (
     Column("NODE"),
@@ -321,7 +322,7 @@ def _about(explanation: Explanation) -> Iterator[str]:
         yield f"[red]{label}[/]: {escape(explanation.malformed)}"
     yield from _request_lines(explanation)
     if explanation.state == "waiting":
-        yield _NOT_ASKED
+        yield from _NOT_ASKED
     if explanation.nominated:
         yield f"nominated: preemption makes room for it on {escape(explanation.nominated)}"
     if explanation.refused:
@@ -354,12 +355,12 @@ def _about_claims(claims: ClaimsExplanation) -> Iterator[str]:
         yield f"claim {escape(name)}: allocated on {escape(', '.join(claim.nodes))}: {pfs}"
     if claims.interfaces:
         interfaces = count(claims.interfaces, "interface")
-        yield f"asks by claims for {interfaces}; {claims.reserved_mbps} Mb/s reserved\n"
+        yield f"asks for {interfaces} by claims; {claims.reserved_mbps} Mb/s reserved\n"
     if claims.caps:
         yield f"last change of caps {escape(claims.caps)}"
     if claims.state == "bound":
         yield (
-            f"on {escape(claims.node)}; where it does not start: `kubectl -n {escape(claims.namespace)} "
+            f"on {escape(claims.node)}; if it does not start: `kubectl -n {escape(claims.namespace)} "
             f"describe pod {escape(claims.name)}`"
         )
 
@@ -369,45 +370,39 @@ def _request_lines(explanation: Explanation) -> Iterator[str]:
     if explanation.interfaces:
         policy = "" if explanation.policy == "any" else f", policy {escape(explanation.policy)}"
         details = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
-        yield f"asks for {_describe_interfaces(explanation.interfaces)}; {details}"
+        total = sum(interface.count for interface in explanation.interfaces)
+        yield f"asks for {count(total, 'interface')}; {details}"
+        yield from _interface_lines(explanation.interfaces)
     elif not explanation.malformed:
         yield "asks for no RDMA interfaces"
     for place in explanation.places:
         if explanation.interfaces or explanation.malformed or place.placement or place.reported:
-            yield f"on {_place(place)}"
+            yield from _place_lines(place)
 
 
-def _describe_interfaces(interfaces: tuple[RequestedInterface, ...]) -> str:
-    total = sum(interface.count for interface in interfaces)
-    shown = [
-        f"{interface.count} x {_describe_interface(interface)}" for interface in interfaces[:_MOST_KINDS]
-    ]
-    omitted = [f"{len(interfaces) - _MOST_KINDS} more kinds"] if len(interfaces) > _MOST_KINDS else []
-    return f"{count(total, 'interface')} ({', '.join([*shown, *omitted])})"
+def _interface_lines(interfaces: tuple[RequestedInterface, ...]) -> Iterator[str]:
+    """Yield a line for each kind of interface, as in the annotation."""
+    for interface in interfaces[:_MOST_KINDS]:
+        yield f"  {interface.count} x {escape(json.dumps(interface.interface))}"
+    if len(interfaces) > _MOST_KINDS:
+        yield f"  and {len(interfaces) - _MOST_KINDS} more kinds"
 
 
-def _describe_interface(interface: RequestedInterface) -> str:
-    """Format an interface as in the annotation."""
-    return escape(json.dumps(interface.interface))
-
-
-def _place(place: Place) -> str:
-    parts = [f"[bold]{escape(place.node)}[/]"]
-    if place.since_s is not None:
-        parts.append(f"for {seconds(place.since_s)}")
+def _place_lines(place: Place) -> Iterator[str]:
+    since = "" if place.since_s is None else f" for {seconds(place.since_s)}"
+    yield f"on [bold]{escape(place.node)}[/]{since}"
     if place.placement:
-        parts.append(f"placed: {_placed(place.placement)}")
+        yield f"  placed: {_placed(place.placement)}"
     if place.signature is not None:
-        parts.append(f"placement annotation: {escape(place.signature)}")
+        yield f"  placement annotation: {escape(place.signature)}"
     if place.reported is None:
-        parts.append("[yellow]the node cannot be read[/]")
+        yield "  [yellow]the node cannot be read[/]"
     else:
-        parts.append(f"its agent reports {_placed(place.reported) if place.reported else 'nothing of it'}")
+        yield f"  its agent reports {_placed(place.reported) if place.reported else 'nothing of it'}"
     if place.generation:
-        parts.append(f"rates of generation {place.generation}, programmed: {place.programmed}")
+        yield f"  rates of generation {place.generation}, programmed: {place.programmed}"
     if place.rates:
-        parts.append(f"last change of rates {escape(place.rates)}")
-    return "; ".join(parts)
+        yield f"  last change of rates {escape(place.rates)}"
 
 
 def _placed(placed: Iterable[Placed]) -> str:

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from k8s_rdma.cli.console import require_writable
 from k8s_rdma.cli.doctor import DIRECTORIES, NodeOptions, collect_node, document
+from k8s_rdma.cli.formats import Format, Output
 from k8s_rdma.cli.publishable import redacted, redacted_text
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.bounded_files import read_end_of_file, read_named_text
@@ -25,7 +27,7 @@ from k8s_rdma.linux.discovery.gather import gather
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.wire.doctor import encode_doctor, encode_version
-from k8s_rdma.wire.machine import encode_machine
+from k8s_rdma.wire.machine import Machine, encode_machine, encode_machine_json
 from k8s_rdma.wire.rest import encode_report
 from k8s_rdma.wire.yaml import read_yaml, yaml_words
 
@@ -39,14 +41,14 @@ MOST_OF_A_LOG_BYTES = 4 << 20
 _Part = tuple[str, Callable[[], bytes]]
 
 
-def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) -> None:
+def gather_report(file: Path, options: NodeOptions, logs: tuple[Path, ...]) -> None:
     """Write the archive; list missing parts in it, and on standard error.
 
     K8sRdmaError when the archive cannot be written, or there is no node to be looked at.
     """
     missing: list[str] = []
     try:
-        with NetlinkQueries() as queries, tarfile.open(output, "w:gz") as archive:
+        with NetlinkQueries() as queries, tarfile.open(file, "w:gz") as archive:
             collector = collect_node(options, queries)
             for name, build in _parts(collector, queries, logs):
                 try:
@@ -55,12 +57,12 @@ def gather_report(output: Path, options: NodeOptions, logs: tuple[Path, ...]) ->
                     missing.append(printable(f"{name}: {error}"))
             _add(archive, "missing.txt", "".join(f"{item}\n" for item in missing).encode())
     except OSError as error:
-        msg = f"--report {output}: {error.strerror or error}"
+        msg = f"--report {file}: {error.strerror or error}"
         raise K8sRdmaError(msg) from error
     for item in missing:
         sys.stderr.write(f"k8s-rdma: not in the report: {visible(item)}\n")
     sys.stderr.write(
-        f"k8s-rdma: read {output} through before it leaves your hands: names of nodes, pods and namespaces "
+        f"k8s-rdma: read {file} through before it leaves your hands: names of nodes, pods and namespaces "
         "are in it; docs/gather.md says what it holds\n"
     )
 
@@ -119,26 +121,40 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(entry, io.BytesIO(data))
 
 
-def gather_machine(output: Path | None) -> None:
+def gather_machine(file: Path | None, output: Output) -> None:
     """Write the machine to a file or to standard output, and a line of advice to standard error.
 
     K8sRdmaError when it cannot be written, or the kernel cannot be asked anything.
     """
+    require_writable(file, "--file")
     with NetlinkQueries() as queries:
         machine = gather(Sysfs(), queries)
-    text = encode_machine(machine)
-    if output is None:
+    text = _machine_text(machine, output.format)
+    if file is None:
         sys.stdout.write(text)
     else:
         try:
-            output.write_text(text, encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
         except OSError as error:
-            msg = f"--output {output}: {error.strerror}"
+            msg = f"--file {file}: {error.strerror}"
             raise K8sRdmaError(msg) from error
     for problem in machine.about.unreadable:
         sys.stderr.write(f"k8s-rdma: could not be looked at: {visible(problem)}\n")
-    destination = output or "what was printed"
+    if output.format is Format.NAME:
+        return
+    destination = file or "what was printed"
     sys.stderr.write(
         f"k8s-rdma: read {destination} through, then attach it to your report;"
         " docs/gather.md says what it holds\n"
     )
+
+
+def _machine_text(machine: Machine, form: Format | None) -> str:
+    """Return the document, YAML for people; or the names of netdevs of PCI devices."""
+    match form:
+        case Format.JSON:
+            return encode_machine_json(machine).decode()
+        case Format.NAME:
+            return "".join(f"link/{visible(link.name)}\n" for link in machine.links if link.device)
+        case _:
+            return encode_machine(machine)

@@ -44,7 +44,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="RDMA interfaces with guaranteed bandwidth for Kubernetes pods.",
+    help="RDMA interfaces with reserved bandwidth for Kubernetes pods.",
 )
 
 
@@ -109,9 +109,11 @@ def demo(
 
 
 @app.command(rich_help_panel=_OPERATION)
-def gather(
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE, not to standard output.")
+@with_bundles
+def gather(  # noqa: PLR0913 - typer's options
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Write to FILE, not to standard output.")
     ] = None,
     report: Annotated[
         Path | None,
@@ -129,17 +131,24 @@ def gather(
     host_root: Annotated[
         Path | None, typer.Option("--host-root", metavar="DIR", help="With --report: the node's root.")
     ] = None,
+    output: OutputForm,
 ) -> None:
     """Record this machine's network cards for a bug report, without host name and addresses.
 
-    With --report an archive with versions, what `doctor node` says, the agent's state, configurations and
-    logs as well, secrets left out.
+    Prints YAML without --output. With --report an archive with versions, what `doctor node` says, the agent's
+    state, configurations and logs as well, secrets left out.
     """
     if report is None:
         from k8s_rdma.cli.gather import gather_machine
 
-        gather_machine(output)
+        archive_options = {"--log": log, "--config": config, "--host-root": host_root}
+        if alone := [option for option, value in archive_options.items() if value]:
+            raise MalformedError(f"{alone[0]} is of an archive: name its file by --report")
+        gather_machine(file, output)
         return
+    if file is not None or output.format is not None:
+        option = "--output" if file is None else "--file"
+        raise MalformedError(f"--report and {option} do not go together: an archive has one form")
     from k8s_rdma.cli.doctor import NodeOptions
     from k8s_rdma.cli.gather import gather_report
 

@@ -196,7 +196,7 @@ Extender = Annotated[ExtenderAddress, Bundle(_extender)]
 """The extender, if it is asked by its URL or by the API server's proxy."""
 
 
-def _output(
+def _form_alone(
     *,
     output: Annotated[
         Format | None,
@@ -208,12 +208,23 @@ def _output(
             help="wide: every column, whole; json, yaml: the document; name: names alone.",
         ),
     ] = None,
+) -> Output:
+    return Output(output)
+
+
+FormAlone = Annotated[Output, Bundle(_form_alone)]
+"""The form of an answer, for a command that has a `--json` of another meaning."""
+
+
+def _output(
+    *,
+    output: FormAlone,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
 ) -> Output:
-    if as_json and output not in (None, Format.JSON):
-        msg = f"--json and --output {output} do not go together"
+    if as_json and output.format not in (None, Format.JSON):
+        msg = f"--json and --output {output.format} do not go together"
         raise typer.BadParameter(msg)
-    return Output(Format.JSON if as_json else output)
+    return Output(Format.JSON) if as_json else output
 
 
 OutputForm = Annotated[Output, Bundle(_output)]

@@ -15,6 +15,8 @@ import typer
 from typer.core import TyperCommand
 
 from k8s_rdma import __version__
+from k8s_rdma.cli.bundles import with_bundles
+from k8s_rdma.cli.options import OutputForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +158,9 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
 
 
 @agent_app.command("adopt")
-def agent_adopt(
+@with_bundles
+def agent_adopt(  # noqa: PLR0913 - typer's options
+    *,
     every: Annotated[bool, typer.Option("--all", help="All foreign VFs of the node.")] = False,
     pf: Annotated[
         str | None, typer.Option(metavar="NAME", help="VFs of one PF, by name or PCI address.")
@@ -166,6 +170,7 @@ def agent_adopt(
         bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
     ] = False,
     run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
+    output: OutputForm,
 ) -> None:
     """Reset unused VFs that have rates or a VLAN of no allocation, so that pods can use them.
 
@@ -174,7 +179,8 @@ def agent_adopt(
     from k8s_rdma.cli.adopt import adopt
     from k8s_rdma.wire.sockets import AdoptRequest
 
-    raise typer.Exit(adopt(run_dir, AdoptRequest(pf=pf, vf=vf, dry_run=dry_run), every=every))
+    request = AdoptRequest(pf=pf, vf=vf, dry_run=dry_run)
+    raise typer.Exit(adopt(run_dir, request, output, every=every))
 
 
 def init(
@@ -186,16 +192,17 @@ def init(
     ] = False,
 ) -> None:
     """Create and configure the virtual functions of this machine's PFs, then exit."""
+    load_structlog()
     from k8s_rdma.config.files import load_config
     from k8s_rdma.init.job import InitConfig
-    from k8s_rdma.init.main import run
 
     settings = load_config(InitConfig, config, {})
     if check_config:
         typer.echo("ok")
         return
-    if not run(settings, dry_run=plan):
-        raise typer.Exit(1)
+    from k8s_rdma.cli.init import init as run
+
+    raise typer.Exit(run(settings, dry_run=plan))
 
 
 def server(

@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.left_out import left_out_of_the_image
+from k8s_rdma.cli.options import FormAlone  # noqa: TC001 - typer evaluates annotations
 
 
+@with_bundles
 def simulate(  # noqa: PLR0913 - typer's options
     scenario: Annotated[Path, typer.Argument(help="The scenario, in YAML; docs/simulate.md has its keys.")],
     *,
@@ -32,6 +35,7 @@ def simulate(  # noqa: PLR0913 - typer's options
         Path | None,
         typer.Option(metavar="DIR", help="Also write plots, as SVG and PNG, to DIR; needs matplotlib."),
     ] = None,
+    output: FormAlone,
 ) -> None:
     """Simulate pods that come and go on a cluster, by the extender's own placement, and compare policies.
 
@@ -48,5 +52,6 @@ def simulate(  # noqa: PLR0913 - typer's options
         json_file=json_file,
         csv_file=csv_file,
         plots=plots,
+        output=output,
     )
     raise typer.Exit(compare(comparison))

@@ -27,6 +27,9 @@ _LEAST_PROSE = 24
 
 _LEAST_CUT_PROSE = 12
 _INDENT = 4
+_CONTINUED = 2
+"""Columns by which lines that continue an indented one are indented further."""
+
 
 UNKNOWN, NONE = "<unknown>", "<none>"
 """Cells without a value, as kubectl spells them."""
@@ -188,7 +191,8 @@ def _cut(cell: _Cell) -> Text:
 def wrapped(text: Text, width: int) -> list[Text]:
     """Wrap a text between words; a word that is longer than a line stands whole in one of its own.
 
-    rich would fold such a word, or wrap nothing at all.
+    Lines that continue an indented one are indented by two more. rich would fold a long word, or wrap nothing
+    at all.
     """
     return [line for part in text.split("\n", allow_blank=True) for line in _wrapped_line(part, width)]
 
@@ -196,6 +200,14 @@ def wrapped(text: Text, width: int) -> list[Text]:
 def _wrapped_line(text: Text, width: int) -> list[Text]:
     if text.cell_len <= width:
         return [text]
+    indent = len(text.plain) - len(text.plain.lstrip(" "))
+    if not indent:
+        return _divided(text, width)
+    first, *others = _divided(text[indent:], max(1, width - indent - _CONTINUED))
+    return [Text(" " * indent) + first, *(Text(" " * (indent + _CONTINUED)) + line for line in others)]
+
+
+def _divided(text: Text, width: int) -> list[Text]:
     breaks, begin = [], 0
     for word in _WORDS.finditer(text.plain):
         if word.start() > begin and cell_len(text.plain[begin : word.end()]) > width:

@@ -259,7 +259,10 @@ def whatif_with(  # noqa: PLR0913 - typer's options
         float,
         typer.Option("--headroom", parser=_percent, metavar="PERCENT", help="Of each link stays unreserved."),
     ] = 0,
-    strategy: Annotated[Strategy | None, typer.Option(help="Another strategy of the extender.")] = None,
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(metavar="NAME", help=f"Another strategy of the extender: {', '.join(Strategy)}."),
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", min=0, max=10_000, help="New nodes; needs --like.")] = 0,
     like: Annotated[str, typer.Option("--like", metavar="NAME", help="The node that new ones equal.")] = "",
     output: OutputForm,

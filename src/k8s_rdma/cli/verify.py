@@ -168,7 +168,7 @@ def run_trials(bench: Bench, options: TrialOptions, output: Output) -> int:
         Answer(
             document=lambda: report,
             names=(f"pf/{pf.name}" for pf, _ in results),
-            show=lambda page: page.print(_table(results)),
+            show=lambda page: page.print(results_table(results)),
         )
     )
     if options.report is not None:
@@ -213,7 +213,8 @@ _COLUMNS = (
 )
 
 
-def _table(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> Table:
+def results_table(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> Table:
+    """Make a row of each outcome."""
     rows = Table(*_COLUMNS)
     for pf, outcomes in results:
         for outcome in outcomes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
-from rich.console import Console
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
 from k8s_rdma.init.job import InitConfig, Machine, StoppableClock, Target, ledger_held, wait_until
-from k8s_rdma.init.pf_setup import Outcome, Result, all_well, make_ready, plan, summary
+from k8s_rdma.init.pf_setup import Outcome, Result, make_ready, plan
 from k8s_rdma.init.vf_settings import address_conflicts
 from k8s_rdma.linux.discovery.functions import AbsentPf, Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
@@ -37,18 +35,15 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-WIDTH = 160
-"""Columns of the table without a terminal, as in a container's log."""
-
 MAX_PARALLEL = 16
 """PFs; each waits for its own firmware most of the time."""
 LOOK_EVERY_S = 0.5
 
 
-def run(config: InitConfig, *, dry_run: bool = False) -> bool:
-    """Make the machine's PFs ready and print what came of it; whether all is well.
+def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
+    """Make the machine's PFs ready; return the outcomes, as `make_all_ready` does.
 
-    dry_run: print what would be made and change nothing, without waiting for drivers; all is well then.
+    dry_run: change nothing, and do not wait for drivers.
     """
     process.configure_logging("init")
     stop = threading.Event()
@@ -61,9 +56,7 @@ def run(config: InitConfig, *, dry_run: bool = False) -> bool:
         clock=StoppableClock(stop),
         boot_id=BOOT_ID.read_text().strip(),
     )
-    outcomes = make_all_ready(machine, config, dry_run=dry_run)
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(summary(outcomes))
-    return dry_run or all_well(outcomes, keep_used_vfs=config.keep_used_vfs)
+    return make_all_ready(machine, config, dry_run=dry_run)
 
 
 def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:

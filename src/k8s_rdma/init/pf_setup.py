@@ -17,11 +17,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import structlog
-from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 
-from k8s_rdma.errors import K8sRdmaError, KernelError, visible
+from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.job import (
     InitConfig,
     Job,
@@ -55,10 +52,6 @@ _BY_KERNEL = re.compile(r"(eth|ib)\d+")
 
 _RENAMED = "4"
 """NET_NAME_RENAMED of `name_assign_type` (Linux `Documentation/ABI/testing/sysfs-class-net`)."""
-NO_CARD = (
-    "No network card of this machine can have VFs: SR-IOV is off in the BIOS or in the card's firmware, the "
-    "machine has VFs alone that its host passed into it, or this is another node than was meant."
-)
 
 
 @unique
@@ -570,43 +563,3 @@ def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
     """Report whether the run succeeded."""
     bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.REFUSED}
     return all(outcome.result not in bad for outcome in outcomes)
-
-
-_STYLES = {
-    Result.READY: "green",
-    Result.CHANGED: "green",
-    Result.PLANNED: "cyan",
-    Result.REFUSED: "yellow",
-    Result.FAILED: "bold red",
-    Result.SKIPPED: "dim",
-    Result.NOT_THERE: "yellow",
-}
-
-
-def summary(outcomes: Sequence[Outcome]) -> RenderableType:
-    """A row a PF, and a sentence where there is none."""
-    no_card = all(outcome.result is Result.NOT_THERE for outcome in outcomes)
-    return Group(*([NO_CARD] if no_card else []), *([_table(outcomes)] if outcomes else []))
-
-
-def _table(outcomes: Sequence[Outcome]) -> Table:
-    table = Table(title="VFs of this machine's PFs", title_justify="left")
-    for heading in ("PF", "asked", "before", "now", "result", "", "what to do"):
-        table.add_column(heading, justify="right" if heading in {"asked", "before", "now"} else "left")
-    for outcome in outcomes:
-        table.add_row(*_row(outcome))
-    return table
-
-
-def _row(outcome: Outcome) -> tuple[str, ...]:
-    style = _STYLES[outcome.result]
-    unknown = outcome.previous is None
-    return (
-        escape(visible(outcome.pf)),
-        "" if unknown else "all" if outcome.requested is None else str(outcome.requested),
-        "" if unknown else str(outcome.previous),
-        "" if outcome.current is None else str(outcome.current),
-        f"[{style}]{outcome.result}[/]",
-        escape(visible(outcome.message)),
-        escape(visible(outcome.advice)),
-    )

@@ -130,6 +130,7 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 
 
 _WIDTH = 160
+_LINK, _REFUSED = "!link", "!refused"
 _MAP, _STR = "tag:yaml.org,2002:map", "tag:yaml.org,2002:str"
 
 
@@ -189,15 +190,15 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.yaml_implicit_resolvers = {}
-_Loader.add_constructor("!link", _scalar(SymbolicLink))
-_Loader.add_constructor("!refused", _scalar(Refused))
+_Loader.add_constructor(_LINK, _scalar(SymbolicLink))
+_Loader.add_constructor(_REFUSED, _scalar(Refused))
 _Dumper.add_representer(str, _text)
 _Dumper.add_representer(int, lambda dumper, number: _text(dumper, str(number)))
 _Dumper.add_representer(bool, lambda dumper, flag: _text(dumper, str(flag).lower()))
 _Dumper.add_representer(type(None), lambda dumper, _: _text(dumper, "null"))
 _Dumper.add_representer(Flow, lambda dumper, flow: dumper.represent_mapping(_MAP, flow, flow_style=True))
-_Dumper.add_representer(SymbolicLink, lambda dumper, link: dumper.represent_scalar("!link", link.target))
-_Dumper.add_representer(Refused, lambda dumper, refused: dumper.represent_scalar("!refused", refused.error))
+_Dumper.add_representer(SymbolicLink, lambda dumper, link: dumper.represent_scalar(_LINK, link.target))
+_Dumper.add_representer(Refused, lambda dumper, refused: dumper.represent_scalar(_REFUSED, refused.error))
 
 
 def load(text: str) -> Any:
@@ -343,15 +344,48 @@ def decode_machine(text: str) -> Machine:
 
 
 def encode_machine(machine: Machine) -> str:
-    """The document: what is alike in one line each, sysfs as a tree."""
-    sections = msgspec.to_builtins(msgspec.structs.replace(machine, sysfs={}), str_keys=True)
-    document = {"format": FORMAT, **sections, "sysfs": _tree(machine.sysfs)}
+    """Encode as YAML: what is alike in one line each, sysfs as a tree."""
+    document = _sections(machine)
     for section in ("links", "rdma_devices"):
         if section in document:
             document[section] = [Flow(entry) for entry in document[section]]
     if "vfs" in document:
         document["vfs"] = {pf: [Flow(vf) for vf in vfs] for pf, vfs in document["vfs"].items()}
     return dump(document)
+
+
+def encode_machine_json(machine: Machine) -> bytes:
+    """Encode as JSON, with an object of one key in place of a tag: `{"!link": "/devices/..."}`."""
+    document = _sections(machine)
+    document["sysfs"] = _with_tagged_objects(document["sysfs"])
+    return msgspec.json.format(msgspec.json.encode(document)) + b"\n"
+
+
+def _sections(machine: Machine) -> dict[str, Any]:
+    sections = msgspec.to_builtins(msgspec.structs.replace(machine, sysfs={}), str_keys=True)
+    return {"format": FORMAT, **sections, "sysfs": _tree(machine.sysfs)}
+
+
+_TAGS: dict[str, type[SymbolicLink | Refused]] = {_LINK: SymbolicLink, _REFUSED: Refused}
+
+
+def _with_tagged_objects(node: Any) -> Any:
+    match node:
+        case SymbolicLink():
+            return {_LINK: node.target}
+        case Refused():
+            return {_REFUSED: node.error}
+        case dict():
+            return {name: _with_tagged_objects(child) for name, child in node.items()}
+    return node
+
+
+def _from_tagged_object(node: Any) -> Any:
+    """Return the value of such an object; anything else as it is."""
+    if not isinstance(node, dict) or len(node) != 1:
+        return node
+    [(tag, value)] = node.items()
+    return _TAGS[tag](value) if tag in _TAGS and isinstance(value, str) else node
 
 
 def _flat(tree: Any) -> dict[str, Entry]:
@@ -366,6 +400,7 @@ def _flat(tree: Any) -> dict[str, Entry]:
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Entry]]:
     """Every path below the node that is no directory with something in it."""
+    node = _from_tagged_object(node)
     if isinstance(node, str | SymbolicLink | Refused):
         yield path, node
         return
