@@ -203,8 +203,8 @@ def _wrapped_line(text: Text, width: int) -> list[Text]:
     indent = len(text.plain) - len(text.plain.lstrip(" "))
     if not indent:
         return _divided(text, width)
-    first, *others = _divided(text[indent:], max(1, width - indent - _CONTINUED))
-    return [Text(" " * indent) + first, *(Text(" " * (indent + _CONTINUED)) + line for line in others)]
+    first, *continued = _divided(text[indent:], max(1, width - indent - _CONTINUED))
+    return [Text(" " * indent) + first, *(Text(" " * (indent + _CONTINUED)) + line for line in continued)]
 
 
 def _divided(text: Text, width: int) -> list[Text]:

@@ -61,7 +61,7 @@ class ZoneState(Enum):
 
 @unique
 class Eviction(Enum):
-    """What becomes of the taint that ends the pods of a lost node.
+    """Decisions about the taint that ends the pods of a lost node.
 
     DUE: it is added. DEFERRED: it is not added yet, and stays if it is there. STOPPED: it is removed.
     """
@@ -77,11 +77,11 @@ def zone_of(node: JsonObject) -> str:
     return ":".join(filter(None, (labels.get(key) for key in _ZONE)))
 
 
-def zone_state(ready: int, lost: int) -> ZoneState:
+def zone_state(ready_nodes: int, lost_nodes: int) -> ZoneState:
     """Return the state of a zone with so many nodes that are ready, and that are not (`ComputeZoneState`)."""
-    if not ready and lost:
+    if not ready_nodes and lost_nodes:
         return ZoneState.FULL_DISRUPTION
-    if lost > _MOST_LOST and lost / (lost + ready) >= UNHEALTHY_PART:
+    if lost_nodes > _MOST_LOST and lost_nodes / (lost_nodes + ready_nodes) >= UNHEALTHY_PART:
         return ZoneState.PARTIAL_DISRUPTION
     return ZoneState.NORMAL
 
@@ -96,10 +96,10 @@ def eviction_rates(nodes: Iterable[JsonObject]) -> Mapping[str, float] | None:
         if _EXCLUDED not in (metadata(node).get("labels") or {}):
             is_ready = (condition_of(node, "Ready") or {}).get("status") == "True"
             are_ready[zone_of(node)].append(is_ready)
-    states = {zone: zone_state(sum(each), len(each) - sum(each)) for zone, each in are_ready.items()}
+    states = {zone: zone_state(sum(flags), len(flags) - sum(flags)) for zone, flags in are_ready.items()}
     if states and all(state is ZoneState.FULL_DISRUPTION for state in states.values()):
         return None
-    reduced = {zone: SECONDARY_RATE if len(each) > LARGE_ZONE else 0.0 for zone, each in are_ready.items()}
+    reduced = {zone: SECONDARY_RATE if len(flags) > LARGE_ZONE else 0.0 for zone, flags in are_ready.items()}
     return {
         zone: reduced[zone] if state is ZoneState.PARTIAL_DISRUPTION else EVICTION_RATE
         for zone, state in states.items()
