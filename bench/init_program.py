@@ -10,19 +10,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
-
-from rich.console import Console
 
 import k8s_rdma.cli.main  # noqa: F401 - as the command has it
 from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, MachineClock, MachineSysfs, SriovMachine
 from k8s_rdma import process
+from k8s_rdma.cli.console import Page
+from k8s_rdma.cli.init import show
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.types import pci_address
 from k8s_rdma.init.job import InitConfig, Machine
 from k8s_rdma.init.main import make_all_ready
-from k8s_rdma.init.pf_setup import summary
 
 
 def main(directory: Path, vfs: int) -> None:
@@ -53,7 +53,8 @@ def main(directory: Path, vfs: int) -> None:
     started = time.process_time()
     decision_log = make_all_ready(machine, config)
     spent_s = time.process_time() - started
-    Console(file=sys.stderr).print(summary(decision_log))
+    with redirect_stdout(sys.stderr):
+        show(decision_log, Page(markup=False))
     sys.stdout.write(
         json.dumps(
             {"vfs": sum(each.current or 0 for each in decision_log), "peak_mib": peak_mib(), "cpu_s": spent_s}

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from k8s_rdma.cli.console import require_writable
-from k8s_rdma.cli.formats import Answer
+from k8s_rdma.cli.formats import Answer, Output
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_simulation.plots import check_plots, write_plots
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from k8s_rdma.cli.console import Page
-    from k8s_rdma.cli.formats import Output
     from k8s_rdma_simulation.simulation import Result, ShapeResult
 
 _INTERRUPTED = 130
