@@ -207,7 +207,7 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
         run.typed
     )
     assert re.search(r"^pod/fits-nowhere +0/1 +Pending ", pods, re.MULTILINE)
-    assert re.search(r"^rdmanode.k8s-rdma.io/w2 +2 +126/128 +0.8/2Gb/s +\w+ +True ", pods, re.MULTILINE)
+    assert re.search(r"^rdmanode.k8s-rdma.io/w2 +2 +126/128 +0.8/2Gb/s +\w+ +\w+ +True", pods, re.MULTILINE)
     assert "FailedScheduling" in refused
     assert "needs 3 interfaces of 600 Mb/s; 2 PFs have 2000 Mb/s and 128 VFs when empty" in refused
     assert "2 pods placed, 1 pending" in explained

@@ -29,6 +29,14 @@ def test_error_is_printed_word_for_word_when_it_has_brackets() -> None:
     assert captured.get() == f"nobody listens at {PATH}\n  [bold]{PATH}\n"
 
 
+def test_commands_are_printed_as_they_are_and_left_to_the_terminal_to_wrap() -> None:
+    command = "kill -9 $(pgrep --full '[n]ode w2 |/[w]2-')"
+    page = sheet(20)
+    with page.capture() as captured:
+        page.out(command)
+    assert captured.get() == f"{command}\n"
+
+
 def test_outcome_is_printed_word_for_word_when_it_has_brackets() -> None:
     outcome = Outcome()
     outcome.check(f"checks {PATH}", False, f"expects {PATH}", f"measured {PATH}")

@@ -203,6 +203,10 @@ async def test_wide_has_every_column_on_any_terminal(tmp_path: Path):
         (("whatif", "fitt"), "did you mean `k8s-rdma whatif fit`?"),
         (("explain", "trainer-0"), "did you mean `k8s-rdma explain pod trainer-0`?"),
         (("explain", "pod", "x", "-A"), "pods are named one by one"),
+        (("doctor", "cluster", "-n", "kube-system"), "--chart-namespace names that of the chart"),
+        (("whatif", "fit", "-A"), "this command is about all namespaces"),
+        (("top", "-w"), "`top` shows changes as they come"),
+        (("who", "-l", "a=b"), "not selected by labels"),
         (
             ("rates", "set", "x", "--min", "5Gbit"),
             "5Gbit: wanted a rate such as 5000, which is in Mb/s, or 5G",
@@ -210,7 +214,20 @@ async def test_wide_has_every_column_on_any_terminal(tmp_path: Path):
         (("top", "-o", "xml"), "'xml' is not one of 'wide', 'json', 'yaml', 'name'"),
         (("who", "--json", "-o", "yaml"), "--json and --output yaml do not go together"),
     ],
-    ids=["get", "toop", "fitt", "explain", "all", "rate", "form", "two-forms"],
+    ids=[
+        "get",
+        "toop",
+        "fitt",
+        "explain",
+        "all",
+        "chart",
+        "cluster",
+        "watch",
+        "label",
+        "rate",
+        "form",
+        "two-forms",
+    ],
 )
 async def test_command_line_that_is_not_ours_is_refused_with_a_hint(words: tuple[str, ...], hint: str):
     ran = await k8s_rdma(*words)

@@ -40,9 +40,14 @@ class Page(Console):
         return self.width >= WHOLE
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as `Console.print`, but wrap texts between words alone, and cut nothing."""
-        paragraphs = (self._paragraph(part) if isinstance(part, str | Text) else part for part in objects)
-        super().print(*paragraphs, **{"crop": False, **options})
+        """Print as `Console.print`, but wrap texts between words alone, or with `no_wrap` not at all.
+
+        Nothing is cut.
+        """
+        parts = objects
+        if not options.get("no_wrap"):
+            parts = tuple(self._paragraph(part) if isinstance(part, str | Text) else part for part in objects)
+        super().print(*parts, **{"crop": False, **options})
 
     def _paragraph(self, text: str | Text) -> Paragraph:
         if isinstance(text, str):

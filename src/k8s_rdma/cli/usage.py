@@ -31,12 +31,18 @@ _KUBECTLS = {
 }
 """Hints for kubectl's commands."""
 
+_ONE_BY_ONE = "pods are named one by one, as NAMESPACE/NAME or with --namespace"
+_WHOLE_CLUSTER = "this command is about all namespaces; --chart-namespace names that of the chart"
+_WATCH = "`top` shows changes as they come"
+
+_NAMESPACES = frozenset({"-n", "--namespace", "-A", "--all-namespaces"})
 _OPTIONS = {
-    "-A": "pods are named one by one, as NAMESPACE/NAME or with --namespace",
-    "--all-namespaces": "pods are named one by one, as NAMESPACE/NAME or with --namespace",
-    "-w": "`top` shows changes as they come",
-    "--watch": "`top` shows changes as they come",
-    "-l": "pods are named one by one, as NAMESPACE/NAME or with --namespace",
+    "-A": _ONE_BY_ONE,
+    "--all-namespaces": _ONE_BY_ONE,
+    "-w": _WATCH,
+    "--watch": _WATCH,
+    "-l": "pods are named, and not selected by labels",
+    "--selector": "pods are named, and not selected by labels",
 }
 """Hints for kubectl's options, of commands that have none of them."""
 
@@ -106,11 +112,19 @@ def usage_text(error: Any) -> str:
     if not error.message:  # no arguments: help
         return f"{error.ctx.get_help()}\n"
     message = visible(error.format_message()).rstrip(".")
-    hint = _OPTIONS.get(getattr(error, "option_name", ""), "")
+    hint = _option_hint(getattr(error, "option_name", ""), error.ctx)
     advice = "".join(
         f"  {line}\n" for line in (hint, f"`{path} --help` lists what it takes" if path else "") if line
     )
     return f"k8s-rdma: {message}\n{advice}"
+
+
+def _option_hint(option: str, context: Any) -> str:
+    """Return the hint for an option that a command does not have; empty if there is no hint."""
+    options = {word for parameter in context.command.params for word in parameter.opts} if context else set()
+    if option in _NAMESPACES and "--chart-namespace" in options and "--namespace" not in options:
+        return _WHOLE_CLUSTER
+    return _OPTIONS.get(option, "")
 
 
 def flow_help(app: Any) -> None:

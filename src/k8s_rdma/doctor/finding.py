@@ -37,7 +37,7 @@ class Finding:
 
     id: which kind, stable. about: on what: a PF, a file, a pod; may be empty. found: in a sentence.
     source: the file, question or process that says so. expected: what should be there. fix: a command or a
-    line of configuration. The last two are empty where nothing is to be done.
+    line of configuration. These two are empty if nothing is to be done, and source if found names it.
     """
 
     id: str
@@ -107,8 +107,7 @@ def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
     rights = "run it as root, or with the rights of the agent's container"
     found = NOT_LOOKED_AT(
         f"cannot be checked: {why}",
-        source="k8s-rdma doctor",
-        expected="a check",
+        source="",
         fix=rights
         if denied
         else "correct what the message names; in a container, the node's root at --host-root",

@@ -269,7 +269,10 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Fin
         return (not_looked_at(subject, why, denied=False),)
     except (OSError, K8sRdmaError, RecursionError) as error:  # of documents, what others wrote as well
         denied = any(isinstance(cause, PermissionError) for cause in (error, error.__cause__))
-        return (not_looked_at(subject, str(error), denied=denied),)
+        why = str(error)
+        if isinstance(error, OSError) and error.filename:
+            why = f"{os.fsdecode(error.filename)}: {error.strerror}"
+        return (not_looked_at(subject, why, denied=denied),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
