@@ -110,6 +110,17 @@ async def test_workloads_are_sorted_by_what_they_strand():
         "research/verbs-only not measured · 40 Gb/s reserved",
     )
     assert [text.index(row) for row in rows] == sorted(text.index(row) for row in rows)
+    sums = (
+        (
+            "research 4 workloads 309.5 Gb/s stranded · 415 Gb/s reserved · p95 109.5 Gb/s, maximum 155 Gb/s "
+            "· without 1 not measured"
+        ),
+        "team-b 1 workload 70 Gb/s stranded · 80 Gb/s reserved · p95 10 Gb/s, maximum 20 Gb/s",
+    )
+    assert [text.index(row) for row in sums] == sorted(text.index(row) for row in sums)
+    assert text.index(sums[-1]) < text.index(rows[0])
+    assert 'href="/right-sizing?q=team-b%2F"' in page
+    assert "Namespaces" not in filtered, "of one namespace there is nothing to add up"
     assert 'aria-label="40 Gb/s reserved, p95 unknown, maximum unknown"' in page
     assert "1 workload · 400 Gb/s reserved" in filtered
     assert 'href="/right-sizing?q=research/"' in namespace
@@ -230,5 +241,7 @@ async def test_page_of_many_workloads_is_short_and_whole():
         first = (await site.http.get("/right-sizing")).text
         last = (await site.http.get("/right-sizing?page=100")).text
     assert "5000 workloads" in text_of(first)
+    assert "and 30 more namespaces" in text_of(first)
+    assert "more namespaces" not in text_of(last)
     assert len(first) < 100_000
     assert "4951 to 5000 of 5000" in text_of(last)

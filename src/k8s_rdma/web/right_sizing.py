@@ -39,6 +39,8 @@ MAX_NAME = 253
 """Letters of a name in Kubernetes; a record with more is none of ours."""
 
 WORKLOADS_ON_A_PAGE = 50
+FIRST_NAMESPACES = 10
+"""Namespaces on the first page, those that strand most."""
 
 _PREFIX = "namespace_workload:k8s_rdma_vf_"
 _RESERVED, _P95, _MAXIMUM = (
@@ -142,6 +144,41 @@ def _order(record: WorkloadRecord) -> tuple[bool, float, float, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceRecord:
+    """The sums of a namespace's workloads that are measured, in Mb/s. unmeasured: how many are not."""
+
+    namespace: str
+    workloads: int
+    unmeasured: int
+    reserved_mbps: float
+    p95_mbps: float
+    max_mbps: float
+    stranded_mbps: float
+
+
+def by_namespace(workloads: Iterable[WorkloadRecord]) -> tuple[NamespaceRecord, ...]:
+    """Add up workloads by namespace, the most stranded first."""
+    groups: dict[str, list[WorkloadRecord]] = defaultdict(list)
+    for record in workloads:
+        groups[record.namespace].append(record)
+    found = (_namespace(name, records) for name, records in groups.items())
+    return tuple(sorted(found, key=lambda record: (-record.stranded_mbps, record.namespace)))
+
+
+def _namespace(name: str, workloads: Sequence[WorkloadRecord]) -> NamespaceRecord:
+    measured = [record for record in workloads if record.stranded_mbps is not None]
+    return NamespaceRecord(
+        namespace=name,
+        workloads=len(workloads),
+        unmeasured=len(workloads) - len(measured),
+        reserved_mbps=sum(record.reserved_mbps for record in measured),
+        p95_mbps=sum(record.p95_mbps or 0.0 for record in measured),
+        max_mbps=sum(record.max_mbps or 0.0 for record in measured),
+        stranded_mbps=sum(record.stranded_mbps or 0.0 for record in measured),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """Records of workloads. is_read: whether Prometheus was asked; failure: the reason without an answer."""
 
@@ -203,12 +240,16 @@ class RecordReader:
 class RecordList:
     """A page of workloads that a viewer may see, and the sums of all of these and of others.
 
-    whole_mbps: the length of a bar. unmeasured: how many workloads are not measured. undecided: as in
-        `Visibility`.
+    whole_mbps: the length of a workload's bar, most_mbps: of a namespace's.
+    namespaces: the first of namespaces_total, those that strand most.
+    unmeasured: how many workloads are not measured. undecided: as in `Visibility`.
     """
 
     part: Part[WorkloadRecord]
     whole_mbps: float
+    namespaces: tuple[NamespaceRecord, ...]
+    namespaces_total: int
+    most_mbps: float
     reserved_mbps: float
     stranded_mbps: float
     unmeasured: int
@@ -225,11 +266,15 @@ class RecordList:
         foreign = [record for record in workloads if record.namespace not in visibility.namespaces]
         rows = [record for record in own if query.text in record.name]
         part = Part.cut(rows, number=query.page, size=WORKLOADS_ON_A_PAGE)
+        namespaces = by_namespace(rows)
         return cls(
             part=part,
             whole_mbps=max(
                 (max(record.reserved_mbps, record.max_mbps or 0.0) for record in part.rows), default=0.0
             ),
+            namespaces=namespaces[:FIRST_NAMESPACES],
+            namespaces_total=len(namespaces),
+            most_mbps=max((max(record.reserved_mbps, record.max_mbps) for record in namespaces), default=0.0),
             reserved_mbps=sum(record.reserved_mbps for record in rows),
             stranded_mbps=sum(record.stranded_mbps or 0.0 for record in rows),
             unmeasured=sum(record.stranded_mbps is None for record in rows),
