@@ -22,7 +22,7 @@ from k8s_rdma.core.types import NodeName, PciAddress, PfSelector, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.node_cache import NodeSnapshot
-from k8s_rdma.extender.pod_store import PendingPod
+from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 

@@ -15,7 +15,8 @@ from demo.kubelet.conftest import Node, node
 from extender.virtual_loop import VirtualLoop, run
 from fakes.nodes import FakePodResources
 from fakes.recorded_machine import RecordedMachine, read_machine
-from k8s_rdma.agent.report import GPUS_STAND_S, SETTLE_S, GpuMonitor, Reporter
+from k8s_rdma.agent.gpu_monitor import GPUS_STAND_S, SETTLE_S, GpuMonitor
+from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.kube.pod_resources import KubeletPodResources

@@ -30,7 +30,8 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.pod_requests import PendingPod
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.scheduler_cache import AddressCheck
 from k8s_rdma.kube.client import Client, connect

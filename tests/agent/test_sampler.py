@@ -10,7 +10,7 @@ import pytest
 
 from agent.machine import Machine, asks, call
 from factories import PF0, PF1
-from k8s_rdma.agent.report import Sampler
+from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.core.kernel import PauseFrames
 from k8s_rdma.wire.rest import Pod
 from k8s_rdma.wire.sockets import Counters, decode_counters

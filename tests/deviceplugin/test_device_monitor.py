@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-    from k8s_rdma.deviceplugin.health import HealthChange
+    from k8s_rdma.deviceplugin.health_events import HealthChange
 
 DEADLINE_S = 120
 

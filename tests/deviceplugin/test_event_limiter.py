@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
-from k8s_rdma.deviceplugin.health import BURST, EVERY_S, EventLimiter
+from k8s_rdma.deviceplugin.health_events import BURST, EVERY_S, EventLimiter
 
 
 def seen(**faults: str) -> DeviceInventory:

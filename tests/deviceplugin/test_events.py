@@ -14,7 +14,7 @@ import yaml
 
 from k8s_rdma.config.devices import DevicePluginConfig
 from k8s_rdma.core.devices.rdma_devices import RdmaDevice
-from k8s_rdma.deviceplugin.health import HealthChange, node_events
+from k8s_rdma.deviceplugin.health_events import HealthChange, node_events
 from k8s_rdma.deviceplugin.main import api_client
 from k8s_rdma.errors import MalformedError
 from k8s_rdma_demo.cluster.api import Access, ApiConfig, serving_api
@@ -24,7 +24,7 @@ from k8s_rdma_demo.cluster.rbac import service_account
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.deviceplugin.health import OnHealthChanges
+    from k8s_rdma.deviceplugin.health_events import OnHealthChanges
 
 
 DEADLINE_S = 120

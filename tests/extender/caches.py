@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.fit_cache import FitCache
-from k8s_rdma.extender.pod_store import PodRequestCache
+from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource

@@ -23,7 +23,8 @@ from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.pod_requests import PendingPod
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.scheduler_cache import AddressCheck
 from k8s_rdma.wire.rest import MacRange

@@ -23,7 +23,7 @@ from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
-from k8s_rdma.extender.pod_store import PodRequestCache
+from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.wanted_rates import WantedRates

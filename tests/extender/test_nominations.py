@@ -16,7 +16,8 @@ from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
-from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.pod_requests import PendingPod
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.wire.views import Explanation, decode_explanation
 
 pytestmark = pytest.mark.anyio

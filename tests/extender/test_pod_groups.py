@@ -18,7 +18,8 @@ from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.pod_requests import PendingPod
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.wire.pod_spec import LABEL
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import pytest
 
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.pod_store import PodRequestCache, PodStore
+from k8s_rdma.extender.pod_requests import PodRequestCache
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.list_watch import decode_object
 from k8s_rdma.kube.objects import PodObject
 from k8s_rdma.wire.extender import Pod

@@ -12,7 +12,7 @@ from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.pod_store import MAX_CHARACTERS, PodRequestCache
+from k8s_rdma.extender.pod_requests import MAX_CHARACTERS, PodRequestCache
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata

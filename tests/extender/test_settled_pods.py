@@ -14,7 +14,7 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.decision_log import SETTLED, LastRefusals, Outcome
 from k8s_rdma.extender.nominated_pods import Room
-from k8s_rdma.extender.pod_store import PendingPod
+from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Limited, UnschedulablePods
 from k8s_rdma.extender.settled_pods import SettledPods
 

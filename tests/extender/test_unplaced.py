@@ -11,7 +11,7 @@ from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.extender.pod_store import PodRequestCache
+from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION

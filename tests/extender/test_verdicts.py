@@ -16,7 +16,7 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
 from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Verdict
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.extender.pod_store import PendingPod
+from k8s_rdma.extender.pod_requests import PendingPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -34,6 +34,7 @@ from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.service import CniCommands, Service
 from k8s_rdma.agent.config import AgentConfig, load_device_plugin
+from k8s_rdma.agent.gpu_monitor import GpuMonitor
 from k8s_rdma.agent.host_files import HostFiles, find_executable
 from k8s_rdma.agent.ledger_store import (
     CLAIMS_DIRECTORY,
@@ -51,7 +52,8 @@ from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins, below
 from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch
-from k8s_rdma.agent.report import GpuMonitor, Reporter, Sampler, StateSocket
+from k8s_rdma.agent.report import Reporter, StateSocket
+from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.unix_sockets import (
     CniSocket,

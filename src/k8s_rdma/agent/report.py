@@ -1,76 +1,35 @@
-"""Reports of the node to the readers of `state.sock`, and counters to those who ask (`wire.sockets`).
-
-Part of a report are the GPUs that kubelet gives pods, which is asked for them.
-
-A sample of the counters costs as much as a scan of the hardware, so samples are few.
-"""
+"""Reports of the node to the readers of `state.sock` (`wire.sockets`)."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections import Counter
-from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
-
-import structlog
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.calls import AgentCall
-from k8s_rdma.core.devices.near_gpus import is_gpu
-from k8s_rdma.core.inventory import Gpu, in_order
-from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
+from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.node_report import NodeReports, Refusals, Unenforced
-from k8s_rdma.wire.rest import NodeReport, Pod, encode_report
+from k8s_rdma.wire.rest import NodeReport, encode_report
 from k8s_rdma.wire.sockets import (
     HEADER,
-    SAMPLE_EVERY_S,
-    SOON_S,
-    CapCounts,
-    Counters,
     Kind,
-    PfPauses,
-    RateChangeCounts,
-    ScanCounts,
     Verdict,
-    VfTraffic,
     decode_header,
-    encode_counters,
     encode_message,
     encode_verdict,
 )
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from k8s_rdma.agent.node import Holder, Node, Worker
-    from k8s_rdma.core.devices.pod_devices import PodDevices
-    from k8s_rdma.core.kernel import PauseFrames, VfCounters
-    from k8s_rdma.kube.pod_resources import PodResources
+    from k8s_rdma.agent.node import Node
+    from k8s_rdma.core.inventory import Gpu
 
-    Device = tuple[str, str]
-    """A device: its resource and its id."""
-
-    LocateGpus = Callable[[Collection[Device]], Awaitable[Mapping[Device, Gpu]]]
     Send = Callable[[Kind, bytes], Awaitable[None]]
 
-_log = structlog.get_logger()
-
-QUIET_S = 0.5
-"""The longest wait of a sample for a moment without calls."""
-
-GPUS_STAND_S = 60.0
-"""The time for which the last known GPUs are reported while kubelet does not answer."""
-
-GPU_QUERY_S = 15.0
-"""The longest time for all of one query of GPUs."""
-
-SETTLE_S = 0.5
-"""The time before a query of GPUs after a call: calls come in bursts, and kubelet limits queries."""
 
 PLACEMENT_PAUSE_S = 0.05
 """The pause after each placement of a reader: anybody may send some, and to verify one takes time."""
@@ -150,110 +109,6 @@ class Reporter:
         if report is not self._last_report:
             self._last_report, self._encoded = report, encode_report(report)
         return self._encoded
-
-
-class GpuMonitor:
-    """Follows the node's GPUs: kubelet says which there are and which pods have, the machine where they are.
-
-    pods_changed: to be set when a pod may have got devices or given some back. Kubelet takes them back when
-        a pod is over, after its DEL: the next query of the interval shows that.
-    """
-
-    def __init__(  # noqa: PLR0913 - where GPUs are, who says so, and the pace
-        self,
-        kubelet: PodResources | None,
-        locate: LocateGpus,
-        *,
-        present: Callable[[], Awaitable[bool]] | None = None,
-        own_resources: Collection[str] = (),
-        every_s: float = 10.0,
-        timeout_s: float = GPU_QUERY_S,
-    ) -> None:
-        """Ask nothing until `run`.
-
-        kubelet: None where its socket is not known: then there are no GPUs. locate: as
-        `linux.gpus.Gpus.by_device`. own_resources: of our device plugin; none are GPUs.
-        present: whether the machine has GPUs. Kubelet is not asked where it has none: the first question
-            loads gRPC, of 13 MiB. None to ask always.
-        """
-        self._kubelet = kubelet
-        self._locate = locate
-        self._present = present
-        self._own_resources = frozenset(own_resources)
-        self._every_s = every_s
-        self._timeout_s = timeout_s
-        self._gpus: tuple[Gpu, ...] = ()
-        self._silent_since_s: float | None = None
-        self.pods_changed = asyncio.Event()
-
-    def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs by the last answer, ordered; none once kubelet has been silent for `GPUS_STAND_S`."""
-        return self._gpus
-
-    async def run(self, publish: Callable[[], Awaitable[None]]) -> None:
-        """Follow until cancelled. publish: awaited after each change."""
-        while self._kubelet is not None:
-            previous = self._gpus
-            await self._refresh(self._kubelet)
-            if self._gpus != previous:
-                await publish()
-            await self._wait()
-
-    async def _refresh(self, kubelet: PodResources) -> None:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                self._gpus = await self._query(kubelet)
-        except (K8sRdmaError, TimeoutError) as error:
-            self._fail(str(error) or f"no answer in {self._timeout_s:g} s")
-        else:
-            self._silent_since_s = None
-
-    async def _query(self, kubelet: PodResources) -> tuple[Gpu, ...]:
-        if self._present is not None and not await self._present():
-            return ()
-        allocatable = {device for device in await kubelet.allocatable() if self._is_gpu(device)}
-        if not allocatable:
-            return ()
-        pods = await kubelet.all()
-        if not pods and any(gpu.in_use for gpu in self._gpus):
-            msg = "kubelet knows no pods, as just after its start"
-            raise K8sRdmaError(msg, reason=Reason.KUBELET_FAILURE)
-        allocated = {device for device in _devices(pods) if self._is_gpu(device)}
-        located = await self._locate(allocatable | allocated)
-        in_use = {located[device] for device in allocated & located.keys()}
-        devices = Counter(located[device] for device in allocatable & located.keys())
-        return in_order(replace(gpu, in_use=gpu in in_use, devices=number) for gpu, number in devices.items())
-
-    def _is_gpu(self, device: Device) -> bool:
-        resource, _ = device
-        return is_gpu(resource) and resource not in self._own_resources
-
-    def _fail(self, error: str) -> None:
-        """Forget the GPUs when they have stood long enough; log the first failure."""
-        now_s = asyncio.get_running_loop().time()
-        if self._silent_since_s is None:
-            self._silent_since_s = now_s
-            _log.warning("gpus_unknown", error=error)
-        if now_s >= self._silent_since_s + GPUS_STAND_S:
-            self._gpus = ()
-
-    async def _wait(self) -> None:
-        """Wait until the next query is due: after a change of pods, or when known GPUs stand no longer."""
-        timeout_s = self._every_s
-        if self._gpus and self._silent_since_s is not None:
-            stand_s = self._silent_since_s + GPUS_STAND_S - asyncio.get_running_loop().time()
-            timeout_s = min(timeout_s, stand_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self.pods_changed.wait()
-                await asyncio.sleep(SETTLE_S)
-        self.pods_changed.clear()
-
-
-def _devices(pods: Iterable[PodDevices]) -> set[Device]:
-    return {
-        (devices.resource, device_id) for pod in pods for devices in pod.devices for device_id in devices.ids
-    }
 
 
 class StatePublisher:
@@ -365,110 +220,3 @@ async def _receive(connection: socket.socket, size: int) -> bytes:
             return b""
         data += chunk
     return data
-
-
-class Sampler:
-    """Samples counters for all concurrent readers; at most once in `SAMPLE_EVERY_S`, failures included."""
-
-    def __init__(  # noqa: PLR0913 - what is sampled, and the pace
-        self,
-        *,
-        node: Node,
-        worker: Worker,
-        quiet: Callable[[], Awaitable[None]],
-        rate_changes: Callable[[], RateChangeCounts] = RateChangeCounts,
-        pause_frames: Callable[[str], Mapping[int, PauseFrames]] = lambda _: {},
-        now: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """quiet: awaited before a sample, `QUIET_S` at most; returns when no call is under way.
-
-        rate_changes: counts changes of running pods' rates. pause_frames: as `Kernel.pause_frames`, called on
-            the worker's thread.
-        """
-        self._node = node
-        self._worker = worker
-        self._quiet = quiet
-        self._rate_changes = rate_changes
-        self._pause_frames = pause_frames
-        self._now = now
-        self._pause = pause
-        self._turn = asyncio.Lock()
-        self._tried_at: float | None = None
-        self._sampled_at: float | None = None
-        self._vfs: tuple[VfTraffic, ...] = ()
-        self._pauses: tuple[PfPauses, ...] = ()
-        self._failed = 0
-
-    async def counters(self) -> bytes:
-        """Encode the body of a COUNTERS message, with a new sample if one is due."""
-        async with self._turn:
-            if self._due_in_s() <= SOON_S:
-                await self._pause(self._due_in_s())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(QUIET_S):
-                        await self._quiet()
-                await self._worker.run(self._sample)
-        return encode_counters(self._counters())
-
-    def _due_in_s(self) -> float:
-        if self._tried_at is None:
-            return 0
-        return max(0.0, self._tried_at + SAMPLE_EVERY_S - self._now())
-
-    def _sample(self) -> None:
-        """Take a sample, on the worker's thread."""
-        if self._due_in_s() > SOON_S:
-            return  # the client of the previous request disconnected while that request was queued
-        self._tried_at = self._now()
-        try:
-            names = {pf.pci: pf.name for pf in self._node.hardware.pfs}
-            self._vfs = tuple(
-                _traffic(counters, holder, names.get(counters.vf.pf, ""))
-                for counters, holder in self._node.traffic()
-            )
-            self._pauses = tuple(
-                PfPauses(
-                    pf=pf,
-                    pf_name=name,
-                    priority=priority,
-                    tx_frames=frames.sent,
-                    rx_frames=frames.received,
-                )
-                for pf, name in names.items()
-                for priority, frames in sorted(self._pause_frames(name).items())
-            )
-            self._sampled_at = self._now()
-        except KernelError as error:
-            self._failed += 1
-            _log.warning("sample_failed", error=str(error))
-
-    def _counters(self) -> Counters:
-        scans, caps = self._node.scanner.scans, self._node.caps
-        return Counters(
-            node=self._node.name,
-            age_s=None if self._sampled_at is None else round(self._now() - self._sampled_at, 3),
-            failed_samples=self._failed,
-            scans=ScanCounts(total=scans.total, failed=scans.failed, seconds=round(scans.seconds, 6)),
-            caps=CapCounts(restored=caps.restored, lost=len(caps.failures)),
-            rate_changes=self._rate_changes(),
-            vfs=self._vfs,
-            pauses=self._pauses,
-        )
-
-
-def _traffic(counters: VfCounters, holder: Holder | None, pf_name: str) -> VfTraffic:
-    return VfTraffic(
-        pf=counters.vf.pf,
-        pf_name=pf_name,
-        vf=counters.vf.index,
-        tx_bytes=counters.tx_bytes,
-        rx_bytes=counters.rx_bytes,
-        tx_packets=counters.tx_packets,
-        rx_packets=counters.rx_packets,
-        tx_dropped=counters.tx_dropped,
-        rx_dropped=counters.rx_dropped,
-        rdma=dict(counters.rdma),
-        pod=Pod(namespace=holder.pod.namespace, name=holder.pod.name, uid=holder.pod.uid) if holder else None,
-        ifname=holder.ifname if holder else "",
-    )

@@ -17,8 +17,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 StillWaiting = Callable[[], bool]
 Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
 
-_log = structlog.get_logger()
 
 RECEIVE_TIMEOUT_S = 5.0
 """The longest time for a frame: the executable reads all of its input before it connects."""

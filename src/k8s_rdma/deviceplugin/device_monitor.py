@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import structlog
 
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
-from k8s_rdma.deviceplugin.health import Agent, AgentReport, EventLimiter, Health, HealthChange, read_report
+from k8s_rdma.deviceplugin.health import Agent, AgentReport, Health, read_report
+from k8s_rdma.deviceplugin.health_events import EventLimiter, HealthChange
 from k8s_rdma.deviceplugin.resource import Observable
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import RDMA_DEVICES, CachedScan

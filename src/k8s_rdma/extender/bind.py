@@ -44,7 +44,7 @@ from k8s_rdma.extender.decision_log import (
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_store import CachedRequest, PendingPod
+from k8s_rdma.extender.pod_requests import CachedRequest, PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import OPEN, Reservation, ReservationEvent, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache

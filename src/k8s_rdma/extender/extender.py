@@ -23,7 +23,7 @@ from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
 from k8s_rdma.extender.metrics import Metrics, Reading, counted, samples
 from k8s_rdma.extender.node_source import ObservableNodeSource, source_readings
 from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
-from k8s_rdma.extender.pod_store import PodRequestCache
+from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.pod_writer import PodWriter
 from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
 from k8s_rdma.extender.rate_changes import RateChanges

@@ -48,7 +48,7 @@ from k8s_rdma.wire.extender import (
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.extender.node_cache import NodeSnapshot
-    from k8s_rdma.extender.pod_store import PendingPod
+    from k8s_rdma.extender.pod_requests import PendingPod
 
     Interfaces = tuple[PlacedInterface, ...]
 

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_store import PendingPod, PodStore
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.api import (
     API_ERRORS,
     ApiRefusedError,
@@ -32,6 +32,7 @@ from k8s_rdma.kube.api import (
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading
+    from k8s_rdma.extender.pod_requests import PendingPod
     from k8s_rdma.http_server.asgi import Samples
 
     _Waiting = dict[PodUid, asyncio.Future[None]]

@@ -19,12 +19,13 @@ import structlog
 
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.pod_store import PendingPod, PodIndex, PodStore
+from k8s_rdma.extender.pod_store import PodIndex, PodStore
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState
+    from k8s_rdma.extender.pod_requests import PendingPod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.pod_store import PendingPod
+from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache

@@ -8,54 +8,37 @@ and which key signed its placement: a key that a pod still depends on must not b
 A node may report any UID and any namespace. What it reports counts as used on that node, regardless of the
 reported holder. A pod counts towards the limit of a namespace only if the API server has it in that namespace
 and bound to that node.
-
-Requests of pods are cached from filter to bind, as bind's body carries no annotations.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from sys import intern
-from time import thread_time
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-import structlog
 
-from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.preemption import Occupant
-from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, NodeName, PodUid
-from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.bound_pods import BoundPod
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import (
     ANNOTATION,
     ANNOTATION_ALIAS,
-    annotation_bytes,
-    read_pod,
-    request_name,
-    request_texts,
     requests_interfaces,
-    with_gpus,
 )
-from k8s_rdma.wire.annotation_values import require_own_network
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, require_room
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
-from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from k8s_rdma.wire.extender import Pod
 
 
 MAX_CHARACTERS = 16 * 1024**2
@@ -64,9 +47,6 @@ only the version is kept, and `latest` does not know the pod."""
 _ENTRY_CHARACTERS = 64
 """An annotation or a resource takes at least as much memory as that many characters, however short it is."""
 
-_MAX_PODS = 10_000
-"""The limit for cached requests. One takes ten times the memory of its text at worst, and pods' owners decide
-its length; bind reads forgotten ones from the API server."""
 
 _SHARED_LABELS = 16
 """Pods with more have labels of their own: what is shared may outlive the pods, and labels may be long."""
@@ -76,7 +56,6 @@ _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 _MAX_ENDED = 10_000
 _OCCUPANTS_HAVE = frozenset({ANNOTATION, ANNOTATION_ALIAS, PLACEMENT_ANNOTATION})
 _Key = TypeVar("_Key")
-_log = structlog.get_logger()
 
 
 class PodIndex(ABC):
@@ -396,236 +375,3 @@ def _kept_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
 def _shared_labels(labels: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     """Share one object among all pods of an owner."""
     return dict(labels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingPod:
-    """A pod that asks for interfaces, its priority (higher preempts lower), request and gang."""
-
-    uid: PodUid
-    namespace: str
-    name: str
-    priority: int
-    request: Request
-    gang: Gang | None = None
-
-    @property
-    def pod(self) -> str:
-        """The pod as `namespace/name`."""
-        return f"{self.namespace}/{self.name}"
-
-    @classmethod
-    def from_pod(cls, pod: Pod, request: Request) -> PendingPod:
-        """The pod of a scheduler's question."""
-        return cls(
-            uid=PodUid(pod.metadata.uid),
-            namespace=pod.metadata.namespace,
-            name=pod.metadata.name,
-            priority=pod.priority,
-            request=request,
-            gang=pod.gang,
-        )
-
-    @classmethod
-    def of_view(cls, pod: PodView, request: Request) -> PendingPod:
-        """The pod as the API server has it."""
-        return cls(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            name=pod.name,
-            priority=pod.priority,
-            request=request,
-            gang=pod.gang,
-        )
-
-
-class _Named(Protocol):
-    """A pod, as a scheduler or the API server has it."""
-
-    @property
-    def uid(self) -> str:
-        """The pod's UID."""
-        ...
-
-    @property
-    def namespace(self) -> str:
-        """The pod's namespace."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class CachedRequest:
-    """A pod and its request; the annotations and policies that say it, and when it was last filtered."""
-
-    pod: PendingPod
-    texts: tuple[str | None, ...]
-    policies: NamespacePolicies
-    filtered_at: float
-
-    @property
-    def request(self) -> Request:
-        """The interfaces that the pod asks for."""
-        return self.pod.request
-
-    @property
-    def characters(self) -> int:
-        """The length of the annotations."""
-        return sum(len(text or "") for text in self.texts)
-
-    def matches(self, annotations: Mapping[str, str]) -> bool:
-        """Report whether this is what a pod with these annotations asks for."""
-        return self.texts == request_texts(annotations)
-
-
-class PodRequestCache:
-    """Requests by pod; bounded, of the namespace with most the pods filtered longest ago are forgotten.
-
-    strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
-    that VFs are counted by, None where they are not. policies: those of now, which say what is allowed.
-    binds: whether a placement is written to pods. bill: called with the time that reading a namespace's
-        annotations took, s.
-    processor: processor time of this thread, s.
-    """
-
-    def __init__(  # noqa: PLR0913  each is of its own
-        self,
-        *,
-        strict: bool = True,
-        vf_resource: str | None = None,
-        policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES,
-        binds: bool = True,
-        bill: Callable[[str, float], None] = lambda _namespace, _used_s: None,
-        processor: Callable[[], float] = thread_time,
-    ) -> None:
-        self._strict = strict
-        self.policies = policies
-        self._binds = binds
-        self._bill = bill
-        self._processor = processor
-        self._vf_resource = vf_resource
-        self._pods: PodTable[CachedRequest] = PodTable(
-            PodLimits(pods=_MAX_PODS, weight=MAX_CHARACTERS),
-            weigh=lambda cached: cached.characters,
-            owner=lambda cached: cached.pod.namespace,
-        )
-
-    def read(self, pod: PodView) -> Request:
-        """Read a pod's request; MalformedError names field and reason, `NOT_ALLOWED` where a policy refuses.
-
-        It is read once while it stays the same: a long one takes 0.05 s, and comes with every try.
-        """
-        request = self._read(pod, pod.annotations, lambda: pod.devices)
-        require_own_network(pod.host_network and bool(request))
-        return request
-
-    def read_unbound(self, pod: PodView) -> Request:
-        """Read the request of a pod to be bound; MalformedError also when its placement has no room."""
-        request = self.read(pod)
-        self._require_room(pod.annotation_bytes, request)
-        return request
-
-    def _require_room(self, length: int, request: Request) -> None:
-        if self._binds and request:
-            require_room(length, request)
-
-    def _read(
-        self,
-        pod: _Named,
-        annotations: Mapping[str, str],
-        devices: Callable[[], tuple[tuple[str, int], ...]],
-    ) -> Request:
-        cached, policies = self._pods.by_uid.get(PodUid(pod.uid)), self.policies()
-        if cached is not None and cached.policies is policies and cached.matches(annotations):
-            request = cached.request
-            # a UID may be said to be another pod's: namespace and devices are judged as they are said now
-            if not request or (pod.namespace == cached.pod.namespace and request.devices == devices()):
-                return request
-        began_s = self._processor()
-        try:
-            found = read_pod(annotations, strict=self._strict)
-        finally:
-            self._bill(pod.namespace, self._processor() - began_s)
-        if found.warnings:
-            _log.warning("annotation_warnings", uid=pod.uid, warnings=found.warnings)
-        if not found.request:
-            return found.request
-        request = with_gpus(replace(found.request, devices=devices()), request_name(annotations))
-        return policies.permit(pod.namespace, request)
-
-    def parse(self, pod: Pod) -> PendingPod:
-        """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
-        request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
-        require_own_network(pod.spec.host_network and bool(request))
-        self._require_room(annotation_bytes(pod.annotations), request)
-        if self._vf_resource is not None:
-            _check_count(request, pod.annotations, _counted(pod, self._vf_resource), self._vf_resource)
-        return PendingPod.from_pod(pod, request)
-
-    def parse_view(self, view: PodView) -> Request:
-        """Read the request of a pod as the API server has it; errors as `parse`.
-
-        Its numbers are compared unless it may take resources of its node that this process does not count
-        (`PodView.demand`).
-        """
-        request = self.read_unbound(view) if view.node is None else self.read(view)
-        if self._vf_resource is not None and view.demand is not None:
-            counted = dict(view.demand).get(self._vf_resource, Fraction(0))
-            _check_count(request, view.annotations, counted, self._vf_resource)
-        return request
-
-    def put(self, pod: Pod, now: float) -> PendingPod:
-        """Read a pod's request as `parse`, and keep it for bind unless it is malformed."""
-        uid = PodUid(pod.metadata.uid)
-        try:
-            pending = self.parse(pod)
-        finally:
-            self.on_delete(uid)
-        self._pods.put(uid, CachedRequest(pending, request_texts(pod.annotations), self.policies(), now))
-        self._pods.trim()
-        return pending
-
-    def get(self, uid: PodUid) -> CachedRequest | None:
-        """The pod's request when it was last filtered."""
-        return self._pods.by_uid.get(uid)
-
-    def invalidate_if_changed(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
-        """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
-        cached = self._pods.by_uid.get(uid)
-        if cached is not None and not cached.matches(annotations):
-            self.on_delete(uid)
-
-    def on_delete(self, uid: PodUid) -> None:
-        """Forget the deleted pod."""
-        self._pods.pop(uid)
-
-
-def _counted(pod: Pod, resource: str) -> Fraction:
-    """Read the number of VFs that the scheduler counts for a pod; MalformedError when that fails."""
-    try:
-        return requested(pod.spec, resource)
-    except ValueError as error:
-        msg = f"resources.requests of a container: {error}"
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
-
-
-def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Read the devices in the limits of the pod's containers; MalformedError when that fails."""
-    try:
-        return pod.devices
-    except ValueError as error:
-        msg = f"resources.limits of a container: {error}"
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
-
-
-def _check_count(request: Request, annotations: Mapping[str, str], counted: Fraction, resource: str) -> None:
-    """Refuse a pod that the scheduler would count as another number of VFs than it is given.
-
-    One that asks for interfaces and not for the resource is let through: it is only not counted.
-    """
-    interfaces = len(request.interfaces)
-    if counted and counted != interfaces:
-        msg = (
-            f"{request_name(annotations)}: asks for {interfaces} interfaces, but the pod's containers "
-            f"request {counted} of {resource}; the two numbers must be equal"
-        )
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)

@@ -46,7 +46,7 @@ from k8s_rdma.wire.pod_spec import demand_of
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot
-    from k8s_rdma.extender.pod_store import PendingPod
+    from k8s_rdma.extender.pod_requests import PendingPod
 
     Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
 

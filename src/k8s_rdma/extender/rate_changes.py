@@ -28,7 +28,7 @@ from k8s_rdma.core.placement import Placement, Rejection, by_entry
 from k8s_rdma.core.rate_change import admit, changed_rates
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.extender.decision_log import BOUND, DecisionLog, Outcome
-from k8s_rdma.extender.pod_store import PendingPod
+from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.extender.wanted_rates import FIRST_RETRY_S, PendingRates, RatesWrite, WantedRates
 from k8s_rdma.kube.api import (

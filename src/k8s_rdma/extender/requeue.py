@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
     from k8s_rdma.extender.node_source import NodeSource
-    from k8s_rdma.extender.pod_store import PendingPod
+    from k8s_rdma.extender.pod_requests import PendingPod
     from k8s_rdma.extender.quota import Limits
 
 _MAX_PODS = 10_000

@@ -26,7 +26,8 @@ from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
-from k8s_rdma.extender.pod_store import PendingPod, PodRequestCache, PodStore
+from k8s_rdma.extender.pod_requests import PendingPod, PodRequestCache
+from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.promised_addresses import addresses
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.settled_pods import SettledPods

@@ -15,7 +15,8 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.fit_cache import Quarantine
 from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.pod_store import PodIndex, PodRequestCache
+from k8s_rdma.extender.pod_requests import PodRequestCache
+from k8s_rdma.extender.pod_store import PodIndex
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.wire.rest import MAX_VFS
 
