@@ -203,9 +203,8 @@ def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
 @pytest.mark.skipif(not KUBECTL, reason="needs kubectl on PATH, or in the folder K8S_RDMA_KUBE_BIN")
 def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert run.typed, run.shown
-    pods, refused, explained, mine, interfaces, sent, held, freed, typo, late, broken, mended, *further = (
-        run.typed
-    )
+    pods, refused, explained, mine, interfaces, sent, held, sized, *later = run.typed
+    freed, typo, late, broken, mended, *further = later
     assert re.search(r"^pod/fits-nowhere +0/1 +Pending ", pods, re.MULTILINE)
     assert re.search(r"^rdmanode.k8s-rdma.io/w2 +2 +126/128 +0.8/2Gb/s +\w+ +\w+ +True", pods, re.MULTILINE)
     assert "FailedScheduling" in refused
@@ -220,6 +219,10 @@ def test_tutorial_prints_what_it_shows(run: Run) -> None:
     assert re.search(
         r"^w2 .* \d+ +default/one-interface +rdma0 +100Mb/s +200Mb/s +software ", held, re.MULTILINE
     )
+    [suggested] = re.findall(
+        r"^default/pod/reservations-and-caps rdma0: .*: (\d+) Mb/s would", sized, re.MULTILINE
+    )
+    assert 120 <= int(suggested) <= 150
     assert re.search(r"^w2 +2 +126/128 +0.8/2Gb/s ", freed, re.MULTILINE)
     assert "(rdma_interfaces_required[0].min_rate: unknown key; did you mean min_tx_rate?)" in typo
     assert re.search(r"^1 node: no: .*best PF has 400 Mb/s", late, re.MULTILINE)

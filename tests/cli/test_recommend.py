@@ -21,13 +21,17 @@ from cli.asking import ENVIRONMENT, MAIN, Ran, k8s_rdma
 from cli.on_terminal import on_terminals
 from k8s_rdma.cli.duration_option import read_duration
 from k8s_rdma.cli.node_readings import NodeReader, Sampling
-from k8s_rdma.cli.prometheus_readings import MAX_POINTS, POINTS_OF_AN_ANSWER, ReadWindow
-from k8s_rdma.cli.service_proxy import ServiceProxy
+from k8s_rdma.cli.prometheus_address import PrometheusAddress
+from k8s_rdma.cli.prometheus_client import PrometheusClient
+from k8s_rdma.cli.prometheus_readings import MAX_POINTS, MAX_SERIES, POINTS_OF_AN_ANSWER, ReadWindow
+from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.core.recommendation import WorkloadName
 from k8s_rdma.core.usage import use_of
+from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.pod_owners import owned_pod
 from k8s_rdma.wire.claims import DRIVER
+from k8s_rdma.wire.prometheus import decode_series
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.rest import Pod, encode_report
 from kube.stored_objects import serving_objects
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+PCI = "0000:03:00.0"
 IN_NAMESPACE = "/api/v1/namespaces/k8s-rdma"
 SERVER = {"name": "server", "ports": [{"containerPort": 54005}]}
 LABELS = (
@@ -600,3 +605,42 @@ def test_readings_until_ctrl_c_are_kept(tmp_path: Path):
     with sampled(node, tmp_path, 600, "p", sleep=sleep) as sampling:
         [series] = sampling.series()
     assert len(series.readings) == 3
+
+
+@pytest.mark.anyio
+async def test_answers_of_prometheus_without_end_are_cut_off(tmp_path: Path):
+    ran = await recommended(lambda _: (200, b" " * (33 << 20)), tmp_path, "--window", "1h")
+    assert ran.status == 2
+    assert "an answer of more than 33554432 bytes; ask for a shorter --window" in ran.err
+
+
+@pytest.mark.anyio
+async def test_interfaces_without_end_are_refused(tmp_path: Path):
+    labels = {"node": "w1", "pf": "p", "pci": PCI, "namespace": "default", "pod": "p", "interface": "rdma0"}
+    series = [{**labels, "vf": str(number)} for number in range(MAX_SERIES + 1)]
+    body = json.dumps({"data": series}).encode()
+    ran = await recommended(lambda _: (200, body), tmp_path, "--window", "1h")
+    assert (ran.status, "more than 10000 interfaces" in ran.err) == (2, True)
+
+
+def test_prometheus_that_takes_too_long_for_all_answers_is_given_up():
+    with answering(PlayedPrometheus().answer) as url:
+        client = PrometheusClient(PrometheusAddress(url=url), limit_s=0)
+        with client, pytest.raises(NoAnswerError, match="takes more than 0 s for all answers"):
+            client.get("/api/v1/series", {}, decode_series)
+
+
+@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "service://x", "http://u@x", "http://x?y"])
+def test_address_that_is_none_is_refused_by_its_option(url: str):
+    with pytest.raises(MalformedError, match="--prometheus "):
+        PrometheusClient(PrometheusAddress(url=url))
+
+
+@pytest.mark.anyio
+async def test_prometheus_is_read_by_the_api_servers_proxy(tmp_path: Path):
+    with answering(PlayedPrometheus().answer) as url:
+        proxied = {"/api/v1/namespaces/monitoring/services/prom:9090/proxy": url}
+        with serving_objects(stored(pod("p")), tmp_path, proxied) as kubeconfig:
+            options = ("--kubeconfig", kubeconfig, "--prometheus", "service://monitoring/prom:9090")
+            ran = await k8s_rdma("recommend", *options, "--window", "1h", "-o", "name")
+    assert (ran.status, ran.out) == (0, "pod/p\n"), ran.err

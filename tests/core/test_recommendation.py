@@ -73,6 +73,14 @@ def test_spike_of_less_than_a_thousandth_is_not_reserved_for_and_its_share_is_sa
     assert "would have covered 99.9 % of the time" in found.reason
 
 
+def test_pod_that_sends_once_in_a_while_is_not_silent():
+    found = suggestion([0] * (2 * DAY) + [200])
+    assert (found.min_tx_rate_mbps, found.verdict) == (10, Verdict.LOWER)
+    assert found.reason.startswith(
+        "sent at most 200 Mb/s of 300 Mb/s in 2 days: 10 Mb/s would have covered 99.9 %"
+    )
+
+
 def test_pod_that_sends_more_than_it_reserves_gets_more():
     found = suggestion([100] * 50 + [900] * 50)
     assert (found.verdict, found.min_tx_rate_mbps) == (Verdict.RAISE, 1_200)
@@ -86,6 +94,9 @@ def test_reservation_that_fits_stays():
     found = suggestion([240] * 100)
     assert (found.verdict, found.min_tx_rate_mbps) == (Verdict.FITS, 300)
     assert found.reason.endswith("the reservation fits")
+    idle = suggestion([0] * 100, reserved=0)
+    assert (idle.verdict, idle.min_tx_rate_mbps) == (Verdict.FITS, 0)
+    assert idle.reason == "sent at most 0 Mb/s in 50 minutes: it needs no reservation"
 
 
 def test_suggestion_is_no_more_than_link_and_cap():
@@ -131,6 +142,9 @@ def test_pod_that_sends_nothing_holds_all_of_it_back():
     found = suggestion([0] * DAY)
     assert (found.verdict, found.min_tx_rate_mbps) == (Verdict.LOWER, 0)
     assert found.reason == "sent nothing in 1 day: 300 Mb/s are held back from others"
+    brief = suggestion([0] * 100)
+    assert (brief.verdict, brief.min_tx_rate_mbps) == (Verdict.UNKNOWN, None)
+    assert brief.reason.endswith("it sent nothing, which says little of less than a day")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +204,7 @@ def test_workloads_that_hold_most_back_come_first_and_free_it_by_pf():
 
 
 @given(
-    mbps=st.lists(st.integers(0, 90_000), min_size=3, max_size=40),
+    mbps=st.lists(st.integers(1, 90_000), min_size=3, max_size=40),
     reserved=st.integers(0, 100_000),
     cap=st.integers(0, 100_000),
 )

@@ -83,7 +83,7 @@ class PrometheusClient:
         self, address: PrometheusAddress, stack: ExitStack
     ) -> Callable[[str, Mapping[str, str | list[str]]], Reply]:
         if address.url.startswith(SERVICE_SCHEME):
-            return self._by_proxy(address, stack.enter_context(Documents(address.kubeconfig)))
+            return self._by_proxy(address, stack)
         if not re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", address.url):
             msg = f"--prometheus {address.url}: wanted a URL such as http://prometheus.example:9090"
             raise MalformedError(msg)
@@ -107,12 +107,13 @@ class PrometheusClient:
         return ask
 
     def _by_proxy(
-        self, address: PrometheusAddress, api: Documents
+        self, address: PrometheusAddress, stack: ExitStack
     ) -> Callable[[str, Mapping[str, str | list[str]]], Reply]:
         found = _SERVICE.fullmatch(address.url)
         if not found:
             msg = f"--prometheus {address.url}: wanted service://NAMESPACE/NAME:PORT"
             raise MalformedError(msg)
+        api = stack.enter_context(Documents(address.kubeconfig))
         namespace, port, prefix = found[1], found[2], (found[3] or "").rstrip("/")
         base = f"/api/v1/namespaces/{segment(namespace)}/services/{segment(port)}/proxy{prefix}"
 

@@ -46,8 +46,8 @@ def _headline(found: Recommendations) -> str:
 def _table(found: Recommendations) -> Table:
     rows = Table(
         Column("WORKLOAD"),
-        Column("INTERFACE", rank=3),
-        Column("PODS", right=True, rank=2),
+        Column("INTERFACE"),
+        Column("PODS", right=True, rank=3),
         Column("RESERVED", right=True),
         Column("CAP", right=True, rank=7),
         Column("P50", right=True, rank=9),

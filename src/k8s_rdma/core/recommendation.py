@@ -140,8 +140,8 @@ def advise(measured: MeasuredInterface) -> InterfaceAdvice:
     cap = _cap(use)
     if cap:
         needed_mbps = min(needed_mbps, cap)
-    if not needed_mbps and not _counts_verbs(measured):
-        return InterfaceAdvice(measured, _no_suggestion((*doubts, "it may send by verbs alone")))
+    if not needed_mbps and use.reserved_mbps and (why := _silence_doubt(measured)):
+        return InterfaceAdvice(measured, _no_suggestion((*doubts, why)))
     is_near = abs(needed_mbps - use.reserved_mbps) <= max(NEAR * use.reserved_mbps, _LEAST_MBPS)
     is_near = is_near and use.distribution.share_up_to(use.reserved_mbps) >= 0.999
     minimum = use.reserved_mbps if is_near else needed_mbps
@@ -164,10 +164,10 @@ def advise(measured: MeasuredInterface) -> InterfaceAdvice:
 
 def _needed_mbps(use: InterfaceUse) -> int:
     """Return what covers all but a thousandth of the time, with the margin; no more than the link."""
-    usual = use.sent.p999 if use.sent else 0.0
-    if usual < 0.5:
+    if use.sent is None or not use.sent.maximum:
         return 0
-    return min(rounded_up(MARGIN * usual), use.link_mbps or rounded_up(MARGIN * usual))
+    found = max(rounded_up(MARGIN * use.sent.p999), _LEAST_MBPS)
+    return min(found, use.link_mbps or found)
 
 
 def rounded_up(mbps: float) -> int:
@@ -206,6 +206,8 @@ def _reason(use: InterfaceUse, verdict: Verdict, minimum: int, covered: float) -
                 f"sent {reserves} for {beyond} of {window}, up to {peak}: {rate_text(minimum)} would have "
                 f"covered {part} of the time"
             )
+        case _ if not reserved:
+            return f"sent at most {peak} in {window}: it needs no reservation"
         case _:
             return f"sent at most {peak} of {rate_text(reserved)} in {window}: the reservation fits"
 
@@ -250,6 +252,15 @@ def _no_suggestion(doubts: tuple[str, ...]) -> Suggestion:
         trust=Trust.NONE,
         trust_reasons=doubts,
     )
+
+
+def _silence_doubt(measured: MeasuredInterface) -> str:
+    """Return why a pod that sent nothing may need its reservation all the same; empty if it does not."""
+    if not _counts_verbs(measured):
+        return "it may send by verbs alone"
+    if measured.use.coverage.measured_s < MEDIUM_DAYS * _DAY_S:
+        return "it sent nothing, which says little of less than a day"
+    return ""
 
 
 def _counts_verbs(measured: MeasuredInterface) -> bool:

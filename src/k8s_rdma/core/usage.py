@@ -185,10 +185,9 @@ class _Counter:
 
     def _dips(self, index: int) -> bool:
         """Report whether it goes back after a value, and is at least there again in the next one."""
-        start, dip, now = (
-            self.values[position] if 0 <= position < len(self.values) else None
-            for position in (index, index + 1, index + 2)
-        )
+        if not 0 <= index < len(self.values) - 2:
+            return False
+        start, dip, now = self.values[index], self.values[index + 1], self.values[index + 2]
         return start is not None and dip is not None and now is not None and dip < start <= now
 
 
@@ -199,8 +198,8 @@ def _is_narrow(readings: Sequence[Reading], link_mbps: int | None) -> bool:
     falls = sum(after < former for former, after in pairwise(values))
     if falls < _NARROW_OVERFLOWS or not 3 * whole // 4 <= max(values) < whole:
         return False
-    longest_s = median(after.at_s - former.at_s for former, after in pairwise(readings))
-    return (link_mbps or MAX_RATE_MBPS) * _BYTES_A_MEGABIT * longest_s >= whole
+    usual_s = median(after.at_s - former.at_s for former, after in pairwise(readings))
+    return (link_mbps or MAX_RATE_MBPS) * _BYTES_A_MEGABIT * usual_s >= whole
 
 
 class Quantiles(NamedTuple):
