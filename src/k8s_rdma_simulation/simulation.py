@@ -24,12 +24,13 @@ import msgspec
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.placement import Placement, Share
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.planning.cluster import Cluster, Node, NodeState
+from k8s_rdma.planning.cluster import Cluster, Node
 from k8s_rdma_simulation.policies import Candidate, Mix, free_mbps, link_mbps, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from k8s_rdma.core.fit import NodeState
     from k8s_rdma.core.request import Request
     from k8s_rdma_simulation.scenario import Arrival, Failures, Scenario
 

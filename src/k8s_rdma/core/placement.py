@@ -17,7 +17,7 @@ from k8s_rdma.core.devices.placement import (
 )
 from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.mention import Mention, shown
-from k8s_rdma.core.offers import WHOLE, Bounds, Headroom, Worth, worth_to
+from k8s_rdma.core.offers import WHOLE, Worth, worth_to
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
@@ -85,25 +85,6 @@ def pf_worths(inventory: Inventory, used: Mapping[PciAddress, Used], worth: Wort
         usage = used.get(pf.pci, NOTHING_USED)
         worths[pf.pci] = worth(usage.vfs, pf.capacity_vfs, usage.mbps, pf.link_mbps or 0)
     return worths
-
-
-def place_counted(
-    bounds: Bounds, headroom: Headroom, inventory: Inventory, used: Mapping[PciAddress, Used]
-) -> tuple[dict[PciAddress, int], dict[PciAddress, Used]] | None:
-    """Count out a placement by BINPACK: the interfaces on each PF, and the use of all PFs with them.
-
-    None where counting does not say what `place` finds, as where the request does not fit.
-    """
-    placed = bounds.best_fit(headroom)
-    if placed is None:
-        return None
-    numbers, after = {}, {**used}
-    for index, costs in placed.items():
-        pf = inventory.pfs[index]
-        mins = tuple(filter(None, costs)) if pf.rates.weights else ()
-        numbers[pf.pci] = len(costs)
-        after[pf.pci] = used.get(pf.pci, NOTHING_USED) + Used(len(costs), sum(costs), mins)
-    return numbers, after
 
 
 DEFAULT_BUDGET = 11_000

@@ -29,17 +29,15 @@ from weakref import WeakSet
 
 import structlog
 
-from k8s_rdma.core.devices.placement import devices_on, options_refused
+from k8s_rdma.core.devices.placement import options_refused
+from k8s_rdma.core.fit import FitEngine, bounds_of
 from k8s_rdma.core.inventory import Inventory
-from k8s_rdma.core.offers import Bounds, Headroom, worth_to
+from k8s_rdma.core.offers import Bounds, Headroom
 from k8s_rdma.core.placement import (
     Placement,
     Rejection,
     fits,
     place,
-    place_counted,
-    score,
-    score_after,
 )
 from k8s_rdma.core.refusal import Detail, Need, explain_room
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
@@ -154,7 +152,7 @@ class FitCache:
         limit: int = 65_536,
     ) -> None:
         self.quarantine = quarantine or Quarantine()
-        self._strategy = strategy
+        self._engine = FitEngine(strategy)
         self._detail = detail
         self.searches = 0
         self.counted = 0
@@ -248,7 +246,7 @@ class FitCache:
         node = snapshot.inventory.node
         return self.quarantine.decide(
             snapshot,
-            lambda: self._place(request, snapshot),
+            lambda: self._engine.place(request, snapshot),
             lambda why: Rejection(node=node, reason=Reason.UNREADABLE_NODE, message=why),
         )
 
@@ -258,9 +256,6 @@ class FitCache:
         return self.quarantine.decide(
             snapshot, lambda: fits(interfaces, inventory, used, reservation.policy), lambda _: False
         )
-
-    def _place(self, request: Request, snapshot: NodeSnapshot) -> Placement | Rejection:
-        return place(request, snapshot.inventory, snapshot.used, strategy=self._strategy)
 
     def _count_for(self, request: Request, inventory: Inventory) -> _Count:
         cached = self._counts[_key(request)]
@@ -311,28 +306,15 @@ class FitCache:
         self._sizes[self._owners[_key(request)]] += added
 
     def _judge(self, request: Request, snapshot: NodeSnapshot) -> Verdict:
-        score_counted = self._score_counted(request, snapshot)
-        if score_counted is not None:
-            return Feasible(score_counted)
-        found = self._place(request, snapshot)
+        bounds = self._count_for(request, snapshot.inventory).bounds
+        found = self._engine.count(bounds, snapshot) or self._engine.place(request, snapshot)
         if isinstance(found, Rejection):
             return self._infeasible(request, snapshot, found)
-        return Feasible(score(found, snapshot.inventory, snapshot.used, self._strategy))
+        return Feasible(self._engine.score(request, snapshot, found))
 
     def _infeasible(self, request: Request, snapshot: NodeSnapshot, found: Rejection) -> Infeasible:
         text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
         return Infeasible(found.reason, text, _may_pass(found, request, snapshot))
-
-    def _score_counted(self, request: Request, snapshot: NodeSnapshot) -> int | None:
-        """The score where the request fits and counting says which PFs `place` chooses; else None."""
-        bounds = self._count_for(request, snapshot.inventory).bounds
-        if self._strategy is not Strategy.BINPACK or bounds is None or snapshot.headroom is None:
-            return None
-        placed = place_counted(bounds, snapshot.headroom, snapshot.inventory, snapshot.used)
-        if placed is None:
-            return None
-        worth = worth_to(self._strategy, reserving=request.reserves_bandwidth)
-        return score_after(placed[0], snapshot.inventory, placed[1], worth)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest request of the namespace that has most; verdicts and interfaces count alike."""
@@ -536,9 +518,7 @@ class Turn:
 def _bounds(request: Request, inventory: Inventory) -> Bounds | None:
     """The bounds; None also where a node's data makes that fail, which its search tells of."""
     try:
-        if devices_on(request, inventory):
-            return None
-        return Bounds.for_pfs(request, inventory)
+        return bounds_of(request, inventory)
     except Exception:
         return None
 

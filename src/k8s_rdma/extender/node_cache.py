@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from k8s_rdma.core.allocation import ReportedRates, used_on_node
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
-from k8s_rdma.core.offers import Headroom
+from k8s_rdma.core.fit import NodeState, NodeStates
+from k8s_rdma.core.inventory import Inventory, Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
@@ -26,7 +25,7 @@ from k8s_rdma.extender.reservation import OPEN, Reservation, ReservationEvent
 from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.macs import MacRanges
     from k8s_rdma.extender.bound_pods import BoundPod
@@ -48,22 +47,17 @@ _MOST_OF_WHY = 2048
 NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
 
-class NodeSnapshot:
-    """PFs, what is used of them, and GPUs: all that a placement depends on.
+class NodeSnapshot(NodeState):
+    """A state with its headroom's two figures, which every new request compares on every node.
 
-    Equal nodes share one object (compared by identity, so that it is a quick key), and nodes
-    of equal hardware one inventory, hence `inventory.node` is the name of any of them.
-
-    headroom: what is free of the PFs, to count with; None where `used` is not whole, and decisions fail.
-    vfs, each_mbps: of it, 0 without one; kept here as every new request looks at them on every node.
+    vfs, each_mbps: 0 without a headroom.
     """
 
-    __slots__ = ("__weakref__", "each_mbps", "headroom", "inventory", "used", "vfs")
+    __slots__ = ("each_mbps", "vfs")
 
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
-        self.inventory = inventory
-        self.used = used
-        self.headroom = headroom = Headroom.of_node(inventory, used)
+        super().__init__(inventory, used)
+        headroom = self.headroom
         self.vfs, self.each_mbps = (headroom.vfs, headroom.each_mbps) if headroom else (0, 0)
 
 
@@ -190,10 +184,7 @@ class ClusterState:
         self.ending: set[NodeName] = set()
         self._nodes: dict[NodeName, _Node] = {}
         self._places: dict[PodUid, tuple[NodeName, ...]] = {}
-        self._interned: WeakValueDictionary[tuple[Hashable, tuple[Used, ...]], NodeSnapshot]
-        self._interned = WeakValueDictionary()
-        self._inventories: WeakValueDictionary[Hashable, Inventory]
-        self._inventories = WeakValueDictionary()
+        self._states = NodeStates(NodeSnapshot)
         self._postponed: set[NodeName] | None = None
         self._on_change = on_change
         self._on_use = on_use
@@ -498,7 +489,7 @@ class ClusterState:
         if not added:
             return snapshot
         added_usage = (usage_of(interfaces, facts.inventory) for interfaces in added)
-        return self._snapshot(facts.inventory, total(snapshot.used, *added_usage))
+        return self._states.find(facts.inventory, total(snapshot.used, *added_usage))
 
     def _drop_ended(self, node: NodeName, entry: _Node, *, ended_before: float) -> bool:
         ended = [
@@ -553,7 +544,7 @@ class ClusterState:
     ) -> NodeSnapshot | None:
         """Take a snapshot of what is used on the node; None where its data makes that fail."""
         try:
-            return self._snapshot(facts.inventory, self._nodes[node].used(excluded, holding))
+            return self._states.find(facts.inventory, self._nodes[node].used(excluded, holding))
         except Exception as error:  # whatever it is, it is of this node alone
             self._spoil(node, self._on_failure(error, node))
             return None
@@ -565,12 +556,3 @@ class ClusterState:
         entry.spoiled, entry.why = entry.facts, why
         self.unreadable[node] = why
         return True
-
-    def _snapshot(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeSnapshot:
-        hardware = inventory.hardware
-        key = (hardware, tuple(used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs))
-        snapshot = self._interned.get(key)
-        if snapshot is None:
-            shared = self._inventories.setdefault(hardware, inventory)
-            snapshot = self._interned[key] = NodeSnapshot(shared, used)
-        return snapshot

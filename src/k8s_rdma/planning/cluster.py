@@ -6,30 +6,26 @@ equal use share one state, and the judgements on it: each is found once, by coun
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from k8s_rdma.core.allocation import used_on_node
-from k8s_rdma.core.devices.placement import devices_on
+from k8s_rdma.core.fit import FitEngine, NodeState, NodeStates, bounds_of
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
-from k8s_rdma.core.offers import Bounds, Headroom, worth_to
+from k8s_rdma.core.offers import Bounds
 from k8s_rdma.core.placement import (
     PlacedInterface,
     Placement,
     Rejection,
-    place,
-    place_counted,
-    score,
-    score_after,
     usage_of,
 )
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator
+    from collections.abc import Collection, Iterator
 
     from k8s_rdma.core.request import Request
 
@@ -38,20 +34,6 @@ _MOST_REQUESTS = 256
 
 _RECENT_STATES = 20_000
 """States that are kept with the judgements on them, though no node may be in them; most come again soon."""
-
-
-class NodeState:
-    """PFs and what is used of them: all that a placement depends on. Nodes in an equal state share one.
-
-    inventory: of any node with this hardware, hence `inventory.node` names any of them.
-    """
-
-    __slots__ = ("__weakref__", "headroom", "inventory", "used")
-
-    def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
-        self.inventory = inventory
-        self.used = used
-        self.headroom = Headroom.of_node(inventory, used)
 
 
 class Fit(NamedTuple):
@@ -92,7 +74,10 @@ class Node:
 
 @dataclass(slots=True)
 class _Judgements:
-    """Judgements on one request: its score where it fits and its placement, by state; bounds by inventory."""
+    """Judgements on one request: its score where it fits and its placement, by state; bounds by inventory.
+
+    bounds: by the identity of the inventory, which stands beside them so that it stays theirs.
+    """
 
     fits: WeakKeyDictionary[NodeState, Fit | None] = field(default_factory=WeakKeyDictionary)
     placements: WeakKeyDictionary[NodeState, Placement | Rejection] = field(default_factory=WeakKeyDictionary)
@@ -109,9 +94,8 @@ class Cluster:
         self.strategy = strategy
         self._nodes: dict[NodeName, Node] = {}
         self._states: dict[NodeName, NodeState] = {}
-        self._interned: WeakValueDictionary[Hashable, NodeState] = WeakValueDictionary()
-        self._recent: deque[NodeState] = deque(maxlen=_RECENT_STATES)
-        self._inventories: WeakValueDictionary[Hashable, Inventory] = WeakValueDictionary()
+        self._engine = FitEngine(strategy)
+        self._interned = NodeStates(NodeState, _RECENT_STATES)
         self._judgements: OrderedDict[Request, _Judgements] = OrderedDict()
 
     def copy(self, strategy: Strategy | None = None) -> Cluster:
@@ -119,8 +103,7 @@ class Cluster:
         copied = Cluster(strategy or self.strategy)
         copied._nodes = {name: replace(node, pods=dict(node.pods)) for name, node in self._nodes.items()}
         copied._states = dict(self._states)
-        copied._interned, copied._inventories = self._interned, self._inventories
-        copied._recent = self._recent
+        copied._interned = self._interned
         if copied.strategy is self.strategy:
             copied._judgements = self._judgements
         return copied
@@ -149,7 +132,7 @@ class Cluster:
         """The node's state if those pods held nothing there. KeyError where there is no such node."""
         node = self._nodes[name]
         pods = {uid: interfaces for uid, interfaces in node.pods.items() if uid not in uids}
-        return self._state(node.inventory, replace(node, pods=pods).used())
+        return self._interned.find(node.inventory, replace(node, pods=pods).used())
 
     def pods(self) -> dict[PodUid, NodeName]:
         """The pods that hold interfaces, with their nodes."""
@@ -158,7 +141,7 @@ class Cluster:
     def add_node(self, name: NodeName, node: Node) -> None:
         """Add a node, or replace the one of that name."""
         self._nodes[name] = node
-        self._states[name] = self._state(node.inventory, node.used())
+        self._states[name] = self._interned.find(node.inventory, node.used())
 
     def remove_node(self, name: NodeName) -> Node:
         """Remove a node with the pods on it. KeyError where there is none."""
@@ -170,13 +153,13 @@ class Cluster:
         node, state = self._nodes[placement.node], self._states[placement.node]
         node.pods[uid] = placement.interfaces
         used = total(state.used, usage_of(placement.interfaces, node.inventory))
-        self._states[placement.node] = self._state(node.inventory, used)
+        self._states[placement.node] = self._interned.find(node.inventory, used)
 
     def release(self, uid: PodUid, name: NodeName) -> None:
         """End what the pod holds on the node. KeyError where it holds nothing there."""
         node = self._nodes[name]
         del node.pods[uid]
-        self._states[name] = self._state(node.inventory, node.used())
+        self._states[name] = self._interned.find(node.inventory, node.used())
 
     def fit(self, request: Request, state: NodeState) -> Fit | None:
         """The score of the request on a state; None where it does not fit."""
@@ -216,24 +199,14 @@ class Cluster:
 
     def outcome(self, request: Request, state: NodeState) -> Outcome | None:
         """The state with one more such pod; None where it does not fit."""
-        counted = self._counted(request, state)
+        counted = self._engine.count(self._bounds_of(request, state.inventory), state)
         if counted is not None:
-            return Outcome(self._state(state.inventory, counted[1]), counted[0])
+            return Outcome(self._interned.find(state.inventory, counted.used), counted.interfaces)
         found = self._place(request, state)
         if isinstance(found, Rejection):
             return None
-        after = self._state(state.inventory, total(state.used, found.usage(state.inventory)))
+        after = self._interned.find(state.inventory, total(state.used, found.usage(state.inventory)))
         return Outcome(after, Counter(interface.pf for interface in found.interfaces))
-
-    def _state(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> NodeState:
-        hardware = inventory.hardware
-        key = hardware, tuple([used.get(pf.pci, NOTHING_USED) for pf in inventory.pfs])
-        state = self._interned.get(key)
-        if state is None:
-            shared = self._inventories.setdefault(hardware, inventory)
-            state = self._interned[key] = NodeState(shared, used)
-            self._recent.append(state)
-        return state
 
     def _judgements_on(self, request: Request) -> _Judgements:
         found = self._judgements.get(request)
@@ -247,42 +220,22 @@ class Cluster:
         placements = self._judgements_on(request).placements
         found = placements.get(state)
         if found is None:
-            found = place(request, state.inventory, state.used, strategy=self.strategy)
-            placements[state] = found
+            found = placements[state] = self._engine.place(request, state)
         return found
 
     def _judge(self, request: Request, state: NodeState) -> Fit | None:
-        counted = self._counted(request, state)
-        if counted is not None:
-            numbers, after = counted
-            worth = worth_to(self.strategy, reserving=request.reserves_bandwidth)
-            return Fit(score_after(numbers, state.inventory, after, worth))
         bounds = self._bounds_of(request, state.inventory)
+        counted = self._engine.count(bounds, state)
+        if counted is not None:
+            return Fit(self._engine.score(request, state, counted))
         if bounds is not None and state.headroom is not None and bounds.fits(state.headroom) is False:
             return None
         found = self._place(request, state)
-        return None if isinstance(found, Rejection) else self._score(found, state)
-
-    def _score(self, placement: Placement, state: NodeState) -> Fit:
-        return Fit(score(placement, state.inventory, state.used, self.strategy))
-
-    def _counted(
-        self, request: Request, state: NodeState
-    ) -> tuple[Mapping[PciAddress, int], Mapping[PciAddress, Used]] | None:
-        """The number of interfaces that `place` puts on each PF, and the use of all PFs then.
-
-        None where counting does not say, as where the request does not fit.
-        """
-        bounds = self._bounds_of(request, state.inventory)
-        if self.strategy is not Strategy.BINPACK or bounds is None or state.headroom is None:
-            return None
-        return place_counted(bounds, state.headroom, state.inventory, state.used)
+        return None if isinstance(found, Rejection) else Fit(self._engine.score(request, state, found))
 
     def _bounds_of(self, request: Request, inventory: Inventory) -> Bounds | None:
         by_inventory = self._judgements_on(request).bounds
         found = by_inventory.get(id(inventory))
         if found is None:
-            is_counted = not devices_on(request, inventory)
-            bounds = Bounds.for_pfs(request, inventory) if is_counted else None
-            found = by_inventory[id(inventory)] = inventory, bounds  # keeps the identity
+            found = by_inventory[id(inventory)] = inventory, bounds_of(request, inventory)
         return found[1]
