@@ -16,7 +16,7 @@ import uvloop
 
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.http_server import Answer, HttpServer, listen
-from k8s_rdma.http_server.connections import Bodies
+from k8s_rdma.http_server.bodies import Bodies
 from k8s_rdma.kube.api import PodBinding
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.wire.extender import HostPriority, decode_binding

@@ -15,7 +15,7 @@ import httpx2
 
 from bench.cni_plugin import needs_root
 from e2e.node import DEADLINE_S, Node, pod
-from k8s_rdma.wire.sockets import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.wire.state_socket import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:
     from conftest import Record

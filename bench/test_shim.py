@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.wire.sockets import Reply, encode_reply
+from k8s_rdma.wire.cni_socket import Reply, encode_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

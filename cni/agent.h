@@ -1,4 +1,4 @@
-/* The exchange with the agent on `cni.sock`, protocol version 1. `src/k8s_rdma/wire/sockets.py` is the
+/* The exchange with the agent on `cni.sock`, protocol version 1. `src/k8s_rdma/wire/cni_socket.py` is the
  * agent's side and says what the fields mean; all numbers are little endian. */
 #ifndef K8S_RDMA_AGENT_H
 #define K8S_RDMA_AGENT_H

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from k8s_rdma.core.types import MAX_RATE_MBPS
-from k8s_rdma.wire.placement_annotation import MAX_CAPS, MAX_CAPS_TEXT
+from k8s_rdma.wire.claim_caps import MAX_CAPS, MAX_CAPS_TEXT
 
 GOOD = [
     '{"rdma0": 80000}',

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions
-from k8s_rdma.core.programming import effective_mins, objection, reserved
+from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.round_robin import effective_mins
 from k8s_rdma.core.types import (
     EVERY_RATE,
     NO_RATE,

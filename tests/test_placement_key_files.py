@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.config.files import Reloaded
 from k8s_rdma.config.placement_keys import agent_keys, extender_keys
+from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.placement_keys import KeySource, PlacementKeys, PublicKey, SharedKey, SignerKey
 from key_volume import Volume, openssl, pair

@@ -1,4 +1,4 @@
-"""The readers' end of the agent's `state.sock` (`wire.sockets`)."""
+"""The readers' end of the agent's `state.sock` (`wire.state_socket`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.state_socket import (
     HEADER,
     Counters,
     Kind,

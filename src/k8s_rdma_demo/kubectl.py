@@ -11,12 +11,7 @@ import httpx2
 
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.placement_annotation import (
-    RATES_STATUS_ANNOTATION,
-    RatesStatus,
-    decode_rates_status,
-    digest,
-)
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
 from k8s_rdma_demo.cluster.objects import BUILT_IN
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from agent.machine import PLUGINS, Machine, Verbs
 from k8s_rdma.agent.cni.service import Service
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
-from k8s_rdma.wire.sockets import Request
+from k8s_rdma.wire.cni_socket import Request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -24,8 +24,8 @@ from k8s_rdma.core.allocation import Scope
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.rest import decode_report
-from k8s_rdma.wire.sockets import AdoptRequest, decode_adopted, encode_adopt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from agent.machine import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.wire.sockets import Reply, Request
+    from k8s_rdma.wire.cni_socket import Reply, Request
 
 DEADLINE_S = 120
 

@@ -12,7 +12,7 @@ from agent.pods import conf, ordinary, told
 from agent.runtime import Runtime, every_version, in_turn, since_interfaces
 from fakes.kernel import FakeKernel
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SUPPORTED_VERSIONS, WITHOUT_INTERFACES
-from k8s_rdma.wire.sockets import MAX_STDOUT_BYTES
+from k8s_rdma.wire.cni_socket import MAX_STDOUT_BYTES
 
 if TYPE_CHECKING:
     from agent.scripted_plugin import ScriptedPlugin

@@ -17,13 +17,7 @@ from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.errors import KernelError, Reason
 from k8s_rdma.wire.cdi import Declared, decode_written
 from k8s_rdma.wire.cdi import encode_line as encode_declared
-from k8s_rdma.wire.sockets import (
-    HEADER,
-    Kind,
-    decode_header,
-    decode_verdict,
-    encode_message,
-)
+from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header, decode_verdict, encode_message
 
 if TYPE_CHECKING:
     import socket

@@ -15,7 +15,8 @@ from k8s_rdma.agent.cluster.api_cluster import FIRST_LIST_S, open_client
 from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_ANNOTATION, PLACEMENT_ANNOTATION, CapsRequest
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma_demo.cluster.http_server import Response
 

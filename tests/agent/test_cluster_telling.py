@@ -14,7 +14,7 @@ from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.core.types import ContainerId, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.event_recorder import MAX_MESSAGE_BYTES, REPEAT_S
-from k8s_rdma.wire.plugin_config import IpamResult, IpConfig
+from k8s_rdma.wire.ipam_result import IpamResult, IpConfig
 from k8s_rdma_demo.cluster.http_server import Response
 from k8s_rdma_demo.cluster.objects import EVENTS
 

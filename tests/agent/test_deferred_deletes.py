@@ -16,7 +16,7 @@ from agent.scripted_plugin import MODERN, ScriptedPlugin
 from k8s_rdma.agent.cni.networks import NETWORKS_ANNOTATION
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import LedgerError
-from k8s_rdma.wire.sockets import Request, encode_request
+from k8s_rdma.wire.cni_socket import Request, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

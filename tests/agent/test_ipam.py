@@ -21,7 +21,7 @@ from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.step import Route
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.plugin_config import Dns, IpamResult, IpConfig
+from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 needs_plugins = pytest.mark.skipif(

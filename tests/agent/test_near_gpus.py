@@ -27,7 +27,7 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import STATUS, Reason
 from k8s_rdma.wire.annotation import TOPOLOGY_ANNOTATION, read_pod, with_gpus
-from k8s_rdma.wire.conflist import CachedAttachment
+from k8s_rdma.wire.cached_attachment import CachedAttachment
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 

@@ -19,7 +19,7 @@ from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import NodeName, PfUse
 from k8s_rdma.linux.receipts import ClaimMark
-from k8s_rdma.wire.conflist import CachedAttachment
+from k8s_rdma.wire.cached_attachment import CachedAttachment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from factories import PF0, PF1
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.core.kernel import PauseFrames
 from k8s_rdma.wire.rest import Pod
-from k8s_rdma.wire.sockets import Counters, decode_counters
+from k8s_rdma.wire.state_socket import Counters, decode_counters
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -30,9 +30,9 @@ from k8s_rdma.core.step import (
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.core.vf_failures import FIRST_RETRY_S
 from k8s_rdma.errors import K8sRdmaError, Reason
+from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
-from k8s_rdma.wire.sockets import AdoptRequest, decode_adopted, encode_adopt
 from resource_claims import interface as claimed
 
 if TYPE_CHECKING:

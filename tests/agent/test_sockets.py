@@ -19,17 +19,14 @@ from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.report import StatePublisher, StateSocket
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.cni_socket import Reply, Request, decode_reply, encode_request
+from k8s_rdma.wire.state_socket import (
     HEADER,
     MAX_PLACEMENT_BYTES,
     Kind,
-    Reply,
-    Request,
     decode_header,
-    decode_reply,
     decode_verdict,
     encode_message,
-    encode_request,
 )
 
 if TYPE_CHECKING:

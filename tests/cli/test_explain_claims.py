@@ -13,14 +13,9 @@ from cli.asking import Ran, k8s_rdma
 from deviceplugin.test_dra import offer
 from extender.serving import served
 from extender.world import cluster
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.claims import DRIVER, Offers
-from k8s_rdma.wire.placement_annotation import (
-    CLAIM_CAPS_ANNOTATION,
-    CLAIM_CAPS_STATUS_ANNOTATION,
-    RatesStatus,
-    digest,
-    encode_rates_status,
-)
+from k8s_rdma.wire.rates_status import RatesStatus, digest, encode_rates_status
 from k8s_rdma.wire.resource_slice import quantity_of, slice_specs
 from kube.stored_objects import serving_objects
 

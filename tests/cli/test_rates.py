@@ -13,14 +13,9 @@ from cli.asking import k8s_rdma
 from extender.node_server import PF0, pf, report
 from extender.test_rate_changes import KEY, asked, programs, status
 from extender.world import World, world
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
-from k8s_rdma.wire.placement_annotation import (
-    CLAIM_CAPS_ANNOTATION,
-    CLAIM_CAPS_STATUS_ANNOTATION,
-    RatesStatus,
-    digest,
-    encode_rates_status,
-)
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.rates_status import RatesStatus, digest, encode_rates_status
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from k8s_rdma.cli.tables import WHOLE
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.core.verification import Check, Outcome, PfFacts, Result, Traffic
 from k8s_rdma.init import pf_setup
-from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply
+from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
 from k8s_rdma_demo.outcome import FlowShown, PodShown
 from k8s_rdma_demo.outcome import Outcome as DemoOutcome
 from kube.stored_objects import serving_objects

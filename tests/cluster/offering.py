@@ -6,7 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from k8s_rdma.deviceplugin.plugin_server import DirectoryWatch, PluginServer
+from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
+from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from cluster.extenders import registration
 from cluster.typed import Shell, obstacle
 from cluster.world import Cluster, cluster
 from documents import ROOT
-from k8s_rdma.wire.placement_annotation import RATES_STATUS_ANNOTATION, decode_rates_status, digest
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cluster.control_plane import Json
-    from k8s_rdma.wire.placement_annotation import RatesStatus
+    from k8s_rdma.wire.rates_status import RatesStatus
 
 pytestmark = pytest.mark.anyio
 ANNOTATION = "rdma_interfaces_required"

@@ -27,7 +27,7 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.api import ApiRefusedError, LeaseView, ObjectEvent, Subject, about_node, about_pod
 from k8s_rdma.kube.client import Client
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from caps_cases import GOOD as GOOD_CAPS
 from cluster.policies import GROUP, SINCE, apply_policies, until
 from cluster.real import obstacle
 from cluster.world import Cluster, cluster, collection
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_ANNOTATION
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -25,8 +25,8 @@ from cluster.world import cluster
 from e2e.conftest import build_dir, make_node, program
 from e2e.test_claims import ask
 from e2e.test_rest import URL, serve
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.claims import Question
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma_demo.cluster.containers import PodRef
 from resource_claims import claim, interface
 from resource_claims import prepare as preparing

@@ -20,8 +20,9 @@ from cluster.test_real_kubelet import (
     program,
 )
 from k8s_rdma.config.devices import ExclusiveResource
+from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
 from k8s_rdma.deviceplugin.modes import mode_of
-from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, DirectoryWatch, PluginServer
+from k8s_rdma.deviceplugin.plugin_server import SETTLE_S, PluginServer
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma_demo.kubelet.device_manager import in_background
 

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
+from k8s_rdma.wire.cni_socket import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

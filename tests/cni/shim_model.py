@@ -6,7 +6,7 @@ import json
 
 from cni.netconf_oracle import NOTHING, SOMETHING, Found, look, parse
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
-from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES
+from k8s_rdma.wire.cni_socket import MAX_ENV_BYTES, MAX_STDIN_BYTES
 
 MARKED = "marked"
 """The only container that has a marker."""

@@ -18,7 +18,8 @@ import pytest
 from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, NETNS, PREV_RESULT, WISH, Program, chained, netconf
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION, SUPPORTED_VERSIONS
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 LIBC = ctypes.CDLL(None)

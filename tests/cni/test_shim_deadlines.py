@@ -15,7 +15,7 @@ import pytest
 from cni.call import ANNOTATIONS, CONTAINER, DEADLINE_S, NETNS, WISH, chained, netconf
 from cni.scripted_agent import fill_backlog, receive, wait_for_hangup
 from k8s_rdma.errors import TRY_AGAIN_LATER
-from k8s_rdma.wire.sockets import Reply, encode_reply
+from k8s_rdma.wire.cni_socket import Reply, encode_reply
 
 RUNTIME_TIMEOUT_MS = STATUS_TIMEOUT_MS = 10_000
 ADD = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "eth0", "CNI_NETNS": NETNS}

@@ -15,7 +15,7 @@ from cni.scripted_agent import receive, wait_for_hangup
 from k8s_rdma.agent.ledger_store import DeferredDeletes
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import TRY_AGAIN_LATER
-from k8s_rdma.wire.sockets import MAX_STDIN_BYTES, Reply, decode_request, encode_reply
+from k8s_rdma.wire.cni_socket import MAX_STDIN_BYTES, Reply, decode_request, encode_reply
 
 if TYPE_CHECKING:
     import socket

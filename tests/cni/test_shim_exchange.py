@@ -1,4 +1,4 @@
-"""The program and its agent: frames as `wire.sockets` has them, and every way in which an agent can fail."""
+"""The program and its agent: frames of `wire.cni_socket`, and every way in which an agent can fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, chained, netconf
 from cni.scripted_agent import receive, wait_for_hangup
 from k8s_rdma.errors import TRY_AGAIN_LATER
-from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
+from k8s_rdma.wire.cni_socket import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
 
 LIBC = ctypes.CDLL(None)
 

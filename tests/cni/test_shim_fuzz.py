@@ -25,7 +25,7 @@ from cni.scripted_agent import ScriptedAgent, receive
 from cni.shim_model import MARKED, asks, left_as, refusal
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.cni_socket import (
     MAX_ENV_BYTES,
     MAX_STDIN_BYTES,
     MAX_STDOUT_BYTES,

@@ -15,7 +15,7 @@ import pytest
 
 from cni.call import CONTAINER, SOURCES, WISH, Program, chained, netconf
 from cni.scripted_agent import receive
-from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, Reply, encode_reply
+from k8s_rdma.wire.cni_socket import MAX_ENV_BYTES, MAX_STDIN_BYTES, Reply, encode_reply
 
 if TYPE_CHECKING:
     import socket

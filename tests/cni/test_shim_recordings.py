@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.wire.sockets import Reply, encode_reply
+from k8s_rdma.wire.cni_socket import Reply, encode_reply
 
 if TYPE_CHECKING:
     from cni.call import Outcome, Program

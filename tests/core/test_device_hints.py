@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.devices.rdma_devices import (
+from k8s_rdma.core.devices.container_devices import (
     MAX_GPU_ID_BYTES,
     NamedDevice,
     device_annotations,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.macs import NO_MACS, MacRanges
+from k8s_rdma.core.mac_ranges import NO_MACS, MacRanges
 
 numbers = st.integers(0, 60)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.programming import effective_mins
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.round_robin import effective_mins
 from k8s_rdma.core.types import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange, Setting, VfDriver
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci

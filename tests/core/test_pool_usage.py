@@ -10,8 +10,8 @@ from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_
 from k8s_rdma.core.inventory import DeviceUse, Used
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.placement import Placement, Rejection, fits
-from k8s_rdma.core.programming import RoundRobin
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.round_robin import RoundRobin
 from k8s_rdma.core.types import NodeName, RateAbility, RateRange
 from k8s_rdma.errors import Reason
 

@@ -16,8 +16,8 @@ from k8s_rdma.core.inventory import NOTHING_USED, PfRule
 from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.programming import RoundRobin, effective_mins
 from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.round_robin import RoundRobin, effective_mins
 from k8s_rdma.core.types import NodeName, PfUse, RateAbility, RateRange, Setting
 from k8s_rdma.errors import LedgerError, Reason
 

@@ -16,8 +16,8 @@ from k8s_rdma.core.claims import judge, offers, with_uses
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, ClaimsPart, Generation, PfRule
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimPromise, ClaimUid, Ledger
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.programming import RoundRobin
 from k8s_rdma.core.request import InterfaceRequest, Request
+from k8s_rdma.core.round_robin import RoundRobin
 from k8s_rdma.core.types import ContainerId, PfUse
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.node_report import node_report

@@ -13,8 +13,8 @@ from admission import made_from, policy
 from caps_cases import BAD, GOOD
 from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.cni_request import ifname_fault
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_ANNOTATION, CapsRequest
 
 
 def pod(text: str) -> dict[str, Any]:

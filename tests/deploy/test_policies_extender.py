@@ -12,7 +12,8 @@ from admission import policy
 from k8s_rdma.extender.leadership import FENCE_ANNOTATION, fence_token
 from k8s_rdma.extender.requeue import ANNOTATION as FREED
 from k8s_rdma.extender.requeue import touch_time
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, RATES_STATUS_ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION
 
 EXTENDER = "system:serviceaccount:kube-system:k8s-rdma-extender"
 TOKEN = fence_token()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from admission import policy
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_STATUS_ANNOTATION
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_STATUS_ANNOTATION
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 
 AGENT = "system:serviceaccount:k8s-rdma:k8s-rdma-agent"
 DEVICE_PLUGIN = "system:serviceaccount:k8s-rdma:k8s-rdma-device-plugin"

@@ -16,7 +16,7 @@ from k8s_rdma.wire.rest import (
     encode_report,
     rates_of,
 )
-from k8s_rdma.wire.sockets import Kind, encode_message
+from k8s_rdma.wire.state_socket import Kind, encode_message
 from linux.small_machine import PF, vf_pci
 
 if TYPE_CHECKING:

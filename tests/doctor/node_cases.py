@@ -27,6 +27,7 @@ from k8s_rdma.doctor.node.cni import CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
 from k8s_rdma.doctor.node.kernel import IommuFacts, ModuleFacts, State, check_iommu, check_modules
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos, check_lossless
+from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts, check_memlock
 from k8s_rdma.doctor.node.processes import (
     Answer,
     ConfigurationFacts,
@@ -38,14 +39,7 @@ from k8s_rdma.doctor.node.processes import (
     check_vfs,
 )
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
-from k8s_rdma.doctor.node.runtime import (
-    LockingProcess,
-    MemlockFacts,
-    Runtime,
-    RuntimeFacts,
-    check_memlock,
-    check_runtime,
-)
+from k8s_rdma.doctor.node.runtime import Runtime, RuntimeFacts, check_runtime
 from k8s_rdma.linux.pcie import PcieLink
 from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, Rates
 

@@ -18,16 +18,10 @@ from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.claims import DRIVER, Offers
-from k8s_rdma.wire.placement_annotation import (
-    CLAIM_CAPS_ANNOTATION,
-    CLAIM_CAPS_STATUS_ANNOTATION,
-    PLACEMENT_ANNOTATION,
-    RatesState,
-    RatesStatus,
-    digest,
-    encode_rates_status,
-)
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.rates_status import RatesState, RatesStatus, digest, encode_rates_status
 from k8s_rdma.wire.rdma_node import encode_status, silence, status_of
 from k8s_rdma.wire.resource_slice import slice_specs
 from k8s_rdma.wire.rest import ForeignVf

@@ -13,13 +13,12 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.doctor.cluster.rates import RatesFact, check_rates
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
-from k8s_rdma.wire.placement_annotation import (
-    PLACEMENT_ANNOTATION,
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.rates_status import (
     RATES_STATUS_ANNOTATION,
     RatesState,
     RatesStatus,
     digest,
-    encode,
     encode_rates_status,
 )
 

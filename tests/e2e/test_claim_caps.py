@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from e2e.test_claims import ask
 from e2e.test_live_rates import MERGE, MOMENTS_S, PODS_URL, Cluster, cluster_of
 from k8s_rdma.core.types import PodUid
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.claims import Question
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma_demo.cluster.containers import PodRef
 from resource_claims import claim, interface, prepare
 

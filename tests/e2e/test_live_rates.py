@@ -20,14 +20,9 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.kube.client import Client
-from k8s_rdma.wire.placement_annotation import (
-    PLACEMENT_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
-    RatesStatus,
-    decode_rates_status,
-    encode,
-)
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
 from k8s_rdma_demo.cluster.containers import PodRef, Sandbox

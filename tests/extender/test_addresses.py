@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from extender.node_server import PF0, pf, report
 from extender.preemption import create, place, preempt
 from extender.world import World, cluster, extending, until, world
-from k8s_rdma.core.macs import MacRanges
+from k8s_rdma.core.mac_ranges import MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface

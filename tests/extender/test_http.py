@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from extender.serving import BIND, FILTER, PREEMPT, PRIORITIZE, Served, served
 from extender.world import cluster
-from k8s_rdma.http_server.connections import Bodies
+from k8s_rdma.http_server.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
 

@@ -17,15 +17,9 @@ from extender.world import MERGE, World, cluster, extending, until, world
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
-from k8s_rdma.wire.placement_annotation import (
-    PLACEMENT_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
-    RatesStatus,
-    decode_rates_status,
-    digest,
-    generation_in,
-)
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
 from k8s_rdma.wire.rest import RatesRefusal
 
 if TYPE_CHECKING:

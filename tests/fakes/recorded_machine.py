@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.types import PciAddress
-    from k8s_rdma.linux.netlink.rtnl import DcbState
+    from k8s_rdma.linux.netlink.dcb import DcbState
 
 _MOST_LINKS = 40
 """Symbolic links that a path may lead through (Linux `include/linux/namei.h`, MAXSYMLINKS)."""

@@ -10,7 +10,7 @@ from k8s_rdma.core.types import LinkType
 from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.vf.creation import GuidOf, Setting, VfLinkState, VfMac, VfTrust
+from k8s_rdma.linux.vf.sriov_links import GuidOf, Setting, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ from k8s_rdma.init.vf_settings import vf_mac
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.creation import KernelSriovLinks
+from k8s_rdma.linux.vf.sriov_links import KernelSriovLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

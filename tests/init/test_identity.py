@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.init.vf_settings import MOST_VFS, vf_guid, vf_mac
-from k8s_rdma.linux.vf.creation import GuidOf
+from k8s_rdma.linux.vf.sriov_links import GuidOf
 
 PF_MAC = "0c:42:a1:00:00:01"
 PF_GUID = "0c:42:a1:03:00:a1:b2:c3"

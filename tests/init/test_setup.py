@@ -15,7 +15,8 @@ from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.init.job import StoppedError
 from k8s_rdma.init.pf_setup import Result
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
-from k8s_rdma.linux.vf.creation import GuidOf, NetdevsOf, SriovPf
+from k8s_rdma.linux.vf.creation import SriovPf
+from k8s_rdma.linux.vf.sriov_links import GuidOf, NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

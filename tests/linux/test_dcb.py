@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from k8s_rdma.linux.netlink.rtnl import Dcb, DcbState, named, of_kind
+from k8s_rdma.linux.netlink.dcb import Dcb, DcbState
+from k8s_rdma.linux.netlink.rtnl import named, of_kind
 from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket, attribute, nested
 from linux.recorded import Replay, answering, refusal
 

@@ -15,8 +15,8 @@ from k8s_rdma.linux.drivers import ANY_RATE
 from k8s_rdma.linux.netlink import sriov
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import vf_infos
-from k8s_rdma.linux.vf.creation import GuidOf, KernelSriovLinks, VfGuid, VfLinkState, VfTrust
 from k8s_rdma.linux.vf.programming import write_rates_to
+from k8s_rdma.linux.vf.sriov_links import GuidOf, KernelSriovLinks, VfGuid, VfLinkState, VfTrust
 
 NOWHERE = 1 << 20
 

@@ -28,7 +28,7 @@ from k8s_rdma.wire.rest import (
     encode_report,
     rates_of,
 )
-from k8s_rdma.wire.sockets import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
+from k8s_rdma.wire.state_socket import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.rest import NodeReport, Pod
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.state_socket import (
     CapCounts,
     Counters,
     PfPauses,

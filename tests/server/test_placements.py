@@ -9,7 +9,7 @@ import pytest
 
 from k8s_rdma.http_server.asgi import Access
 from k8s_rdma.server.agent_link import MAX_DELIVERIES, MAX_DELIVERIES_OF_CLIENT, Deliveries
-from k8s_rdma.wire.sockets import MAX_PLACEMENT_BYTES, Kind, Verdict, encode_message, encode_verdict
+from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES, Kind, Verdict, encode_message, encode_verdict
 from server.serving import report, run, serving, telling_agent, until_generation
 
 if TYPE_CHECKING:

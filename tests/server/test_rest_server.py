@@ -12,7 +12,7 @@ import pytest
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.rest import NodeReport, decode_report, encode_getpfs, encode_report
-from k8s_rdma.wire.sockets import HEADER, MAX_BODY_BYTES, Kind
+from k8s_rdma.wire.state_socket import HEADER, MAX_BODY_BYTES, Kind
 from server.serving import (
     THEN,
     framed,

@@ -3,20 +3,17 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.adopt import (
     AdoptedVf,
     AdoptReply,
     AdoptRequest,
-    Reply,
-    Request,
     decode_adopt,
     decode_adopted,
-    decode_request,
     encode_adopt,
     encode_adopted,
-    encode_request,
     is_adopt,
 )
+from k8s_rdma.wire.cni_socket import Reply, Request, decode_request, encode_request
 
 ADOPTED = AdoptedVf(
     pf="f0",

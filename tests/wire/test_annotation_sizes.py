@@ -11,13 +11,8 @@ from k8s_rdma.core.request import MAX_INTERFACES, Request
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import annotation_bytes, parse_request
-from k8s_rdma.wire.placement_annotation import (
-    MAX_ANNOTATION_BYTES,
-    PLACEMENT_ANNOTATION,
-    encode,
-    placement_room,
-    require_room,
-)
+from k8s_rdma.wire.annotations_size import MAX_ANNOTATION_BYTES, placement_room, require_room
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 
 REQUESTS = {

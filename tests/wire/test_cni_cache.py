@@ -8,7 +8,7 @@ import json
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.conflist import decode_cached
+from k8s_rdma.wire.cached_attachment import decode_cached
 
 ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 OURS = {"type": "k8s-rdma-cni", "capabilities": {ANNOTATIONS: True}}

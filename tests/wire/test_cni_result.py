@@ -22,8 +22,8 @@ from k8s_rdma.wire.cni_result import (
     encode_error,
     encode_result,
 )
-from k8s_rdma.wire.plugin_config import Dns, IpamResult, IpConfig
-from k8s_rdma.wire.sockets import MAX_STDOUT_BYTES, Reply, encode_reply
+from k8s_rdma.wire.cni_socket import MAX_STDOUT_BYTES, Reply, encode_reply
+from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 ADDS = sorted((RECORDINGS / "cni").glob("*-ADD-*.json"))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.cni_socket import (
     MAX_ENV_BYTES,
     MAX_STDIN_BYTES,
     MAX_STDOUT_BYTES,

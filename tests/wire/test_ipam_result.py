@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.step import Route
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.plugin_config import NO_DNS, Dns, IpamResult, IpConfig, decode_ipam_result
+from k8s_rdma.wire.ipam_result import NO_DNS, Dns, IpamResult, IpConfig, decode_ipam_result
 
 HOST_LOCAL = sorted((Path(__file__).parents[1] / "recordings" / "ipam").glob("host-local-*.json"))
 

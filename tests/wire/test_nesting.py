@@ -14,14 +14,16 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.exec_plugins import PluginCall, plugin_credential
 from k8s_rdma.webhook.injection import decode_review
 from k8s_rdma.wire.annotation_values import tokens
+from k8s_rdma.wire.cached_attachment import decode_cached
 from k8s_rdma.wire.claim_status import decode_state
 from k8s_rdma.wire.cni_request import decode_netconf
-from k8s_rdma.wire.conflist import decode_cached, decode_conf, names_ours
+from k8s_rdma.wire.conflist import decode_conf, names_ours
 from k8s_rdma.wire.go_yaml import read_go_yaml
+from k8s_rdma.wire.ipam_result import decode_ipam_result
 from k8s_rdma.wire.json import decode, decode_large, decode_lossy
 from k8s_rdma.wire.nesting import MAX_LEVELS, TOO_DEEP, NestingError, load, pruned, require_shallow
-from k8s_rdma.wire.placement_annotation import decode_promise, decode_rates_status
-from k8s_rdma.wire.plugin_config import decode_ipam_result
+from k8s_rdma.wire.placement_annotation import decode_promise
+from k8s_rdma.wire.rates_status import decode_rates_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,13 @@ from dataclasses import replace
 from factories import PF0, PF1, interface, receipt
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.types import VfDriver
-from k8s_rdma.wire.cni_result import (
+from k8s_rdma.wire.ipam_result import Dns, IpamResult, IpConfig
+from k8s_rdma.wire.network_status import (
     device_info,
     encode_device_info,
     encode_network_status,
     network_status,
 )
-from k8s_rdma.wire.plugin_config import Dns, IpamResult, IpConfig
 
 PROGRAM = InterfaceOptions(driver=VfDriver.VFIO_PCI)
 

@@ -4,7 +4,7 @@ import pytest
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import Pod
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.state_socket import (
     HEADER,
     MAX_BODY_BYTES,
     MAX_PLACEMENT_BYTES,

@@ -11,12 +11,13 @@ from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node, Worker
 from k8s_rdma.core.allocation import Candidate, Scope
-from k8s_rdma.wire.sockets import AdoptedVf, AdoptReply, Reply, Request, decode_adopt, encode_adopted
+from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.agent.report import Reporter
+    from k8s_rdma.wire.cni_socket import Reply, Request
 
 _log = structlog.get_logger()
 

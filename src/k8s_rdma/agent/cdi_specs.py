@@ -22,8 +22,9 @@ from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, draft_of
+from k8s_rdma.core.devices.container_devices import NamedDevice, device_variables
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
-from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice, NamedDevice, device_variables
+from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
     ClaimPromise,
@@ -55,9 +56,9 @@ from k8s_rdma.wire.cdi import (
     file_name,
     vfio_nodes,
 )
-from k8s_rdma.wire.cni_result import device_info, encode_device_info
 from k8s_rdma.wire.conflist import PLUGIN
 from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.network_status import device_info, encode_device_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence

@@ -22,7 +22,7 @@ annotations say nothing. Then the agent is asked about every pod, or none starts
 (`cni/deletion.c`). It is written atomically, and then the runtime gets a success. So the attachment
 has ended as soon as the file exists, and the file stays until the DEL is carried out; its name identifies the
 attachment.
-The file's content, the call as `wire.sockets` has it, only helps: it brings the configuration of then.
+The file's content, the call as `wire.cni_socket` has it, only helps: it brings the configuration of then.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from k8s_rdma.core.types import ContainerId, PodUid
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason, printable
 from k8s_rdma.linux.receipts import ClaimMark, Receipts, decode_mark, encode_mark
 from k8s_rdma.wire.cni_request import CniEnvironment, parse_environment
-from k8s_rdma.wire.sockets import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
+from k8s_rdma.wire.cni_socket import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Set

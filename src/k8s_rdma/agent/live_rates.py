@@ -32,13 +32,8 @@ from k8s_rdma.core.reprogramming import caps_by_vf, has_caps
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.process import wait_for_first
-from k8s_rdma.wire.placement_annotation import (
-    MAX_STATUS_MESSAGE,
-    CapsRequest,
-    RatesStatus,
-    digest,
-    encode_rates_status,
-)
+from k8s_rdma.wire.claim_caps import CapsRequest
+from k8s_rdma.wire.rates_status import MAX_STATUS_MESSAGE, RatesStatus, digest, encode_rates_status
 from k8s_rdma.wire.rest import MAX_REFUSAL, RatesRefusal
 
 if TYPE_CHECKING:

@@ -63,9 +63,9 @@ from k8s_rdma.agent.unix_sockets import (
     serve_connections,
     wait_until_removed,
 )
-from k8s_rdma.config.files import failures_of
 from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
+from k8s_rdma.config.reloading import failures_of
 from k8s_rdma.core.devices.pools import Pool
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Kernel
@@ -78,8 +78,9 @@ from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
+from k8s_rdma.wire.adopt import is_adopt
 from k8s_rdma.wire.claims import SOCKET as CLAIMS_SOCKET
-from k8s_rdma.wire.sockets import RateChangeCounts, Reply, Request, is_adopt
+from k8s_rdma.wire.state_socket import RateChangeCounts
 
 if TYPE_CHECKING:
     import socket
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
+    from k8s_rdma.wire.cni_socket import Reply, Request
     from k8s_rdma.wire.placement_keys import KeySource
 
     Talk = Callable[[socket.socket], Awaitable[None]]

@@ -64,7 +64,7 @@ from k8s_rdma.core.reprogramming import changes_caps, changing, judge_caps, judg
 from k8s_rdma.core.step import Step, VfRef
 from k8s_rdma.core.vf_failures import FailedTry, VfFailures
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
-from k8s_rdma.wire.sockets import Outcome
+from k8s_rdma.wire.adopt import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

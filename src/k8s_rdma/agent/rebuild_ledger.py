@@ -50,9 +50,9 @@ from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, printable
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
+from k8s_rdma.wire.cached_attachment import CachedAttachment, decode_cached
 from k8s_rdma.wire.cni_request import decode_netconf, parse_environment
 from k8s_rdma.wire.cni_result import interfaces_in_pod
-from k8s_rdma.wire.conflist import CachedAttachment, decode_cached
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse

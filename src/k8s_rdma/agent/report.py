@@ -12,14 +12,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.node_report import NodeReports, Refusals, Unenforced
 from k8s_rdma.wire.rest import NodeReport, encode_report
-from k8s_rdma.wire.sockets import (
-    HEADER,
-    Kind,
-    Verdict,
-    decode_header,
-    encode_message,
-    encode_verdict,
-)
+from k8s_rdma.wire.state_socket import HEADER, Kind, Verdict, decode_header, encode_message, encode_verdict
 
 if TYPE_CHECKING:
     import socket

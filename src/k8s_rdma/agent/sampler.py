@@ -14,7 +14,7 @@ import structlog
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.rest import Pod
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,
     CapCounts,

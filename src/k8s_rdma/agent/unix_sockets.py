@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.wire.sockets import Reply, Request, decode_request, encode_reply, request_bytes_missing
+from k8s_rdma.wire.cni_socket import Reply, Request, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -13,17 +13,8 @@ from k8s_rdma.cli.console import Page
 from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
-from k8s_rdma.wire.sockets import (
-    AdoptedVf,
-    AdoptReply,
-    AdoptRequest,
-    Reply,
-    decode_adopted,
-    decode_reply,
-    encode_adopt,
-    encode_request,
-    reply_bytes_missing,
-)
+from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, AdoptRequest, decode_adopted, encode_adopt
+from k8s_rdma.wire.cni_socket import Reply, decode_reply, encode_request, reply_bytes_missing
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,6 +16,7 @@ from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.wire.annotation_values import require_own_network
+from k8s_rdma.wire.claim_caps import CapsRequest
 from k8s_rdma.wire.claim_documents import ClaimDocuments, claim_documents
 from k8s_rdma.wire.cluster_claims import (
     API,
@@ -31,7 +32,6 @@ from k8s_rdma.wire.cluster_claims import (
     read_claims,
 )
 from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES, claim_spec, has_extended_resources
-from k8s_rdma.wire.placement_annotation import CapsRequest
 from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExplanation
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from k8s_rdma.core.usage import CounterSeries, HeldInterface, Reading
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.rest import MAX_HELD_VFS, decode_report
-from k8s_rdma.wire.sockets import SAMPLE_EVERY_S
+from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 
 if TYPE_CHECKING:
     from k8s_rdma.core.traffic import CounterSample

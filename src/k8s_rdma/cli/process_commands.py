@@ -177,7 +177,7 @@ def agent_adopt(  # noqa: PLR0913 - typer's options
     The running agent does it, except for VFs that a pod holds or that are in another network namespace.
     """
     from k8s_rdma.cli.adopt import adopt
-    from k8s_rdma.wire.sockets import AdoptRequest
+    from k8s_rdma.wire.adopt import AdoptRequest
 
     request = AdoptRequest(pf=pf, vf=vf, dry_run=dry_run)
     raise typer.Exit(adopt(run_dir, request, output, every=every))

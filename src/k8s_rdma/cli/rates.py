@@ -22,18 +22,15 @@ from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
-from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.placement_annotation import (
+from k8s_rdma.wire.claim_caps import (
     CLAIM_CAPS_ANNOTATION,
     CLAIM_CAPS_STATUS_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
     CapsRequest,
-    RatesStatus,
-    decode_rates_status,
-    digest,
     encode_caps,
 )
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

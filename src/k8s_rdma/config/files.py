@@ -15,16 +15,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import islice
-from stat import S_ISDIR
-from time import monotonic
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    Generic,
     Protocol,
-    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -32,7 +28,6 @@ from typing import (
 )
 
 import msgspec
-import structlog
 import yaml
 from msgspec import inspect
 
@@ -44,8 +39,7 @@ from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.yaml import compose, yaml_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
@@ -470,90 +464,3 @@ class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     server_name: str | None = None
     cert_file: AbsolutePath | None = None
     key_file: AbsolutePath | None = None
-
-
-Identity: TypeAlias = tuple[object, ...] | None
-
-EVERY_S = 1.0
-"""The files are looked at no more often than this."""
-
-_log = structlog.get_logger()
-
-
-class Reloaded(Generic[T]):
-    """The value of now; while the files hold none (half renewed, say), the last one that they held.
-
-    failure: why the files of now hold none; empty while they do.
-    """
-
-    failure: str = ""
-
-    def __init__(self, load: Callable[[], T], *paths: Path, clock: Callable[[], float] = monotonic) -> None:
-        """MalformedError as `load` raises it, the first time. paths: files, and directories of files."""
-        self._load = load
-        self._paths = paths
-        self._clock = clock
-        self._checked_at_s = clock()
-        self._loaded_identities = self._identities()
-        self._value = load()
-
-    def __call__(self) -> T:
-        """Return the current value."""
-        now = self._clock()
-        if now - self._checked_at_s >= EVERY_S:
-            self._checked_at_s = now
-            self._look_again()
-        return self._value
-
-    def _look_again(self) -> None:
-        identities = self._identities()
-        if identities == self._loaded_identities:
-            return
-        self._loaded_identities = identities
-        try:
-            self._value = self._load()
-        except MalformedError as error:
-            self.failure = error.message
-            _log.error("not_reloaded", error=error.message)
-        else:
-            self.failure = ""
-            _log.info("reloaded", files=[str(path) for path in self._paths])
-
-    def _identities(self) -> list[Identity]:
-        return [_identity(path) for path in self._paths]
-
-
-class Renewable(Protocol):
-    """A value whose files may be renewed, such as `Reloaded`."""
-
-    @property
-    def failure(self) -> str:
-        """The reason why the present files are unusable; empty while they are usable."""
-        ...
-
-    def __call__(self) -> object:
-        """Return the current value."""
-        ...
-
-
-def failures_of(*values: Renewable) -> tuple[str, ...]:
-    """The reasons why files' present content is not in force; reads the files."""
-    for value in values:
-        value()
-    return tuple(value.failure for value in values if value.failure)
-
-
-def files_of(directory: Path) -> list[Path]:
-    """The directory's files by name, without hidden ones such as kubelet's `..data`. OSError."""
-    return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
-
-
-def _identity(path: Path) -> Identity:
-    """The identity of a file, or of a directory's files, which changes with each write; None without."""
-    try:
-        stat = path.stat()
-        if S_ISDIR(stat.st_mode):
-            return tuple((file.name, _identity(file)) for file in files_of(path))
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size

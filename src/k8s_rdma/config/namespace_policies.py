@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from k8s_rdma.config.files import MemlockText, Reloaded, load_config, memlock_bytes
+from k8s_rdma.config.files import MemlockText, load_config, memlock_bytes
+from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.core.namespace_policy import (
     BY_DEFAULT,
     NO_POLICIES,

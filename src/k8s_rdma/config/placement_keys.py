@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from k8s_rdma.config.bounded_files import read_found_file
-from k8s_rdma.config.files import Reloaded, files_of
+from k8s_rdma.config.reloading import Reloaded, files_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.placement_keys import (
     KEY_BYTES,

@@ -32,8 +32,9 @@ from k8s_rdma.core.ledger import (
 )
 from k8s_rdma.core.macs import RequestedAddress, addresses_of, requests_of, taken_address
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
-from k8s_rdma.core.programming import certain_mbps, objection
+from k8s_rdma.core.programming import objection
 from k8s_rdma.core.request import InterfaceRequest, unmet
+from k8s_rdma.core.round_robin import certain_mbps
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid
 from k8s_rdma.errors import Reason

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.programming import keeps_minimums
+from k8s_rdma.core.round_robin import keeps_minimums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set

@@ -38,7 +38,7 @@ from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_const
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Strategy
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.programming import Load
+    from k8s_rdma.core.round_robin import Load
 
 Usage = Mapping[PciAddress, Used]
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, by_entry, usage_of
-from k8s_rdma.core.programming import keeps_minimums, objection
+from k8s_rdma.core.programming import objection
+from k8s_rdma.core.round_robin import keeps_minimums
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from prometheus_client import Histogram, disable_created_metrics
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.deviceplugin.plugin_server import DirectoryWatch
+from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
 from k8s_rdma.deviceplugin.prepared_claims import (
     PROMISE_TIMES,
     AbandonedPromises,

@@ -21,9 +21,10 @@ from k8s_rdma import __version__, process
 from k8s_rdma.core.devices.pod_devices import shared_device
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
+from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
 from k8s_rdma.deviceplugin.health_events import node_events
 from k8s_rdma.deviceplugin.modes import Mode, modes_of, to_publish
-from k8s_rdma.deviceplugin.plugin_server import DirectoryWatch, PluginServer
+from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import PREFIX, InventorySource, Resource
 from k8s_rdma.deviceplugin.topology import neighbours
 from k8s_rdma.errors import K8sRdmaError, MalformedError

@@ -21,6 +21,7 @@ from k8s_rdma.config.devices import (
     SharedResource,
     SharedSelector,
 )
+from k8s_rdma.core.devices.container_devices import NamedDevice, device_annotations, device_variables
 from k8s_rdma.core.devices.pod_devices import (
     AllocateResponse,
     Choice,
@@ -37,12 +38,9 @@ from k8s_rdma.core.devices.rdma_devices import (
     RDMA_CM,
     AllocatedDevice,
     DeviceInventory,
-    NamedDevice,
     NetnsMode,
     NodeKind,
     RdmaDevice,
-    device_annotations,
-    device_variables,
 )
 from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason

@@ -39,8 +39,9 @@ from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode, describe_rates_status
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import KeySource
+from k8s_rdma.wire.rates_status import describe_rates_status
 from k8s_rdma.wire.views import (
     Explanation,
     ExtenderState,
@@ -68,9 +69,8 @@ NO_API = (
 class KnownPod:
     """A pod.
 
-    request: None when what it asks for cannot be read, or is `not_allowed` by its namespace's policy;
-    `malformed` says why. view: as the API server has it now; None where that could not be asked, as `notes`
-    say.
+    request: None if it cannot be read, or is `not_allowed` by its namespace's policy; `malformed` says why.
+    view: as the API server has it now; None if it could not be asked, as `notes` say.
     """
 
     namespace: str

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from k8s_rdma.config.files import failures_of
 from k8s_rdma.config.namespace_policies import policies_of
+from k8s_rdma.config.reloading import failures_of
 from k8s_rdma.extender.bind import Binder, BindingWriter, PendingBindings
 from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
 from k8s_rdma.extender.explain import Explainer, PodExplainer

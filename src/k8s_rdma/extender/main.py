@@ -52,7 +52,8 @@ from k8s_rdma.http_server.asgi import (
     tls_context,
     tokens_of,
 )
-from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError, return_large_buffers
+from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
+from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector

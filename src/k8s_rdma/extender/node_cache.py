@@ -27,7 +27,7 @@ from k8s_rdma.wire.node_facts import ClaimsUse, NodeFacts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from k8s_rdma.core.macs import MacRanges
+    from k8s_rdma.core.mac_ranges import MacRanges
     from k8s_rdma.extender.bound_pods import BoundPod
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.wire.rest import RatesRefusal

@@ -25,7 +25,7 @@ from k8s_rdma.wire.annotation import (
     with_gpus,
 )
 from k8s_rdma.wire.annotation_values import require_own_network
-from k8s_rdma.wire.placement_annotation import require_room
+from k8s_rdma.wire.annotations_size import require_room
 from k8s_rdma.wire.pod_spec import requested
 
 if TYPE_CHECKING:

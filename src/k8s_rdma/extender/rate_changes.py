@@ -40,18 +40,16 @@ from k8s_rdma.kube.api import (
     about_pod,
 )
 from k8s_rdma.wire.annotation import request_text
-from k8s_rdma.wire.placement_annotation import (
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode, generation_in
+from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+from k8s_rdma.wire.rates_status import (
     MAX_STATUS_MESSAGE,
-    PLACEMENT_ANNOTATION,
     RATES_STATUS_ANNOTATION,
     RatesState,
     RatesStatus,
     digest,
-    encode,
     encode_rates_status,
-    generation_in,
 )
-from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping

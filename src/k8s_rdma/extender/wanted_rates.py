@@ -18,14 +18,9 @@ from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.pod_store import PodIndex
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.wire.annotation import read_request, request_text
-from k8s_rdma.wire.placement_annotation import (
-    PLACEMENT_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
-    decode_rates_status,
-    digest,
-    generation_in,
-)
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
 from k8s_rdma.wire.rest import RatesRefusal
 
 if TYPE_CHECKING:

@@ -31,11 +31,12 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
 from k8s_rdma.config.bounded_files import read_named_file
-from k8s_rdma.config.files import Reloaded, TlsConfig
+from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rest import TOKEN_FIELD, Error, ErrorDocument
 
 if TYPE_CHECKING:
+    from k8s_rdma.config.files import TlsConfig
     from k8s_rdma.wire.json import Buffer
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]

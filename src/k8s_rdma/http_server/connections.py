@@ -1,4 +1,4 @@
-"""The open connections of a server and the bodies of requests; limits on their number, time and memory."""
+"""The open connections of a server; limits on their number, time and memory."""
 
 from __future__ import annotations
 
@@ -6,166 +6,16 @@ import ctypes
 import gc
 import struct
 from collections import Counter
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from fcntl import ioctl
-from http import HTTPStatus
 from math import inf
 from socket import SO_RCVBUF, SOL_SOCKET
 from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Protocol
 
-from k8s_rdma.wire.json import HUGE_PAGE_BYTES, Buffer, large_buffer
-
 if TYPE_CHECKING:
-    import mmap
     import socket
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    from k8s_rdma.http_server.asgi import Receive, Scope
-
-_TOGETHER = 2
-"""Times the limit of one body, for those of all addresses; what one address sends has room for one."""
-
-
-class BodyError(Exception):
-    """A body is refused, in the words of the message. status: of the answer; outcome: in the metrics."""
-
-    status: HTTPStatus
-    outcome: str
-
-
-class TooLongError(BodyError):
-    """The body is longer than the limit."""
-
-    status, outcome = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_long"
-
-    def __init__(self, limit: int, bound: str, advice: str) -> None:
-        super().__init__(f"the body is longer than {limit} bytes ({bound}){f'; {advice}' if advice else ''}")
-
-
-class NoRoomError(BodyError):
-    """Other bodies take the memory that there is for them."""
-
-    status, outcome = HTTPStatus.SERVICE_UNAVAILABLE, "no_room"
-
-    def __init__(self, bound: str) -> None:
-        super().__init__(
-            f"other requests' bodies take the memory that there is for them (twice {bound}); try again"
-        )
-
-
-class TooSlowError(BodyError):
-    """The body came in for longer than all others, and another one needed its memory."""
-
-    status, outcome = HTTPStatus.REQUEST_TIMEOUT, "too_slow"
-
-    def __init__(self) -> None:
-        super().__init__("the body came slower than all others, and they need its room")
-
-
-class ClientGoneError(Exception):
-    """The client left before its request's end."""
-
-
-class _Body:
-    """A body, as far as it is here.
-
-    size: bytes of it that are here; content: may be longer.
-    """
-
-    __slots__ = ("_announced", "address", "content", "size")
-
-    def __init__(self, address: str, announced: int) -> None:
-        self.address = address
-        self.content: bytearray | mmap.mmap = bytearray()
-        self.size = 0
-        self._announced = announced
-
-    def extend(self, part: bytes) -> None:
-        """Append a part. Memory for what is announced is taken once a huge page of it has come."""
-        end = self.size + len(part)
-        if self.size < HUGE_PAGE_BYTES <= end <= self._announced:
-            with suppress(OSError):  # without memory for all of it, it grows as it comes
-                region = large_buffer(self._announced)
-                region.write(self.content)
-                self.content = region
-        if isinstance(self.content, bytearray):
-            self.content += part
-        else:
-            self.content.write(part)
-        self.size = end
-
-    def drop(self) -> None:
-        """Forget what is here."""
-        self.content = bytearray()
-
-
-class Bodies:
-    """Bodies that are coming in or being answered. Bytes count as they come, not as they are announced.
-
-    When all of them together leave no room, the oldest one that is still incomplete is dropped, so a slow
-    sender blocks no other client.
-    """
-
-    def __init__(self, limit: int, *, bound: str, advice: str = "") -> None:
-        """limit: of one, in bytes. bound: what clients know it by. advice: for a client that exceeds it."""
-        self._limit, self._bound, self._advice = limit, bound, advice
-        self._bytes: Counter[str] = Counter()
-        self._incoming: dict[_Body, None] = {}
-        """The incomplete bodies, oldest first."""
-
-    @asynccontextmanager
-    async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[Buffer]:
-        """Read a whole body, which counts until the block ends.
-
-        BodyError as soon as that is known, and nothing of it is kept then: TooSlowError with the first byte
-        that comes after another took its room. What a client still sends of a request that is answered
-        already is dropped by the server.
-        """
-        field = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        announced = int(field) if field.isdigit() else 0
-        if announced > self._limit:
-            raise TooLongError(self._limit, self._bound, self._advice)
-        body = _Body(scope["client"][0] if scope.get("client") else "", announced)
-        self._incoming[body] = None
-        try:
-            has_more = True
-            while has_more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGoneError
-                self._extend(body, message.get("body", b""))
-                has_more = message.get("more_body", False)
-            del self._incoming[body]
-            yield body.content
-        finally:
-            self._incoming.pop(body, None)
-            self._give_back(body)
-
-    def _extend(self, body: _Body, part: bytes) -> None:
-        if body not in self._incoming:
-            raise TooSlowError
-        if body.size + len(part) > self._limit:
-            raise TooLongError(self._limit, self._bound, self._advice)
-        if self._bytes[body.address] + len(part) > self._limit:
-            raise NoRoomError(self._bound)
-        while self._bytes.total() + len(part) > _TOGETHER * self._limit:
-            self._make_room(body)
-        body.extend(part)
-        self._bytes[body.address] += len(part)
-
-    def _make_room(self, body: _Body) -> None:
-        slowest = next(iter(self._incoming))
-        if slowest is body:
-            raise NoRoomError(self._bound)
-        del self._incoming[slowest]
-        self._give_back(slowest)
-        slowest.drop()
-
-    def _give_back(self, body: _Body) -> None:
-        self._bytes[body.address] -= body.size
-        self._bytes += Counter()  # drops addresses that have no bytes here
+    from collections.abc import Callable, Iterator
 
 
 _INT = struct.Struct("i")

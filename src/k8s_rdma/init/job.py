@@ -26,7 +26,8 @@ from k8s_rdma.linux.netlink.queries import Queries
 from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs
-from k8s_rdma.linux.vf.creation import NetdevsOf, SriovLinks, SriovPf, VfFunction
+from k8s_rdma.linux.vf.creation import SriovPf, VfFunction
+from k8s_rdma.linux.vf.sriov_links import NetdevsOf, SriovLinks
 
 if TYPE_CHECKING:
     import threading

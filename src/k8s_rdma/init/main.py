@@ -26,7 +26,7 @@ from k8s_rdma.linux.discovery.functions import AbsentPf, Discovery, FoundPf, Mis
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs, is_absent
-from k8s_rdma.linux.vf.creation import KernelSriovLinks
+from k8s_rdma.linux.vf.sriov_links import KernelSriovLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -34,7 +34,8 @@ from k8s_rdma.init.job import (
 )
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
 from k8s_rdma.linux.vf.binding import PciDriver
-from k8s_rdma.linux.vf.creation import NetdevsOf, SriovPf, VfFunction
+from k8s_rdma.linux.vf.creation import SriovPf, VfFunction
+from k8s_rdma.linux.vf.sriov_links import NetdevsOf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

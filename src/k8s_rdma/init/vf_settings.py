@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.types import LinkType
 from k8s_rdma.init.job import Job, SetupError
-from k8s_rdma.linux.vf.creation import GuidOf, Setting, VfFunction, VfGuid, VfLinkState, VfMac, VfTrust
+from k8s_rdma.linux.vf.sriov_links import GuidOf, Setting, VfGuid, VfLinkState, VfMac, VfTrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from k8s_rdma.linux.netlink.queries import VfInfo
+    from k8s_rdma.linux.vf.creation import VfFunction
 
 _GUID_CHARACTERS = 23
 

@@ -39,15 +39,9 @@ from k8s_rdma.wire.objects.affinity import NodeSelectorTerm
 from k8s_rdma.wire.objects.meta import NamedMeta
 from k8s_rdma.wire.objects.node import ApiTaint, ApiToleration, KubeNode
 from k8s_rdma.wire.objects.pod import PodSpec, PreemptionPolicy
-from k8s_rdma.wire.placement_annotation import (
-    PLACEMENT_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
-    Promise,
-    decode_own,
-    decode_rates_status,
-    encode,
-)
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own, encode
 from k8s_rdma.wire.pod_group import convert_pod_group
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status
 from k8s_rdma.wire.rdma_node import (
     LIST_PATH,
     RdmaNodeStatus,

@@ -29,7 +29,7 @@ from k8s_rdma.wire.rest import (
     encode_report,
     without_vfs,
 )
-from k8s_rdma.wire.sockets import (
+from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,
     Counters,

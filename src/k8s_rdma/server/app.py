@@ -29,11 +29,11 @@ from k8s_rdma.http_server.asgi import (
     error_answer,
     json_answer,
 )
-from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError
+from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
 from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
 from k8s_rdma.wire.json import describe_unknown, shown
 from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
-from k8s_rdma.wire.sockets import MAX_PLACEMENT_BYTES
+from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Mapping

@@ -28,8 +28,8 @@ from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.verify.interruption import undisturbed
 from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, decode_result, streams_of
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus, decode_status
 from k8s_rdma.wire.verification import pf_facts
 

@@ -24,7 +24,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.web.open_pages import WATCH_S
 from k8s_rdma.wire.node_metrics import CounterReader
-from k8s_rdma.wire.sockets import SAMPLE_EVERY_S, SOON_S
+from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S, SOON_S
 
 if TYPE_CHECKING:
     from k8s_rdma.core.traffic import CounterSample

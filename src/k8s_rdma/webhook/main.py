@@ -32,7 +32,8 @@ from k8s_rdma.http_server.asgi import (
     gauge,
     tls_context,
 )
-from k8s_rdma.http_server.connections import Bodies, BodyError, ClientGoneError, return_large_buffers
+from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
+from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch, encode_refusal
 from k8s_rdma.wire.annotation_keys import unknown_keys

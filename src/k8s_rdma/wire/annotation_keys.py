@@ -18,14 +18,11 @@ from k8s_rdma.wire.annotation import (
     POLICY_ANNOTATION,
     TOPOLOGY_ANNOTATION,
 )
-from k8s_rdma.wire.cni_result import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.json import nearest, shown
-from k8s_rdma.wire.placement_annotation import (
-    CLAIM_CAPS_ANNOTATION,
-    CLAIM_CAPS_STATUS_ANNOTATION,
-    PLACEMENT_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
-)
+from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,36 +1,21 @@
-"""CNI results and errors, in any version, and the pod annotation `k8s-rdma.io/network-status`.
-
-Source: CNI specification 1.1.0, section 2 "VERSION", section 5 "ADD Success", and those of the earlier
-versions; the versions are those that libcni knows. In 0.1.0 and 0.2.0 a result is one IPv4 and one IPv6
-address and knows no interfaces; in 0.3.0 to 0.4.0 each address has its IP version, from 1.0.0 on no longer.
-A conversion leaves out what the other version has no field for, and keeps unknown fields as they were
-written.
-
-The pod annotation `k8s-rdma.io/network-status` has one entry an interface. Its form is that of
-`k8s.v1.cni.cncf.io/network-status` (Network Plumbing Working Group, Kubernetes Network Custom Resource
-Definition De-facto Standard 1.3, section 5), which Multus writes and owns; hence a key of ours. Addresses
-are without prefix length, as Multus writes them. Device information: the same group's Device Information
-Specification 1.1.0, sections 3 and 4.2.
-"""
+"""CNI results and errors, in any version."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import ip_interface, ip_network
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.cdi import qualified_name
+from k8s_rdma.wire.cni_socket import MAX_STDOUT_BYTES
+from k8s_rdma.wire.ipam_result import NO_ADDRESSES, NO_DNS, IpamResult
 from k8s_rdma.wire.json import decode, shown
-from k8s_rdma.wire.plugin_config import NO_ADDRESSES, NO_DNS, IpamResult
-from k8s_rdma.wire.sockets import MAX_STDOUT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.ledger import AllocatedInterface, Receipt
     from k8s_rdma.core.step import Route
 
 
@@ -494,102 +479,3 @@ def _text(fields: Fields, key: str, subject: str) -> str:
 
 def _raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(_encoder.encode(value))
-
-
-DEVICE_INFO_VERSION = "1.1.0"
-
-
-class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """Section 3.1.3: addresses as `dddd:bb:dd.f`; rdma_device empty where there is none."""
-
-    pci_address: str
-    rdma_device: str = ""
-    pf_pci_address: str = ""
-
-
-class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Section 3.1. A VF is a PCI device whatever drives it: the specification has no type for vfio."""
-
-    type: Literal["pci"] = "pci"
-    version: str = DEVICE_INFO_VERSION
-    pci: PciDevice
-
-
-def device_info(interface: AllocatedInterface) -> DeviceInfo:
-    """The device of an interface."""
-    pci = PciDevice(
-        pci_address=interface.pci, rdma_device=interface.rdma_device, pf_pci_address=interface.vf.pf
-    )
-    return DeviceInfo(pci=pci)
-
-
-def encode_device_info(info: DeviceInfo) -> bytes:
-    """Encode the file's content."""
-    return _encoder.encode(info)
-
-
-NETWORK_STATUS_ANNOTATION = "k8s-rdma.io/network-status"
-
-
-class _Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    nameservers: tuple[str, ...] = ()
-    domain: str = ""
-    search: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
-class NetworkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """The status of one interface.
-
-    name: the network's. interface: its name in the pod; of a PCI function, which has none, the one that it
-    would have. default: never, a pod's default network is another plugin's. cdi_device: of a PCI function for
-    a program in the pod, the qualified name of its CDI device (our own addition).
-    """
-
-    name: str
-    interface: str
-    ips: tuple[str, ...] = ()
-    mac: str = ""
-    mtu: int = 0
-    default: bool | None = None
-    dns: _Dns | None = None
-    device_info: DeviceInfo
-    cdi_device: str = ""
-
-
-def network_status(receipt: Receipt, results: Mapping[str, IpamResult]) -> tuple[NetworkStatus, ...]:
-    """The entries of an attachment; results: by the interfaces' names, of those that have addresses."""
-    return tuple(
-        _status(receipt.network, interface, results.get(interface.ifname)) for interface in receipt.interfaces
-    )
-
-
-def encode_network_status(entries: Iterable[NetworkStatus]) -> str:
-    """Encode the annotation's value."""
-    return _encoder.encode(tuple(entries)).decode()
-
-
-def _status(network: str, interface: AllocatedInterface, ipam: IpamResult | None) -> NetworkStatus:
-    addresses = ipam.addresses if ipam else ()
-    return NetworkStatus(
-        name=interface.options.network or network,
-        interface=interface.ifname,
-        ips=tuple(address.partition("/")[0] for address in addresses),
-        mac=interface.mac,
-        mtu=(interface.options.mtu or interface.home.mtu) if interface.is_netdev else 0,
-        default=False,
-        dns=_status_dns(ipam) if ipam else None,
-        device_info=device_info(interface),
-        cdi_device="" if interface.is_netdev else qualified_name(interface.pci),
-    )
-
-
-def _status_dns(ipam: IpamResult) -> _Dns | None:
-    ipam_dns = ipam.dns
-    dns = _Dns(
-        nameservers=ipam_dns.nameservers or (),
-        domain=ipam_dns.domain or "",
-        search=ipam_dns.search or (),
-        options=ipam_dns.options or (),
-    )
-    return None if dns == _Dns() else dns

@@ -12,8 +12,9 @@ from typing import Literal
 import msgspec
 
 from k8s_rdma.core.devices.pod_devices import DEVICE_PLUGIN_VERSION
-from k8s_rdma.wire import cdi, machine, rdma_node, sockets
-from k8s_rdma.wire.cni_result import DEVICE_INFO_VERSION, SUPPORTED_VERSIONS
+from k8s_rdma.wire import cdi, cni_socket, machine, rdma_node
+from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
+from k8s_rdma.wire.network_status import DEVICE_INFO_VERSION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_VERSION
 
 FORMAT = 1
@@ -64,7 +65,7 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
     ledger: int
     cni: tuple[str, ...] = SUPPORTED_VERSIONS
-    cni_frame: int = sockets.VERSION
+    cni_frame: int = cni_socket.VERSION
     placement: int = PLACEMENT_VERSION
     rdma_node: str = f"{rdma_node.GROUP}/{rdma_node.VERSION}"
     device_plugin: str = DEVICE_PLUGIN_VERSION

@@ -14,7 +14,7 @@ import msgspec
 
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.inventory import CLAIMS_POOL, EVERY_DEVICE, Gpu, Inventory, Pf, Used
-from k8s_rdma.core.macs import NO_MACS, MacRanges
+from k8s_rdma.core.mac_ranges import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address

@@ -21,28 +21,26 @@ writes the outcome to `k8s-rdma.io/claim-caps-status`, as `programmed` or `refus
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import msgspec
 
-from k8s_rdma.core.devices.near_gpus import MAX_PLACES
 from k8s_rdma.core.options import NO_OPTIONS, OPTIONS, Choices, InterfaceOptions, Syntax, Values, Whole
 from k8s_rdma.core.placement import PlacedInterface, Placement, by_entry
-from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy, Request
-from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PciAddress, PfSelector, PodUid, pci_address
+from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PfSelector, PodUid, pci_address
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
-from k8s_rdma.wire.json import shown, utf8_bytes
+from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.rest import RatesGeneration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from k8s_rdma.wire.placement_keys import PlacementKeys, VerifyingKey
+
 
 _Set = tuple[str, ...]
 _Name = Annotated[str, msgspec.Meta(max_length=15)]
@@ -433,171 +431,3 @@ def _to_core(interface: _Interface, index: int, table: Sequence[InterfaceOptions
 def _refuse(why: str, reason: Reason = Reason.MALFORMED_ANNOTATION) -> NoReturn:
     msg = f"{PLACEMENT_ANNOTATION}: {why}"
     raise MalformedError(msg, reason=reason)
-
-
-MAX_ANNOTATION_BYTES = 256 * 1024
-"""The limit of all keys and values (`TotalAnnotationSizeLimitB`, apimachinery,
-pkg/api/validation/objectmeta.go)."""
-
-_OTHERS_BYTES = 1024
-"""Left for what is written beside the placement, such as the fence."""
-
-_INTERFACE_BYTES = 200
-"""More than an interface takes in a placement, but for its options."""
-
-_SIGNATURE_BYTES = 256
-"""More than any signature takes in a placement, with the name of its key."""
-
-_POOL_BYTES = 2048
-"""The size of an exclusive resource: its name, and the addresses of the PFs that have VFs in it."""
-
-_LONGEST_NODE = NodeName("n" * 253)
-_LONGEST_PF = PciAddress("ffffffff:ff:1f.7")
-_LONGEST_UID = PodUid("u" * 36)
-
-
-def require_room(length: int, request: Request) -> None:
-    """MalformedError where a placement does not fit beside annotations that are so long."""
-    places = len(request.interfaces) + (MAX_PLACES if request.shape.near_gpus else 0)
-    roughly = _INTERFACE_BYTES * places + _POOL_BYTES * (len(request.devices) + 1)
-    if 3 * length + roughly <= MAX_ANNOTATION_BYTES:  # options take hardly more text here than in the request
-        return
-    room = placement_room(request)
-    if length + room > MAX_ANNOTATION_BYTES:
-        msg = (
-            f"metadata.annotations: they are {length} bytes long, and the pod's placement takes {room} more; "
-            f"the API server allows {MAX_ANNOTATION_BYTES}"
-        )
-        raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
-
-
-def placement_room(request: Request) -> int:
-    """Bytes that suffice for the pod's placement, wherever it is placed, and for what is written beside."""
-    longest = Placement(
-        node=_LONGEST_NODE,
-        interfaces=tuple(
-            PlacedInterface(
-                pf=_LONGEST_PF,
-                min_tx_rate_mbps=interface.min_tx_rate_mbps,
-                max_tx_rate_mbps=interface.max_tx_rate_mbps,
-                enforce=interface.enforce,
-                options=interface.options,
-            )
-            for interface in request.interfaces
-        ),
-        policy=request.policy,
-    )
-    text = encode(longest, _LONGEST_UID, None)
-    pools = len(request.devices) * _POOL_BYTES
-    if request.shape.near_gpus:
-        pools += MAX_PLACES * _INTERFACE_BYTES
-    return utf8_bytes(PLACEMENT_ANNOTATION) + utf8_bytes(text) + _SIGNATURE_BYTES + pools + _OTHERS_BYTES
-
-
-RATES_STATUS_ANNOTATION = "k8s-rdma.io/rates-status"
-
-MAX_STATUS_MESSAGE = 1024
-
-RatesState = Literal["waiting", "refused", "admitted", "programmed"]
-
-
-class RatesStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The status of the latest change.
-
-    state: `waiting` for an earlier change to be programmed; `refused`; `admitted`, reserved and signed, and
-        not reported as programmed by the node yet; `programmed`.
-    generation: of the placement that counts. request: `digest` of the annotation that this is about.
-    message: why, in words.
-    """
-
-    state: RatesState
-    generation: RatesGeneration = 0
-    request: Annotated[str, msgspec.Meta(max_length=16)] = ""
-    message: Annotated[str, msgspec.Meta(max_length=MAX_STATUS_MESSAGE)] = ""
-
-    def describe(self) -> str:
-        """Describe the outcome, with its reason where there is one."""
-        return f"{self.state}: {self.message}" if self.message else self.state
-
-
-_status_decoder = msgspec.json.Decoder(RatesStatus)
-
-
-def digest(request_text: str) -> str:
-    """Identify the text of a request annotation."""
-    return sha256(request_text.encode()).hexdigest()[:16]
-
-
-def encode_rates_status(status: RatesStatus) -> str:
-    """Encode the status."""
-    return _encoder.encode(status).decode()
-
-
-def describe_rates_status(annotations: Mapping[str, str]) -> str:
-    """Describe the outcome of a pod's last change of rates; empty for none."""
-    text = annotations.get(RATES_STATUS_ANNOTATION)
-    if text is None:
-        return ""
-    try:
-        status = decode_rates_status(text)
-    except MalformedError as error:
-        return error.message
-    return status.describe()
-
-
-def decode_rates_status(text: str) -> RatesStatus:
-    """Decode the status. MalformedError names the field: a pod's owner may have edited it."""
-    return decode_json(text, _status_decoder, RATES_STATUS_ANNOTATION)
-
-
-CLAIM_CAPS_ANNOTATION = "k8s-rdma.io/claim-caps"
-CLAIM_CAPS_STATUS_ANNOTATION = "k8s-rdma.io/claim-caps-status"
-
-MAX_CAPS_TEXT = 65_536
-MAX_CAPS = 1024
-
-_Cap = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
-_caps_decoder = msgspec.json.Decoder(Annotated[dict[_Name, _Cap], msgspec.Meta(max_length=MAX_CAPS)])
-
-
-class CapsRequest(NamedTuple):
-    """The two annotations of a pod; empty where it has none."""
-
-    text: str = ""
-    status_text: str = ""
-
-    @classmethod
-    def read(cls, annotations: Mapping[str, str]) -> CapsRequest:
-        """Read them, not decoded yet."""
-        return cls(
-            annotations.get(CLAIM_CAPS_ANNOTATION, ""), annotations.get(CLAIM_CAPS_STATUS_ANNOTATION, "")
-        )
-
-    def caps(self) -> dict[str, int]:
-        """Decode the caps by interface, Mb/s. MalformedError (`MALFORMED_ANNOTATION`) names the field."""
-        if not self.text:
-            return {}
-        if len(self.text) > MAX_CAPS_TEXT:
-            msg = f"{CLAIM_CAPS_ANNOTATION}: {len(self.text)} characters, at most {MAX_CAPS_TEXT} are read"
-            raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
-        return decode_json(self.text, _caps_decoder, CLAIM_CAPS_ANNOTATION, Reason.MALFORMED_ANNOTATION)
-
-    def status(self) -> RatesStatus | None:
-        """Decode the status of that very text; None without one."""
-        with suppress(MalformedError):
-            status = decode_rates_status(self.status_text)
-            if status.request == digest(self.text):
-                return status
-        return None
-
-    def describe(self) -> str:
-        """Describe the outcome for that very text; empty where the pod has neither."""
-        if not (self.text or self.status_text):
-            return ""
-        status = self.status()
-        return status.describe() if status else "not decided"
-
-
-def encode_caps(caps: Mapping[str, int]) -> str:
-    """Encode the caps."""
-    return _encoder.encode(dict(caps)).decode()

@@ -39,13 +39,13 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
 from k8s_rdma.kube.promises import read_promise
-from k8s_rdma.wire.cni_result import (
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_STATUS_ANNOTATION, CapsRequest
+from k8s_rdma.wire.network_status import (
     NETWORK_STATUS_ANNOTATION,
     NetworkStatus,
     encode_network_status,
     network_status,
 )
-from k8s_rdma.wire.placement_annotation import CLAIM_CAPS_STATUS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.resource_claim import UID
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.client import Client
-    from k8s_rdma.wire.plugin_config import IpamResult
+    from k8s_rdma.wire.ipam_result import IpamResult
 
 
 Consumers = Mapping[PodUid, frozenset[str]]

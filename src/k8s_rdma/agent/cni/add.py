@@ -40,7 +40,7 @@ from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.claims import LONGEST_WAIT_S
 from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf, meaningless_keys, refuse
 from k8s_rdma.wire.cni_result import ResultInterface, check_version, encode_result
-from k8s_rdma.wire.plugin_config import IpamResult
+from k8s_rdma.wire.ipam_result import IpamResult
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand

@@ -20,7 +20,7 @@ from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_request import CniEnvironment, decode_netconf, decode_network, parse_environment
 from k8s_rdma.wire.cni_result import encode_error, encode_result
-from k8s_rdma.wire.sockets import Reply, Request
+from k8s_rdma.wire.cni_socket import Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -33,16 +33,8 @@ from k8s_rdma.agent.plugins.runner import (
 )
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
-from k8s_rdma.wire.plugin_config import (
-    PER_NODE,
-    IpamResult,
-    decode_ipam_result,
-    in_blocks,
-    network_of,
-    spaces_of,
-    stdin_of,
-    version_of,
-)
+from k8s_rdma.wire.ipam_result import IpamResult, decode_ipam_result
+from k8s_rdma.wire.plugin_config import PER_NODE, in_blocks, network_of, spaces_of, stdin_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

@@ -35,6 +35,7 @@ from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile, check_cni
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
 from k8s_rdma.doctor.node.kernel import NEEDED, IommuFacts, ModuleFacts, State, check_iommu, check_modules
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos, check_lossless
+from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts, check_memlock
 from k8s_rdma.doctor.node.processes import (
     ConfigurationFacts,
     ProcessFacts,
@@ -44,13 +45,7 @@ from k8s_rdma.doctor.node.processes import (
     check_vfs,
 )
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
-from k8s_rdma.doctor.node.runtime import (
-    LockingProcess,
-    MemlockFacts,
-    RuntimeFacts,
-    check_memlock,
-    check_runtime,
-)
+from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.linux.discovery.functions import Selected, find_pfs
@@ -64,7 +59,7 @@ from k8s_rdma.linux.vfio import others_in_group
 from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
-    from k8s_rdma.linux.netlink.rtnl import DcbState
+    from k8s_rdma.linux.netlink.dcb import DcbState
 
 _STARTERS = RUNTIMES | {"dockerd"}
 _DEVICES = "bus/pci/devices"

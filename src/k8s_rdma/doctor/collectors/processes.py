@@ -36,6 +36,7 @@ from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
 from k8s_rdma.wire.annotation import request_name, request_text
+from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.cluster_claims import API as CLAIMS_API
 from k8s_rdma.wire.cluster_claims import (
@@ -50,19 +51,11 @@ from k8s_rdma.wire.cluster_claims import (
 from k8s_rdma.wire.json import shown
 from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
-from k8s_rdma.wire.placement_annotation import (
-    CLAIM_CAPS_ANNOTATION,
-    PLACEMENT_ANNOTATION,
-    RATES_STATUS_ANNOTATION,
-    CapsRequest,
-    decode_promise,
-    decode_rates_status,
-    digest,
-    generation_in,
-)
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, generation_in
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
 from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.rest import NodeReport, decode_report
-from k8s_rdma.wire.sockets import HEADER, Kind, decode_header
+from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.linux.discovery.netdevs import is_representor
+from k8s_rdma.linux.netlink.dcb import Dcb, DcbState
 from k8s_rdma.linux.netlink.devlink import Devlink, devlink_flags, devlink_rates
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.rdma import RdmaNetlink
 from k8s_rdma.linux.netlink.routes import addressed_links, default_route_links
-from k8s_rdma.linux.netlink.rtnl import Dcb, DcbState, Link, Rtnl
+from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.netlink.sriov import VfStats, vf_infos, vf_stats
 from k8s_rdma.linux.sysfs import Sysfs, pfs

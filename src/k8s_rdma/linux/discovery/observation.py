@@ -26,17 +26,15 @@ from k8s_rdma.linux.discovery.functions import (
     Discovery,
     FoundPf,
     Missing,
-    ObservedVf,
     Selected,
     SkippedPf,
-    VfContext,
     find_pfs,
-    observe_vf,
     select,
 )
 from k8s_rdma.linux.discovery.ports import Speed, ethernet_speed, infiniband_speed
 from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
 from k8s_rdma.linux.discovery.vf_settings import VfSettings, from_netlink, read_vf_settings
+from k8s_rdma.linux.discovery.vf_state import ObservedVf, VfContext, observe_vf
 from k8s_rdma.linux.drivers import ability, row_of, supported_settings
 from k8s_rdma.linux.netlink.routes import below, carriers
 from k8s_rdma.linux.pcie import slowest_link

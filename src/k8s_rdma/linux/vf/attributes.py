@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from k8s_rdma.linux.netlink.dcb import Dcb
 from k8s_rdma.linux.netlink.ethtool import Ethtool
 from k8s_rdma.linux.netlink.ethtool_settings import FEATURES, EthtoolSettings
 from k8s_rdma.linux.netlink.link_attributes import (
@@ -14,7 +15,6 @@ from k8s_rdma.linux.netlink.link_attributes import (
     set_link_attributes,
 )
 from k8s_rdma.linux.netlink.programs import tcx_programs
-from k8s_rdma.linux.netlink.rtnl import Dcb
 from k8s_rdma.linux.netlink.shapers import queue_shapers
 from k8s_rdma.linux.netlink.socket import NetlinkError, SocketClient
 from k8s_rdma.linux.sysfs import error_name
