@@ -200,6 +200,12 @@ def test_reservation_is_not_met_while_packets_are_lost_below_it():
     assert (period.sent_mbps, period.wanted_mbps, period.dropped) == (120.0, 300, 200)
 
 
+def test_losses_in_one_long_interval_are_no_unmet_demand():
+    found = capped([120] * 6, [0, 0, 50, 0, 0, 0])
+    slow = [reading._replace(at_s=10 * reading.at_s) for reading in found.readings]
+    assert used(CounterSeries(holder=HELD, readings=slow)).unmet == ()
+
+
 @pytest.mark.parametrize(
     "losses",
     [[0] * 12, [None] * 12, [0] * 5 + [50] + [0] * 6],
