@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from collections import defaultdict
@@ -128,3 +129,20 @@ def test_structs_of_something_else_exist_and_have_such_a_field(structs: dict[str
     keys = set().union(*KINDS.values())
     stale = {name for name in OF_SOMETHING_ELSE if name not in structs or not declared(structs[name]) & keys}
     assert not stale, "take these out of OF_SOMETHING_ELSE"
+
+
+def test_no_part_is_set_in_another_one_three_objects_deep():
+    deep = [
+        f"{path.relative_to(SOURCES)}:{node.lineno}: {ast.unparse(target)}"
+        for path in sorted(SOURCES.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and attributes(target) > 2
+    ]
+    assert not deep, "give a part what it needs when it is made; what is made later is made of it"
+
+
+def attributes(node: ast.expr) -> int:
+    """How many attributes lead to a value: 3 of `self.leadership.pods.keys`."""
+    return 1 + attributes(node.value) if isinstance(node, ast.Attribute) else 0
