@@ -311,8 +311,8 @@ def test_very_many_pods_of_a_namespace_do_not_have_those_of_others_forgotten_on_
     assumed.assume(pod("default", 0), [NodeName("w1")])
     for number in range(1_500):
         assumed.assume(pod("other", number), [NodeName("w1")])
-    assert PodUid("default-0") in assumed._assumed
-    assert len(assumed._assumed) <= 1_000
+    assert PodUid("default-0") in assumed._assumed.by_uid
+    assert len(assumed._assumed.by_uid) <= 1_000
 
 
 @pytest.mark.parametrize("versions", [("v1alpha2",), ("v1alpha3",), ("v1alpha3", "v1beta1")])
