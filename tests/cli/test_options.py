@@ -247,18 +247,6 @@ def test_help_is_made_of_paragraphs_without_breaks_of_their_own(name: str):
         assert "\n" not in paragraph
 
 
-@pytest.mark.anyio
-async def test_help_fills_the_lines_of_any_terminal():
-    shown = await on_terminals([60, 80, 200], "who", "-h")
-    for width, ran in shown.items():
-        assert ran.status == 0
-        lines = [line.rstrip() for line in ran.out.splitlines()]
-        begin = next(index for index, line in enumerate(lines) if line.startswith(" By the RdmaNodes"))
-        end = next(index for index, line in enumerate(lines) if index > begin and not line)
-        for line, following in zip(lines[begin : end - 1], lines[begin + 1 : end], strict=True):
-            assert len(f"{line} {following.split()[0]}") >= width - 1, "a line ends before it is full"
-
-
 def test_process_does_not_load_what_only_tables_need():
     program = "import sys, k8s_rdma.cli.main; print(sorted({'rich', 'yaml', 'httpx2'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

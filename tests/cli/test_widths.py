@@ -280,9 +280,6 @@ def test_table_that_needs_a_machine_fits_any_terminal(show, rows: list[tuple[str
     assert_fits(captured.get(), everything.get(), width, rows)
 
 
-NARROW = 80
-"""Columns below which typer folds names of options in their table."""
-
 GROUPS = ("", "explain", "rates", "doctor", "verify", "whatif", "agent")
 
 
@@ -303,15 +300,13 @@ async def test_help_of_every_command_flows_at_any_width():
             assert shown.status == 0
             lines = [line.rstrip() for line in shown.out.splitlines()]
             assert [line for line in lines if len(line) > width] == [], command
-            if width >= NARROW:
-                assert words_of(shown.out) <= words_of(everything.out), command
+            assert words_of(shown.out) <= words_of(everything.out), command
             assert_flows(lines, width)
 
 
 def assert_flows(lines: Sequence[str], width: int) -> None:
-    """Assert that each line of the prose above the first box is as full as words allow."""
-    begin = next(index for index, line in enumerate(lines) if line.lstrip().startswith("Usage:"))
-    box = next(index for index, line in enumerate(lines) if line.startswith("╭"))
-    for line, following in pairwise(lines[begin + 1 : box]):
+    """Assert that each line of the prose above the first table is as full as words allow."""
+    table = next(index for index, line in enumerate(lines) if line.startswith("  "))
+    for line, following in pairwise(lines[: table - 1]):
         if line and following:
             assert len(f"{line} {following.split()[0]}") >= width - 1, "a line ends before it is full"

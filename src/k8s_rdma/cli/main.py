@@ -174,10 +174,16 @@ def claim(  # noqa: PLR0913 - typer's options
         bool, typer.Option("--pod", help="Print the manifests as well, with claims instead of annotations.")
     ] = False,
     name: Annotated[
-        str, typer.Option("--name", help="The template's name; default: its object's and -rdma, or rdma.")
+        str,
+        typer.Option(
+            "--name", metavar="NAME", help="The template's name; default: its object's and -rdma, or rdma."
+        ),
     ] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="The template's namespace; default: its object's.")
+        str,
+        typer.Option(
+            "--namespace", "-n", metavar="NAME", help="The template's namespace; default: its object's."
+        ),
     ] = "",
     device_class: Annotated[str, typer.Option("--class", metavar="NAME", help="The DeviceClass.")] = "rdma",
     pod_claim: Annotated[
@@ -221,7 +227,9 @@ _NO_FILES = 4
 
 @app.command(rich_help_panel=_PROGRAM_ITSELF)
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")
+    ],
 ) -> None:
     """Print a script for completion, as for `source <(k8s-rdma completion bash)`."""
     typer.echo(get_completion_script(prog_name=_PROGRAM, complete_var=_COMPLETE, shell=shell))

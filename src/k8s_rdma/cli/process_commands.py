@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
-from typer.core import TyperCommand
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.options import OutputForm
+from k8s_rdma.cli.usage import Command, CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ ConfigFile = Annotated[
 ]
 CheckConfig = Annotated[bool, typer.Option("--check-config", help="Check the configuration, and exit.")]
 PrintSchema = Annotated[bool, typer.Option("--print-schema", help="Print the file's JSON schema, and exit.")]
-agent_app = typer.Typer(invoke_without_command=True)
+agent_app = typer.Typer(cls=CommandGroup, invoke_without_command=True)
 
 
 def with_two_dashes(arguments: Sequence[str]) -> list[str]:
@@ -93,7 +93,7 @@ def _verbosity(argument: str, value: str | None, remaining: list[str]) -> Iterat
         yield argument
 
 
-class GoCommand(TyperCommand):
+class GoCommand(Command):
     """Takes options with one dash as well."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -121,9 +121,9 @@ def load_structlog() -> None:
 def agent(  # noqa: PLR0913, PLR0917  options of a command
     context: typer.Context,
     config: ConfigFile = None,
-    node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name in Kubernetes.")] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="The source of virtual functions: linux, virtual.")
+        str | None, typer.Option(metavar="NAME", help="The source of virtual functions: linux, virtual.")
     ] = None,
     rebuild_ledger: Annotated[
         bool,
@@ -207,7 +207,7 @@ def init(
 
 def server(
     config: ConfigFile = None,
-    node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name in Kubernetes.")] = None,
     check_config: CheckConfig = False,
 ) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
@@ -291,9 +291,13 @@ def web(
 
 def device_plugin(  # noqa: PLR0913 - typer's options
     config: ConfigFile = None,
-    node: Annotated[str | None, typer.Option(help="The node's name in Kubernetes, for events.")] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The node's name in Kubernetes, for events.")
+    ] = None,
     *,
-    pod_uid: Annotated[str | None, typer.Option(help="The UID of its pod, for claims.uid.")] = None,
+    pod_uid: Annotated[
+        str | None, typer.Option(metavar="UID", help="The UID of its pod, for claims.uid.")
+    ] = None,
     check_config: CheckConfig = False,
     print_schema: PrintSchema = False,
     master: Annotated[
@@ -311,10 +315,15 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     ] = None,
     verbosity: Annotated[
         str | None,
-        typer.Option("--verbosity", help="Accepted, without effect; or -v.", rich_help_panel=HUSTCAT),
+        typer.Option(
+            "--verbosity", metavar="LEVEL", help="Accepted, without effect; or -v.", rich_help_panel=HUSTCAT
+        ),
     ] = None,
     log_level: Annotated[
-        str | None, typer.Option("--log-level", help="Accepted, without effect.", rich_help_panel=HUSTCAT)
+        str | None,
+        typer.Option(
+            "--log-level", metavar="LEVEL", help="Accepted, without effect.", rich_help_panel=HUSTCAT
+        ),
     ] = None,
     config_file: Annotated[
         str | None,
@@ -379,12 +388,13 @@ Grace = Annotated[
 
 def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     directory: Annotated[
-        Path, typer.Argument(help="The container runtime's directory of CNI plugins.")
+        Path, typer.Argument(metavar="DIR", help="The container runtime's directory of CNI plugins.")
     ] = Path("/opt/cni/bin"),
     network: Annotated[
         Literal["none", "chained", "alone"],
         typer.Option(
-            help="chained: behind the node's first other network; alone: ours; none: executable only."
+            metavar="WHERE",
+            help="chained: behind the node's first other network; alone: ours; none: executable only.",
         ),
     ] = "none",
     conf_dir: Annotated[

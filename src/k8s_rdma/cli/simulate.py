@@ -14,15 +14,17 @@ from k8s_rdma.cli.options import FormAlone  # noqa: TC001 - typer evaluates anno
 
 @with_bundles
 def simulate(  # noqa: PLR0913 - typer's options
-    scenario: Annotated[Path, typer.Argument(help="The scenario, in YAML; docs/simulate.md has its keys.")],
+    scenario: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The scenario, in YAML; docs/simulate.md has its keys.")
+    ],
     *,
     policy: Annotated[
         list[str] | None,
         typer.Option("--policy", metavar="NAME", help="May be repeated; default all that there are."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run.")] = 1,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the first run.")] = 1,
     runs: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Runs of each policy, by consecutive seeds.")
+        int, typer.Option(metavar="N", min=1, max=1_000, help="Runs of each policy, by consecutive seeds.")
     ] = 1,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Also write all figures to FILE.")

@@ -190,7 +190,8 @@ def whatif_fit(
     file: Manifest = None,
     *,
     count: Annotated[
-        int | None, typer.Option("--count", min=0, help="Pods of each workload; default: the manifest's.")
+        int | None,
+        typer.Option("--count", metavar="N", min=0, help="Pods of each workload; default: the manifest's."),
     ] = None,
     preempt: Annotated[
         bool, typer.Option("--preempt", help="Evict pods of lower priority, as kube-scheduler would.")
@@ -253,7 +254,9 @@ def whatif_with(  # noqa: PLR0913 - typer's options
     *,
     vfs: Annotated[
         int | None,
-        typer.Option("--vfs", min=0, max=1024, help="VFs of each PF that has VFs for annotations."),
+        typer.Option(
+            "--vfs", metavar="N", min=0, max=1024, help="VFs of each PF that has VFs for annotations."
+        ),
     ] = None,
     headroom: Annotated[
         float,
@@ -263,7 +266,9 @@ def whatif_with(  # noqa: PLR0913 - typer's options
         Strategy | None,
         typer.Option(metavar="NAME", help=f"Another strategy of the extender: {', '.join(Strategy)}."),
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=0, max=10_000, help="New nodes; needs --like.")] = 0,
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="N", min=0, max=10_000, help="New nodes; needs --like.")
+    ] = 0,
     like: Annotated[str, typer.Option("--like", metavar="NAME", help="The node that new ones equal.")] = "",
     output: OutputForm,
     source: Source,

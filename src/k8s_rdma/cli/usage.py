@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from k8s_rdma.errors import visible
 
@@ -74,8 +74,26 @@ def as_kubectl_writes(arguments: Sequence[str]) -> list[str]:
     return [*line[begin:], *line[:begin], *arguments[end:]]
 
 
+class Command(TyperCommand):
+    """A command whose help fits its terminal."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        _write_help(self, ctx, formatter)
+
+
+def _write_help(command: Any, context: Any, formatter: Any) -> None:
+    from k8s_rdma.cli.help import help_text  # rich, which processes do not load
+
+    formatter.write(help_text(command, context))
+
+
 class CommandGroup(TyperGroup):
-    """A group of commands that says which of them a word may mean."""
+    """A group of commands that says which of them a word may mean, and whose help fits its terminal."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        _write_help(self, ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command; UsageError with a hint if there is none.
@@ -129,6 +147,9 @@ def _option_hint(option: str, context: Any) -> str:
 
 def flow_help(app: Any) -> None:
     """Make each paragraph of help one line, which the terminal's width wraps, for all commands of an app."""
+    for command in app.registered_commands:
+        if command.cls in {None, TyperCommand}:
+            command.cls = Command
     for command in (*app.registered_commands, *app.registered_groups):
         text = (
             command.help if isinstance(command.help, str) else command.callback and command.callback.__doc__
