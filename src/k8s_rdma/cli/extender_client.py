@@ -19,6 +19,7 @@ from k8s_rdma.cli.extender_address import (
     ExtenderAddress,
 )
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.config.authorities import demand_rfc5280
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import bounded_reply, end_in_time
@@ -189,7 +190,7 @@ def _trust(address: ExtenderAddress) -> ssl.SSLContext:
     except OSError as error:
         msg = f"--ca-file {address.ca_file}: {error.strerror or 'no PEM file of certificates'}"
         raise MalformedError(msg) from error
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # by default from Python 3.13 on alone
+    demand_rfc5280(context)
     _present(context, address)
     if address.insecure:
         context.check_hostname = False

@@ -12,6 +12,7 @@ import httpx2
 
 from k8s_rdma.cli.extender_address import SERVICE_SCHEME
 from k8s_rdma.cli.service_proxy import NoAnswerError
+from k8s_rdma.config.authorities import verify_as_go
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
@@ -146,5 +147,5 @@ def _trust(address: PrometheusAddress) -> ssl.SSLContext:
     except OSError as error:
         msg = f"--prometheus-ca-file {address.ca_file}: {error.strerror or 'no PEM file of certificates'}"
         raise MalformedError(msg) from error
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # by default from Python 3.13 on alone
+    verify_as_go(context)
     return context

@@ -30,6 +30,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Sample
 
+from k8s_rdma.config.authorities import demand_rfc5280
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.errors import MalformedError
@@ -381,23 +382,30 @@ class ClientTlsConfig(Protocol):
 
 
 def client_tls(
-    config: ClientTlsConfig, *, field: str, clock: Callable[[], float] = monotonic
+    config: ClientTlsConfig,
+    *,
+    field: str,
+    verification: Callable[[ssl.SSLContext], None] = demand_rfc5280,
+    clock: Callable[[], float] = monotonic,
 ) -> Callable[[], ssl.SSLContext]:
     """Read the TLS of a client; the context is built again when a file has changed.
 
     field: of the configuration; MalformedError names the key of an unusable file below it.
+    verification: a function of `config.authorities`.
     """
     paths = (config.ca_file, config.cert_file, config.key_file)
     files = (Path(path) for path in paths if path is not None)
-    return Reloaded(lambda: _load_client_context(config, field), *files, clock=clock)
+    return Reloaded(lambda: _load_client_context(config, field, verification), *files, clock=clock)
 
 
-def _load_client_context(config: ClientTlsConfig, field: str) -> ssl.SSLContext:
+def _load_client_context(
+    config: ClientTlsConfig, field: str, verification: Callable[[ssl.SSLContext], None]
+) -> ssl.SSLContext:
     context = (
         ssl.create_default_context() if config.ca_file is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     )
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # by default from Python 3.13 on alone
+    verification(context)
     if config.ca_file is not None:
         _load_authorities(context, f"{field}.caFile", config.ca_file)
     if config.cert_file is not None and config.key_file is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 from lightkube.core.exceptions import ConfigError
 
+from k8s_rdma.config.authorities import verify_as_go
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.kube.bounded_http import BoundedAsyncClient, end_in_time
 from k8s_rdma.kube.credentials import ClientCertificate, Fetched, file_token, load_certificate
@@ -74,10 +75,7 @@ def _tls(server: ApiServer) -> ssl.SSLContext:
         _trust(context, authority, subject)
     else:
         context = httpx2.create_ssl_context(verify=not cluster.insecure_skip_tls_verify)
-    # As Go verifies, on every Python: an authority may lack key identifiers, as that of older EKS does, and
-    # another may have issued it.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    verify_as_go(context)
     subject = f"user {server.user_name}: client-certificate"
     certificate = _pem(subject, user.client_certificate, user.client_certificate_data)
     key_subject = f"user {server.user_name}: client-key"

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import httpx2
 
+from k8s_rdma.config.authorities import demand_rfc5280, verify_as_go
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.http_server.asgi import client_tls, token_of
+from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.parties import FairTurns
 from k8s_rdma.wire.rest import MAX_ANSWER_BYTES
 
@@ -54,7 +56,9 @@ class Source:
         self.url = endpoint.url.rstrip("/")
         token_file = endpoint.token_file
         self._token = None if token_file is None else token_of(token_file, field=f"{field}.tokenFile")
-        self._tls = client_tls(endpoint, field=field) if self.url.startswith("https:") else None
+        verification = verify_as_go if isinstance(endpoint, PrometheusEndpoint) else demand_rfc5280
+        is_tls = self.url.startswith("https:")
+        self._tls = client_tls(endpoint, field=field, verification=verification) if is_tls else None
         self._explain_refusal = explain_refusal
         self._questions = FairTurns(MAX_QUESTIONS, of_party=MAX_QUESTIONS_OF_VIEWER)
 
