@@ -1,4 +1,4 @@
-"""Reports of the node to the readers of `state.sock` (`wire.sockets`)."""
+"""Reports of the node to the readers of `state.sock` (`wire.state_socket`)."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class StatePublisher:
 
 
 class StateSocket:
-    """Speaks `wire.sockets`: sends each reader every report that is new to it, and answers its requests."""
+    """Sends each reader every report that is new to it, and answers its requests."""
 
     def __init__(
         self,
