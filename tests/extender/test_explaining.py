@@ -215,7 +215,7 @@ async def test_addresses_do_not_make_groups():
 
 @pytest.mark.anyio
 async def test_others_have_their_turn_between_the_searches_of_an_explanation():
-    names = [f"w{number}" for number in range(40)]
+    names = [f"w{number}" for number in range(80)]
     async with world(*names) as w:
         for number, node in enumerate(w.nodes.values()):
             node.report = report(node.name, pf(mbps=1000 + number))
@@ -231,9 +231,9 @@ async def test_others_have_their_turn_between_the_searches_of_an_explanation():
         told = await explained(w, "pod=default/p")
         done.set()
         await beside
-    assert sum(group.count for group in told.groups) == 40
-    assert seen[-1] - seen[0] == 40
-    assert max(after - before for before, after in pairwise(seen)) < 20
+    assert sum(group.count for group in told.groups) == 80
+    assert seen[-1] - seen[0] == 80
+    assert max(after - before for before, after in pairwise(seen)) < 40
 
 
 @pytest.mark.anyio
