@@ -138,15 +138,15 @@ async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
                 "VFS FREE/TOTAL",
                 "BANDWIDTH FREE/TOTAL",
                 "AGE",
-                "READY",
-                "CHANGED",
+                "LAST REPORT",
+                "READY THEN",
             ]
             row = zip(columns, table["rows"][0]["cells"], strict=True)
-            _name, pfs, vfs, bandwidth, _age, ready, changed = [
+            _name, pfs, vfs, bandwidth, _age, reported, ready = [
                 cell for column, cell in row if not column["priority"]
             ]
             assert (pfs, vfs, bandwidth, ready) == (1, "4/4", "10/10Gb/s", "True")
-            assert re.fullmatch(r"\d+s", changed)
+            assert re.fullmatch(r"\d+s", reported)
 
 
 @pytest.mark.parametrize(

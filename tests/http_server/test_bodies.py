@@ -7,7 +7,7 @@ import sys
 
 READ = """
 import asyncio, resource
-from k8s_rdma.http_server.connections import Bodies
+from k8s_rdma.http_server.bodies import Bodies
 
 BODY, PART = 64 << 20, 1 << 20
 bodies = Bodies(BODY, bound="maxBodyBytes")
