@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import httpx2
 
+from k8s_rdma.cli.client_credentials import read_token, trusting
 from k8s_rdma.cli.extender_address import (
     DEFAULT_URL,
     SERVICE_SCHEME,
@@ -20,7 +21,6 @@ from k8s_rdma.cli.extender_address import (
 )
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.config.authorities import demand_rfc5280
-from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import bounded_reply, end_in_time
 from k8s_rdma.kube.calls import Documents
@@ -29,7 +29,6 @@ from k8s_rdma.wire.views import CLUSTER_PATH, MAX_ROWS, Sort, decode_view, unrea
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
     from types import TracebackType
 
     from k8s_rdma.kube.bounded_http import Reply
@@ -116,7 +115,9 @@ class ExtenderClient:
         if not self.url.startswith(("http://", "https://")):
             msg = f"--extender {address.url}: wanted a URL such as {DEFAULT_URL}"
             raise MalformedError(msg)
-        headers = {"authorization": f"Bearer {_token(address.token_file)}"} if address.token_file else {}
+        headers = {}
+        if address.token_file:
+            headers["authorization"] = f"Bearer {read_token(address.token_file, option='--token-file')}"
         self._client = httpx2.Client(
             base_url=self.url, headers=headers, verify=_trust(address), timeout=TIMEOUT_S, trust_env=False
         )
@@ -170,27 +171,8 @@ def _refusal(url: str, path: str, reply: Reply) -> str:
     return f"{url}{path} answers HTTP {reply.status}: it is no extender of this version"
 
 
-def _token(path: Path) -> str:
-    """Return the first token in a file."""
-    try:
-        lines = map(str.strip, read_named_file(path).decode("ascii").splitlines())
-        return next(line for line in lines if line and not line.startswith("#"))
-    except StopIteration as error:
-        msg = f"--token-file {path}: holds no token"
-        raise MalformedError(msg) from error
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "holds bytes that are no ASCII text"
-        msg = f"--token-file {path}: {why}"
-        raise MalformedError(msg) from error
-
-
 def _trust(address: ExtenderAddress) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=address.ca_file)
-    except OSError as error:
-        msg = f"--ca-file {address.ca_file}: {error.strerror or 'no PEM file of certificates'}"
-        raise MalformedError(msg) from error
-    demand_rfc5280(context)
+    context = trusting(address.ca_file, option="--ca-file", verification=demand_rfc5280)
     _present(context, address)
     if address.insecure:
         context.check_hostname = False

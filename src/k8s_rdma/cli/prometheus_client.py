@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import ssl
 from contextlib import ExitStack
 from time import monotonic
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import httpx2
 
+from k8s_rdma.cli.client_credentials import read_token, trusting
 from k8s_rdma.cli.extender_address import SERVICE_SCHEME
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.config.authorities import verify_as_go
-from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.bounded_http import Reply, bounded_reply, end_in_time
@@ -22,7 +21,6 @@ from k8s_rdma.wire.prometheus import decode_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
     from types import TracebackType
 
     from k8s_rdma.cli.prometheus_address import PrometheusAddress
@@ -88,9 +86,13 @@ class PrometheusClient:
         if not re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", address.url):
             msg = f"--prometheus {address.url}: wanted a URL such as http://prometheus.example:9090"
             raise MalformedError(msg)
-        headers = {"authorization": f"Bearer {_token(address.token_file)}"} if address.token_file else {}
+        headers = {}
+        if address.token_file:
+            token = read_token(address.token_file, option="--prometheus-token-file")
+            headers["authorization"] = f"Bearer {token}"
+        trust = trusting(address.ca_file, option="--prometheus-ca-file", verification=verify_as_go)
         client = stack.enter_context(
-            httpx2.Client(headers=headers, verify=_trust(address), timeout=TIMEOUT_S, trust_env=False)
+            httpx2.Client(headers=headers, verify=trust, timeout=TIMEOUT_S, trust_env=False)
         )
         end_in_time(client, TIMEOUT_S)
 
@@ -125,27 +127,3 @@ class PrometheusClient:
                 raise NoAnswerError(error.message) from error
 
         return ask
-
-
-def _token(path: Path) -> str:
-    """Return the first token in a file."""
-    try:
-        lines = map(str.strip, read_named_file(path).decode("ascii").splitlines())
-        return next(line for line in lines if line and not line.startswith("#"))
-    except StopIteration as error:
-        msg = f"--prometheus-token-file {path}: holds no token"
-        raise MalformedError(msg) from error
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "holds bytes that are no ASCII text"
-        msg = f"--prometheus-token-file {path}: {why}"
-        raise MalformedError(msg) from error
-
-
-def _trust(address: PrometheusAddress) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=address.ca_file)
-    except OSError as error:
-        msg = f"--prometheus-ca-file {address.ca_file}: {error.strerror or 'no PEM file of certificates'}"
-        raise MalformedError(msg) from error
-    verify_as_go(context)
-    return context

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from k8s_rdma.cli.client_credentials import first_token
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, segment
@@ -102,20 +103,19 @@ class ServiceProxy:
             except API_ERRORS as error:
                 self._without_token = error.message
             else:
-                self._token = _first_token(secret or {})
+                self._token = _token_of(secret or {})
                 if not self._token:
                     self._without_token = f"secret {self.namespace}/{self.secret}: has no token"
         return self._token
 
 
-def _first_token(secret: Mapping[str, object]) -> str:
+def _token_of(secret: Mapping[str, object]) -> str:
     data = secret.get("data")
     encoded = data.get("tokens") if isinstance(data, dict) else None
     try:
-        lines = b64decode(encoded if isinstance(encoded, str) else "").decode("ascii").splitlines()
+        return first_token(b64decode(encoded if isinstance(encoded, str) else "").decode("ascii"))
     except ValueError:
         return ""
-    return next((text for line in lines if (text := line.strip()) and not text.startswith("#")), "")
 
 
 def server_port(api: Documents, namespace: str, node: str) -> str:
