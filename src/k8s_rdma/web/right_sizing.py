@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,9 +17,9 @@ import structlog
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.open_pages import OpenPages
 from k8s_rdma.web.pages import Part
-from k8s_rdma.web.source import NoAnswerError, Source
-from k8s_rdma.web.traffic import QUERY_PATH, error_of
-from k8s_rdma.wire.json import decode_large
+from k8s_rdma.web.source import NoAnswerError
+from k8s_rdma.web.traffic import prometheus_source
+from k8s_rdma.wire.prometheus import QUERY_PATH, VectorDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from k8s_rdma.web.access import Visibility
     from k8s_rdma.web.config import PrometheusEndpoint
     from k8s_rdma.web.pages import ListQuery
+    from k8s_rdma.web.source import Source
 
 EVERY_S = 60.0
 """The time between two questions: rules are evaluated every minute or so."""
@@ -58,22 +58,7 @@ class _RecordLabels(msgspec.Struct, frozen=True, rename={"record": "__name__"}):
     workload: str = ""
 
 
-class _Record(msgspec.Struct, frozen=True):
-    """A series' value: seconds since the epoch, and a number as text."""
-
-    metric: _RecordLabels
-    value: tuple[float, str]
-
-
-class _Records(msgspec.Struct, frozen=True):
-    result: tuple[_Record, ...] = ()
-
-
-class _RecordsReply(msgspec.Struct, frozen=True):
-    data: _Records = _Records()
-
-
-_decoder = msgspec.json.Decoder(_RecordsReply)
+_vectors = VectorDecoder(_RecordLabels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,27 +88,14 @@ def decode_records(body: bytes) -> tuple[WorkloadRecord, ...]:
     Of several series with the same names, as of replicas, the largest counts. MalformedError.
     """
     found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for record in decode_large(body, _decoder, "query").data.result:
-        labels, mbps = record.metric, _mbps(record.value[1])
-        is_named = 0 < len(labels.namespace) <= MAX_NAME and 0 < len(labels.workload) <= MAX_NAME
-        if mbps is None or not is_named:
-            continue
-        values = found[labels.namespace, labels.workload]
-        values[labels.record] = max(mbps, values.get(labels.record, 0.0))
+    for labels, bits in _vectors.amounts(body):
+        if 0 < len(labels.namespace) <= MAX_NAME and 0 < len(labels.workload) <= MAX_NAME:
+            values = found[labels.namespace, labels.workload]
+            values[labels.record] = max(bits / _BITS_PER_MEGABIT, values.get(labels.record, 0.0))
     if len(found) > MAX_WORKLOADS:
         msg = f"query: more than {MAX_WORKLOADS} workloads"
         raise MalformedError(msg)
     return tuple(sorted(_workloads(found), key=_order))
-
-
-def _mbps(text: str) -> float | None:
-    """Return a rate; None for one that is infinite, no number to Prometheus, or negative. MalformedError."""
-    try:
-        bits = float(text)
-    except ValueError as error:
-        msg = f"query: {text[:40]!r} is no number"
-        raise MalformedError(msg) from error
-    return bits / _BITS_PER_MEGABIT if isfinite(bits) and bits >= 0 else None
 
 
 def _workloads(found: Mapping[tuple[str, str], Mapping[str, float]]) -> Iterable[WorkloadRecord]:
@@ -198,11 +170,7 @@ class RecordReader:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Read the files that the endpoint names. MalformedError names the field."""
-        self._source = (
-            None
-            if endpoint is None
-            else Source("Prometheus", endpoint, field="prometheus", explain_refusal=error_of)
-        )
+        self._source = None if endpoint is None else prometheus_source(endpoint)
         self._pause = pause
         self._pages = OpenPages(clock)
         self._latest = Records()

@@ -6,22 +6,19 @@ Unknown traffic is no number: of a PF or pod without a sample, and while Prometh
 from __future__ import annotations
 
 import asyncio
-from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import structlog
 
-from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.source import NoAnswerError, Source
-from k8s_rdma.wire.json import decode_large
+from k8s_rdma.wire.prometheus import QUERY_PATH, VectorDecoder, decode_refusal, selector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.web.config import PrometheusEndpoint
 
-QUERY_PATH = "/api/v1/query"
 WINDOW = "2m"
 """Rates are means of this time: four scrapes in 30 s each."""
 
@@ -61,46 +58,26 @@ class FlowKey(NamedTuple):
     pod: str
 
 
-class _Labels(msgspec.Struct, frozen=True):
+class _PodLabels(msgspec.Struct, frozen=True):
+    """The labels by which traffic is added up; empty for those that a series has not."""
+
     node: str = ""
     pf: str = ""
     namespace: str = ""
     pod: str = ""
 
 
-class _Sample(msgspec.Struct, frozen=True):
-    """A series' value: seconds since the epoch, and a number as text."""
-
-    metric: _Labels
-    value: tuple[float, str]
+_vectors = VectorDecoder(_PodLabels)
 
 
-class _Data(msgspec.Struct, frozen=True):
-    result: tuple[_Sample, ...] = ()
-
-
-class _Reply(msgspec.Struct, frozen=True):
-    """An answer of Prometheus' HTTP API to an instant query whose result is a vector."""
-
-    data: _Data = _Data()
-    error: str = ""
-
-
-_decoder = msgspec.json.Decoder(_Reply)
-
-
-def decode_vector(body: bytes) -> dict[_Labels, int]:
+def decode_rates(body: bytes) -> dict[_PodLabels, int]:
     """Parse a vector of rates in Mb/s; samples that are no rates are left out. MalformedError."""
-    found = {}
-    for sample in decode_large(body, _decoder, "query").data.result:
-        try:
-            value = float(sample.value[1])
-        except ValueError as error:
-            msg = f"query: {sample.value[1][:40]!r} is no number"
-            raise MalformedError(msg) from error
-        if isfinite(value) and value >= 0:
-            found[sample.metric] = round(value)
-    return found
+    return {labels: round(mbps) for labels, mbps in _vectors.amounts(body)}
+
+
+def prometheus_source(endpoint: PrometheusEndpoint) -> Source:
+    """Return Prometheus as a source. MalformedError names the field of a file that cannot be used."""
+    return Source("Prometheus", endpoint, field="prometheus", explain_refusal=decode_refusal)
 
 
 class Traffic:
@@ -114,11 +91,7 @@ class Traffic:
         self.sent_mbps: Mapping[PfName, int] = {}
         self.failure = "" if endpoint is None else "Prometheus has not answered yet"
         self._poll_s = poll_s
-        self._source = (
-            None
-            if endpoint is None
-            else Source("Prometheus", endpoint, field="prometheus", explain_refusal=error_of)
-        )
+        self._source = None if endpoint is None else prometheus_source(endpoint)
 
     async def run(self) -> None:
         """Poll until cancelled; return at once without an endpoint."""
@@ -131,7 +104,7 @@ class Traffic:
         if self._source is None:
             return
         try:
-            found = await self._source.get(QUERY_PATH, _query(_SENT, _PF_LABELS, {}), decode_vector)
+            found = await self._source.get(QUERY_PATH, _query(_SENT, _PF_LABELS, {}), decode_rates)
         except NoAnswerError as error:
             if not self.failure:
                 _log.warning("prometheus_lost", error=error.message)
@@ -149,7 +122,7 @@ class Traffic:
         queries = (_query(metric, _POD_LABELS, labels) for metric in (_SENT, _RECEIVED))
         try:
             answers = await asyncio.gather(
-                *(self._source.ask(party, QUERY_PATH, query, decode_vector) for query in queries)
+                *(self._source.ask(party, QUERY_PATH, query, decode_rates) for query in queries)
             )
         except NoAnswerError:
             return {}  # the next poll finds it too, and says so
@@ -161,20 +134,6 @@ class Traffic:
 
 
 def _query(metric: str, grouping: str, labels: Mapping[str, str]) -> dict[str, str]:
-    selector = ", ".join(f"{name}={_quoted(value)}" for name, value in labels.items())
-    series = f"{metric}{{{selector}}}"
+    series = metric + selector(labels, {})
     rates = f"{_MBPS_OF_A_BYTE} * sum by ({grouping}) (rate({series}[{WINDOW}]))"
     return {"query": f"{rates} unless sum by ({grouping}) (resets({series}[{RESET_WINDOW}])) > 0"}
-
-
-def _quoted(value: str) -> str:
-    """Quote a string of PromQL, whose escapes are those of JSON in ASCII."""
-    return msgspec.json.encode(value).decode()
-
-
-def error_of(body: bytes) -> str:
-    """Return what a refusal says; empty where it says nothing."""
-    try:
-        return decode_large(body, _decoder, "query").error
-    except MalformedError:
-        return ""

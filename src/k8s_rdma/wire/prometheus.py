@@ -1,4 +1,4 @@
-"""Answers of Prometheus' HTTP API to a query over a range, and texts of PromQL.
+"""Answers of Prometheus' HTTP API to queries of now and over a range, and texts of PromQL.
 
 Source: "HTTP API" and "Querying basics", Prometheus' documentation.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,8 +15,9 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode_large
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+QUERY_PATH = "/api/v1/query"
 RANGE_PATH = "/api/v1/query_range"
 SERIES_PATH = "/api/v1/series"
 
@@ -41,6 +42,39 @@ class Labels(msgspec.Struct, frozen=True):
         return max(map(len, msgspec.structs.astuple(self))) <= MAX_LABEL
 
 
+LabelSet = TypeVar("LabelSet", bound=msgspec.Struct)
+
+
+class _Sample(msgspec.Struct, Generic[LabelSet], frozen=True):
+    """A series' value: seconds since the epoch, and a number as text."""
+
+    metric: LabelSet
+    value: tuple[float, str]
+
+
+class _Samples(msgspec.Struct, Generic[LabelSet], frozen=True):
+    result: tuple[_Sample[LabelSet], ...] = ()
+
+
+class _Vector(msgspec.Struct, Generic[LabelSet], frozen=True):
+    data: _Samples[LabelSet] = _Samples()
+
+
+class VectorDecoder(Generic[LabelSet]):
+    """Parses answers to queries of now, whose series have such labels."""
+
+    def __init__(self, labels: type[LabelSet]) -> None:
+        """Prepare the decoder; labels that it does not have are passed over."""
+        self._decoder: msgspec.json.Decoder[_Vector[LabelSet]] = msgspec.json.Decoder(_Vector[labels])  # type: ignore[valid-type]
+
+    def amounts(self, body: bytes) -> Iterator[tuple[LabelSet, float]]:
+        """Yield the finite values of at least 0, by the labels of their series. MalformedError."""
+        for sample in decode_large(body, self._decoder, "query").data.result:
+            value = _number(sample.value[1], "query")
+            if isfinite(value) and value >= 0:
+                yield sample.metric, value
+
+
 class _Series(msgspec.Struct, frozen=True):
     """A series: seconds since the epoch, and numbers as text."""
 
@@ -54,12 +88,10 @@ class _Data(msgspec.Struct, frozen=True):
 
 class _Matrix(msgspec.Struct, frozen=True):
     data: _Data = _Data()
-    error: str = ""
 
 
 class _Listed(msgspec.Struct, frozen=True):
     data: tuple[Labels, ...] = ()
-    error: str = ""
 
 
 class _Refusal(msgspec.Struct, frozen=True):
@@ -84,16 +116,20 @@ def decode_matrix(body: bytes) -> list[RangeSeries]:
     for series in decode_large(body, _matrix, "query_range").data.result:
         values = {}
         for at_s, text in series.values:
-            try:
-                value = float(text)
-            except ValueError as error:
-                msg = f"query_range: {text[:40]!r} is no number"
-                raise MalformedError(msg) from error
+            value = _number(text, "query_range")
             if isfinite(value):
                 values[at_s] = value
         if series.metric.is_usable:
             found.append(RangeSeries(series.metric, values))
     return found
+
+
+def _number(text: str, subject: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        msg = f"{subject}: {text[:40]!r} is no number"
+        raise MalformedError(msg) from error
 
 
 def decode_series(body: bytes) -> list[Labels]:
