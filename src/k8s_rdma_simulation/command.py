@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +11,10 @@ from signal import SIGINT, signal
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from k8s_rdma.cli.console import require_writable
 from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.progress_bar import progress_bar
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_simulation.plots import check_plots, write_plots
@@ -98,10 +96,9 @@ def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
         nonlocal interrupted
         interrupted = True
 
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     previous = signal(SIGINT, interrupt)
     try:
-        with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        with progress_bar() as bar:
             task = bar.add_task("", total=runs)
             finished = -1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,7 +17,6 @@ import structlog
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 _Answer = TypeVar("_Answer")
-_Key = TypeVar("_Key", bound=Hashable)
 
 _log = structlog.get_logger()
 

@@ -13,6 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from k8s_rdma.cli.prometheus_client import PrometheusClient
+from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.core.usage import CounterSeries, HeldInterface, Reading
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.node_metrics import RETRANSMISSIONS
@@ -63,7 +64,6 @@ _SCRAPED = "scraped"
 """The time at which Prometheus scraped the bytes that were sent."""
 
 _OLDEST_SAMPLE_S = 300.0
-_BITS_PER_MEGABIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +195,8 @@ def _readings(
             received=received,
             dropped=dropped,
             retransmitted=repeated,
-            reserved_mbps=None if reserved is None else int(reserved) // _BITS_PER_MEGABIT,
-            cap_mbps=None if reserved is None else int(cap or 0) // _BITS_PER_MEGABIT,
+            reserved_mbps=None if reserved is None else int(reserved) // BITS_PER_MEGABIT,
+            cap_mbps=None if reserved is None else int(cap or 0) // BITS_PER_MEGABIT,
         )
         readings.append(reading)
     return sorted(readings, key=lambda reading: reading.at_s)
@@ -207,4 +207,4 @@ def _count(value: float | None) -> int | None:
 
 
 def _latest_link(values: Mapping[float, float]) -> int | None:
-    return int(values[max(values)]) // _BITS_PER_MEGABIT if values else None
+    return int(values[max(values)]) // BITS_PER_MEGABIT if values else None

@@ -6,10 +6,8 @@ from typing import Any
 
 import typer
 
-from k8s_rdma.core.types import MAX_RATE_MBPS
+from k8s_rdma.core.types import BITS_PER_MEGABIT, MAX_RATE_MBPS
 from k8s_rdma.wire.pod_spec import quantity
-
-_BITS = 1_000_000
 
 
 def rate_option(name: str, description: str) -> Any:
@@ -26,7 +24,7 @@ def read_rate(text: object) -> int:
         return text
     word = str(text).strip()
     try:
-        mbps = quantity(word) / (1 if word.isdecimal() else _BITS)
+        mbps = quantity(word) / (1 if word.isdecimal() else BITS_PER_MEGABIT)
     except ValueError as error:
         msg = f"{word}: wanted a rate such as 5000, which is in Mb/s, or 5G"
         raise typer.BadParameter(msg) from error

@@ -258,11 +258,9 @@ def _node_notes(reader: NodeReader) -> list[str]:
 @contextmanager
 def _progress(nodes: int, seconds: float) -> Iterator[Callable[[float], object]]:
     """Show a bar on a terminal; yield how to wait, which advances it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from k8s_rdma.cli.progress_bar import progress_bar
 
-    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+    with progress_bar() as bar:
         text = f"reading {count(nodes, 'node')}; Ctrl-C ends it with the figures until then"
         task = bar.add_task(text, total=seconds)
         began_s = time.monotonic()

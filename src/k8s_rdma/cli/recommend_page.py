@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
-from k8s_rdma.core.recommendation import duration_text, rate_text
+from k8s_rdma.core.recommendation import WorkloadName, duration_text, rate_text
 from k8s_rdma.core.refusal import count
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _cells(row: WorkloadRecommendation) -> tuple[str, ...]:
 
 
 def _name(row: WorkloadRecommendation) -> str:
-    return f"{row.namespace}/{row.kind.lower()}/{row.name}"
+    return WorkloadName(row.namespace, row.kind, row.name).text
 
 
 def _one_of(rates: set[int | None], zero: str = "") -> str:

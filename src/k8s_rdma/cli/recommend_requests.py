@@ -46,7 +46,7 @@ def suggested_requests(
             if (minimum := row.suggestion.min_tx_rate_mbps) is not None
         }
         if not rates:
-            warn(f"{_text(name)}: there is no suggestion")
+            warn(f"{name.text}: there is no suggestion")
             continue
         pod = pods[name.namespace, rows[0].pods[0].use.holder.pod]
         missing = dict(rates)
@@ -55,10 +55,10 @@ def suggested_requests(
                 yield _annotation(name, pod, missing)
             yield from _claims(api, pod, missing)
         except K8sRdmaError as error:
-            warn(f"{_text(name)}: {error.message}")
+            warn(f"{name.text}: {error.message}")
         else:
             for interface in missing:
-                warn(f"{_text(name)}: {interface}: what it was asked for by is not known; change it by hand")
+                warn(f"{name.text}: {interface}: what it was asked for by is not known; change it by hand")
 
 
 def _by_workload(advice: Sequence[WorkloadAdvice]) -> dict[WorkloadName, list[WorkloadAdvice]]:
@@ -66,10 +66,6 @@ def _by_workload(advice: Sequence[WorkloadAdvice]) -> dict[WorkloadName, list[Wo
     for row in advice:
         found.setdefault(row.workload, []).append(row)
     return found
-
-
-def _text(name: WorkloadName) -> str:
-    return f"{name.namespace}/{name.kind.lower()}/{name.name}"
 
 
 def _annotation(name: WorkloadName, pod: OwnedPod, missing: dict[str, SuggestedRates]) -> dict[str, Any]:
@@ -87,7 +83,7 @@ def _annotation(name: WorkloadName, pod: OwnedPod, missing: dict[str, SuggestedR
     )
     text = format_request(replace(request, interfaces=interfaces))
     read_request(text, strict=False, name=key)
-    return {"workload": _text(name), "annotations": {key: text}}
+    return {"workload": name.text, "annotations": {key: text}}
 
 
 def _with_rates(interface: InterfaceRequest, rates: SuggestedRates) -> InterfaceRequest:

@@ -89,6 +89,11 @@ class WorkloadName(NamedTuple):
     kind: str
     name: str
 
+    @property
+    def text(self) -> str:
+        """Return it as commands print it, for example `research/statefulset/train`."""
+        return f"{self.namespace}/{self.kind.lower()}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredInterface:

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from k8s_rdma.core.types import MAX_RATE_MBPS
+from k8s_rdma.core.types import BITS_PER_MEGABIT, MAX_RATE_MBPS
 
 DISTINCT_S = 1.0
 """Samples that are closer than this are one: an agent takes one in 15 s for all its readers."""
 
 _BITS_PER_BYTE = 8
-_BITS_PER_MEGABIT = 1e6
 
 
 class VfHolder(NamedTuple):
@@ -93,7 +92,7 @@ class CounterSample:
 
 
 def _mbps(count: int, seconds: float) -> float:
-    return round(_BITS_PER_BYTE * count / seconds / _BITS_PER_MEGABIT, 3)
+    return round(_BITS_PER_BYTE * count / seconds / BITS_PER_MEGABIT, 3)
 
 
 @dataclass(slots=True)

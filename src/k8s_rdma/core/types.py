@@ -151,6 +151,10 @@ class Accelerator(StrEnum):
 
 MIN_MTU, MAX_MTU = 68, 65_535
 """RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
+
+BITS_PER_MEGABIT = 1_000_000
+BYTES_PER_MEGABIT = 125_000
+
 MAX_RATE_MBPS = 2**32 - 1
 """The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
 

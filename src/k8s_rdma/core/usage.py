@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.traffic import DISTINCT_S, Losses
-from k8s_rdma.core.types import MAX_RATE_MBPS
+from k8s_rdma.core.types import BYTES_PER_MEGABIT, MAX_RATE_MBPS
 from k8s_rdma.core.verification import TOLERANCE
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ UNMET_INTERVALS = 2
 MAX_PERIODS = 16
 """The periods of unmet demand that are listed for an interface, the longest ones."""
 
-_BYTES_A_MEGABIT = 125_000
 _WIDTHS = (2**32, 2**64)
 _NARROW_OVERFLOWS = 3
 
@@ -145,7 +144,7 @@ def _interval(former: Reading, after: Reading, sent: _Increase, received: _Incre
 
 
 def _mbps(count: int | None, seconds: float) -> float | None:
-    return None if count is None else count / seconds / _BYTES_A_MEGABIT
+    return None if count is None else count / seconds / BYTES_PER_MEGABIT
 
 
 def _increase(former: int | None, after: int | None) -> int | None:
@@ -172,7 +171,7 @@ class _Counter:
         former, after = self.values[index], self.values[index + 1]
         if former is None or after is None or self.is_narrow:
             return _Increase(None)
-        most_bytes = (self.link_mbps or MAX_RATE_MBPS) * _BYTES_A_MEGABIT * seconds
+        most_bytes = (self.link_mbps or MAX_RATE_MBPS) * BYTES_PER_MEGABIT * seconds
         if self._dips(index) or self._dips(index - 1):
             return _Increase(None)
         if after >= former:
@@ -199,7 +198,7 @@ def _is_narrow(readings: Sequence[Reading], link_mbps: int | None) -> bool:
     if falls < _NARROW_OVERFLOWS or not 3 * whole // 4 <= max(values) < whole:
         return False
     usual_s = median(after.at_s - former.at_s for former, after in pairwise(readings))
-    return (link_mbps or MAX_RATE_MBPS) * _BYTES_A_MEGABIT * usual_s >= whole
+    return (link_mbps or MAX_RATE_MBPS) * BYTES_PER_MEGABIT * usual_s >= whole
 
 
 class Quantiles(NamedTuple):

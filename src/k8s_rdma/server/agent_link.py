@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 from prometheus_client.core import SummaryMetricFamily
 
+from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, exposition, gauge
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 RETRY = {"retry-after": "1"}
 """Header of answers that may succeed soon, in seconds (RFC 9110, section 10.2.3)."""
 
-_BITS_PER_MEGABIT = 1_000_000
 
 _TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int | None]], ...] = (
     ("transmitted_bytes", "Bytes sent", lambda vf: vf.tx_bytes),
@@ -201,9 +201,9 @@ def _rate_metrics(report: NodeReport) -> Iterator[Metric]:
             function = {"pf": names.get(interface.pf, ""), "pci": interface.pf, "vf": str(interface.vf)}
             labels = {"node": report.node, **function, **_holder_labels(allocation.pod, interface.ifname)}
             mbps = max(interface.min_tx_rate, interface.set_min_tx_rate)
-            reserved.append((labels, mbps * _BITS_PER_MEGABIT))
+            reserved.append((labels, mbps * BITS_PER_MEGABIT))
             if interface.max_tx_rate:
-                caps.append((labels, interface.max_tx_rate * _BITS_PER_MEGABIT))
+                caps.append((labels, interface.max_tx_rate * BITS_PER_MEGABIT))
     yield gauge("k8s_rdma_vf_reserved_bits_per_second", "Bandwidth reserved for an interface.", reserved)
     help_text = "Cap of an interface; absent without one."
     yield gauge("k8s_rdma_vf_cap_bits_per_second", help_text, caps)
@@ -239,7 +239,7 @@ def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
 
     def bandwidth(mbps_of: Callable[[PfReport, int], int]) -> Value:
         """Build the value of a PF whose link speed is known."""
-        return lambda pf: None if pf.link_mbps is None else mbps_of(pf, pf.link_mbps) * _BITS_PER_MEGABIT
+        return lambda pf: None if pf.link_mbps is None else mbps_of(pf, pf.link_mbps) * BITS_PER_MEGABIT
 
     return (
         ("vfs", "Virtual functions of no exclusive resource.", lambda pf: pf.capacity_vfs),
@@ -253,7 +253,7 @@ def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
         (
             "reserved_bits_per_second",
             "Bandwidth reserved by pods or others.",
-            lambda pf: mbps[pf.pci] * _BITS_PER_MEGABIT,
+            lambda pf: mbps[pf.pci] * BITS_PER_MEGABIT,
         ),
         (
             "free_bits_per_second",

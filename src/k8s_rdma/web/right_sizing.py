@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.open_pages import OpenPages
 from k8s_rdma.web.pages import Part
@@ -47,7 +48,6 @@ _RESERVED, _P95, _MAXIMUM = (
     f"{_PREFIX}{name}" for name in ("reserved_bits:sum", "transmitted_bits:p95_1d", "transmitted_bits:max_1d")
 )
 _QUERY = {"query": f'{{__name__=~"{"|".join((_RESERVED, _P95, _MAXIMUM))}"}}'}
-_BITS_PER_MEGABIT = 1e6
 
 _log = structlog.get_logger()
 
@@ -91,7 +91,7 @@ def decode_records(body: bytes) -> tuple[WorkloadRecord, ...]:
     for labels, bits in _vectors.amounts(body):
         if 0 < len(labels.namespace) <= MAX_NAME and 0 < len(labels.workload) <= MAX_NAME:
             values = found[labels.namespace, labels.workload]
-            values[labels.record] = max(bits / _BITS_PER_MEGABIT, values.get(labels.record, 0.0))
+            values[labels.record] = max(bits / BITS_PER_MEGABIT, values.get(labels.record, 0.0))
     if len(found) > MAX_WORKLOADS:
         msg = f"query: more than {MAX_WORKLOADS} workloads"
         raise MalformedError(msg)

@@ -24,7 +24,7 @@ from k8s_rdma.core.request import (
     Selector,
     Toleration,
 )
-from k8s_rdma.core.types import MAX_RATE_MBPS, NodeName
+from k8s_rdma.core.types import BITS_PER_MEGABIT, MAX_RATE_MBPS, NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES
@@ -57,7 +57,6 @@ _MAX_LEVELS = 12
 
 _MAX_INTERFACES = 512
 _MAX_VFS = 1 << 16
-_BITS_PER_MB = 1_000_000
 _BANDWIDTH, _VFS = "bandwidth", "vfs"
 
 T = TypeVar("T")
@@ -168,7 +167,7 @@ def _amount(value: str | int, path: str) -> Fraction:
 
 
 def _mbps(bits_per_s: Fraction) -> int:
-    return int(-(-bits_per_s // _BITS_PER_MB))
+    return int(-(-bits_per_s // BITS_PER_MEGABIT))
 
 
 def claim_nodes(slices: Iterable[Mapping[str, Any]], consumed: Consumption) -> tuple[ClaimNode, ...]:
@@ -221,7 +220,7 @@ def _claim_pf(device: Device, used: Used) -> ClaimPf:
     )
     return ClaimPf(
         name=device.name,
-        mbps=min(int(bandwidth // _BITS_PER_MB), MAX_RATE_MBPS),
+        mbps=min(int(bandwidth // BITS_PER_MEGABIT), MAX_RATE_MBPS),
         least_mbps=_least_mbps(device, path),
         vfs=min(int(vfs), _MAX_VFS),
         used=used,

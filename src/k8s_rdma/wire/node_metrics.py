@@ -14,6 +14,7 @@ from math import isfinite
 from typing import NamedTuple, NoReturn
 
 from k8s_rdma.core.traffic import ByteCounts, CounterSample, Losses, Promise, VfHolder
+from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import MalformedError
 
 MAX_LINE = 1024
@@ -50,7 +51,6 @@ sw/rxe/rxe_hw_counters.c (the last two).
 
 _REPEATED = tuple(f'counter="{name}"'.encode() for name in RETRANSMISSIONS)
 _MAX_COUNT = 2**64
-_BITS_PER_MEGABIT = 1_000_000
 
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _LINE = re.compile(
@@ -129,7 +129,7 @@ class CounterReader:
                 if holder in received
             },
             promises={
-                holder: Promise(reserved // _BITS_PER_MEGABIT, caps.get(holder, 0) // _BITS_PER_MEGABIT)
+                holder: Promise(reserved // BITS_PER_MEGABIT, caps.get(holder, 0) // BITS_PER_MEGABIT)
                 for holder, reserved in found[_RESERVED].items()
             },
             losses={

@@ -24,7 +24,7 @@ from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, beyond_class_
 from k8s_rdma.core.ledger import ClaimUid, Pod
 from k8s_rdma.core.options import claim_parameter, keys_with
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriver
+from k8s_rdma.core.types import BITS_PER_MEGABIT, MAX_RATE_MBPS, Enforce, NodeName, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import read_options
 from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse, require_own_network, tokens
@@ -55,7 +55,6 @@ KIND = "InterfaceConfig"
 BANDWIDTH, VFS = "bandwidth", "vfs"
 """The capacities of a PF; bandwidth in bits per second."""
 
-BITS_PER_MB = 1_000_000
 _RESULTS = "status.allocation.devices.results"
 
 CONFIG_KEYS = {claim_parameter(key): key for key in keys_with(lambda row: row.in_claims)}
@@ -384,7 +383,7 @@ def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]],
 
 
 def _mbps(bits_per_s: Fraction) -> int:
-    return int(-(-bits_per_s // BITS_PER_MB))
+    return int(-(-bits_per_s // BITS_PER_MEGABIT))
 
 
 def _amount(value: str | int, path: str) -> Fraction:
@@ -480,9 +479,9 @@ def _cap(value: object, path: str) -> int:
     if not isinstance(text, str):
         refuse(path, f"is {kind(value)}; wanted bits per second, such as 40G")
     amount = _amount(text, path)
-    if amount % BITS_PER_MB or amount > MAX_RATE_MBPS * BITS_PER_MB:
+    if amount % BITS_PER_MEGABIT or amount > MAX_RATE_MBPS * BITS_PER_MEGABIT:
         refuse(path, f"{shown(text)} is no whole number of Mb/s; wanted bits per second, such as 40G")
-    return int(amount / BITS_PER_MB)
+    return int(amount / BITS_PER_MEGABIT)
 
 
 def _require_unique(interfaces: Iterable[ClaimedInterface], subject: str) -> None:

@@ -12,6 +12,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.types import BYTES_PER_MEGABIT
 from k8s_rdma.linux.netlink.generic import find_family
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 from k8s_rdma.linux.netlink.socket import (
@@ -44,7 +45,6 @@ _PORT_GET, _RATE_GET = 5, 74
 _PORT_INDEX, _PORT_FLAVOUR, _PORT_VF, _PORT_EXTERNAL = 3, 77, 128, 149
 _TX_SHARE, _TX_MAX, _NODE_NAME, _PARENT = 166, 167, 168, 169
 _PCI_VF = 4
-_BYTES_OF_A_MEGABIT = 125_000
 
 _Attributes = dict[int, bytes]
 
@@ -177,7 +177,7 @@ def _above(
 
 def _mbps(rate: _Attributes, kind: int) -> int:
     """Convert to Mb/s, rounded up so that a small rate does not become 0, which means none."""
-    return -(-int.from_bytes(rate.get(kind, b""), sys.byteorder) // _BYTES_OF_A_MEGABIT)
+    return -(-int.from_bytes(rate.get(kind, b""), sys.byteorder) // BYTES_PER_MEGABIT)
 
 
 def _vf_ports(devlink: Devlink) -> Iterator[tuple[DevlinkDevice, int, int]]:

@@ -19,6 +19,7 @@ import errno
 import struct
 from dataclasses import dataclass
 
+from k8s_rdma.core.types import BYTES_PER_MEGABIT
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.socket import (
     CREATE,
@@ -39,7 +40,6 @@ from k8s_rdma.linux.netlink.socket import (
 HANDLE = 0x7264_0000
 """Handle that marks our qdisc: `tc qdisc show` prints `tbf 7264:`. The kernel assigns 8000: and above."""
 
-BYTES_PER_MBPS = 125_000
 
 SLACK_PER_S = 250
 """A bucket is full after 4 ms: as late may the timer be that lets the next frame go (one tick at 250 Hz,
@@ -146,7 +146,7 @@ class RootQdisc:
 
 def bucket_for(mbps: int) -> Bucket:
     """Return the bucket for a rate in Mb/s, at least 1."""
-    rate = mbps * BYTES_PER_MBPS
+    rate = mbps * BYTES_PER_MEGABIT
     return Bucket(
         rate=rate,
         burst=min(max(LEAST_BURST, rate // SLACK_PER_S), _MAX_32),
@@ -260,7 +260,7 @@ def _root_qdisc(handle: int, found: dict[int, bytes]) -> RootQdisc:
 
 def _mbps(rate: int) -> int:
     """Convert to Mb/s, rounded up, so that a rate slightly above a limit is not taken for the limit."""
-    return -(-rate // BYTES_PER_MBPS)
+    return -(-rate // BYTES_PER_MEGABIT)
 
 
 def _burst_ticks(burst: int, rate: int) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfHome, VfRate, VfRef, Vlan, check_rates
-from k8s_rdma.core.types import EVERY_RATE, LinkState, Setting, VlanProto
+from k8s_rdma.core.types import BYTES_PER_MEGABIT, EVERY_RATE, LinkState, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import (
     Link,
@@ -58,14 +58,12 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 
-BYTES_PER_MBPS = 125_000
-
 FLOOR = 12_500
 """Bytes a second for a VF without reservation: HTB refuses 0, and 100 kbit/s keep a connection alive while
 others use all they reserved. The link's own class is larger by the sum of all floors, so that reservations
 up to the last Mb/s of the link are kept."""
 
-NO_CAP = BYTES_PER_MBPS // 2
+NO_CAP = BYTES_PER_MEGABIT // 2
 """Addition to the link's rate in the `ceil` of a VF without a cap; no cap in whole Mb/s has this value."""
 
 UNFINISHED = FLOOR
@@ -220,7 +218,7 @@ class Shaper:
         """Create the scheduler on link `scheduler`, without rates; link `sink` drops everything."""
         self._tc.add_fifo(sink, 0xFFFFFFFF, 0, f"{pf.sink_name}: queue", packets=True)
         self._tc.add_htb(scheduler, _QDISC, _DROPPED, f"{pf.scheduler_name}: HTB")
-        link = pf.link_mbps * BYTES_PER_MBPS + pf.vfs * FLOOR
+        link = pf.link_mbps * BYTES_PER_MEGABIT + pf.vfs * FLOOR
         whole = HtbClass(handle=_LINK, parent=_QDISC, rate=link, ceil=link, burst=BURST, quantum=QUANTUM)
         self._tc.set_class(scheduler, whole, f"{pf.scheduler_name}: the link's class")
         self._tc.add_source_table(scheduler, *_SOURCES, f"{pf.scheduler_name}: table of source MACs")
@@ -344,12 +342,12 @@ def _unfinished_class(pf: VirtualPf, rate: VfRate) -> HtbClass:
 
 
 def _class(pf: VirtualPf, rate: VfRate) -> HtbClass:
-    link = pf.link_mbps * BYTES_PER_MBPS
+    link = pf.link_mbps * BYTES_PER_MEGABIT
     return HtbClass(
         handle=_handle(rate.index),
         parent=_LINK,
-        rate=rate.min_tx_rate_mbps * BYTES_PER_MBPS or FLOOR,
-        ceil=rate.max_tx_rate_mbps * BYTES_PER_MBPS or link + NO_CAP,
+        rate=rate.min_tx_rate_mbps * BYTES_PER_MEGABIT or FLOOR,
+        ceil=rate.max_tx_rate_mbps * BYTES_PER_MEGABIT or link + NO_CAP,
         burst=BURST,
         quantum=QUANTUM,
     )
@@ -358,8 +356,8 @@ def _class(pf: VirtualPf, rate: VfRate) -> HtbClass:
 def _rate(index: int, rate: int, ceil: int) -> VfRate:
     return VfRate(
         index,
-        0 if rate == FLOOR else rate // BYTES_PER_MBPS,
-        0 if ceil % BYTES_PER_MBPS else ceil // BYTES_PER_MBPS,
+        0 if rate == FLOOR else rate // BYTES_PER_MEGABIT,
+        0 if ceil % BYTES_PER_MEGABIT else ceil // BYTES_PER_MEGABIT,
     )
 
 
