@@ -53,14 +53,14 @@ _STYLE: dict[RcKeyType, Any] = {
 
 
 class _Curve(NamedTuple):
-    """A figure over time, in the title's unit; None where it is not known."""
+    """A figure over time, in the title's unit; None if it is not known."""
 
     title: str
     value: Callable[[Sample], float | None]
 
 
 class _Bars(NamedTuple):
-    """A figure of one run by shape, in the title's unit; None where it is not known."""
+    """A figure of one run by shape, in the title's unit; None if it is not known."""
 
     title: str
     value: Callable[[ShapeResult], float | None]

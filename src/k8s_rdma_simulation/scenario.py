@@ -266,7 +266,7 @@ _MAX_TRACE_BYTES = 256 << 20
 
 
 def load_trace(scenario: Scenario, path: str) -> list[Arrival] | None:
-    """Read the trace that a scenario names beside its file; None where it draws arrivals.
+    """Read the trace that a scenario names beside its file; None if it draws arrivals.
 
     MalformedError names the file, the line and the column.
     """

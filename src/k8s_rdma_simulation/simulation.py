@@ -80,9 +80,9 @@ class Result(msgspec.Struct, kw_only=True, rename="camel"):
 
     complete: whether it reached its end. seconds: of simulated time. reserved, vfs: the shares of all
     bandwidth and of all VFs that pods have, as means over time. load_at_first_refusal: the share of bandwidth
-    reserved when a pod was refused for the first time; None where none was. fragmentation: the share of the
+    reserved when a pod was refused for the first time; None if none was. fragmentation: the share of the
     free bandwidth that is on nodes that do not take the next pod, by shares of arrivals. over_link: nodes
-    with more reserved than a link has, while that is up, added up over samples: 0 where binds are judged.
+    with more reserved than a link has, while that is up, added up over samples: 0 if binds are judged.
     samples: at `SAMPLES` times after the warm-up.
     """
 
@@ -301,7 +301,7 @@ class Simulation:
         self._dispatch()
 
     def _judge_bind(self, group: _Group, decided: Placement) -> Placement | None:
-        """Place the pod on the node that was decided, as the node is now; None where it does not fit."""
+        """Place the pod on the node that was decided, as the node is now; None if it does not fit."""
         if decided.node not in self._cluster:
             return None
         if not self._scenario.scheduler.judge_binds:

@@ -125,7 +125,7 @@ class DeviceNodes(Protocol):
         ...
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Return the nodes of a VF's RDMA device, in any network namespace; none where it has no such device.
+        """Return the nodes of a VF's RDMA device, in any network namespace; none if it has no such device.
 
         rdma_device: by name, for a soft one, which has no PCI function.
         """
@@ -136,7 +136,7 @@ class DeviceNodes(Protocol):
         ...
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """Return the major and minor number of the connection manager's node; None where there is none."""
+        """Return the major and minor number of the connection manager's node; None if there is none."""
         ...
 
 
@@ -173,12 +173,12 @@ class CdiDirectory:
         return tuple(character_node(character.path, character.major, character.minor) for character in found)
 
     def rdma_cm(self) -> tuple[DeviceNode, ...]:
-        """Look up the connection manager's node; none where there is none."""
+        """Look up the connection manager's node; none if there is none."""
         numbers = self.nodes.rdma_cm()
         return (character_node(RDMA_CM, *numbers),) if numbers else ()
 
     def memlock_hooks(self, memlock: int, *, required: bool) -> tuple[Hook, ...]:
-        """Return the hook by which a container may lock memory. KernelError where it has to, and cannot."""
+        """Return the hook by which a container may lock memory. KernelError if it has to, and cannot."""
         if not memlock:
             return ()
         if not self.memlock_hook:

@@ -56,7 +56,7 @@ class GpuMonitor:
     ) -> None:
         """Ask nothing until `run`.
 
-        kubelet: None where its socket is not known: then there are no GPUs. locate: as
+        kubelet: None if its socket is not known: then there are no GPUs. locate: as
         `linux.gpus.Gpus.by_device`. own_resources: of our device plugin; none are GPUs.
         present: whether the machine has GPUs. Kubelet is not asked where it has none: the first question
             loads gRPC, of 13 MiB. None to ask always.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_executable(files: HostFiles, cni_path: str) -> str:
-    """Find our executable in the node's directories of plugins; empty where it is in none."""
+    """Find our executable in the node's directories of plugins; empty if it is in none."""
     paths = (PurePosixPath(directory, PLUGIN) for directory in cni_path.split(":") if directory)
     return next((str(path) for path in paths if files.exists(path)), "")
 
@@ -43,7 +43,7 @@ class HostFiles:
             return False
 
     def names(self, directory: PurePosixPath) -> list[str]:
-        """List a directory in order; empty where there is none. KernelError when it cannot be read."""
+        """List a directory in order; empty if there is none. KernelError when it cannot be read."""
         try:
             return sorted(path.name for path in self._own_path(directory).iterdir())
         except FileNotFoundError:

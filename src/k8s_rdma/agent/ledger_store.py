@@ -108,7 +108,7 @@ class ClaimMarkers:
         return not self._directory.is_dir()
 
     def read(self, pod: PodUid) -> ClaimMark | None:
-        """Read a pod's mark; None where it has none. LedgerError when it cannot be known."""
+        """Read a pod's mark; None if it has none. LedgerError when it cannot be known."""
         with _as_ledger_error(*_CLAIM_MARKERS):
             try:
                 data = (self._directory / pod).read_bytes()
@@ -334,7 +334,7 @@ class LedgerStore:
             self._write(pod, mark)
 
     def _read(self, pod: PodUid) -> ClaimMark | None:
-        """Read a pod's mark; None where it has none, or one that is to be replaced."""
+        """Read a pod's mark; None if it has none, or one that is to be replaced."""
         with suppress(LedgerError):
             return self._claim_markers.read(pod)
         return None
@@ -351,7 +351,7 @@ class LedgerStore:
         return frozenset(_name_of(promise) for promise in promises if promise.pod.uid == pod)
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return what a pod's claims promise it. LedgerError where these promises were lost.
+        """Return what a pod's claims promise it. LedgerError if these promises were lost.
 
         K8sRdmaError (`CONFLICT`) names a claim of the pod that is not promised to it; UnendedPodError one
         that may be handed over to it.
@@ -450,7 +450,7 @@ class DeferredDeletes:
         return os.path.lexists(self._path(attachment))
 
     def read(self, attachment: Attachment) -> DeferredDelete | None:
-        """Read the deferred DEL of an attachment; None where there is none, or it cannot be read."""
+        """Read the deferred DEL of an attachment; None if there is none, or it cannot be read."""
         if not self.contains(attachment):
             return None
         try:
@@ -500,7 +500,7 @@ def _name(attachment: Attachment) -> str:
 
 
 def deferred_deletes_in(directory: Path) -> set[str]:
-    """List the complete files of a directory; none where it cannot be read."""
+    """List the complete files of a directory; none if it cannot be read."""
     with suppress(OSError):
         return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
     return set()

@@ -133,7 +133,7 @@ def check(config: AgentConfig) -> None:
 
 
 def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | None]:
-    """Read the placement keys and the device plugin's configuration, None where none is named.
+    """Read the placement keys and the device plugin's configuration, None if none is named.
 
     MalformedError names the faulty field: one of these two, or `hostRoot` where that is no directory.
     """
@@ -150,7 +150,7 @@ class Host:
 
     worker: the only thread that uses the kernel and the files.
     run_dir: by its path on the node, too.
-    memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty where there is none.
+    memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty if there is none.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
     pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims. now: seconds.
     """

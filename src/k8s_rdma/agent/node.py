@@ -463,7 +463,7 @@ class Node:
     def change_rates(self, pod: PodUid, placement: Placement) -> tuple[Receipt, ...]:
         """Program the rates of a later generation of a pod's placement. Returns the receipts that it changed.
 
-        None change while the pod is being attached or ended. K8sRdmaError where the change is refused or
+        None change while the pod is being attached or ended. K8sRdmaError if the change is refused or
         fails: then the rates are as before, or the receipts keep it until `undo_rate_change`.
         """
 
@@ -524,7 +524,7 @@ class Node:
             self.ledger_store.note(replace(receipt, change=None))
 
     def _rate_steps(self, receipts: Sequence[Receipt]) -> tuple[Step, ...]:
-        """The steps of the receipts' changes. KernelError where a namespace cannot be read."""
+        """The steps of the receipts' changes. KernelError if a namespace cannot be read."""
         located: dict[PciAddress, LocatedVf] = {}
         for receipt in filter(changes_caps, receipts):
             located |= self._kernel.located(receipt.netns)

@@ -265,7 +265,7 @@ class Rebuild:
     ) -> tuple[dict[int, InterfaceRequest], int, str]:
         """Read the attachment's part of the pod's request, by entry, and its placement's generation then.
 
-        Besides, return a clause why it is unknown. The part is empty where the network configuration named a
+        Besides, return a clause why it is unknown. The part is empty if the network configuration named a
         device: only kubelet knew its entry. The agent follows changes of rates since then anew.
         """
         if call.conf.device_id:
@@ -390,7 +390,7 @@ def rebuilt_interface(
 
 
 def _software_cap(observed: ObservedInterface, request: InterfaceRequest | None) -> int:
-    """Return the requested cap of software, even if the pod removed it; 0 where the hardware has one."""
+    """Return the requested cap of software, even if the pod removed it; 0 if the hardware has one."""
     if observed.vf.max_tx_rate_mbps:
         return 0
     pf = Hardware((observed.pf,)).inventory(NodeName("")).pf(observed.pf.pci)
@@ -483,7 +483,7 @@ def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[Rebui
 async def _devices(
     pod_devices: PodDeviceLookup, unreadable: list[RebuiltAttachment]
 ) -> Mapping[tuple[str, str], HeldDevices]:
-    """Look up the devices of pods; none where kubelet does not answer, which is reported."""
+    """Look up the devices of pods; none if kubelet does not answer, which is reported."""
     try:
         return await pod_devices.all_devices()
     except K8sRdmaError as error:

@@ -204,7 +204,7 @@ def _sender(connection: socket.socket) -> Send:
 
 
 async def _receive(connection: socket.socket, size: int) -> bytes:
-    """Receive so many bytes; none where the peer hangs up before."""
+    """Receive so many bytes; none if the peer hangs up before."""
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < size:

@@ -202,7 +202,7 @@ async def read_lines(connection: socket.socket, limit: int) -> AsyncGenerator[by
 
 
 def _set_group(path: Path, group: int | None) -> None:
-    """Set the group of a file; K8sRdmaError where the process may not do that (chown(2))."""
+    """Set the group of a file; K8sRdmaError if the process may not do that (chown(2))."""
     if group is None:
         return
     try:

@@ -81,7 +81,7 @@ def write_json(document: bytes) -> None:
 
 
 def require_writable(file: Path | None, option: str) -> None:
-    """Raise K8sRdmaError where an option's file cannot be written, before the work whose result it takes."""
+    """Raise K8sRdmaError if an option's file cannot be written, before the work whose result it takes."""
     if file is None:
         return
     if file.is_dir():

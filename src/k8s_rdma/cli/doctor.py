@@ -217,7 +217,7 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
 
 
 def _verdicts(extender: ExtenderReader) -> Mapping[str, str] | None:
-    """Read why the extender refuses nodes; None where it does not say it to us."""
+    """Read why the extender refuses nodes; None if it does not say it to us."""
     try:
         return node_verdicts(extender)
     except K8sRdmaError:
@@ -225,7 +225,7 @@ def _verdicts(extender: ExtenderReader) -> Mapping[str, str] | None:
 
 
 def _metrics(extender: ExtenderReader) -> str:
-    """Read the metrics; empty where they are not for us."""
+    """Read the metrics; empty if they are not for us."""
     try:
         return extender.get("/metrics", {}).decode(errors="replace")
     except K8sRdmaError:
@@ -247,7 +247,7 @@ class NodeOptions:
     """Options of the command; None for those that are absent.
 
     agent, plugin: configuration files. host_root: where the node's root file system is. node: its name.
-    server, plugin_url: where these processes are; empty where there should be none.
+    server, plugin_url: where these processes are; empty if there should be none.
     """
 
     agent: Path | None = None
@@ -276,7 +276,7 @@ def doctor_node(options: NodeOptions, output: Output, *, strict: bool) -> int:
 
 
 def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector:
-    """Make a collector of the node that is named. K8sRdmaError where it is none, or a file cannot be used."""
+    """Make a collector of the node that is named. K8sRdmaError if it is none, or a file cannot be used."""
     agent_file = options.agent or _usual(_AGENT_FILE)
     agent = _agent(options, agent_file)
     root = options.host_root or Path(agent.host_root)

@@ -68,14 +68,14 @@ def read_cluster(api: Documents) -> ClusterClaims:
 
 
 def read_pod(api: Documents, namespace: str, name: str) -> dict[str, Any] | None:
-    """Read a pod; None where there is none. K8sRdmaError when the API server refuses or does not answer."""
+    """Read a pod; None if there is none. K8sRdmaError when the API server refuses or does not answer."""
     return api.get_object(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
 
 
 def explain_claims(
     api: Documents, pod: dict[str, Any], *, nodes: Collection[str], every: bool
 ) -> ClaimsExplanation | None:
-    """Explain a pod's claims of our driver; None where it has none.
+    """Explain a pod's claims of our driver; None if it has none.
 
     nodes: those to show in detail; every: all. K8sRdmaError as `read_pod`.
     """

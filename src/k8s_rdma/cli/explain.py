@@ -88,9 +88,9 @@ class ExplainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ByClaims:
-    """A pod by the API server. explanation: None where it has no claims of ours, or with a problem.
+    """A pod by the API server. explanation: None if it has no claims of ours, or with a problem.
 
-    annotated: whether it requests interfaces by annotation as well; None where the pod could not be read.
+    annotated: whether it requests interfaces by annotation as well; None if the pod could not be read.
     constraints: Kubernetes' own, besides RDMA.
     """
 

@@ -59,7 +59,7 @@ class ExtenderReader(Protocol):
         ...
 
     def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
-        """Return the answer's body; NoAnswerError where there is none, K8sRdmaError for a refusal."""
+        """Return the answer's body; NoAnswerError if there is none, K8sRdmaError for a refusal."""
         ...
 
 

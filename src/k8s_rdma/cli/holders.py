@@ -213,7 +213,7 @@ class HolderReader:
         return HoldersView(holders=ordered(found, sort), notes=(*notes[:_MOST_NOTES], *omitted))
 
     def next_sample_s(self) -> float:
-        """Compute the time until all nodes that were read have another sample; 0 where none has any."""
+        """Compute the time until all nodes that were read have another sample; 0 if none has any."""
         times = [meter.latest.sampled_at for meter in self._meters.values() if meter.latest]
         return max([0.0, *(sampled_at + SAMPLE_EVERY_S - self.clock() for sampled_at in times)])
 

@@ -59,7 +59,7 @@ class Places:
 def uninstall(places: Places, grace_s: float) -> int:
     """Remove everything from the node; the exit status: 1 while something is left for another run.
 
-    K8sRdmaError where pods hold interfaces, or a path cannot be used.
+    K8sRdmaError if pods hold interfaces, or a path cannot be used.
     """
     if not places.host_root.is_dir():
         msg = f"--host-root {places.host_root}: no such directory; mount the node's root file system there"

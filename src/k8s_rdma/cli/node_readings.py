@@ -33,7 +33,7 @@ class Enforcement(NamedTuple):
 
 
 class PfOfNode(NamedTuple):
-    """A PF's driver and its link's speed; None where it is not known."""
+    """A PF's driver and its link's speed; None if it is not known."""
 
     driver: str
     link_mbps: int | None
@@ -70,7 +70,7 @@ class NodeReader:
     _ports: dict[str, str] = field(default_factory=dict)
 
     def read_facts(self, node: str) -> None:
-        """Read a node's report; a note where that fails."""
+        """Read a node's report; a note if that fails."""
         try:
             report = decode_report(self.proxy.get("pods", self._port(node), "/v1/node", {}))
         except K8sRdmaError as error:
@@ -82,7 +82,7 @@ class NodeReader:
                 self.facts.add(node, report)
 
     def sample(self, node: str) -> CounterSample | None:
-        """Read a node's counters; None, and a note, where that fails or there are none."""
+        """Read a node's counters; None, and a note, if that fails or there are none."""
         try:
             counters = CounterReader(max_vfs=MAX_HELD_VFS, node=node, losses=True)
             port, asked_s = self._port(node), self.clock()

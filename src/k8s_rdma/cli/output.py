@@ -45,7 +45,7 @@ class _Output(io.RawIOBase):
         return os.isatty(_STDOUT)
 
     def write(self, data: Any) -> int:
-        """Write; UnwritableOutputError where that fails."""
+        """Write; UnwritableOutputError if that fails."""
         if self._has_failed:
             return len(data)
         try:

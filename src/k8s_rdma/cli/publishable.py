@@ -227,7 +227,7 @@ class _Line:
         return self._tokens[self._place - 1]
 
     def _key(self, token: str) -> tuple[str, str]:
-        """The name that a token is of, and what stands before its value; empty where it has none."""
+        """The name that a token is of, and what stands before its value; empty if it has none."""
         name = token.strip("\"'")
         following = "".join(self._tokens[self._place : self._place + 2]).lstrip()
         if following.startswith("=") or (token[0] in "\"'" and following.startswith(":")):

@@ -279,7 +279,7 @@ def _chosen(
 
 
 def names_in_pod(annotations: Mapping[str, str]) -> list[str]:
-    """The names that the agent gave the interfaces, in the order of the request; none where unknown."""
+    """The names that the agent gave the interfaces, in the order of the request; none if unknown."""
     try:
         entries = decode(
             annotations.get(NETWORK_STATUS_ANNOTATION, "[]"), _named_decoder, NETWORK_STATUS_ANNOTATION
@@ -316,7 +316,7 @@ def _outcome(api: Documents, path: str, pod: str, edit: _Edit, options: RatesOpt
 
 
 def _status(annotations: Mapping[str, str], edit: _Edit) -> RatesStatus | None:
-    """Read the status of the edit's text; None where it is of another one."""
+    """Read the status of the edit's text; None if it is of another one."""
     try:
         status = decode_rates_status(annotations.get(edit.status, ""))
     except MalformedError:

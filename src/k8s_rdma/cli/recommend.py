@@ -178,7 +178,7 @@ def _resized(
 
 
 def selected_pods(api: Documents, options: RecommendOptions) -> list[OwnedPod]:
-    """List the pods that are asked about. MalformedError where there is none."""
+    """List the pods that are asked about. MalformedError if there is none."""
     scope = options.pods
     namespace = None if scope.all_namespaces else command_namespace(scope.kubeconfig)
     found = [pod for pod in owned_pods(api, namespace) if _is_of(options.subject, pod)]

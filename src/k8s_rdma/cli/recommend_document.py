@@ -53,7 +53,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 class UnmetPeriod(msgspec.Struct, frozen=True, kw_only=True):
     """A time in which a pod wanted more than it got. limit: the reservation that was not met, or the cap.
 
-    enforced_by: null where it is not known.
+    enforced_by: null if it is not known.
     """
 
     limit: Literal["reservation", "cap"]

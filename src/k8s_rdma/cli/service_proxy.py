@@ -68,7 +68,7 @@ class ServiceProxy:
     def get(self, kind: Kind, port: str, path: str, query: Mapping[str, str | list[str]]) -> bytes:
         """Return the answer's body. port: `NAME:PORT`, or `https:NAME:PORT`.
 
-        NoAnswerError where there is none; K8sRdmaError for a refusal, with what to do in its details.
+        NoAnswerError if there is none; K8sRdmaError for a refusal, with what to do in its details.
         """
         url = f"/api/v1/namespaces/{segment(self.namespace)}/{kind}/{segment(port)}/proxy{path}"
         headers = {TOKEN_FIELD: token} if (token := self._tokens()) else {}

@@ -133,7 +133,7 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Source:
-    """Views of extender and API server. api: None where there are no credentials, for `problem`.
+    """Views of extender and API server. api: None if there are no credentials, for `problem`.
 
     An extender that has answered is missed when it does not: without it the view is of claims alone.
     """
@@ -173,7 +173,7 @@ class Source:
         )
 
     def view(self, rows: int) -> ClusterView:
-        """Get a view of so many nodes, with all holders; NoAnswerError where neither answers."""
+        """Get a view of so many nodes, with all holders; NoAnswerError if neither answers."""
         view = _of_namespace(self._cluster(rows), self.namespace)
         if self.holders is None:
             return view
@@ -216,7 +216,7 @@ class Source:
         return replace(view, notes=(*view.notes, note))
 
     def _read_claims(self) -> ClusterClaims | None:
-        """Read slices and claims, not too often; None where that is not possible, for `problem`."""
+        """Read slices and claims, not too often; None if that is not possible, for `problem`."""
         now_s = time.monotonic()
         if self.api is not None and now_s - self._read_at >= CLAIMS_EVERY_S:
             self._read_at = now_s

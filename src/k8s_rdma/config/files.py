@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
-    """The line of a field, or of the nearest mapping or item around it; None where that is the document."""
+    """The line of a field, or of the nearest mapping or item around it; None if that is the document."""
     if isinstance(node, yaml.MappingNode):
         below = [
             (_below(prefix, shown(key.value)), key, value)

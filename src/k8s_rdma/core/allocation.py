@@ -279,7 +279,7 @@ def choose_vfs(
     goes to that.
 
     ifnames: in the pod. entries: which ones of the pod's request the placement is of, where that is a part of
-        it; None where it is all of it.
+        it; None if it is all of it.
     `STALE_PLACEMENT` when a PF has no free VF left, `CONFLICT` while a MAC that is asked for is in use here.
     """
     if entries is None:
@@ -312,7 +312,7 @@ def with_gpus(
 
 
 def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, list[Vf]]) -> list[Vf | None]:
-    """A VF for each, of those that are free, in their order; None where there is none left."""
+    """A VF for each, of those that are free, in their order; None if there is none left."""
     picked: list[Vf | None] = [None] * len(interfaces)
     for index, placed in enumerate(interfaces):
         free_vfs, mac = free.get(placed.pf, []), placed.options.mac

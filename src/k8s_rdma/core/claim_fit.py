@@ -249,7 +249,7 @@ class _Alternatives:
     def _preferred(self, least: list[_Candidate], work: Work) -> Placement | None:
         """Choose one alternative after the other: the first that leaves room for the least of the others.
 
-        None where each choice seemed possible, and all together are not. OutOfWorkError.
+        None if each choice seemed possible, and all together are not. OutOfWorkError.
         """
         chosen = list(least)
         for index, alternatives in enumerate(self._requests):
@@ -312,7 +312,7 @@ def _least(alternatives: Sequence[_Candidate]) -> _Candidate:
 class _Rule(NamedTuple):
     """A condition on the PFs of some interfaces: different values of an attribute, or one for all.
 
-    units: indexes of interfaces. values: of each PF, one or those of a list; None where it has no such
+    units: indexes of interfaces. values: of each PF, one or those of a list; None if it has no such
     attribute and is excluded. PFs have one for all if their lists have a value in common, and different ones
     if they have none.
     """
@@ -440,8 +440,8 @@ class _Problem:
     def _meet(self, rule: _Rule) -> list[int] | None:
         """Find a PF for each interface of a rule, as if there were no other rules and interfaces.
 
-        None where there are none, and none at all where only the search by all rules can tell.
-        OutOfWorkError where that is not known.
+        None if there are none, and none at all where only the search by all rules can tell.
+        OutOfWorkError if that is not known.
         """
         if rule.distinct:
             return self._match(rule) if rule.is_partition() else []

@@ -249,7 +249,7 @@ def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
 def _address_refusal(
     interfaces: Sequence[PromisedInterface], node: NodeName, hardware: Hardware, ledger: Ledger
 ) -> Rejection | None:
-    """The reason why an address that the claim asks for is not to be had; None where all of them are."""
+    """The reason why an address that the claim asks for is not to be had; None if all of them are."""
     requested = (
         RequestedAddress(address, interface.vf, f"request {interface.request}")
         for interface in interfaces
@@ -280,7 +280,7 @@ def _refusal(
     inventory: Inventory,
     parts: Mapping[PciAddress, int],
 ) -> Rejection | None:
-    """The reason why a PF never takes an interface, or an empty one all of them; None where they do.
+    """The reason why a PF never takes an interface, or an empty one all of them; None if they do.
 
     parts: what claims have of the links of split PFs, Mb/s.
     """

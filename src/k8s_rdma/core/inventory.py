@@ -37,7 +37,7 @@ class Pf:
     rates, enforce: what its driver can program, and what is demanded of it.
     supported_settings: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor:
         `15b3:1017`.
-    numa_node: None where there is none. pcie_path: as in `core.kernel.PfState`.
+    numa_node: None if there is none. pcie_path: as in `core.kernel.PfState`.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Gpu:
     resource: the extended resource that it counts for. pcie_path, numa_node: its place, as in
         `core.devices.pod_devices.Neighbour`. in_use: whether a pod has it, or a share of it.
     devices: how many devices of the resource it is; more than one where pods share it.
-    device_id: the first of its devices, as kubelet has it, by which a pod holds it; empty where that is of no
+    device_id: the first of its devices, as kubelet has it, by which a pod holds it; empty if that is of no
         account.
     """
 
@@ -255,7 +255,7 @@ class PfRule:
     num_vfs: how many VFs `init` creates; None for as many as the PF can have.
     trust: whether its VFs are trusted (may be promiscuous, set their own MAC); None leaves that as it is.
     mtu: bytes, that `init` sets on PF and VFs; None leaves theirs as they are.
-    claims: splits the PF: this part is for ResourceClaims, the rest as `use` says; None where it is whole.
+    claims: splits the PF: this part is for ResourceClaims, the rest as `use` says; None if it is whole.
     """
 
     names: frozenset[str] = frozenset()

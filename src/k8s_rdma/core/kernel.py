@@ -115,9 +115,9 @@ class Vf:
     netdev: its name in the host's namespace; None while it is in another one, or where no driver made one.
     mac: its netdev's while that is at home, else the one that the PF has for it: on InfiniBand the port GUID,
         empty when that is not known.
-    admin_mac: the MAC that the PF has for it (`ip link show dev PF`); empty where that is not known.
-    node_guid: InfiniBand: as `ip link` prints it; empty where that is not known.
-    driver: what drives its PCI function; empty where nothing does, or that is not known.
+    admin_mac: the MAC that the PF has for it (`ip link show dev PF`); empty if that is not known.
+    node_guid: InfiniBand: as `ip link` prints it; empty if that is not known.
+    driver: what drives its PCI function; empty if nothing does, or that is not known.
     unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
     pool: the exclusive resource that it belongs to (`core.devices.pools`); empty for who asks by annotation.
     failures: how often it could not be given since it last could (`core.vf_failures`); VFs with fewer are
@@ -157,7 +157,7 @@ class PfState:
 
     altnames: other names of its netdev. link_mbps: None when unknown, as while the link is down.
     mtu: bytes. vendor: PCI vendor and device, `15b3:1017`.
-    numa_node: None where the machine does not say.
+    numa_node: None if the machine does not say.
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
     switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
     rates, enforce: what its driver can program, and what is demanded of it.
@@ -166,7 +166,7 @@ class PfState:
     problems: one sentence each for an operator, such as that the link is down. failures: likewise, of
         VFs that could not be given (`core.vf_failures`).
     mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
-    claims_mbps: the part of its link that is for ResourceClaims, where it is split; None where it is whole.
+    claims_mbps: the part of its link that is for ResourceClaims, where it is split; None if it is whole.
     """
 
     name: str
@@ -217,7 +217,7 @@ class PfState:
 class Unreadable:
     """Something that a scan could not look at, and why; it is never reported as absent.
 
-    pf: the PF that it is, or that it is of; None where it may be any.
+    pf: the PF that it is, or that it is of; None if it may be any.
     """
 
     subject: str
@@ -279,7 +279,7 @@ class PodInterface:
     duplicates: another station of the network has it. unusable: not to be used before that is known.
     unverified: in use, and others are still asked.
     max_tx_rate_mbps: what `core.step.CapInterface` set, as the kernel has it now, rounded up to whole Mb/s;
-        0 where its root queueing discipline is another.
+        0 if its root queueing discipline is another.
     xdp: the XDP programs that it has, number and mode of each; empty for none.
     """
 
@@ -312,8 +312,8 @@ class LocatedVf:
 class VfCounters:
     """Traffic of a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
 
-    tx_dropped, rx_dropped: packets, as the driver counts them; None where it is not known.
-    rdma: the RDMA device's `hw_counters` by the kernel's names; empty where it has none.
+    tx_dropped, rx_dropped: packets, as the driver counts them; None if it is not known.
+    rdma: the RDMA device's `hw_counters` by the kernel's names; empty if it has none.
     """
 
     vf: VfRef
@@ -399,7 +399,7 @@ class Kernel(Protocol):
         ...
 
     def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:
-        """Return a PF's pause frames by priority; none where they are not known, as of drivers without them.
+        """Return a PF's pause frames by priority; none if they are not known, as of drivers without them.
 
         pf: the name of its netdev.
         """

@@ -63,9 +63,9 @@ class AllocatedInterface:
 
     pci: the VF's own address. entry: its index in the pod's request.
     options: as asked for. config, previous: what the PF is to hold for it besides rates, and what of that it
-        held before; None where nothing was asked for.
+        held before; None if nothing was asked for.
     kernel_driver: what drives it at home; empty, in receipts of agents that gave netdevs only, for not noted.
-    rdma_device: its name at home; empty where it has none.
+    rdma_device: its name at home; empty if it has none.
     pool: the exclusive resource whose device it is; empty for what was asked for by annotation.
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
         programmed whatever was asked for, for just that.
@@ -161,7 +161,7 @@ class Receipt:
     """The record of one attachment, written before the first change.
 
     boot_id: `/proc/sys/kernel/random/boot_id` of then: of another boot, nothing in the kernel is left.
-    interfaces: none where only `delegate` was called for the pod.
+    interfaces: none if only `delegate` was called for the pod.
     ipam: for the interfaces that name no network of their own; ipams: for those that do, by that name, None
         where that gives no addresses.
     delegate: what gives the pod its ordinary interface, where that is ours to have done.

@@ -66,7 +66,7 @@ def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
 
 
 def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
-    """Report whether the VF still has its programmed rates; true where its PF does not show them."""
+    """Report whether the VF still has its programmed rates; true if its PF does not show them."""
     rate = interface.rate()
     return all(
         (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)

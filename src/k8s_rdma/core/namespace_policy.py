@@ -215,7 +215,7 @@ def _anywhere(interface: InterfaceRequest) -> InterfaceRequest:
 
 
 def intersection(first: PfSelector, second: PfSelector | None) -> PfSelector | None:
-    """The PFs that both select; None where their words leave none."""
+    """The PFs that both select; None if their words leave none."""
     if second is None:
         return first
     sets = (

@@ -44,7 +44,7 @@ def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
 
 
 def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """The distance of the two used shares, in thousandths; 0 where there is no bandwidth."""
+    """The distance of the two used shares, in thousandths; 0 if there is no bandwidth."""
     return abs(_share(vfs, capacity_vfs) - _share(mbps, link_mbps)) if link_mbps else 0
 
 
@@ -258,7 +258,7 @@ class Terms(NamedTuple):
     are in the order of their first kinds.
 
     kinds: the first of each class. class_of: for each kind.
-    costs: for each PF, what an interface of each class takes of its link; None where it does not take it.
+    costs: for each PF, what an interface of each class takes of its link; None if it does not take it.
     """
 
     kinds: Sequence[InterfaceClass]
@@ -306,7 +306,7 @@ def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) 
 def _costs(
     pf: Pf, kinds: Sequence[InterfaceClass], work: Work, *, by_software: bool
 ) -> tuple[int | None, ...]:
-    """The cost of each class on the PF; None where the PF does not take it.
+    """The cost of each class on the PF; None if the PF does not take it.
 
     by_software: whether software is demanded by any of them.
     """
@@ -369,7 +369,7 @@ class Headroom(NamedTuple):
 
     @classmethod
     def of_node(cls, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Headroom | None:
-        """The headroom beside what is used; None where `used` lacks the `mins` of a PF with weights."""
+        """The headroom beside what is used; None if `used` lacks the `mins` of a PF with weights."""
         usages = [(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
         rooms = tuple([room_of(pf, usage) for pf, usage in usages])
         if all(pf.rates.weights is None for pf in inventory.pfs):
@@ -394,7 +394,7 @@ class Headroom(NamedTuple):
 class Bounds:
     """The bounds of one request on all nodes with the same PFs.
 
-    number: of interfaces. costs: of the dearest interface on each PF, Mb/s; None where nothing is sure of the
+    number: of interfaces. costs: of the dearest interface on each PF, Mb/s; None if nothing is sure of the
         PF.
     runs: costs, falling, and the number of interfaces of each, where these are equal on all PFs, and the
         request has no policy; empty elsewhere.
@@ -413,7 +413,7 @@ class Bounds:
 
     @classmethod
     def for_pfs(cls, request: Request, inventory: Inventory) -> Bounds | None:
-        """The bounds; None where counting says nothing of such a request.
+        """The bounds; None if counting says nothing of such a request.
 
         request: whose interfaces are no exclusive devices on these nodes.
         """
@@ -451,7 +451,7 @@ class Bounds:
         return any(self._fits_in(headroom, group) for group in self.groups) or None
 
     def places(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> int | None:
-        """Count the places for the request's interfaces; None where these differ, or counting does not tell.
+        """Count the places for the request's interfaces; None if these differ, or counting does not tell.
 
         However they are placed, each takes one of these places.
         """
@@ -463,7 +463,7 @@ class Bounds:
     def best_fit(self, headroom: Headroom) -> dict[int, list[int]] | None:
         """Find the costs on each PF, by its index, of the placement that `place` makes by BINPACK.
 
-        None where that takes more than one interface after the other.
+        None if that takes more than one interface after the other.
         """
         if self.weighed and len(self.runs) > 1:
             return None
@@ -517,7 +517,7 @@ def _places(pf: Pf, used: Used, cost: int) -> int:
 
 
 def _runs(request: Request, found: Terms) -> Sequence[tuple[int, int]]:
-    """The costs, falling, and how many interfaces have each; empty where they are not equal on all PFs."""
+    """The costs, falling, and how many interfaces have each; empty if they are not equal on all PFs."""
     [costs, *different] = {*found.costs}
     if different or request.policy is not PfPolicy.ANY:
         return ()
@@ -533,7 +533,7 @@ def _runs(request: Request, found: Terms) -> Sequence[tuple[int, int]]:
 def _dearest(pf: Pf, costs: Sequence[int | None]) -> int | None:
     """The largest cost on the PF.
 
-    None where it does not take them all, or where minimum rates are weights and interfaces of different rates
+    None if it does not take them all, or where minimum rates are weights and interfaces of different rates
     would make these others, depending on which of them come there.
     """
     if pf.rates.weights is not None and len(costs) > 1:

@@ -99,7 +99,7 @@ class PlacedInterface:
     pool: the exclusive resource whose device it is: then it takes bandwidth of the PF, and none of the VFs
         that pods ask for by annotation.
     entry: which of the pod's interfaces it is, where one may come to any of several PFs and is placed on each
-        (`core.devices.placement`); None where it is the one at its place.
+        (`core.devices.placement`); None if it is the one at its place.
     previous_min_tx_rate_mbps: the largest reservation of earlier generations that may be programmed; None in
         a pod's first placement.
     """
@@ -204,7 +204,7 @@ class Share(NamedTuple):
         return cls(sum(interface.min_tx_rate_mbps for interface in unique), len(unique))
 
     def refusal(self, namespace: str, needs: Share, limit_mbps: int | None, limit_vfs: int | None) -> str:
-        """Describe how a pod goes beyond the limit of a namespace that has this; empty where it does not."""
+        """Describe how a pod goes beyond the limit of a namespace that has this; empty if it does not."""
         kinds = (
             (self.mbps, limit_mbps, needs.mbps, "reserved Mb/s"),
             (self.vfs, limit_vfs, needs.vfs, "VFs"),
@@ -221,7 +221,7 @@ EVERY_NAMESPACE = "*"
 
 
 def limit_of(limits: Mapping[str, T], namespace: str) -> T | None:
-    """The limit of a namespace among those by name; None where it has none."""
+    """The limit of a namespace among those by name; None if it has none."""
     return limits.get(namespace) or limits.get(EVERY_NAMESPACE)
 
 
@@ -446,7 +446,7 @@ def _beside(
     gpus: Sequence[Gpu],
     accepted: near_gpus.Nearness,
 ) -> tuple[PlacedInterface, ...] | None:
-    """The interfaces near GPUs on each PF that they may come to; None where a GPU has none with room."""
+    """The interfaces near GPUs on each PF that they may come to; None if a GPU has none with room."""
     entries = [entry for entry, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
     interface = request.interfaces[entries[0]]
     demand = near_gpus.Demand(len(entries), near_gpus.gpus_requested(request.devices), gpus)
@@ -500,7 +500,7 @@ def narrow_to_gpus(
 ) -> Placement | None:
     """The part of a placement near GPUs that a pod with these GPUs keeps, each interface on one PF.
 
-    request: of the interfaces of the placement, in order. None where the GPUs are not of those that it was
+    request: of the interfaces of the placement, in order. None if the GPUs are not of those that it was
     made for, as when one has become free since.
     """
     near_placed = [placed for placed in promised.interfaces if needs_of(placed.options).near_gpu]

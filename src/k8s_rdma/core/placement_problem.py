@@ -372,7 +372,7 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
 
 
 def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
-    """Place by the strategy's preference; None where that fails, or takes too long for so many."""
+    """Place by the strategy's preference; None if that fails, or takes too long for so many."""
     needed = PREFERENCE * len(task.class_indexes) * len(task.inventory.pfs)
     if needed > work.remaining * _GREEDY_PERCENT // 100:
         return None

@@ -166,7 +166,7 @@ class AlteredCap:
     """An interface whose cap is not what it was given.
 
     found: what there is instead, in a clause. step: what puts it back, by the name that the interface has
-        now; None where it is not in the pod.
+        now; None if it is not in the pod.
     """
 
     interface: AllocatedInterface

@@ -97,9 +97,9 @@ class WorkloadName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredInterface:
-    """An interface of a pod, with its use. driver: of its PF; empty where it is not known.
+    """An interface of a pod, with its use. driver: of its PF; empty if it is not known.
 
-    min_by, max_by: who enforces its reservation and its cap; None where it is not known, or there is none.
+    min_by, max_by: who enforces its reservation and its cap; None if it is not known, or there is none.
     """
 
     workload: WorkloadName
@@ -111,7 +111,7 @@ class MeasuredInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """Rates to ask for, in Mb/s; None where there is no suggestion. max_tx_rate_mbps: 0 for no cap.
+    """Rates to ask for, in Mb/s; None if there is no suggestion. max_tx_rate_mbps: 0 for no cap.
 
     covered: the part of the measured time for which no more was sent than the suggested reservation.
     reason: a sentence. trust_reasons: a clause for each thing that lowers it.
@@ -182,7 +182,7 @@ def rounded_up(mbps: float) -> int:
 
 
 def _cap(use: InterfaceUse) -> int | None:
-    """Return the cap to ask for: the present one, twice as much where it binds, or none beyond the link."""
+    """Return the cap to ask for: the present one, twice as much if it binds, or none beyond the link."""
     if not use.cap_mbps:
         return use.cap_mbps
     if use.at_cap_share < BOUND:
@@ -318,7 +318,7 @@ class FreedBandwidth(NamedTuple):
 class WorkloadAdvice:
     """A suggestion for an interface of all pods of a workload, which have one template.
 
-    pods: with their uses. reserved_mbps: of all of them; None where one is not known. sent, received: of all
+    pods: with their uses. reserved_mbps: of all of them; None if one is not known. sent, received: of all
     together, each pod's time counted. freed_mbps: what the suggestion gives back; below zero: what it takes.
     """
 
@@ -420,14 +420,14 @@ def freed_by_pf(advice: Iterable[WorkloadAdvice]) -> tuple[FreedBandwidth, ...]:
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """Add up; None where one is not known."""
+    """Add up; None if one is not known."""
     found = list(values)
     known_values = [value for value in found if value is not None]
     return sum(known_values) if len(known_values) == len(found) else None
 
 
 def _all_lost(losses: Iterable[Losses]) -> Losses:
-    """Add up what is counted; None where no pod's is."""
+    """Add up what is counted; None if no pod's is."""
     found = list(losses)
     sums = []
     for name in Losses._fields:

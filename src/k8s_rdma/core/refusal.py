@@ -530,7 +530,7 @@ def explain_refusal(
 
 
 def _offered(task: PlacementProblem, used: Usage) -> Offered | None:
-    """Compute the offers; None where request and node are too large even for that."""
+    """Compute the offers; None if request and node are too large even for that."""
     try:
         return task.offered(used, Work(_TERMS))
     except OutOfWorkError:

@@ -357,7 +357,7 @@ class Request:
     policy: how they are to be spread over PFs; of no interfaces, there is none.
     devices: how many of each extended resource its containers request, by name: on a node where one of these
         is a pool, the interfaces are those devices. Of no interfaces, there are none.
-    memlock: the memory that the pod says its containers may lock, in bytes; None where it says nothing.
+    memlock: the memory that the pod says its containers may lock, in bytes; None if it says nothing.
     topology: how near GPUs those interfaces have to be that are to be near them.
     shape: what of all that decides where it can be placed.
     """
@@ -448,7 +448,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison with an attribute's fully qualified name; false where the device has no such attribute.
+    """A comparison with an attribute's fully qualified name; false if the device has no such attribute.
 
     operator: of CEL, or `startsWith`. values: one, or with `in` any number.
     """
@@ -473,7 +473,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A CEL selector. alternatives: all comparisons of one hold; None where the expression is not judged."""
+    """A CEL selector. alternatives: all comparisons of one hold; None if the expression is not judged."""
 
     expression: str
     alternatives: tuple[tuple[Comparison, ...], ...] | None = None

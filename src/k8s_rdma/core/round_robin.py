@@ -24,7 +24,7 @@ _NO_LIMIT = 1 << 62
 
 
 def shares(mins: Sequence[int], max_weight: int) -> list[int]:
-    """The share of each VF in a round, 1 to `max_weight`; all 0 where no VF has a minimum.
+    """The share of each VF in a round, 1 to `max_weight`; all 0 if no VF has a minimum.
 
     mins: minimum rates of the VFs in use, Mb/s; once one has one, a VF with 0 has share 1.
     max_weight: the largest share there is (`RateAbility.weights`).
@@ -206,7 +206,7 @@ class RoundRobin:
 
 
 def keeps_minimums(pf: Pf, used: Used) -> bool:
-    """Report whether every VF gets its minimum; true where the PF's rates are no weights.
+    """Report whether every VF gets its minimum; true if the PF's rates are no weights.
 
     ValueError as `RoundRobin.for_pf`.
     """

@@ -50,7 +50,7 @@ class Rates(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Packets that were dropped, and events after which they were sent again; None where not counted."""
+    """Packets that were dropped, and events after which they were sent again; None if not counted."""
 
     dropped: int | None = None
     retransmitted: int | None = None

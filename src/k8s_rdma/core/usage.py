@@ -72,7 +72,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSeries:
-    """Readings of an interface on one VF, the oldest first. link_mbps: None where it is not known."""
+    """Readings of an interface on one VF, the oldest first. link_mbps: None if it is not known."""
 
     holder: HeldInterface
     readings: Sequence[Reading]
@@ -154,7 +154,7 @@ def _increase(former: int | None, after: int | None) -> int | None:
 
 
 class _Increase(NamedTuple):
-    """The increase of a counter, None where it is not known. began_anew: because it began anew."""
+    """The increase of a counter, None if it is not known. began_anew: because it began anew."""
 
     amount: int | None
     began_anew: bool = False
@@ -305,7 +305,7 @@ class UnmetDemand(NamedTuple):
 class InterfaceUse:
     """The use of a pod's interface in a window. held: where it is now, or was last.
 
-    at_cap_s: for how long it sent as much as its cap allows. lost_at_cap: then. sent: None where nothing was
+    at_cap_s: for how long it sent as much as its cap allows. lost_at_cap: then. sent: None if nothing was
     measured. The maximum is no less than the mean of any gap.
     """
 
@@ -420,7 +420,7 @@ def _losses_in(measured: Sequence[Interval]) -> Losses:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Add up counts that are known; None where none is."""
+    """Add up counts that are known; None if none is."""
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) if known_counts else None
 

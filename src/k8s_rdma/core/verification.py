@@ -81,7 +81,7 @@ class Rates:
 class PfFacts:
     """A PF before its trials. free_mbps: for pods that ask by annotation. holders: pods on it.
 
-    vendor: PCI vendor and device. firmware: empty where unknown. link_mbps: None where unknown.
+    vendor: PCI vendor and device. firmware: empty if unknown. link_mbps: None if unknown.
     rdma: whether its VFs have RDMA devices, so that verbs are to be measured.
     """
 
@@ -113,7 +113,7 @@ class Trial:
 class Flow:
     """The traffic that one interface sent, or received in a reverse trial.
 
-    min_by, max_by: what enforces its rates, as its node says; None where that does not cover this traffic.
+    min_by, max_by: what enforces its rates, as its node says; None if that does not cover this traffic.
     cap_mbps: the cap as programmed, which is rounded down to what the driver takes.
     """
 
@@ -127,13 +127,13 @@ class Site(Protocol):
     """The place of trials: interfaces come by the normal way, and are given back."""
 
     def run(self, trial: Trial) -> tuple[Flow, ...]:
-        """Make a trial; a flow for each sender. UnmeasuredError where it cannot be made."""
+        """Make a trial; a flow for each sender. UnmeasuredError if it cannot be made."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One row of a report. mbps: measured, None where it was not. enforced: as the node claims.
+    """One row of a report. mbps: measured, None if it was not. enforced: as the node claims.
 
     rate_mbps: the reservation or the cap.
     """

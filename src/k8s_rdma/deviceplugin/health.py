@@ -207,7 +207,7 @@ class Agent:
 class AgentReport:
     """The devices of one report of the agent.
 
-    allocated: in no order; the name is empty where the agent does not know it. pfs: addresses of those whose
+    allocated: in no order; the name is empty if the agent does not know it. pfs: addresses of those whose
     VFs it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
     """
 

@@ -446,7 +446,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
 
 @asynccontextmanager
 async def api_client(config: DevicePluginConfig) -> AsyncIterator[Client | None]:
-    """Open the client of the API server; None where nothing needs it.
+    """Open the client of the API server; None if nothing needs it.
 
     One for all, as each has its own connections and TLS. MalformedError when the credentials are unusable.
     """

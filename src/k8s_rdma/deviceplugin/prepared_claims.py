@@ -386,6 +386,6 @@ class AbandonedPromises:
 
 
 async def read_claim(api: SlicesApi, claim: ClaimName) -> ClaimState | None:
-    """Read a claim by its name; None where there is none. API errors, and MalformedError."""
+    """Read a claim by its name; None if there is none. API errors, and MalformedError."""
     document = await api.get_claim_document(claim.namespace, claim.name)
     return None if document is None else decode_state(document)

@@ -464,13 +464,13 @@ class Binder:
         return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.COMPOSITE_GROUP) if why else ""
 
     def _obstacle(self, another: str) -> str:
-        """The reason why this process must not bind; empty where it may. another: as `confirm` answers."""
+        """The reason why this process must not bind; empty if it may. another: as `confirm` answers."""
         if another:
             return Refusal(f"{NOT_THE_BINDER} ({another})", STARTING)
         return "" if self.ready() else _NOT_READY
 
     async def _gather(self, bind: Bind, decided: Reservation, gang: Gang, min_count: int) -> str:
-        """Wait until enough of the gang have a place; why the pod must not be bound, empty where it may."""
+        """Wait until enough of the gang have a place; why the pod must not be bound, empty if it may."""
         try:
             reached = await self.quorum.reached(gang, bind.uid, min_count)
             another = await self.confirm(self.clock()) if reached else ""

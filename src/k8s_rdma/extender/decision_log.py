@@ -141,7 +141,7 @@ class Attempt:
 
     @property
     def causes(self) -> dict[str, int]:
-        """The number of nodes for each reason; none where it is an error."""
+        """The number of nodes for each reason; none if it is an error."""
         return {} if self.outcome.error else dict(self.outcome.reasons)
 
     @property

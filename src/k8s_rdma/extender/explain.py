@@ -84,7 +84,7 @@ class KnownPod:
 
     @property
     def priority(self) -> int:
-        """The pod's priority; 0 where it is not known."""
+        """The pod's priority; 0 if it is not known."""
         return self.view.priority if self.view else 0
 
 
@@ -93,7 +93,7 @@ class PodExplainer:
     """Looks at pods.
 
     api: None without one. keys: verify placements. clock: seconds, monotonic.
-    bypass_outcome: what becomes of a pod that was bound without a placement, in a clause; empty where
+    bypass_outcome: what becomes of a pod that was bound without a placement, in a clause; empty if
         placements are not written.
     """
 
@@ -394,12 +394,12 @@ class JudgedNode(NamedTuple):
 
     @property
     def score(self) -> int | None:
-        """The node's score in thousandths; None where the pod does not fit."""
+        """The node's score in thousandths; None if the pod does not fit."""
         return self.verdict.score if isinstance(self.verdict, Feasible) else None
 
     @property
     def text(self) -> str:
-        """The refusal as the scheduler gets it; empty where the pod fits."""
+        """The refusal as the scheduler gets it; empty if the pod fits."""
         if self.snapshot is None:
             return f"{UNREADABLE_NODE} ({self.why})"
         return self.verdict.text if isinstance(self.verdict, Infeasible) else ""
@@ -475,7 +475,7 @@ class Groups:
 
 
 def _shared(group: _Group, request: Request, fit_cache: FitCache) -> str:
-    """Describe the refusal that nodes with different numbers share; empty where there is no text for it."""
+    """Describe the refusal that nodes with different numbers share; empty if there is no text for it."""
     [*_, example] = group.best[0]
     found = fit_cache.place(request, example.snapshot) if example.snapshot else None
     return f"{NOT_ENOUGH_FREE} ({found.cause})" if isinstance(found, Rejection) and found.cause else ""

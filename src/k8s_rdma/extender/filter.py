@@ -132,7 +132,7 @@ class FeasibilityChecker:
                     await turn.give_way()
 
     def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
-        """The verdict on each node, None where it cannot be read; nothing else runs meanwhile."""
+        """The verdict on each node, None if it cannot be read; nothing else runs meanwhile."""
         special = self._special(pod)
         found = self._check_nodes(pod, names, special)
         expected = special & self.cache.assumed_pods.holds.nodes()
@@ -342,7 +342,7 @@ class Scheduling:
         return beyond, Reason.NAMESPACE_LIMIT
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
-        """A score for each candidate, 0..10; 0 where it does not fit any more, and for pods without RDMA.
+        """A score for each candidate, 0..10; 0 if it does not fit any more, and for pods without RDMA.
 
         The best nodes have one more than the tenths of their score, so that they win what tenths leave equal.
         While others are on their way that is one node: where this pod goes is what the next one has to know.
@@ -468,7 +468,7 @@ _TENTHS = [min(MAX_SCORE - 1, MAX_SCORE * score // WHOLE) for score in range(WHO
 
 
 def _score(verdict: Verdict | None) -> int:
-    """The score in thousandths; 0 where it does not fit, and where there was no time to find it."""
+    """The score in thousandths; 0 if it does not fit, and where there was no time to find it."""
     return verdict.score or 0 if isinstance(verdict, Feasible) else 0
 
 

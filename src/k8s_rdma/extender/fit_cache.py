@@ -117,7 +117,7 @@ class _Count:
     """Counts one request on nodes of equal hardware, whose inventory this keeps, and thereby its identity.
 
     each_mbps: as of `bounds`.
-    fits_empty: whether the empty node takes it; None where that is not known, or no more of account.
+    fits_empty: whether the empty node takes it; None if that is not known, or no more of account.
     rooms_alone: whether a node refuses it for nothing but what is free of its PFs.
     need: the request's, for the words of such refusals, once there is one.
     refusal: the verdict on all of them where not even the empty node takes it.
@@ -272,7 +272,7 @@ class FitCache:
         return found
 
     def _count(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
-        """The verdict by counting what each PF takes; None where that does not tell."""
+        """The verdict by counting what each PF takes; None if that does not tell."""
         bounds, headroom = count.bounds, snapshot.headroom
         fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
         if fits is None:
@@ -286,7 +286,7 @@ class FitCache:
         return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({message.text(self._detail)})")
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
-        """The verdict where not even the empty node takes it; None where its words take a search."""
+        """The verdict where not even the empty node takes it; None if its words take a search."""
         if count.refusal is None and count.fits_empty is False:
             count.fits_empty = None  # searched for once
             verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)

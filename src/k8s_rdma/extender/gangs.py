@@ -78,7 +78,7 @@ class Gangs:
         return group if isinstance(group, PodGroup) else None
 
     def member_count(self, gang: Gang) -> int | None:
-        """The number of pods that the gang needs, as it was last read; None where that is not known."""
+        """The number of pods that the gang needs, as it was last read; None if that is not known."""
         group = self.group(gang)
         return None if group is None else group.min_count
 

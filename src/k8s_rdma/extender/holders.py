@@ -26,7 +26,7 @@ _SLICE = 64
 
 
 class _Holder(NamedTuple):
-    """A pod on a node. generation: that is programmed. admitted: None where it was promised nothing."""
+    """A pod on a node. generation: that is programmed. admitted: None if it was promised nothing."""
 
     uid: PodUid
     namespace: str
@@ -50,7 +50,7 @@ class Holders:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def of_node(self, node: NodeName) -> HoldersView | None:
-        """Return the interfaces that are held on a node; None where there is no such node."""
+        """Return the interfaces that are held on a node; None if there is no such node."""
         if node not in self.nodes():
             return None
         rows = [row for holder in self._on(node) for row in self._rows(node, holder)]
@@ -133,7 +133,7 @@ class Holders:
 
 
 def _enforcers(pf: Pf | None, interface: PlacedInterface) -> tuple[str | None, str | None]:
-    """Name who enforces an interface's rates; `none` for a rate that there is not, None where not known."""
+    """Name who enforces an interface's rates; `none` for a rate that there is not, None if not known."""
     if pf is None:
         return None, None
     found = enforcers(pf, interface.as_request())

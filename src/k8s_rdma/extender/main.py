@@ -343,7 +343,7 @@ class ViewsPort:
     @classmethod
     @contextmanager
     def opened(cls, views: ViewsConfig | None) -> Iterator[ViewsPort | None]:
-        """Listen until the block ends; None where it is not configured."""
+        """Listen until the block ends; None if it is not configured."""
         if views is None:
             yield None
             return

@@ -65,7 +65,7 @@ class NodeSnapshot(NodeState):
 class LastKnown:
     """A node by its last report.
 
-    snapshot: None where there is no report, or none that can be added up. claims: as in `NodeFacts`.
+    snapshot: None if there is no report, or none that can be added up. claims: as in `NodeFacts`.
     pods: that hold something, or were promised it.
     """
 
@@ -160,7 +160,7 @@ class ClusterState:
     on_change: called for every node whose snapshot changed (None: unreadable or unknown).
     on_use: called for every node whose pods may take something else than before, with each pod, its
         namespace, and what counts for it.
-    unpromised: the pods that the API server has bound to a node without a promise; None where none is asked.
+    unpromised: the pods that the API server has bound to a node without a promise; None if none is asked.
     on_failure: called with the failure that a node's data caused; returns the reason for the node's
         quarantine.
     on_addresses: called for every node on which a MAC or GUID may have become free.
@@ -542,7 +542,7 @@ class ClusterState:
         excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
-        """Take a snapshot of what is used on the node; None where its data makes that fail."""
+        """Take a snapshot of what is used on the node; None if its data makes that fail."""
         try:
             return self._states.find(facts.inventory, self._nodes[node].used(excluded, holding))
         except Exception as error:  # whatever it is, it is of this node alone

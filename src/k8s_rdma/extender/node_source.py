@@ -54,7 +54,7 @@ class NodeSource(Protocol):
     async def deliver(self, node: NodeName, placement: str) -> str:
         """Send a pod's placement to its node, if that has it sent.
 
-        Return why the node refuses it; empty where it does not, where it does not answer, and where its agent
+        Return why the node refuses it; empty if it does not, where it does not answer, and where its agent
         follows placements in the API server.
         """
         ...
@@ -68,7 +68,7 @@ class NodeSource(Protocol):
         ...
 
     def addresses(self, node: NodeName) -> tuple[str, ...]:
-        """The addresses at which the node's server may be asked, best first; empty where none are known."""
+        """The addresses at which the node's server may be asked, best first; empty if none are known."""
         ...
 
     def forget(self, node: NodeName) -> None:

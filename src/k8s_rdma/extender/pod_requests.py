@@ -127,7 +127,7 @@ class PodRequestCache:
     """Requests by pod; bounded, of the namespace with most the pods filtered longest ago are forgotten.
 
     strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
-    that VFs are counted by, None where they are not. policies: those of now, which say what is allowed.
+    that VFs are counted by, None if they are not. policies: those of now, which say what is allowed.
     binds: whether a placement is written to pods. bill: called with the time that reading a namespace's
         annotations took, s.
     processor: processor time of this thread, s.
@@ -156,7 +156,7 @@ class PodRequestCache:
         )
 
     def read(self, pod: PodView) -> Request:
-        """Read a pod's request; MalformedError names field and reason, `NOT_ALLOWED` where a policy refuses.
+        """Read a pod's request; MalformedError names field and reason, `NOT_ALLOWED` if a policy refuses.
 
         It is read once while it stays the same: a long one takes 0.05 s, and comes with every try.
         """

@@ -153,7 +153,7 @@ class PodStore(PodIndex):
         self._store(pod.uid, record)
 
     def on_signature(self, uid: PodUid, key_id: str | None) -> None:
-        """The pod is bound with a placement; key_id: None where no key accepts it."""
+        """The pod is bound with a placement; key_id: None if no key accepts it."""
         record = self._pods.get(uid) or _PodRecord()
         record.key_id = _NO_KEY if key_id is None else key_id
         self._store(uid, record)

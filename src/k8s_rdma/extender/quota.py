@@ -63,7 +63,7 @@ class Limits:
                 self._on_freed(space)
 
     def limit(self, namespace: str) -> NamespaceLimit | None:
-        """The namespace's limit; None where it has none."""
+        """The namespace's limit; None if it has none."""
         return limit_of(self._limits, namespace) if self._limits else None
 
     def used(self, namespace: str) -> Share:
@@ -71,7 +71,7 @@ class Limits:
         return Share(self._mbps[namespace], self._vfs[namespace])
 
     def use(self, namespace: str) -> Limit | None:
-        """The use of the namespace's limit, for people; None where it has none."""
+        """The use of the namespace's limit, for people; None if it has none."""
         limit, used = self.limit(namespace), self.used(namespace)
         if limit is None:
             return None

@@ -201,7 +201,7 @@ class RateChanges:
         return facts.generation.rpartition(".")[0] if facts else ""
 
     def _decided(self, pod: PodView, pending: PendingRates) -> _Decision | None:
-        """Decide on this version of the pod; None where the pod ended meanwhile."""
+        """Decide on this version of the pod; None if the pod ended meanwhile."""
         reservation = self._cache.state.reservation(pending.node, pod.uid)
         if reservation is None or reservation.stage is not Stage.BOUND:
             return None
@@ -214,7 +214,7 @@ class RateChanges:
             )
 
     def _judged(self, pod: PodView, pending: PendingRates, reservation: Reservation) -> _Decision:
-        """Decide; MalformedError where the pod asks for what no running pod gets."""
+        """Decide; MalformedError if the pod asks for what no running pod gets."""
         current = reservation.placement(pending.node)
         generation = self._cache.state.programmed(pending.node, pod.uid)
         programmed = generation >= reservation.generation

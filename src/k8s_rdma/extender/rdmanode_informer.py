@@ -89,7 +89,7 @@ class WatchedNode:
 
     learned: whether there is a Node object. addresses: those that it has.
     published: whether there is an `RdmaNode`.
-    facts: of its report; None where nothing may be concluded from it.
+    facts: of its report; None if nothing may be concluded from it.
     heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
     requested_at: after that time the report that is known was the node's.
     unreadable_reason: why the node cannot be read, as the state was last informed; empty when it can.

@@ -313,7 +313,7 @@ class AssumedPods:
     """Holds room for assumed pods. It is searched when the next pod asks: most pods are bound before.
 
     nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
-    pod is waited for. pods: those that the API server has bound; None where there is none to say it.
+    pod is waited for. pods: those that the API server has bound; None if there is none to say it.
     on_release: called for every node where a place of a whole gang is no longer held and was not taken.
     settled: the pods that are not assumed any more.
     processor: processor time of this thread, s.

@@ -56,7 +56,7 @@ class _Unplaced:
 class _NodePods:
     """A node's pods.
 
-    left_s: of its budget at `since_s`, by the clock; below 0 where the last guess took more than there was.
+    left_s: of its budget at `since_s`, by the clock; below 0 if the last guess took more than there was.
     """
 
     pods: dict[PodUid, _Unplaced] = field(default_factory=dict)

@@ -43,7 +43,7 @@ class PendingRates:
 
     version: of the pod. text: of its annotation. refused_on: the snapshot that refused it. awaited: the
     generation that its node is to program first. refusal: the node's last one. epoch: of its report then; a
-    restarted agent has another. undelivered: why the node refuses the placement that it was sent; empty where
+    restarted agent has another. undelivered: why the node refuses the placement that it was sent; empty if
     it does not. write: a write that is under way or in doubt.
     """
 

@@ -75,7 +75,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """requested: VFs, None for all. previous, current: VFs it had and has; None where it cannot have any.
+    """requested: VFs, None for all. previous, current: VFs it had and has; None if it cannot have any.
 
     message: what was done, or why not. advice: what to do; empty when there is nothing.
     """

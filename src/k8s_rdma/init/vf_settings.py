@@ -98,7 +98,7 @@ def desired_settings(
 
 
 def differs(setting: Setting, info: VfInfo) -> bool | None:
-    """Report whether the PF has another value for the VF; None where its driver does not report it."""
+    """Report whether the PF has another value for the VF; None if its driver does not report it."""
     if isinstance(setting, VfMac):
         return info.mac != setting.value
     if isinstance(setting, VfTrust):

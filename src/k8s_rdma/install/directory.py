@@ -51,7 +51,7 @@ class NodeDirectory:
         return sorted(found, key=os.fsencode)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file, or of the node's file behind a link; None where there is none."""
+        """The content of a file, or of the node's file behind a link; None if there is none."""
         path = self.path / name
         try:
             return read_found_file(self._leads(path) if self._leads else path)

@@ -151,7 +151,7 @@ class _Reconciler:
         return pause_s
 
     def _report(self, *problems: str, by_hand: str = "") -> None:
-        """by_hand: another file that has our plugin; empty where our file has it."""
+        """by_hand: another file that has our plugin; empty if our file has it."""
         if (problems, by_hand) == self._last:
             return
         if problems:

@@ -124,7 +124,7 @@ def _chained(found: InstalledConflists, desired: DesiredConflist) -> bytes:
 
 
 def _hidden(found: InstalledConflists, desired: DesiredConflist) -> str:
-    """The reason why no runtime reads our file; empty where one does."""
+    """The reason why no runtime reads our file; empty if one does."""
     if not found.rival or os.fsencode(found.rival) > os.fsencode(desired.file):
         return ""
     return f"{found.rival}: comes before {desired.file}, which no runtime would read; name ours otherwise"

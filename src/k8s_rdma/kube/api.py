@@ -46,7 +46,7 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     node: where it is bound; None while it is not.
     finished: its phase is Succeeded or Failed: its containers will not run again.
     annotations: those under this system's own keys only, unless all were asked for.
-    version: `resourceVersion`, another one with every write. priority: 0 where admission set none.
+    version: `resourceVersion`, another one with every write. priority: 0 if admission set none.
     terminating: its deletion was requested. labels: what disruption budgets select it by; none of a pod that
         is not bound, has no annotation of this system, or too many labels.
     nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
@@ -220,7 +220,7 @@ class BudgetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaNodeView:
-    """An `RdmaNode`. version: `resourceVersion`. status: its bytes, empty where there is none."""
+    """An `RdmaNode`. version: `resourceVersion`. status: its bytes, empty if there is none."""
 
     node: NodeName
     version: str

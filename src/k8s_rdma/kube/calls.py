@@ -195,7 +195,7 @@ class Documents:
         return self._now or datetime.now(UTC)
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        """Read the document at a path; None where there is none (404). ApiRefusedError and the like."""
+        """Read the document at a path; None if there is none (404). ApiRefusedError and the like."""
         try:
             with named_errors(f"get {path}"):
                 return self._document(self._send("GET", path, params=dict(query or {})))
@@ -235,7 +235,7 @@ class Documents:
         max_bytes: int = MAX_LIST_BYTES,
         any_form: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """The objects of a list, page by page; none where there is no such kind.
+        """The objects of a list, page by page; none if there is no such kind.
 
         any_form: whether the caller looks at the form of each object. ApiUncertainError for a list without
         end, and for objects without a name.
@@ -355,7 +355,7 @@ class _DocumentPage(NamedTuple):
 
 
 def _items_of(path: str, document: Mapping[str, Any], *, any_form: bool) -> list[dict[str, Any]]:
-    """Return the objects of a list. ApiUncertainError where they are none, or have no names."""
+    """Return the objects of a list. ApiUncertainError if they are none, or have no names."""
     items = document.get("items")
     items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -23,7 +23,7 @@ EXTENDER_CONFIG = "k8s-rdma-extender"
 
 
 def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T]) -> T | None:
-    """Read the extender's configuration of the first namespace that has it; None where none has.
+    """Read the extender's configuration of the first namespace that has it; None if none has.
 
     kind: the model to read it as, which may leave out keys. MalformedError names the ConfigMap and the field;
     ApiRefusedError and the like.
@@ -43,7 +43,7 @@ PLACEMENT_KEY = "k8s-rdma-placement-key"
 def read_placement_keys(api: Documents, namespace: str) -> PlacementKeys:
     """Read the keys that verify placements.
 
-    MalformedError where they are no keys, or there is no such Secret; ApiRefusedError and the like.
+    MalformedError if they are no keys, or there is no such Secret; ApiRefusedError and the like.
     """
     name = f"Secret {namespace}/{PLACEMENT_KEY}"
     found = api.get(f"/api/v1/namespaces/{segment(namespace)}/secrets/{PLACEMENT_KEY}")

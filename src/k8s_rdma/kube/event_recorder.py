@@ -89,7 +89,7 @@ class Outbox:
             self._filled.clear()
 
     async def _attempt(self, key: Key, write: Write) -> float | None:
-        """Write once; the delay before the next attempt, None where no other can help."""
+        """Write once; the delay before the next attempt, None if no other can help."""
         try:
             await write()
         except API_ERRORS as error:

@@ -52,7 +52,7 @@ class ListSplitter:
         return items
 
     def frame(self) -> bytes:
-        """Return the list without its items, once all of it was fed. ValueError where it is cut short."""
+        """Return the list without its items, once all of it was fed. ValueError if it is cut short."""
         if self._depth or not self._frame:
             msg = "a list that is cut short"
             raise ValueError(msg)

@@ -300,7 +300,7 @@ class _Reader:
         return self.read_list(b'{"items":[%b]}' % b",".join(items)).items or []
 
     def read_event(self, line: bytes) -> tuple[Event[Any] | None, str]:
-        """Decode a change, None where its object cannot be read; and the version after it."""
+        """Decode a change, None if its object cannot be read; and the version after it."""
         event = _tolerant(_event, line)
         if event.type == "ERROR":
             status = _status.decode(event.object)

@@ -44,7 +44,7 @@ class NodeLiveness:
         return self.extender is not None and node in self.extender
 
     def why_refused(self, node: str, generation: str, skew_s: float | None) -> str:
-        """Describe why the extender refuses the node; empty where it does not.
+        """Describe why the extender refuses the node; empty if it does not.
 
         The extender knows when it saw the Lease renewed. Without its word, two clocks are compared: the
         node's, which dated the renewal, and the API server's.

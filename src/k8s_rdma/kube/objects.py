@@ -95,7 +95,7 @@ class PodObject(KubePod, NamespacedResourceG, frozen=True, kw_only=True):
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
-    """The labels, or none where they are more than are kept: a pod may have 100,000, which take 10 MB.
+    """The labels, or none if they are more than are kept: a pod may have 100,000, which take 10 MB.
 
     No budget selects such a pod then, which costs its owner alone: if all did, others' pods would be evicted.
     """

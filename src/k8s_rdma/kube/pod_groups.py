@@ -112,7 +112,7 @@ class PodGroups:
                 yield listed.version
 
     async def _read(self, path: str) -> bytes | None:
-        """Read a document; None where there is none."""
+        """Read a document; None if there is none."""
         reply = await self._http.get(path)
         return None if reply.status_code == _NOT_FOUND else reply.raise_for_status().content
 

@@ -125,7 +125,7 @@ class SlicesApi(Protocol):
         ...
 
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a ResourceClaim as JSON of one line; None where the API server says that there is none.
+        """Read a ResourceClaim as JSON of one line; None if the API server says that there is none.
 
         MalformedError for one that is nested too deep to be read.
         """

@@ -478,7 +478,7 @@ class VfTraffic:
                     yield vf, _Counted(counters[link.index], rdma)
 
     def _by_pf(self, pf: PfState) -> Iterator[tuple[VfRef, LinkCounters]]:
-        """Yield the PF's counters; none where the driver counts nothing or cannot report all VFs."""
+        """Yield the PF's counters; none if the driver counts nothing or cannot report all VFs."""
         link = self._queries.rtnl.link(pf.name)
         try:
             stats = self._queries.vf_stats(link.index) if link else ()

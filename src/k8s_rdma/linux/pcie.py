@@ -49,7 +49,7 @@ class PcieLink:
 
 
 def slowest_link(function: PciFunction) -> PcieLink | None:
-    """Return the slowest link between a function and its root port; None where no speed is reported.
+    """Return the slowest link between a function and its root port; None if no speed is reported.
 
     A link that is not reported (`Unknown`, a virtual bridge) limits nothing. OSError when one cannot be read.
     """
@@ -58,7 +58,7 @@ def slowest_link(function: PciFunction) -> PcieLink | None:
 
 
 def link_of(sysfs: Sysfs, pci: PciAddress) -> PcieLink | None:
-    """Return a function's link upwards, or a port's downwards; None where it is not known."""
+    """Return a function's link upwards, or a port's downwards; None if it is not known."""
     directory = f"bus/pci/devices/{pci}"
     speed = _SPEED.fullmatch(sysfs.value_if_any(f"{directory}/current_link_speed") or "")
     width = sysfs.value_if_any(f"{directory}/current_link_width") or ""

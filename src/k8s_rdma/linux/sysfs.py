@@ -147,7 +147,7 @@ class PciFunction:
         return "" if override == _NO_OVERRIDE else override
 
     def numa_node(self) -> int | None:
-        """Return its NUMA node; None where the firmware does not report one."""
+        """Return its NUMA node; None if the firmware does not report one."""
         node = self.sysfs.number_if_any(self._path("numa_node"))
         return None if node is None or node < 0 else node
 

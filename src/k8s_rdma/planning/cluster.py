@@ -74,7 +74,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Judgements:
-    """Judgements on one request: its score where it fits and its placement, by state; bounds by inventory.
+    """Judgements on one request: its score if it fits and its placement, by state; bounds by inventory.
 
     bounds: by the identity of the inventory, which stands beside them so that it stays theirs.
     """
@@ -121,15 +121,15 @@ class Cluster:
         return len(self._nodes)
 
     def node(self, name: NodeName) -> Node:
-        """The node, to be read only. KeyError where there is none."""
+        """The node, to be read only. KeyError if there is none."""
         return self._nodes[name]
 
     def state(self, name: NodeName) -> NodeState:
-        """The node's state. KeyError where there is none."""
+        """The node's state. KeyError if there is none."""
         return self._states[name]
 
     def state_without(self, name: NodeName, uids: Collection[PodUid]) -> NodeState:
-        """The node's state if those pods held nothing there. KeyError where there is no such node."""
+        """The node's state if those pods held nothing there. KeyError if there is no such node."""
         node = self._nodes[name]
         pods = {uid: interfaces for uid, interfaces in node.pods.items() if uid not in uids}
         return self._interned.find(node.inventory, replace(node, pods=pods).used())
@@ -144,7 +144,7 @@ class Cluster:
         self._states[name] = self._interned.find(node.inventory, node.used())
 
     def remove_node(self, name: NodeName) -> Node:
-        """Remove a node with the pods on it. KeyError where there is none."""
+        """Remove a node with the pods on it. KeyError if there is none."""
         del self._states[name]
         return self._nodes.pop(name)
 
@@ -156,13 +156,13 @@ class Cluster:
         self._states[placement.node] = self._interned.find(node.inventory, used)
 
     def release(self, uid: PodUid, name: NodeName) -> None:
-        """End what the pod holds on the node. KeyError where it holds nothing there."""
+        """End what the pod holds on the node. KeyError if it holds nothing there."""
         node = self._nodes[name]
         del node.pods[uid]
         self._states[name] = self._interned.find(node.inventory, node.used())
 
     def fit(self, request: Request, state: NodeState) -> Fit | None:
-        """The score of the request on a state; None where it does not fit."""
+        """The score of the request on a state; None if it does not fit."""
         fits = self._judgements_on(request).fits
         found = fits.get(state, _NOT_JUDGED)
         if found is _NOT_JUDGED:
@@ -174,7 +174,7 @@ class Cluster:
         return replace(self._place(request, self._states[name]), node=name)
 
     def best(self, request: Request, names: Collection[NodeName] | None = None) -> NodeName | None:
-        """The node of the highest score, of equal ones the first by name; None where it fits on none."""
+        """The node of the highest score, of equal ones the first by name; None if it fits on none."""
         scores = (
             (-found.score, name)
             for name in (self if names is None else names)
@@ -198,7 +198,7 @@ class Cluster:
         return count
 
     def outcome(self, request: Request, state: NodeState) -> Outcome | None:
-        """The state with one more such pod; None where it does not fit."""
+        """The state with one more such pod; None if it does not fit."""
         counted = self._engine.count(self._bounds_of(request, state.inventory), state)
         if counted is not None:
             return Outcome(self._interned.find(state.inventory, counted.used), counted.interfaces)

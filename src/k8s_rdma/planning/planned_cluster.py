@@ -39,7 +39,7 @@ _CORDON = DeviceTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 """A pod that tolerates this taint may be on a cordoned node, as those of a DaemonSet."""
 
 PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
-"""The PriorityClasses of a cluster; None where they are not known."""
+"""The PriorityClasses of a cluster; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Workload:
     """Pods that are alike. name: `namespace/name`. gang: all or none of its pods are to be placed.
 
     preempts: whether pods of lower priority may be evicted for them. depends_on_neighbours: whether it may
-    matter to them which pods a node has. obstacle: why no node can be found for them here; empty where one
+    matter to them which pods a node has. obstacle: why no node can be found for them here; empty if one
     can.
     """
 
@@ -68,7 +68,7 @@ class Workload:
 class PlannedCluster:
     """A cluster with what is known of its nodes and pods. unreadable: what is missing, a sentence each.
 
-    vf_resource: by which kube-scheduler counts VFs; None where it does not. counted: all resources that it
+    vf_resource: by which kube-scheduler counts VFs; None if it does not. counted: all resources that it
     counts and pods have interfaces by. free_devices: of these, by node.
     """
 
@@ -136,7 +136,7 @@ class PlannedCluster:
             self._count(name, uid, interfaces, +1)
 
     def remove_node(self, name: NodeName) -> Node:
-        """Remove a node with the pods on it. KeyError where there is none."""
+        """Remove a node with the pods on it. KeyError if there is none."""
         node = self.cluster.remove_node(name)
         del self.free_devices[name]
         for uid, interfaces in node.pods.items():
@@ -159,7 +159,7 @@ class PlannedCluster:
         return uid
 
     def release(self, uid: PodUid, name: NodeName) -> Placement:
-        """End what a pod holds on a node, and return it. KeyError where it holds nothing there."""
+        """End what a pod holds on a node, and return it. KeyError if it holds nothing there."""
         placement = self.placement(uid, name)
         self._count(name, uid, placement.interfaces, -1)
         self.cluster.release(uid, name)
@@ -171,12 +171,12 @@ class PlannedCluster:
         self._count(placement.node, uid, placement.interfaces, +1)
 
     def placement(self, uid: PodUid, name: NodeName) -> Placement:
-        """The interfaces that a pod holds on a node. KeyError where it holds nothing there."""
+        """The interfaces that a pod holds on a node. KeyError if it holds nothing there."""
         interfaces = self.cluster.node(name).pods[uid]
         return Placement(node=name, interfaces=interfaces, policy=policy_of(self.pods.get(uid)))
 
     def named_node(self, text: str) -> NodeName:
-        """The node of that name; MalformedError where there is none, or none whose state is known."""
+        """The node of that name; MalformedError if there is none, or none whose state is known."""
         name = NodeName(text)
         if name not in self.cluster:
             msg = f"node {text}: there is none of that name whose state is known"
@@ -184,7 +184,7 @@ class PlannedCluster:
         return name
 
     def named_pf(self, text: str) -> tuple[NodeName, Pf]:
-        """The PF at `NODE/PF`, by its name or PCI address; MalformedError where there is none."""
+        """The PF at `NODE/PF`, by its name or PCI address; MalformedError if there is none."""
         node, _, pf_name = text.partition("/")
         name = self.named_node(node)
         pfs = self.cluster.node(name).inventory.pfs
@@ -196,7 +196,7 @@ class PlannedCluster:
         return name, found
 
     def device_room(self, name: NodeName, request: Request) -> int | None:
-        """The number of such pods for which a node has devices; None where kube-scheduler counts none."""
+        """The number of such pods for which a node has devices; None if kube-scheduler counts none."""
         free = self.free_devices[name]
         rooms = [free[resource] // number for resource, number in request.devices if resource in self.counted]
         return max(0, min(rooms)) if rooms else None
@@ -228,7 +228,7 @@ class PlannedCluster:
         return [name for name in self.cluster if may_be_on(self.nodes[name], nodes, tolerations)]
 
     def limit_refusal(self, namespace: str, request: Request, freed: Share = _NOTHING) -> str:
-        """Describe how one more such pod exceeds its namespace's limit; empty where it does not.
+        """Describe how one more such pod exceeds its namespace's limit; empty if it does not.
 
         freed: the part of what the namespace holds that does not count.
         """
@@ -269,7 +269,7 @@ def _node(
     promised: Mapping[PodUid, Placement],
     programmed: Mapping[PodUid, int],
 ) -> Node:
-    """The node of a record; ValueError or MalformedError where nothing may be concluded from it.
+    """The node of a record; ValueError or MalformedError if nothing may be concluded from it.
 
     programmed: generations of rates by pod, of those that the node's report does not hold.
     """
@@ -302,7 +302,7 @@ def may_be_on(node: NodeRecord, nodes: NodeSelection, tolerations: Collection[To
 
 
 def workload_of(pod: PodRecord) -> Workload:
-    """A pod as a workload of its own. MalformedError where its annotations cannot be read."""
+    """A pod as a workload of its own. MalformedError if its annotations cannot be read."""
     return Workload(
         name=f"{pod.namespace}/{pod.name}",
         namespace=pod.namespace,

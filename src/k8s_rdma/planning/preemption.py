@@ -60,7 +60,7 @@ class Room:
 
 
 def obstacle_of(planned: PlannedCluster, workload: Workload) -> str:
-    """Describe why no pod is evicted for these, on any node; empty where one may be."""
+    """Describe why no pod is evicted for these, on any node; empty if one may be."""
     if not workload.preempts:
         return "their preemptionPolicy is Never"
     if any(resource in planned.counted for resource, _ in workload.request.devices):
@@ -84,7 +84,7 @@ class Preemption:
         self._gangs = _gangs(planned.pods.values())
 
     def make_room(self) -> NodeName | None:
-        """Evict pods where they matter least, of equal nodes on the first by name; None where none helps.
+        """Evict pods where they matter least, of equal nodes on the first by name; None if none helps.
 
         Pods that are being deleted there end, too.
         """

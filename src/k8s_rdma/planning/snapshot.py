@@ -71,8 +71,8 @@ _Amount = Annotated[int, msgspec.Meta(ge=0)]
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node; labels, taints and unschedulable as in Kubernetes' Node.
 
-    status: what it publishes; None where that cannot be read. why: the reason why it takes no pods, whatever
-    it publishes; empty where it does.
+    status: what it publishes; None if that cannot be read. why: the reason why it takes no pods, whatever
+    it publishes; empty if it does.
     """
 
     name: str
@@ -102,7 +102,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     programmed: the generation of its rates that its node has reported as programmed, by the extender's word.
 
     The rest is for preemption. started: `status.startTime`. terminating: whether its deletion was requested.
-    requests: thousandths of each resource that it takes of its node; None where it may take other things.
+    requests: thousandths of each resource that it takes of its node; None if it may take other things.
     depends_on_neighbours: whether it may matter to it which pods its node has.
     disrupted_together: whether evicting it means evicting all pods of its gang; None if that is not known.
     group_priority: of its PodGroup, if that has one.
@@ -160,7 +160,7 @@ class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A cluster. strategy, limits, vf_resource: of its extender. unreadable: what is missing, in sentences.
 
-    priority_classes: None where they are not known, as in version 1.
+    priority_classes: None if they are not known, as in version 1.
     """
 
     version: int
@@ -377,7 +377,7 @@ def _promise_reader(
 def _refusals(
     api: Documents, config: _ExtenderConfig, extender: Mapping[str, str] | None, unreadable: list[str]
 ) -> Callable[[dict[str, Any], RdmaNodeStatus], str]:
-    """The way to find why the extender refuses a node; empty where it does not."""
+    """The way to find why the extender refuses a node; empty if it does not."""
     if config.source != "crd":
         return lambda node, _status: (extender or {}).get(_name(node), "")
     try:

@@ -64,7 +64,7 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that loses its place. to: the node that takes it; empty where none does, for the reason `why`."""
+    """A pod that loses its place. to: the node that takes it; empty if none does, for the reason `why`."""
 
     pod: str
     node: str
@@ -191,7 +191,7 @@ class Filling:
         return {}
 
     def _rank(self, name: NodeName) -> tuple[int, NodeName] | None:
-        """The order in which nodes take the next pod, the least first; None where it does not fit."""
+        """The order in which nodes take the next pod, the least first; None if it does not fit."""
         cluster, request = self.planned.cluster, self.workload.request
         found = cluster.fit(request, cluster.state(name))
         if found is None or self.planned.device_room(name, request) == 0:

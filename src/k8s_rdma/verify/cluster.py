@@ -60,7 +60,7 @@ class PodOptions:
     """Options for the pods. image: empty for that of the sending node's agent.
 
     sender, receiver: nodes. receiver_pf: its name; None for that of the sending PF. namespace: of the pods.
-    chart_namespace: of the agents. scheduler: empty where a policy adds it.
+    chart_namespace: of the agents. scheduler: empty if a policy adds it.
     """
 
     sender: str
@@ -249,7 +249,7 @@ class ClusterSite:
         return (warnings or [refusal_of(pod) or f"phase {(pod.get('status') or {}).get('phase')}"])[-1]
 
     def _delete(self, names: Sequence[str]) -> None:
-        """Delete pods, and wait until their VFs are free. K8sRdmaError where that fails."""
+        """Delete pods, and wait until their VFs are free. K8sRdmaError if that fails."""
         for name in names:
             self._api.delete(f"{self._path}/{segment(name)}")
         deadline_s = time.monotonic() + _DELETE_S
@@ -298,7 +298,7 @@ def result_of(pod: dict[str, Any]) -> PodResult | None:
 
 
 def refusal_of(pod: dict[str, Any]) -> str:
-    """Return why kube-scheduler refuses the pod; empty where it does not."""
+    """Return why kube-scheduler refuses the pod; empty if it does not."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or "")

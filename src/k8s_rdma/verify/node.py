@@ -307,7 +307,7 @@ def _send_from(source: Endpoint, target: tuple[str, int], session: Session, flow
 
 
 def frames_written(printed: str) -> float:
-    """Read Mb/s of Ethernet frames in what ib_write_bw prints. UnmeasuredError where there is no result."""
+    """Read Mb/s of Ethernet frames in what ib_write_bw prints. UnmeasuredError if there is no result."""
     line = re.search(rf"^ *{_MESSAGE} +\d+ +\S+ +(?P<average>[\d.]+)", printed, re.MULTILINE)
     path = re.search(r"\bMtu *: *(?P<mtu>\d+)\[B\]", printed)
     if line is None or path is None:

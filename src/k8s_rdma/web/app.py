@@ -336,7 +336,7 @@ class WebApp:
         }
 
     def _cluster(self) -> Cluster:
-        """Return the latest snapshot. NoAnswerError where there is none yet."""
+        """Return the latest snapshot. NoAnswerError if there is none yet."""
         snapshot = self._extender.snapshot
         if snapshot is None:
             raise NoAnswerError(self._extender.failure)

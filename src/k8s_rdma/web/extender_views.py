@@ -79,13 +79,13 @@ class ExtenderViews:
             self.failure = ""
 
     async def explain(self, party: str, namespace: str, name: str) -> Explanation | None:
-        """Explain a pod to a viewer's party; None where the extender has none of that name. NoAnswerError."""
+        """Explain a pod to a viewer's party; None if the extender has none of that name. NoAnswerError."""
         return await self._source.ask(party, EXPLAIN_PATH, {"pod": f"{namespace}/{name}"}, decode_explanation)
 
     async def holders(self, party: str, node: str) -> HoldersView | None:
-        """List the holders on a node; None where the extender has none of that name. NoAnswerError."""
+        """List the holders on a node; None if the extender has none of that name. NoAnswerError."""
         return await self._source.ask(party, HOLDERS_PATH, {"node": node}, decode_holders)
 
     async def namespace(self, party: str, name: str) -> NamespaceView | None:
-        """Show the use of a namespace; None where the extender has no such view. NoAnswerError."""
+        """Show the use of a namespace; None if the extender has no such view. NoAnswerError."""
         return await self._source.ask(party, NAMESPACE_PATH, {"name": name}, decode_namespace)

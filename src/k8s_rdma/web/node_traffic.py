@@ -306,6 +306,6 @@ def _place(holder: VfHolder) -> PodOnPf:
 
 
 def _sum(rates: list[float | None]) -> float | None:
-    """Add up rates; None where one is not known."""
+    """Add up rates; None if one is not known."""
     known_rates = [rate for rate in rates if rate is not None]
     return sum(known_rates) if len(known_rates) == len(rates) else None

@@ -126,7 +126,7 @@ class Part(Generic[Row]):
 class Health:
     """The cluster in one line.
 
-    totals: of PFs by annotation; claims: of PFs for claims. oldest_s: of the nodes' reports; None where there
+    totals: of PFs by annotation; claims: of PFs for claims. oldest_s: of the nodes' reports; None if there
     is none. silent: nodes that have never reported.
     """
 
@@ -298,7 +298,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_percent(part: float | None, whole: int | None) -> str:
-    """Format a share in whole percent, rounded down; empty where it is not known."""
+    """Format a share in whole percent, rounded down; empty if it is not known."""
     return f"{int(100 * part // whole)} %" if whole and part is not None else ""
 
 

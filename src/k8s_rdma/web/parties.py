@@ -101,7 +101,7 @@ class Recent(Generic[Key, Value]):
         """Keys by party, the oldest first."""
 
     def get(self, key: Key) -> Value | None:
-        """Return the value that still counts; None where there is none."""
+        """Return the value that still counts; None if there is none."""
         entry = self._values.get(key)
         return entry[1] if entry is not None and self._clock() - entry[0] < self._lasts_s else None
 

@@ -40,7 +40,7 @@ class NoAnswerError(K8sRdmaError):
 class Source:
     """Asks a server.
 
-    name: for messages. explain_refusal: the message of an answer that refuses; empty where it has none.
+    name: for messages. explain_refusal: the message of an answer that refuses; empty if it has none.
     """
 
     def __init__(

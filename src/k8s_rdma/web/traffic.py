@@ -43,7 +43,7 @@ class PfName(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """A pod's traffic on a PF, in Mb/s; None where it is not known."""
+    """A pod's traffic on a PF, in Mb/s; None if it is not known."""
 
     sent_mbps: float | None
     received_mbps: float | None
@@ -116,7 +116,7 @@ class Traffic:
             self.failure = ""
 
     async def flows(self, party: str, **labels: str) -> Mapping[FlowKey, Flow]:
-        """Return what pods send and receive, of series with these labels; empty where it is not known."""
+        """Return what pods send and receive, of series with these labels; empty if it is not known."""
         if self._source is None or self.failure:
             return {}
         queries = (_query(metric, _POD_LABELS, labels) for metric in (_SENT, _RECEIVED))

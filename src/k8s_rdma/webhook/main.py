@@ -77,7 +77,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     listen: the address to listen on; empty for all of them, IPv6 and IPv4.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
     tls: its files; the API server accepts nothing else. None for plain HTTP, behind a proxy.
-    scheduler_name: for pods that name no scheduler; None where the cluster's own asks the extender.
+    scheduler_name: for pods that name no scheduler; None if the cluster's own asks the extender.
     slot: the resource by which a container gets device nodes; None for none.
     device_resources: the others; a container that requests one gets no slot.
     max_connections: at a time.

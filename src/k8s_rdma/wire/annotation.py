@@ -419,7 +419,7 @@ def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
 def with_gpus(request: Request, annotation: str) -> Request:
     """The request with an interface for each GPU where one stands for them.
 
-    MalformedError where it has interfaces near GPUs, and no GPUs.
+    MalformedError if it has interfaces near GPUs, and no GPUs.
     """
     if not request.shape.near_gpus:
         return request
@@ -453,7 +453,7 @@ def _check_near_gpus(request: Request, name: str) -> None:
 
 
 def read_memlock(annotations: Mapping[str, str]) -> int | None:
-    """Read the memory that a pod's containers with a slot may lock, in bytes; None where it does not say.
+    """Read the memory that a pod's containers with a slot may lock, in bytes; None if it does not say.
 
     MalformedError (`MALFORMED_ANNOTATION`) for what is no amount.
     """

@@ -36,7 +36,7 @@ _LONGEST_UID = PodUid("u" * 36)
 
 
 def require_room(length: int, request: Request) -> None:
-    """MalformedError where a placement does not fit beside annotations that are so long."""
+    """MalformedError if a placement does not fit beside annotations that are so long."""
     places = len(request.interfaces) + (MAX_PLACES if request.shape.near_gpus else 0)
     roughly = _INTERFACE_BYTES * places + _POOL_BYTES * (len(request.devices) + 1)
     if 3 * length + roughly <= MAX_ANNOTATION_BYTES:  # options take hardly more text here than in the request

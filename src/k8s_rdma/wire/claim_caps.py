@@ -31,7 +31,7 @@ _caps_decoder = msgspec.json.Decoder(Annotated[dict[_Name, _Cap], msgspec.Meta(m
 
 
 class CapsRequest(NamedTuple):
-    """The two annotations of a pod; empty where it has none."""
+    """The two annotations of a pod; empty if it has none."""
 
     text: str = ""
     status_text: str = ""
@@ -61,7 +61,7 @@ class CapsRequest(NamedTuple):
         return None
 
     def describe(self) -> str:
-        """Describe the outcome for that very text; empty where the pod has neither."""
+        """Describe the outcome for that very text; empty if the pod has neither."""
         if not (self.text or self.status_text):
             return ""
         status = self.status()

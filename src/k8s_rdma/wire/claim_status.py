@@ -41,7 +41,7 @@ _object_decoder = msgspec.json.Decoder(_Object)
 
 
 class DeviceKey(NamedTuple):
-    """A device of an allocation. share_id: empty where the device is not shared."""
+    """A device of an allocation. share_id: empty if the device is not shared."""
 
     pool: str
     device: str
@@ -52,7 +52,7 @@ class ClaimState(NamedTuple):
     """A claim as the API server has it.
 
     consumers: the UIDs that it is reserved for. pod: the name of the one that owns it, or else of the first
-    that it is reserved for; empty where there is none. allocated: this driver's devices. statuses: what
+    that it is reserved for; empty if there is none. allocated: this driver's devices. statuses: what
     `status.devices` says of these.
     """
 

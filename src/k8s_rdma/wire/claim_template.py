@@ -94,7 +94,7 @@ class _DeviceRequest:
 
 
 def claim_templates(request: Request, names: TemplateNames) -> ClaimTemplates:
-    """Build the templates of a pod's request; none where it asks for nothing.
+    """Build the templates of a pod's request; none if it asks for nothing.
 
     MalformedError (`MALFORMED_ANNOTATION`) names what a claim cannot say, and what to write instead.
     """

@@ -59,7 +59,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """NodePrepareResources of one claim.
 
     claim: the name as kubelet gave it. resource: the ResourceClaim as the API server has it. pod: the Pod
-    that the claim is reserved for, likewise; null where there is none by that name.
+    that the claim is reserved for, likewise; null if there is none by that name.
     wait_s: how long the answer may take where something that is ending has what the claim needs.
     """
 
@@ -150,7 +150,7 @@ class ClaimedInterface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     device, share_id: of the allocation. pci, rdma_device: the VF's. Rates in Mb/s, 0 for none.
     ifname: in the pod; empty while no sandbox has it. mac, ips and what enforces the rates are of then.
-    ips: with prefix lengths; None where the agent, which has started since, no longer has them.
+    ips: with prefix lengths; None if the agent, which has started since, no longer has them.
     """
 
     device: Text

@@ -256,7 +256,7 @@ class OurClasses(NamedTuple):
     selectors: Mapping[str, tuple[Selector, ...] | None]
 
     def selectors_of(self, request: ClaimRequest, path: str) -> tuple[Selector, ...] | None:
-        """Return the class's selectors; MalformedError where there is no such class."""
+        """Return the class's selectors; MalformedError if there is no such class."""
         if request.device_class_name not in self.selectors:
             _refuse(path, f"there is no DeviceClass {shown(request.device_class_name)}")
         return self.selectors[request.device_class_name]
@@ -453,7 +453,7 @@ _LITERALS = re.compile(_LITERAL)
 
 
 def _selector(selector: DeviceSelector) -> Selector:
-    """Read a CEL expression: alternatives of comparisons, or None where it is anything else."""
+    """Read a CEL expression: alternatives of comparisons, or None if it is anything else."""
     expression, position = selector.cel.expression, 0
     alternatives: list[list[Comparison]] = [[]]
     while found := _TERM.match(expression, position):

@@ -253,7 +253,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def device_id(self) -> str:
-        """The device, of those that kubelet allocated, that this network attaches; empty where not given.
+        """The device, of those that kubelet allocated, that this network attaches; empty if not given.
 
         Multus tells it in either place, of a network attachment definition that names a resource.
         """

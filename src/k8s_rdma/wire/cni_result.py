@@ -140,7 +140,7 @@ MOST_ERROR_CHARACTERS = 32 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultInterface:
-    """An interface in a pod. sandbox: the path of its network namespace. mac: empty where it has none.
+    """An interface in a pod. sandbox: the path of its network namespace. mac: empty if it has none.
 
     mtu (bytes) and pci, its own address on that bus, exist in 1.1.0 only; 0 and empty for not known.
     """

@@ -52,7 +52,7 @@ def is_of_class(resource: str, classes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def claim_spec(pod: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Make the `spec` of the claim for a pod's extended resources; None where no DeviceClass has any.
+    """Make the `spec` of the claim for a pod's extended resources; None if no DeviceClass has any.
 
     MalformedError names the field.
     """

@@ -75,7 +75,7 @@ class Pod(KubePod, frozen=True, kw_only=True):
 
     @property
     def priority(self) -> int:
-        """The pod's priority; 0 where admission set none."""
+        """The pod's priority; 0 if admission set none."""
         return self.spec.priority or 0
 
     @property

@@ -153,7 +153,7 @@ def shown(key: str) -> str:
 
 
 def _syntax(data: Buffer | str) -> str:
-    """Describe where the text is no JSON, by character; empty where Python's reader takes it.
+    """Describe where the text is no JSON, by character; empty if Python's reader takes it.
 
     Empty as well for what is too long to be read a second time, into several times its memory.
     """
@@ -180,7 +180,7 @@ def line_of(text: str, path: str) -> int:
     """The line, from 1, of the value at a path such as `nodes[0].name`.
 
     Where the document has no such value it is that of the nearest one above it. The text must be JSON;
-    RecursionError where it is nested too deep.
+    RecursionError if it is nested too deep.
     """
     position = _skip_blank(text, 0)
     for step in _STEP.finditer(path):

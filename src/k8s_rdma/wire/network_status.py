@@ -24,7 +24,7 @@ DEVICE_INFO_VERSION = "1.1.0"
 
 
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """Section 3.1.3: addresses as `dddd:bb:dd.f`; rdma_device empty where there is none."""
+    """Section 3.1.3: addresses as `dddd:bb:dd.f`; rdma_device empty if there is none."""
 
     pci_address: str
     rdma_device: str = ""

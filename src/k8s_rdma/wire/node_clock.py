@@ -41,7 +41,7 @@ _entry = msgspec.json.Decoder(ManagedFieldsEntry)
 def clock_skew_s(node: dict[str, Any]) -> float | None:
     """Return the seconds by which a node's clock is ahead of the API server's, negative where it is behind.
 
-    None where its Node object does not say it: somebody else wrote the heartbeat, or cleared who did.
+    None if its Node object does not say it: somebody else wrote the heartbeat, or cleared who did.
     """
     try:
         found = _node.decode(msgspec.json.encode(node))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class ClaimsUse:
     """The use of a PF by ResourceClaims, for people to read: no decision depends on it.
 
-    mbps: what reservations may add up to; None while that is unknown. reserved_mbps: None where the node's
+    mbps: what reservations may add up to; None while that is unknown. reserved_mbps: None if the node's
         agent does not tell.
     """
 
@@ -85,7 +85,7 @@ class NodeFacts:
 
 
 def unready_reason(status: RdmaNodeStatus) -> str:
-    """Describe why nothing may be concluded from a status; empty where it may be relied upon."""
+    """Describe why nothing may be concluded from a status; empty if it may be relied upon."""
     ready = status.ready()
     if ready is not None and ready.status == "True":
         return ""

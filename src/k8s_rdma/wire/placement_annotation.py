@@ -149,7 +149,7 @@ PFs."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A placement and the pod it was made for. key_id: of the key that signed it; empty where none did."""
+    """A placement and the pod it was made for. key_id: of the key that signed it; empty if none did."""
 
     uid: PodUid
     placement: Placement

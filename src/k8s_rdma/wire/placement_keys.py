@@ -114,7 +114,7 @@ class PublicKey:
         return raw is not None and self.verifies(message, raw)
 
     def signature_in(self, text: str) -> bytes | None:
-        """Read the signature's bytes; None where it names another key, or is malformed."""
+        """Read the signature's bytes; None if it names another key, or is malformed."""
         if not text.startswith(self.prefix):
             return None
         try:
@@ -190,7 +190,7 @@ SignerKey: TypeAlias = SharedKey | PrivateKey
 class PlacementKeys:
     """The keys of one moment.
 
-    signer: None where nothing is signed, as in an agent. accepted: those that verify, the signer's first.
+    signer: None if nothing is signed, as in an agent. accepted: those that verify, the signer's first.
     """
 
     signer: SignerKey | None
@@ -216,11 +216,11 @@ class KeySource(Protocol):
 
     @property
     def failure(self) -> str:
-        """The reason why the files' present content is not in force; empty where it is."""
+        """The reason why the files' present content is not in force; empty if it is."""
         ...
 
     def __call__(self) -> PlacementKeys | None:
-        """The keys of now; None where placements are not signed."""
+        """The keys of now; None if placements are not signed."""
         ...
 
 

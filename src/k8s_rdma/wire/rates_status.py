@@ -39,7 +39,7 @@ class RatesStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     message: Annotated[str, msgspec.Meta(max_length=MAX_STATUS_MESSAGE)] = ""
 
     def describe(self) -> str:
-        """Describe the outcome, with its reason where there is one."""
+        """Describe the outcome, with its reason if there is one."""
         return f"{self.state}: {self.message}" if self.message else self.state
 
 

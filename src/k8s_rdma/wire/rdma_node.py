@@ -224,7 +224,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A node's RDMA hardware and who holds it, at one generation of its report.
 
     macs: of its PFs and VFs, and those that VFs have in pods; none of an older agent.
-    gpus: that kubelet gives pods; none where the agent does not know them.
+    gpus: that kubelet gives pods; none if the agent does not know them.
     mentions: the pods that problems name, as in `/v1/node`.
     """
 
@@ -239,7 +239,7 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     mentions: Annotated[tuple[MentionedPod, ...], Meta(max_length=bounds.MAX_PODS)] = ()
 
     def ready(self) -> Condition | None:
-        """The condition that says whether the rest may be relied upon; None where there is none."""
+        """The condition that says whether the rest may be relied upon; None if there is none."""
         return next((condition for condition in self.conditions if condition.type == "Ready"), None)
 
 
@@ -318,7 +318,7 @@ def silent_after_s(stale_s: float, lease_s: float) -> float:
 
 
 def silence(age_s: float, stale_s: float, lease_s: float) -> str:
-    """Describe why a node takes no pods whose agent was heard from so long ago; empty where it does.
+    """Describe why a node takes no pods whose agent was heard from so long ago; empty if it does.
 
     age_s: infinite where no Lease has said that what the node published holds. stale_s: as in the extender's
     configuration. lease_s: the duration of the Lease. Ages are whole tens of seconds: few differ.
@@ -412,7 +412,7 @@ def _reservation(interface: Interface) -> int:
 
 
 def _claims(pf: PfReport, reserved: Mapping[_PfUse, int]) -> ClaimsStatus | None:
-    """The part of a PF that is for claims, or all that others leave of it; None where it has none."""
+    """The part of a PF that is for claims, or all that others leave of it; None if it has none."""
     if pf.claims_mbps is None and CLAIMS_POOL not in pf.pools:
         return None
     mbps = None

@@ -54,7 +54,7 @@ def slice_specs(
     with_taints: bool = True,
     near_nodes: Callable[[int], Sequence[int]] | None = None,
 ) -> tuple[dict[str, Any], ...]:
-    """The `spec` of each slice of a node, without the pool's generation; none where nothing is offered.
+    """The `spec` of each slice of a node, without the pool's generation; none if nothing is offered.
 
     A PF without VFs is left out: the API server refuses a policy whose values are beyond the capacity.
     agent_away: whether no new pod is to come, since no claim could be prepared.

@@ -235,7 +235,7 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     options: what was asked for besides, in the annotation's words.
     set_min_tx_rate, set_max_tx_rate: what is programmed; a reservation is rounded up to what the driver
         takes and a cap down, and 0 is programmed for what it does not take at all.
-    software_max_tx_rate: what its netdev in the pod is limited to; 0 where no software has to.
+    software_max_tx_rate: what its netdev in the pod is limited to; 0 if no software has to.
     """
 
     pf: str
@@ -377,7 +377,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     mentions: the pods that problems name, the PFs' included.
     agent_version: of the agent whose report it is; empty while it is down.
     macs: of its PFs and VFs, and those that VFs have in pods.
-    gpus: that kubelet gives pods; none where the agent does not know them.
+    gpus: that kubelet gives pods; none if the agent does not know them.
     takes_placements: whether the agent has later placements of its pods sent to it, as it cannot follow them
         in the API server.
     """

@@ -27,7 +27,7 @@ Receiver = Literal["same PF", "another PF", "another node"]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A check, as `core.verification.Outcome`; rates in Mb/s of frames, null where not measured."""
+    """A check, as `core.verification.Outcome`; rates in Mb/s of frames, null if not measured."""
 
     check: Check
     traffic: Traffic

@@ -43,7 +43,7 @@ class RequestedInterface(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The pod's interfaces on one PF; name: null where the node's report has no such PF.
+    """The pod's interfaces on one PF; name: null if the node's report has no such PF.
 
     at_most: whether kubelet may have chosen less of the PF's devices, which the node has not reported yet.
     """
@@ -60,7 +60,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     since_s: how long this extender has known it. placement: PF by PF, by the account of this extender.
     signature: of the placement annotation: `valid`; `unsigned` where there is no key; else what is wrong
-        with it; null where the pod could not be read or has none.
+        with it; null if the pod could not be read or has none.
     reported: what the node's agent reports of the pod; null when the node cannot be read.
     generation, programmed: of the placement, and of the rates that its agent reports as programmed. rates:
         the outcome of the last change of rates; empty for none.
@@ -107,7 +107,7 @@ class PfExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
     min_by, max_by: who would hold the minimum and maximum rates of what goes here, where that is not the
         hardware for all of them: `hardware`, `software`, `accounted`.
     devices: of a pod that holds exclusive devices, how many VFs of the PF are such; placed and placed_mbps
-        are then the most that may come here; null where it asks by annotation.
+        are then the most that may come here; null if it asks by annotation.
     """
 
     name: str
@@ -131,7 +131,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_
     """The verdict on one node.
 
     verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
-    score: in thousandths. why: the reason that the scheduler gets; empty where it fits. evictable: whether
+    score: in thousandths. why: the reason that the scheduler gets; empty if it fits. evictable: whether
         evicting pods might help.
     """
 
@@ -271,11 +271,11 @@ Use: TypeAlias = Literal["annotation", "claims"]
 
 
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A PF in one of its uses, with its part of the link; null where unknown.
+    """A PF in one of its uses, with its part of the link; null if unknown.
 
     devices: VFs of exclusive resources, which are not among `vfs`. held_devices: those that pods are reported
         to hold, or others.
-    min_by: who enforces reservations: `hardware`, `software`, or `accounted` for none; null where not known.
+    min_by: who enforces reservations: `hardware`, `software`, or `accounted` for none; null if not known.
     use: by annotation, or by ResourceClaims: what an extender knows of the latter is what pods have.
     """
 
@@ -353,7 +353,7 @@ class Totals(PfTotals, frozen=True, kw_only=True):
 class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that was refused last. waits_s: since it was first. why: as in `explain`.
 
-    causes: how many nodes refused it, by the reason's code; none where it is the pod itself that is refused.
+    causes: how many nodes refused it, by the reason's code; none if it is the pod itself that is refused.
     """
 
     pod: str
@@ -425,7 +425,7 @@ class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enforcers_text(row: HolderRow) -> str | None:
-    """Say what enforces the rates of an interface: empty where it has none, None where that is not known."""
+    """Say what enforces the rates of an interface: empty if it has none, None if that is not known."""
     if row.min_by is None or row.max_by is None:
         return None
     names = {
@@ -480,7 +480,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
 
     claims: the sums over PFs for claims. unread: claims that could not be counted, and why. notes: what the
         view lacks, one sentence each.
-    holders: by the API server, in what `top` makes of it; null where it was not asked.
+    holders: by the API server, in what `top` makes of it; null if it was not asked.
     """
 
     extender: ExtenderState
@@ -510,7 +510,7 @@ def decode_view(data: bytes) -> ClusterView:
 
 
 def unreadable_nodes(view: ClusterView) -> dict[str, str] | None:
-    """Return by node why the extender refuses it, empty where it does not; None where it does not know yet.
+    """Return by node why the extender refuses it, empty if it does not; None if it does not know yet.
 
     Its verdict is the one that counts: it saw when each Lease was renewed, and compares no clocks.
     """

@@ -54,7 +54,7 @@ class Inventory:
 def allocate(
     claims: Sequence[JsonObject], inventory: Inventory, node: str, new_share: Callable[[], str]
 ) -> list[JsonObject] | None:
-    """Allocate a pod's claims on a node: the `status.allocation` of each, or None where they do not all fit.
+    """Allocate a pod's claims on a node: the `status.allocation` of each, or None if they do not all fit.
 
     new_share: makes a shareID. AllocationError.
     """
@@ -302,7 +302,7 @@ class _Search:
 def consumed_capacity(
     requested: Mapping[str, str], capacity: Mapping[str, JsonObject]
 ) -> dict[str, str] | None:
-    """Calculate the capacity that a request consumes of a shared device; None where a policy forbids it.
+    """Calculate the capacity that a request consumes of a shared device; None if a policy forbids it.
 
     By `requestPolicy`: the default where nothing is requested, else the next valid value or step. Quantities
     as the API server stores what kube-scheduler writes: rounded ones in binary units where that is exact.

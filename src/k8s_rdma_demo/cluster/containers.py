@@ -56,7 +56,7 @@ class Runtime(Protocol):
         """Repeat DEL without a namespace, as follows some time after a pod's end."""
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
-        """List the sandboxes that do not exist or do not run; none where the runtime does not answer."""
+        """List the sandboxes that do not exist or do not run; none if the runtime does not answer."""
 
     async def status(self) -> None:
         """Return if pods can be started; otherwise raise."""
@@ -259,7 +259,7 @@ class DeviceNode:
 class Container:
     """A container's properties besides its image; cdi_devices: as requested.
 
-    id: the runtime's; empty where the record is all there is of it.
+    id: the runtime's; empty if the record is all there is of it.
     """
 
     name: str

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SchemaOf: TypeAlias = Callable[[ResourceType], JsonObject | None]
-"""The schema of a custom resource; None where it is not known."""
+"""The schema of a custom resource; None if it is not known."""
 
 _SCALE: JsonObject = {
     "group": "autoscaling",
@@ -59,7 +59,7 @@ _SUBRESOURCES: Mapping[ResourceType, tuple[JsonObject, ...]] = {
 
 
 def discovery(path: str, resources: Sequence[ResourceType], schema_of: SchemaOf) -> JsonObject | None:
-    """Return the document at a URL path; None where there is none."""
+    """Return the document at a URL path; None if there is none."""
     match path:
         case "/api":
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}

@@ -287,7 +287,7 @@ class DynamicResources:
             return error.message
 
     def reserve(self, pod: JsonObject, node: JsonObject) -> bool:
-        """Assume that the pod's claims are allocated on a node; False where that is not possible any more."""
+        """Assume that the pod's claims are allocated on a node; False if that is not possible any more."""
         if self.refusal(pod, node):
             return False
         claims = self._claims_on(pod, node)
@@ -347,7 +347,7 @@ class DynamicResources:
         return status_of(claim).get("allocation") or self._assumed.get(uid_of(claim))
 
     def _allocate(self, claims: Sequence[JsonObject], node: str) -> dict[str, JsonObject] | None:
-        """Allocate the claims that are not yet; allocations by UID, None where there is no room."""
+        """Allocate the claims that are not yet; allocations by UID, None if there is no room."""
         pending = [claim for claim in claims if self._allocation(claim) is None]
         inventory = Inventory(
             slices=list(self._slices.objects.values()),

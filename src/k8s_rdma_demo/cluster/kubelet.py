@@ -140,7 +140,7 @@ class Kubelet:
         return Path(sandbox.netns) if sandbox is not None else None
 
     def containers_of(self, namespace: str, name: str) -> dict[str, Container]:
-        """The containers of a pod, by name; none where it has none yet, or the kubelet knows no devices."""
+        """The containers of a pod, by name; none if it has none yet, or the kubelet knows no devices."""
         if self._services.devices is None:
             return {}
         pod = self._services.devices.containers.find(namespace, name)

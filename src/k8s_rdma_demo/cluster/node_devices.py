@@ -239,7 +239,7 @@ class KubeletConfig:
 class NodeServices:
     """The services that pods' workers share.
 
-    devices: None where the kubelet knows no device plugins.
+    devices: None if the kubelet knows no device plugins.
     network_error: why the network is not ready; empty when it is.
     """
 

@@ -391,7 +391,7 @@ def parse_timestamp(text: str) -> datetime:
 
 
 def metadata(obj: JsonObject) -> JsonObject:
-    """The object's metadata; empty where it has none."""
+    """The object's metadata; empty if it has none."""
     return obj.get("metadata") or {}
 
 
@@ -416,22 +416,22 @@ def key_of(obj: JsonObject) -> Key:
 
 
 def annotations_of(obj: JsonObject) -> dict[str, str]:
-    """`metadata.annotations`; empty where there are none."""
+    """`metadata.annotations`; empty if there are none."""
     return metadata(obj).get("annotations") or {}
 
 
 def labels_of(obj: JsonObject) -> dict[str, str]:
-    """`metadata.labels`; empty where there are none."""
+    """`metadata.labels`; empty if there are none."""
     return metadata(obj).get("labels") or {}
 
 
 def spec_of(obj: JsonObject) -> JsonObject:
-    """`spec`; empty where there is none."""
+    """`spec`; empty if there is none."""
     return obj.get("spec") or {}
 
 
 def status_of(obj: JsonObject) -> JsonObject:
-    """`status`; empty where there is none."""
+    """`status`; empty if there is none."""
     return obj.get("status") or {}
 
 
@@ -441,7 +441,7 @@ def node_name_of(pod: JsonObject) -> str:
 
 
 def priority_of(pod: JsonObject) -> int:
-    """A pod's priority; 0 where admission set none."""
+    """A pod's priority; 0 if admission set none."""
     return int(spec_of(pod).get("priority") or 0)
 
 

@@ -207,7 +207,7 @@ def _pod_status(pod: JsonObject, _now: datetime) -> str:
 
 
 def _init_reason(pod: JsonObject) -> str:
-    """Return the state of the first init container that has not succeeded; empty where all have."""
+    """Return the state of the first init container that has not succeeded; empty if all have."""
     total = len(spec_of(pod).get("initContainers") or ())
     for index, container in enumerate(status_of(pod).get("initContainerStatuses") or ()):
         state = container.get("state") or {}

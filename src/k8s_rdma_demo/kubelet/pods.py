@@ -62,7 +62,7 @@ class DevicePod:
 class DeviceAllocation:
     """The devices of one resource that a container has.
 
-    numa: ids by the NUMA node that they are attached to, -1 where none is known.
+    numa: ids by the NUMA node that they are attached to, -1 if none is known.
     """
 
     ids: tuple[str, ...]

@@ -344,7 +344,7 @@ def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeSta
 
 
 def amount(quantity: str | None) -> int | None:
-    """Parse a whole quantity of the API server, with or without `k` for thousands; None where it is none."""
+    """Parse a whole quantity of the API server, with or without `k` for thousands; None if it is none."""
     if quantity is None:
         return None
     digits, thousand = (quantity[:-1], 1000) if quantity.endswith("k") else (quantity, 1)

@@ -598,7 +598,7 @@ class AddResult:
 
 
 def _require_waiting(call: AddCall) -> None:
-    """Raise K8sRdmaError where no caller waits for the answer: no DEL may ever come for it."""
+    """Raise K8sRdmaError if no caller waits for the answer: no DEL may ever come for it."""
     if not call.still_waiting():
         msg = f"container {call.env.container_id}: the runtime no longer waits for its ADD"
         raise K8sRdmaError(msg, reason=Reason.AGENT_UNREACHABLE)

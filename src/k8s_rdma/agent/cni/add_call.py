@@ -107,7 +107,7 @@ class AddCall:
                     refuse(f"{_field(self.conf, place, fields)}.{key}", why)
 
     def allow_nothing(self) -> None:
-        """Raise K8sRdmaError where a pod that gets no interface of ours would have no interface at all."""
+        """Raise K8sRdmaError if a pod that gets no interface of ours would have no interface at all."""
         alone = self.env.ifname == POD_IFNAME and not self.conf.chained
         if not alone or self.env.pod_name is None or self.conf.empty_result:
             return

@@ -256,7 +256,7 @@ class CalledPlugins:
 
 
 def plugins_of_now(stdin: bytes, call: CniEnvironment) -> CalledPlugins | None:
-    """Read the plugins of a DEL's configuration; None where it is invalid, since no DEL may depend on it."""
+    """Read the plugins of a DEL's configuration; None if it is invalid, since no DEL may depend on it."""
     try:
         conf = decode_netconf(stdin, strict=False)
         return called_plugins(stdin, conf, call, chained=conf.chained)
@@ -271,7 +271,7 @@ async def delete_by(
 ) -> None:
     """Call DEL with the recorded configuration; where that fails, with the current one.
 
-    now: the recorded one itself where its ADD succeeded. None where the current configuration names no
+    now: the recorded one itself where its ADD succeeded. None if the current configuration names no
         plugin: then the failure stands, since the failed plugin may have leased all the same, and no other
         call would end that lease. The current plugin is called with the recorded network: a DEL does not say
         whether it is chained, and under another name the DEL of an unknown lease succeeds.

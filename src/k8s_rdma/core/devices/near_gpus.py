@@ -111,7 +111,7 @@ class Demand:
 def assign(
     gpus: Sequence[Gpu], pfs: Sequence[Pf], least: Nearness, room: Callable[[Pf, int], bool]
 ) -> tuple[Pf, ...] | None:
-    """Choose a PF for each GPU, at least so near and with room; None where there is no such choice.
+    """Choose a PF for each GPU, at least so near and with room; None if there is no such choice.
 
     room: whether a PF can have the interfaces of so many GPUs. Of several choices it is one by which no PF
     has more GPUs than it must, then one with near PFs.
@@ -186,7 +186,7 @@ def of_gpus(request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> tupl
 
 
 def owners(interfaces: Sequence[InterfaceRequest], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """The GPU to which each interface near GPUs belongs, by its index; none where the GPUs are unknown."""
+    """The GPU to which each interface near GPUs belongs, by its index; none if the GPUs are unknown."""
     near = [index for index, interface in enumerate(interfaces) if interface.needs.near_gpu]
     ordered = sorted(gpus, key=lambda gpu: gpu.pci)
     return {index: ordered[number % len(ordered)] for number, index in enumerate(near)} if ordered else {}

@@ -143,7 +143,7 @@ class OfferedDevice:
     """A device by the id that kubelet knows.
 
     unhealthy: why it is, in one sentence; empty while it is healthy. Kubelet gets no reason.
-    numa_nodes: where it is attached; empty where that is not known.
+    numa_nodes: where it is attached; empty if that is not known.
     """
 
     id: str
@@ -184,7 +184,7 @@ class AllocateResponse:
 class Neighbour:
     """The place where another device, such as a GPU, is attached.
 
-    pcie_path: PCI bridges and switches from the root port down. numa_node: None where that is not known.
+    pcie_path: PCI bridges and switches from the root port down. numa_node: None if that is not known.
     """
 
     pcie_path: tuple[str, ...]

@@ -53,7 +53,7 @@ class RdmaDevice:
 
     name: `mlx5_0`. pci: its function's address, of a soft one that of its netdev's; empty for none.
     pf, pf_name: address and netdev of the PF whose VF it is, of its own function where that is no VF; empty
-        where it has none. vf: the VF's index; None where it is none's.
+        where it has none. vf: the VF's index; None if it is none's.
     netdev: of its function while that is at home; empty for none.
     vendor: of its function, PCI vendor and device: `15b3:1018`. pf_vendor: of the PF. pf_driver: of the PF.
     pcie_path: PCI bridges and switches from the root port down.
@@ -104,7 +104,7 @@ class DeviceInventory:
     allocated, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still
         hold (`core.devices.pod_devices`); None until the agent has reported. Its last report stands while it
         does not answer: without it nothing ends.
-    netns_mode: None where the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
+    netns_mode: None if the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
         are there.
     published: CDI devices of shared resources that the agent has written, by `slots.shared_device`.
     unreadable: what could not be looked at, a sentence each; what was seen last stands for it.

@@ -52,7 +52,7 @@ class CapsFact:
     """A change of a running pod's caps that is not in force.
 
     refusal: why its node's agent refuses it; empty while that has not decided.
-    age_s: since the change was written; None where unknown.
+    age_s: since the change was written; None if unknown.
     """
 
     pod: str
@@ -65,7 +65,7 @@ class CapsFact:
 class ClaimFacts:
     """Facts about claims in a cluster; PFs by node, each as name by PCI address.
 
-    served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None where
+    served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None if
         unknown. classes: DeviceClasses of our driver. taken_by: the other driver, or its selector, whose
         class has the name that ours has by default; empty if there is none.
     counted: extended resources of our classes that nodes with PFs for claims have, too, with these nodes.

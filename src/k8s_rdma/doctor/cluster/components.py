@@ -31,7 +31,7 @@ class KeyUsage(NamedTuple):
 class KeyFacts:
     """named: of each bound pod's placement the key that it names (`key_named_in`).
 
-    usage: as the extender counts them; None where it was not asked, none where it signs nothing.
+    usage: as the extender counts them; None if it was not asked, none if it signs nothing.
     """
 
     named: tuple[str, ...]
@@ -80,12 +80,12 @@ NOT_RELOADED = EXTENDER.warning("not-reloaded")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderFacts:
-    """url: its address; empty where unknown. refused: its answer when not ready; `why`: no answer.
+    """url: its address; empty if unknown. refused: its answer when not ready; `why`: no answer.
 
-    version: as it says it itself; empty where it does not, or not to us. warning: what it warns of, although
-    it is ready. nodes: why it refuses nodes, by name, empty where it does not; None where it does not say.
-    key_usage: whose keys signed bound pods' placements, None where it does not say.
-    pods: names and whether they are ready, of the cluster's extender pods; None where that is not known.
+    version: as it says it itself; empty if it does not, or not to us. warning: what it warns of, although
+    it is ready. nodes: why it refuses nodes, by name, empty if it does not; None if it does not say.
+    key_usage: whose keys signed bound pods' placements, None if it does not say.
+    pods: names and whether they are ready, of the cluster's extender pods; None if that is not known.
     needed: whether pods or PFs are for annotations, or that is not known.
     """
 

@@ -51,9 +51,9 @@ _OURS = "k8s-rdma"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrdFacts:
-    """found: the object as it is; None where there is none. expected: the fields of status that agents write.
+    """found: the object as it is; None if there is none. expected: the fields of status that agents write.
 
-    needed: whether the extender reads RdmaNodes, or agents publish them; None where that is not known.
+    needed: whether the extender reads RdmaNodes, or agents publish them; None if that is not known.
     """
 
     found: Mapping[str, Any] | None
@@ -80,7 +80,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightsFacts:
-    """Each process's account, `namespace/name` (empty where there is none), and missing rights."""
+    """Each process's account, `namespace/name` (empty if there is none), and missing rights."""
 
     processes: tuple[tuple[str, str, tuple[Right, ...]], ...]
 
@@ -101,11 +101,11 @@ class PolicyFacts:
 class WebhookFacts:
     """The webhook's configuration in the API server, and its certificate.
 
-    location: of the certificate's Secret, `namespace/name`; empty where no Service is configured.
+    location: of the certificate's Secret, `namespace/name`; empty if no Service is configured.
     ca_bundle: whether there is any. denied: whether the Secret may not be read.
-    unusable: why the Secret has no certificate that can be used; empty where it has one.
+    unusable: why the Secret has no certificate that can be used; empty if it has one.
     days: how many it is valid for; negative once it has expired. refused: why the API server, which has the
-        caBundle alone, does not accept it; empty where it does.
+        caBundle alone, does not accept it; empty if it does.
     """
 
     configured: bool = True

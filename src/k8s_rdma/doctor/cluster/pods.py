@@ -52,7 +52,7 @@ class PodFact:
     group: the PodGroup that its specification names. scheduler: the name there.
     key: the one that its placement names (`key_named_in`).
     not_allowed: a sentence on what its namespace's policy refuses now.
-    rates: None where it has no placement, or is not running.
+    rates: None if it has no placement, or is not running.
     events: of any component, the latest last: reason and message. said_s_ago: the age of the latest one by
     which its scheduler did not bind it; None without one.
     """
@@ -90,7 +90,7 @@ class PodFacts:
     """Find all of these problems. schedulers: the known ones. extender_binds: not with `binder: scheduler`.
 
     policies_failure: why the operator's policies for namespaces cannot be used. group_versions: those in
-    which the API server has PodGroups; None where that was not asked.
+    which the API server has PodGroups; None if that was not asked.
     """
 
     pods: tuple[PodFact, ...]

@@ -34,7 +34,7 @@ class RatesFact:
     is_decided: whether the extender has decided on the annotation as it is now.
     refusal: why the extender refuses the annotation. refusal_on_node: what the agent's latest event on rates
         says, if that is a refusal.
-    age_s: since the change that is not decided, or not programmed, was written; None where unknown.
+    age_s: since the change that is not decided, or not programmed, was written; None if unknown.
     """
 
     pod: str

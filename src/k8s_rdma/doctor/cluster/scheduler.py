@@ -27,7 +27,7 @@ _LISTS = ("profiles", "extenders")
 class SchedulerFile:
     """A KubeSchedulerConfiguration. location: the file, or the object and key, that it is in.
 
-    text: None where there is none, for `why`. unset: the scheduler was started without a configuration.
+    text: None if there is none, for `why`. unset: the scheduler was started without a configuration.
     """
 
     location: str
@@ -112,7 +112,7 @@ def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def plugin_arguments(profile: dict[str, Any], plugin: str) -> dict[str, Any]:
-    """The arguments of a plugin in a profile; empty where it has the defaults."""
+    """The arguments of a plugin in a profile; empty if it has the defaults."""
     for entry in profile.get("pluginConfig") or ():
         if isinstance(entry, dict) and entry.get("name") == plugin and isinstance(entry.get("args"), dict):
             return dict(entry["args"])

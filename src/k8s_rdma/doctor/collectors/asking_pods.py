@@ -42,7 +42,7 @@ def asking_pods(
     """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
 
     holding: the generations of rates that nodes report, by UID of pods with interfaces. policies: the
-    operator's; None where they are not known. skews: of nodes' clocks, in seconds, by which kubelets date.
+    operator's; None if they are not known. skews: of nodes' clocks, in seconds, by which kubelets date.
     """
     selected, facts = [], []
     for pod in api.items("/api/v1/pods", UNFINISHED):
@@ -92,7 +92,7 @@ def _annotations(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def _request(pod: dict[str, Any]) -> Request | None:
-    """The pod's request; None where its annotation is malformed, so that the pod cannot start."""
+    """The pod's request; None if its annotation is malformed, so that the pod cannot start."""
     try:
         return read_request(request_text(_annotations(pod)), strict=False).request
     except MalformedError:
@@ -100,7 +100,7 @@ def _request(pod: dict[str, Any]) -> Request | None:
 
 
 def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolicies) -> str:
-    """The namespace policy's refusal; empty where it allows the pod."""
+    """The namespace policy's refusal; empty if it allows the pod."""
     try:
         policies.permit(str(pod["metadata"].get("namespace")), request)
     except MalformedError as error:
@@ -141,7 +141,7 @@ def _holds_interfaces(
     holding: Mapping[str, Mapping[str, int]],
     skews: Mapping[str, float | None],
 ) -> bool | None:
-    """Report whether the node lists the pod; None where its report is unknown, or the pod is young."""
+    """Report whether the node lists the pod; None if its report is unknown, or the pod is young."""
     node = str(pod["spec"].get("nodeName") or "")
     uids = holding.get(node)
     started = pod.get("status", {}).get("startTime")

@@ -100,7 +100,7 @@ def seen_files(
     """Yield files of the first scheduler, then those of ConfigMaps in these namespaces.
 
     The first one's is the file that is named, else that of this control-plane node; elsewhere its pods tell
-    when they have none. OSError and K8sRdmaError where they cannot be looked at.
+    when they have none. OSError and K8sRdmaError if they cannot be looked at.
     """
     if named is not None:
         yield named_file(named)
@@ -131,14 +131,14 @@ def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
 
 
 def named_file(path: Path) -> SchedulerFile:
-    """The file that the command line names. OSError where it cannot be read."""
+    """The file that the command line names. OSError if it cannot be read."""
     return SchedulerFile(location=str(path), text=read_named_text(path))
 
 
 def of_kubeadm(host: Host) -> SchedulerFile | None:
-    """Scheduler's static pod of this control-plane node; None where there is none.
+    """Scheduler's static pod of this control-plane node; None if there is none.
 
-    OSError where the manifest cannot be read.
+    OSError if the manifest cannot be read.
     """
     text = host.read_if_any(MANIFEST)
     if text is None:
@@ -215,7 +215,7 @@ class ClusterCollector:
 
     namespaces: where our objects may be, the likeliest first. host: this machine.
     scheduler_file, extender_file: configurations that the command line names.
-    ask_extender: queries the extender; None where its address is unknown.
+    ask_extender: queries the extender; None if its address is unknown.
     """
 
     api: Documents
@@ -247,7 +247,7 @@ class ClusterCollector:
 
     @cached_property
     def version(self) -> str:
-        """The API server's. K8sRdmaError where it cannot be asked."""
+        """The API server's. K8sRdmaError if it cannot be asked."""
         return api_version(self.api)
 
     @cached_property
@@ -256,7 +256,7 @@ class ClusterCollector:
 
     @cached_property
     def _extender(self) -> ExtenderConfig | None:
-        """The extender's configuration, where it is seen. MalformedError where it is none."""
+        """The extender's configuration, where it is seen. MalformedError if it is none."""
         if self.extender_file is None:
             return read_extender_config(self.api, self.namespaces, ExtenderConfig)
         return parse_config(ExtenderConfig, read_named_text(self.extender_file), str(self.extender_file))
@@ -268,7 +268,7 @@ class ClusterCollector:
 
     @property
     def _crd_needed(self) -> bool | None:
-        """Report whether the extender reads RdmaNodes; None where its configuration is unknown."""
+        """Report whether the extender reads RdmaNodes; None if its configuration is unknown."""
         return None if self._extender is None else self._extender.source == "crd"
 
     def _check_versions(self) -> Iterator[Finding]:
@@ -288,7 +288,7 @@ class ClusterCollector:
 
     @cached_property
     def _skews(self) -> dict[str, float | None]:
-        """Differences of nodes' clocks, in seconds; none where nodes cannot be read."""
+        """Differences of nodes' clocks, in seconds; none if nodes cannot be read."""
         try:
             return {_name(node): clock_skew_s(node) for node in self._cluster_nodes}
         except (OSError, K8sRdmaError):
@@ -300,7 +300,7 @@ class ClusterCollector:
         return SchedulerFacts(files=tuple(files), extender=self._extender or ExtenderConfig())
 
     def _profiles(self) -> tuple[Profile, ...]:
-        """The profiles; empty where the configuration cannot be read, which another finding reports."""
+        """The profiles; empty if the configuration cannot be read, which another finding reports."""
         try:
             return tuple(profiles(self._scheduler))
         except (OSError, K8sRdmaError):
@@ -346,7 +346,7 @@ class ClusterCollector:
         return RightsFacts(processes=tuple(found))
 
     def _namespace_of(self, account: str) -> str:
-        """The namespace of a service account; empty where none of our namespaces has it."""
+        """The namespace of a service account; empty if none of our namespaces has it."""
         paths = (
             (namespace, f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}")
             for namespace in self.namespaces
@@ -407,7 +407,7 @@ class ClusterCollector:
 
     @cached_property
     def _alive(self) -> frozenset[str] | None:
-        """Nodes that are alive and see all of their cards; None where that is not known."""
+        """Nodes that are alive and see all of their cards; None if that is not known."""
         try:
             facts = self._nodes
         except (OSError, K8sRdmaError):
@@ -462,7 +462,7 @@ class ClusterCollector:
         )
 
     def _namespace_policies(self) -> tuple[NamespacePolicies | None, str]:
-        """The policies in force, None where unknown; and the reason why they cannot be used."""
+        """The policies in force, None if unknown; and the reason why they cannot be used."""
         for namespace in self.namespaces:
             found = self.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_NAMESPACE_POLICIES}")
             text = ((found or {}).get("data") or {}).get("policies.yaml")

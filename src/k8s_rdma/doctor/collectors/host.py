@@ -26,7 +26,7 @@ class Process:
     arguments: tuple[str, ...]
 
     def option(self, *names: str) -> str | None:
-        """The value of an option, `--config X` or `--config=X`; None where it was not given."""
+        """The value of an option, `--config X` or `--config=X`; None if it was not given."""
         for place, argument in enumerate(self.arguments):
             name, equals, value = argument.partition("=")
             if name in names and (equals or place + 1 < len(self.arguments)):
@@ -50,14 +50,14 @@ class Host:
         return read_found_file(self.path_of(path)).decode(errors="surrogateescape")
 
     def read_if_any(self, path: str) -> str | None:
-        """Read a file; None where there is no such file."""
+        """Read a file; None if there is no such file."""
         try:
             return self.read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, directory: str) -> tuple[str, ...]:
-        """The sorted names in a directory; none where there is no such directory."""
+        """The sorted names in a directory; none if there is no such directory."""
         try:
             return tuple(sorted(path.name for path in self.path_of(directory).iterdir()))
         except (FileNotFoundError, NotADirectoryError):
@@ -72,14 +72,14 @@ class Host:
                 yield Process(pid=pid, name=name, arguments=tuple(filter(None, arguments)))
 
     def program(self, pid: int) -> str | None:
-        """The path of a process's executable; None where the kernel hides it."""
+        """The path of a process's executable; None if the kernel hides it."""
         try:
             return str(self.path_of(f"/proc/{pid}").joinpath("exe").readlink())
         except OSError:
             return None
 
     def memlock(self, pid: int) -> int | None:
-        """The soft limit of a process, in bytes; None for no limit. OSError where it cannot be read."""
+        """The soft limit of a process, in bytes; None for no limit. OSError if it cannot be read."""
         found = re.search(r"^Max locked memory +(\S+)", self.read(f"/proc/{pid}/limits"), re.MULTILINE)
         if not found:
             msg = f"/proc/{pid}/limits: no line Max locked memory"

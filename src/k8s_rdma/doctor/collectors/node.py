@@ -95,8 +95,8 @@ class NodeCollector:
     """Collects a node's facts, each at most once.
 
     files: where the agent's configuration is from.
-    plugin: the device plugin's configuration, of the file `plugin_file`; None where there is none.
-    server_url, plugin_url: None where there should be no such process.
+    plugin: the device plugin's configuration, of the file `plugin_file`; None if there is none.
+    server_url, plugin_url: None if there should be no such process.
     conf_dir, bin_dirs: None for those of the runtime's own configuration.
     connect: to the API server, for versions; None without credentials.
     """
@@ -133,7 +133,7 @@ class NodeCollector:
         return find_runtimes(self.host, self._runtime_of_kubelet)
 
     def _runtime_of_kubelet(self) -> str:
-        """The runtime in the Node object; empty where it cannot be read, which another subject reports."""
+        """The runtime in the Node object; empty if it cannot be read, which another subject reports."""
         if self.connect is None:
             return ""
         try:
@@ -281,7 +281,7 @@ class MachineCollector:
     virtual: bool
 
     def hardware_facts(self) -> HardwareFacts:
-        """OSError and KernelError where the machine cannot be looked at."""
+        """OSError and KernelError if the machine cannot be looked at."""
         if self.virtual:
             return HardwareFacts(hardware=Hardware(()), virtual=True)
         observer = Observer(self.sysfs, self.queries, self.hardware.to_core())
@@ -435,7 +435,7 @@ def _by_cdi(plugin: DevicePluginConfig, mode: NetnsMode | None) -> Iterator[str]
 def cni_facts(
     host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str, calls_check: bool
 ) -> CniFacts:
-    """OSError where a directory cannot be listed. run_dir: the agent's. calls_check: as in the facts."""
+    """OSError if a directory cannot be listed. run_dir: the agent's. calls_check: as in the facts."""
     programs = {
         name: f"{directory}/{name}" for directory in reversed(bin_dirs) for name in host.names(directory)
     }

@@ -254,7 +254,7 @@ def _vfs_for_claims(pf: PfStatus) -> int:
 
 
 def _gate(api: Documents) -> bool | None:
-    """Read whether the API server has DRAConsumableCapacity; None where it does not say."""
+    """Read whether the API server has DRAConsumableCapacity; None if it does not say."""
     try:
         gates = dict(_GATES.findall(api.text("/metrics")))
     except ApiRefusedError:
@@ -317,12 +317,12 @@ _MOUNTS = f"{MOUNT_RESOURCE.partition('/')[0]}/"
 
 
 def api_version(api: Documents) -> str:
-    """The API server's. K8sRdmaError where it cannot be asked."""
+    """The API server's. K8sRdmaError if it cannot be asked."""
     return str((api.get("/version") or {}).get("gitVersion", "unknown"))
 
 
 def nodes_of(api: Documents, name: str = "") -> tuple[NodeVersions, ...]:
-    """All nodes', or those of one; none where there is no such node.
+    """All nodes', or those of one; none if there is no such node.
 
     By a list in either case, as agents may list nodes and not get them.
     """
@@ -389,9 +389,9 @@ def versions_of(node: dict[str, Any]) -> NodeVersions:
 def rates_fact(
     api: Documents, pod: dict[str, Any], request: Request | None, reported: Mapping[str, Mapping[str, int]]
 ) -> RatesFact | None:
-    """Facts of a running pod's rates; None where it does not run, or has no placement.
+    """Facts of a running pod's rates; None if it does not run, or has no placement.
 
-    request: None where its annotation is malformed. reported: the generations that nodes report, by UID.
+    request: None if its annotation is malformed. reported: the generations that nodes report, by UID.
     """
     annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
     placement, node = annotations.get(PLACEMENT_ANNOTATION), str(pod["spec"].get("nodeName") or "")
@@ -445,7 +445,7 @@ def _rates(interfaces: Iterable[PlacedInterface | InterfaceRequest]) -> set[tupl
 
 
 def _age_s(api: Documents, metadata: Mapping[str, Any], annotation: str) -> float | None:
-    """Seconds since the writer of an annotation last wrote to the pod; None where the API does not say."""
+    """Seconds since the writer of an annotation last wrote to the pod; None if the API does not say."""
     try:
         entries = msgspec.convert(metadata.get("managedFields") or (), tuple[ManagedFieldsEntry, ...])
     except msgspec.ValidationError:
@@ -479,7 +479,7 @@ def process_facts(state_socket: Path, *, server: str | None, plugin: str | None)
 
 
 def ledger_facts(path: Path, *, agent_socket: str) -> LedgerFacts:
-    """agent_socket: the agent that has it open; empty when none answers. OSError where it cannot be read.
+    """agent_socket: the agent that has it open; empty when none answers. OSError if it cannot be read.
 
     A copy is read: looking must not lock it, nor bring the file of an older program up to date.
     """

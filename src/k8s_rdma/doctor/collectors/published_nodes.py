@@ -15,7 +15,7 @@ _READY = "True"
 
 
 def published_node(node: dict[str, Any], liveness: NodeLiveness, skew_s: float | None) -> PublishedNode:
-    """Read the facts of an RdmaNode. skew_s: of the node's clock; None where it is not known."""
+    """Read the facts of an RdmaNode. skew_s: of the node's clock; None if it is not known."""
     name, status = str(node["metadata"]["name"]), node.get("status") or {}
     conditions = status.get("conditions") or ()
     condition: dict[str, Any] = next((entry for entry in conditions if entry.get("type") == "Ready"), {})

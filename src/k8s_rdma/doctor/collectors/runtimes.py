@@ -45,7 +45,7 @@ def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[
     """Find the runtime that kubelet uses; the first of each where no running one has kubelet's socket.
 
     Others, such as Docker's containerd, start no pods. kubelet_config: what kubelet says of its runtime,
-    `containerd://2.2.1`; asked where a program does not say its own. OSError where processes cannot be read.
+    `containerd://2.2.1`; asked where a program does not say its own. OSError if processes cannot be read.
     """
     setups = [_setup(host, process) for process in host.processes(RUNTIMES)]
     socket = _socket_of_kubelet(host)
@@ -57,7 +57,7 @@ def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[
 
 
 def _socket_of_kubelet(host: Host) -> str:
-    """The runtime's socket by kubelet's command line or configuration; empty where it is not known."""
+    """The runtime's socket by kubelet's command line or configuration; empty if it is not known."""
     kubelet = next(host.processes(frozenset({"kubelet"})), None)
     if kubelet is None:
         return ""
@@ -209,7 +209,7 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
 
 
 def _version(host: Host, process: Process) -> str:
-    """The version that the program prints; empty where it is unknown or cannot be run.
+    """The version that the program prints; empty if it is unknown or cannot be run.
 
     What a process runs is for those alone who may look into it, as what it was called by is not.
     """

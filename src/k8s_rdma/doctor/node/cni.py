@@ -54,7 +54,7 @@ TAKE_ALL_ADDRESSES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniFile:
-    """A file of the configuration directory; text is None where it could not be read, for `why`."""
+    """A file of the configuration directory; text is None if it could not be read, for `why`."""
 
     name: str
     text: str | None

@@ -19,7 +19,7 @@ NO_AGENT_FILE = CONFIGURATION.warning("no-agent-file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationFacts:
-    """file: the agent's; None where there is none in any of the places `looked_for`."""
+    """file: the agent's; None if there is none in any of the places `looked_for`."""
 
     file: str | None
     looked_for: tuple[str, ...]
@@ -118,7 +118,7 @@ RELEASING = VFS.warning("releasing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer over HTTP. version: empty where unknown. why: the failure; empty after an answer."""
+    """An answer over HTTP. version: empty if unknown. why: the failure; empty after an answer."""
 
     url: str
     version: str = ""
@@ -129,7 +129,7 @@ class Answer:
 class ProcessFacts:
     """report: the first one from `socket`; None, and `why`, without one.
 
-    server, plugin: None where there should be none. version: the doctor's own.
+    server, plugin: None if there should be none. version: the doctor's own.
     leftovers: DELs that found no agent, as their files are called; in `left_in`.
     """
 

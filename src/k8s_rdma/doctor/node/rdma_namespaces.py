@@ -42,8 +42,8 @@ class RdmaFacts:
     """The node's mode of sharing RDMA devices between network namespaces.
 
     mode: None without RDMA in the kernel. persistent: the mode that /etc/modprobe.d sets at the next boot.
-    plugin: the device plugin's configuration, of `source`; None where there is none.
-    signed: whether the agent has a key for placements, by `agent_file`; that is None where there is none.
+    plugin: the device plugin's configuration, of `source`; None if there is none.
+    signed: whether the agent has a key for placements, by `agent_file`; that is None if there is none.
     """
 
     mode: NetnsMode | None

@@ -36,11 +36,11 @@ DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 class Runtime:
     """A runtime that runs, or is set up.
 
-    name: `containerd` or `crio`. version: as the program prints it, or from `source`; empty where
+    name: `containerd` or `crio`. version: as the program prints it, or from `source`; empty if
     unknown. config: the path of its configuration, which need not exist. fault: why it cannot be
     read.
-    enable_cdi: None where it is not set. cdi_dirs: empty where not set.
-    memlock: the limit in its `default_ulimits`, `soft:hard`; empty where not set.
+    enable_cdi: None if it is not set. cdi_dirs: empty if not set.
+    memlock: the limit in its `default_ulimits`, `soft:hard`; empty if not set.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
-    """credentials: whether the agent has some for the API server; None where its file is not seen.
+    """credentials: whether the agent has some for the API server; None if its file is not seen.
 
     needs_cdi: the resources of the device plugin that come by CDI. cdi_dir: where the agent writes.
     """

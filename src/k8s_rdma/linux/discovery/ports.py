@@ -71,7 +71,7 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortIdentity:
-    """The identities that a PF reports of its port, each empty where it reports none.
+    """The identities that a PF reports of its port, each empty if it reports none.
 
     switch_port: `phys_switch_id` and `phys_port_name`. image_port: `sys_image_guid` and the PCI function.
     """

@@ -66,7 +66,7 @@ class _Netdev(NamedTuple):
 def observe_vf(
     context: VfContext, index: int, pci: PciAddress, settings: VfSettings | None, pf_mtu: int
 ) -> ObservedVf:
-    """Observe a VF; `settings` is None where its PF has no entry for it.
+    """Observe a VF; `settings` is None if its PF has no entry for it.
 
     OSError when it cannot be read. The MTU is the PF's while the netdev is in another namespace.
     """

@@ -27,7 +27,7 @@ _SAYS_NOTHING = (errno.EOPNOTSUPP, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcbState:
-    """DCB settings. pfc: priorities with priority flow control; None where the driver does not report them.
+    """DCB settings. pfc: priorities with priority flow control; None if the driver does not report them.
 
     by_dscp: whether DSCP determines the priority of any frame, for which drivers trust DSCP (mlx5:
     `mlx5e_dcbnl_ieee_setapp`, drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).

@@ -73,11 +73,11 @@ class Devlink(SocketClient[NetlinkSocket]):
         return {name: mode for name, mode in found.items() if mode is not None}
 
     def devices(self) -> tuple[DevlinkDevice, ...]:
-        """Return all devices; none where the kernel has no devlink."""
+        """Return all devices; none if the kernel has no devlink."""
         return tuple(map(device_of, self.dump(_DEV_GET, "devlink devices")))
 
     def dump(self, command: int, operation: str) -> list[dict[int, bytes]]:
-        """Return the attributes of all objects of a kind; none where the kernel has no devlink."""
+        """Return the attributes of all objects of a kind; none if the kernel has no devlink."""
         family = self._find_family()
         if family is None:
             return []

@@ -51,7 +51,7 @@ _PAUSE_FRAMES = re.compile(r"(rx|tx)_prio([0-7])_pause")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverInfo:
-    """Information that a netdev's driver reports about itself; empty where it reports nothing.
+    """Information that a netdev's driver reports about itself; empty if it reports nothing.
 
     bus_info: the address of a PCI function; free text for other devices.
     """

@@ -19,7 +19,7 @@ class VfInfo:
     """One entry of a PF's `IFLA_VFINFO_LIST` (Linux `include/uapi/linux/if_link.h`, 6.1).
 
     mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes in this form for InfiniBand. Rates in Mb/s. vlan_proto: `802.1Q`,
-    `802.1ad`; empty without a VLAN. Flags are None where the driver does not report them. link_state: `auto`,
+    `802.1ad`; empty without a VLAN. Flags are None if the driver does not report them. link_state: `auto`,
     `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
     `00:11:22:33:44:55:66:77`.
     """
@@ -101,7 +101,7 @@ class Queries(Protocol):
         ...
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
-        """Return all RDMA devices; none where the kernel has no RDMA."""
+        """Return all RDMA devices; none if the kernel has no RDMA."""
         ...
 
     def eswitch_modes(self) -> Mapping[str, str]:

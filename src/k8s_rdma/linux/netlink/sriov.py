@@ -62,7 +62,7 @@ class VfStats:
 
 
 def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
-    """Return the VFs of a PF's netdev, ordered by index; none where the driver reports none (netdevs of VFs).
+    """Return the VFs of a PF's netdev, ordered by index; none if the driver reports none (netdevs of VFs).
 
     Holds the RTNL lock for 1-2 ms per VF on some drivers. NetlinkError ENODEV when the link no longer exists,
     EPROTO when the driver reported fewer VFs than exist, as while one is being reset.

@@ -55,7 +55,7 @@ def function_of(sysfs: Sysfs, device: CharacterDevice) -> str:
 
 
 def rdma_cm_numbers(sysfs: Sysfs) -> tuple[int, int] | None:
-    """Return major and minor number of the connection manager; None where it does not exist."""
+    """Return major and minor number of the connection manager; None if it does not exist."""
     return _numbers(sysfs, _RDMA_CM)
 
 
@@ -159,7 +159,7 @@ class PodNodes:
             return next(iter(sorted(character_devices(self._sysfs, pci))), "")
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """Return major and minor number of the connection manager's node; None where there is none."""
+        """Return major and minor number of the connection manager's node; None if there is none."""
         with _as_kernel_error("rdma_cm"):
             return rdma_cm_numbers(self._sysfs)
 

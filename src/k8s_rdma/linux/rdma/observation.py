@@ -162,11 +162,11 @@ class RdmaQueries(Protocol):
         ...
 
     def rdma_devices(self) -> Sequence[ListedDevice]:
-        """Return all RDMA devices of the host's namespace; none where the kernel has no RDMA."""
+        """Return all RDMA devices of the host's namespace; none if the kernel has no RDMA."""
         ...
 
     def netns_mode(self) -> NetnsMode | None:
-        """Return the mode of RDMA devices in namespaces; None where the kernel has no RDMA."""
+        """Return the mode of RDMA devices in namespaces; None if the kernel has no RDMA."""
         ...
 
 

@@ -112,7 +112,7 @@ def restore_netdev(
 ) -> None:
     """Restore name, MAC and MTU of a netdev from `home`; leave it down, without addresses and altnames.
 
-    let: sets the PF's administrative MAC; None where we must not replace that. KernelError when the settings
+    let: sets the PF's administrative MAC; None if we must not replace that. KernelError when the settings
     are not in effect afterwards; NameTakenError when the name is taken, OtherMacError when the PF refuses the
     MAC.
     """
