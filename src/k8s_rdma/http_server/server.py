@@ -7,6 +7,7 @@ renewed, so connections with TLS are accepted by `TlsListener`.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from contextlib import suppress
@@ -122,10 +123,17 @@ class HttpServer:
                 task.cancel()
 
 
+_TAKEN = (
+    "`ss -tanp sport = :{port}` shows who has it. If that is a client, whose port the kernel chose, keep the "
+    "port from clients: sysctl net.ipv4.ip_local_reserved_ports={port}"
+)
+"""Advice for a port in use. The kernel's range for clients (`ip_local_port_range`) has our default ports."""
+
+
 def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
     """Open a listening socket; for an empty address on all addresses of both families, where there are two.
 
-    K8sRdmaError names the address and the reason when it cannot listen.
+    K8sRdmaError names the address and the reason if it cannot listen.
     """
     ipv6 = ":" in address or (not address and socket.has_dualstack_ipv6())
     try:
@@ -139,7 +147,8 @@ def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
         # create_server() adds to the system's words the address, in its own
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         msg = f"cannot listen on {address or 'any address'}, port {port}: {reason}"
-        raise K8sRdmaError(msg) from error
+        details = _TAKEN.format(port=port) if error.errno == errno.EADDRINUSE else ""
+        raise K8sRdmaError(msg, details=details) from error
     return listener
 
 
