@@ -24,7 +24,16 @@ from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PodUid
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
 from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, rates_of
+from k8s_rdma.wire.report import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Pod,
+    rates_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

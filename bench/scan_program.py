@@ -19,7 +19,7 @@ from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.agent_link import report_answers
 from k8s_rdma.server.main import cached_scan
-from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.report_builder import NodeReports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from linux.small_machine import SmallMachine

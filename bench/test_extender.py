@@ -40,7 +40,7 @@ from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.api import Listed, NodeView
 from k8s_rdma.wire.json import large_buffer
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,

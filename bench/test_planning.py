@@ -28,7 +28,7 @@ from k8s_rdma.planning.snapshot import (
 )
 from k8s_rdma.planning.whatif import Changes, Losses, fit, headroom, lose, with_changes
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import NodeReport, PfReport, rates_of
+from k8s_rdma.wire.report import NodeReport, PfReport, rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

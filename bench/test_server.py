@@ -20,7 +20,7 @@ import httpx2
 
 from bench.cni_plugin import needs_root
 from k8s_rdma.server.agent_link import render_traffic
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 from k8s_rdma.wire.state_socket import Counters, ScanCounts, VfTraffic
 
 if TYPE_CHECKING:

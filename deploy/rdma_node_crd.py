@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from k8s_rdma.wire.rdma_node import GROUP, KIND, PLURAL, VERSION, RdmaNodeStatus
-from k8s_rdma.wire.rest import UNIQUE
+from k8s_rdma.wire.report import UNIQUE
 
 MANIFEST = Path(__file__).parent / "crds" / "rdmanodes.yaml"
 _SCHEMA_KEYS = ("type", "description", "enum", "minimum", "maximum", "maxLength", "maxItems")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from agent.machine import Machine, asks, call
 from extender.world import world
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.report_builder import NodeReports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

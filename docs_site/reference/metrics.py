@@ -21,7 +21,7 @@ from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
 from k8s_rdma.webhook.main import WebhookApp, WebhookConfig
-from k8s_rdma.wire.rest import NodeReport
+from k8s_rdma.wire.report import NodeReport
 from k8s_rdma.wire.state_socket import Counters, ScanCounts
 
 if TYPE_CHECKING:

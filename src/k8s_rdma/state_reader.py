@@ -9,7 +9,7 @@ import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import (
     HEADER,
     Counters,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from k8s_rdma.wire.rest import Allocation
+    from k8s_rdma.wire.report import Allocation
     from k8s_rdma_demo.world import World
 
 MEASURE_S = 4

@@ -28,7 +28,7 @@ from k8s_rdma.linux.netlink.rtnl import Rtnl
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER
-from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma_demo.cluster.containers import ContainerDirectory, SandboxDirectory
 from k8s_rdma_demo.kubectl import Kubectl
 from k8s_rdma_demo.network import (

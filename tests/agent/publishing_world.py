@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from pathlib import Path
 
-    from k8s_rdma.wire.rest import NodeReport, PfReport
+    from k8s_rdma.wire.report import NodeReport, PfReport
 
 DEADLINE_S = 120
 RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")

@@ -25,7 +25,7 @@ from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.step import SetRates, VfRate, VfRef, Vlan
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
-from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.report import decode_report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

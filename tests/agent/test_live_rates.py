@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from k8s_rdma.core.ledger import Receipt
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 KEY = PlacementKeys.shared(b"a key")
 REQUEST = "rdma_interfaces_required"

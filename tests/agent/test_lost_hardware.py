@@ -12,15 +12,15 @@ from factories import PF0, PF1
 from k8s_rdma.core.devices.required_rdma import WITHOUT_RDMA
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.rdma_node import status_of
+from k8s_rdma.wire.report_builder import NodeReports
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 ONE = asks({"min_tx_rate": 1000})
 

@@ -26,18 +26,18 @@ from k8s_rdma.core.types import (
     Setting,
     VfDriver,
 )
-from k8s_rdma.wire.node_report import NodeReports, Unenforced, node_report
+from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Enforced,
     MacRange,
     MentionedPod,
     NodeReport,
     ability_of,
     decode_report,
-    encode_getpfs,
     encode_report,
 )
+from k8s_rdma.wire.report_builder import NodeReports, Unenforced, node_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware, PfState

@@ -12,7 +12,7 @@ from agent.machine import Machine, asks, call
 from factories import PF0, PF1
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.core.kernel import PauseFrames
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 from k8s_rdma.wire.state_socket import Counters, decode_counters
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from k8s_rdma.core.types import PodUid
 from k8s_rdma.core.vf_failures import FIRST_RETRY_S
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
-from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.report_builder import NodeReports
 from resource_claims import interface as claimed
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 FIRST = VfRef(PF0, 0)
 ONE = asks({"min_tx_rate": 10})

@@ -23,7 +23,7 @@ from k8s_rdma.core.plan import NOT_KEPT
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
 from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.wire.rest import decode_report, encode_report
+from k8s_rdma.wire.report import decode_report, encode_report
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -17,7 +17,7 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.core.kernel import Unreadable
-from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.report import NodeReport, decode_report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

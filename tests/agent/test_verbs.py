@@ -24,9 +24,9 @@ from k8s_rdma.core.types import ContainerId, NodeName, PciAddress, PodUid
 from k8s_rdma.errors import STATUS, TRY_AGAIN_LATER, K8sRdmaError, Reason
 from k8s_rdma.wire.annotation import ANNOTATION, parse_request
 from k8s_rdma.wire.cni_request import decode_netconf
-from k8s_rdma.wire.node_report import NodeReports
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
+from k8s_rdma.wire.report_builder import NodeReports
 from plans import plan
 
 if TYPE_CHECKING:

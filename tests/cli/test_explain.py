@@ -17,8 +17,9 @@ from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import access_of
 from k8s_rdma.http_server import Answer
+from k8s_rdma.wire.http_error import MAX_ANSWER_BYTES
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rest import MAX_ANSWER_BYTES, rates_of
+from k8s_rdma.wire.report import rates_of
 from k8s_rdma.wire.views import decode_explanation
 from web.serving import listening
 

@@ -13,7 +13,7 @@ from cli.asking import k8s_rdma
 from k8s_rdma.cli.holders import holders_table, ordered
 from k8s_rdma.cli.tables import WHOLE
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 from k8s_rdma.wire.views import HolderRow, HolderSort
 from kube.stored_objects import serving_objects
 from server.serving import report

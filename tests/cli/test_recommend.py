@@ -33,7 +33,7 @@ from k8s_rdma.kube.pod_owners import owned_pod
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.prometheus import decode_series
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.rest import Pod, encode_report
+from k8s_rdma.wire.report import Pod, encode_report
 from kube.stored_objects import serving_objects
 from server.serving import report
 

@@ -11,7 +11,7 @@ import msgspec
 
 from extender.node_server import NodeServer
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
-from k8s_rdma.wire.rest import Allocation, Enforced, Interface, NodeReport, Pod
+from k8s_rdma.wire.report import Allocation, Enforced, Interface, NodeReport, Pod
 
 if TYPE_CHECKING:
     from cluster.control_plane import Json

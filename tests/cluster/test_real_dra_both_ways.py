@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cni.call import Program
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 __all__ = ["build_dir", "program"]
 

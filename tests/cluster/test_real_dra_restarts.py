@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from e2e.node import Node
-    from k8s_rdma.wire.rest import Allocation
+    from k8s_rdma.wire.report import Allocation
 
 __all__ = ["build_dir", "make_node", "node", "program"]
 

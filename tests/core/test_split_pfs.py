@@ -20,8 +20,8 @@ from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import RoundRobin
 from k8s_rdma.core.types import ContainerId, PfUse
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, status_of
+from k8s_rdma.wire.report_builder import node_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware

@@ -9,7 +9,7 @@ import yaml
 
 from deploy.rendering.chart import documents, render
 from k8s_rdma.cli.extender_client import VIEWS_URL
-from k8s_rdma.wire.rest import TOKENS_SECRET
+from k8s_rdma.wire.tokens import TOKENS_SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     Interface,

@@ -37,7 +37,7 @@ from k8s_rdma.doctor.cluster.versions import (
 )
 from k8s_rdma.doctor.cluster.workloads import AnnotatedWorkload, check_workloads
 from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.wire.rdma_node import silence
+from k8s_rdma.wire.node_lease import silence
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding

@@ -41,7 +41,7 @@ from k8s_rdma.doctor.node.processes import (
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
 from k8s_rdma.doctor.node.runtime import Runtime, RuntimeFacts, check_runtime
 from k8s_rdma.linux.pcie import PcieLink
-from k8s_rdma.wire.rest import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, Rates
+from k8s_rdma.wire.report import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, Rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -20,18 +20,19 @@ from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.claims import DRIVER, Offers
+from k8s_rdma.wire.node_lease import silence
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.rates_status import RatesState, RatesStatus, digest, encode_rates_status
-from k8s_rdma.wire.rdma_node import encode_status, silence, status_of
+from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma.wire.report import ForeignVf
 from k8s_rdma.wire.resource_slice import slice_specs
-from k8s_rdma.wire.rest import ForeignVf
 from kube.stored_objects import serving_objects
 from node_objects import skewed_node
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.wire.rest import PfReport
+    from k8s_rdma.wire.report import PfReport
 
     Json = dict[str, Any]
 

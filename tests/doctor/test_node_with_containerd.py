@@ -14,7 +14,7 @@ import pytest
 from doctor_documents import decode_doctor
 from e2e.containerd import Containerd
 from k8s_rdma import __version__
-from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.report import decode_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
 from k8s_rdma_demo.cluster.containers import PodRef

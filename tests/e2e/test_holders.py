@@ -14,7 +14,7 @@ from cli.asking import k8s_rdma
 from e2e.node import Node, pod
 from e2e.test_counters_and_adoption import broadcast
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.report import decode_report
 from k8s_rdma.wire.views import HoldersView
 from kube.stored_objects import serving_objects
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from k8s_rdma.core.devices.pod_devices import PodDevices
-    from k8s_rdma.wire.rest import Interface
+    from k8s_rdma.wire.report import Interface
     from k8s_rdma_demo.cluster.containers import Sandbox
 
 RDMA = "tencent.com/rdma"

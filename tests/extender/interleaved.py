@@ -38,7 +38,7 @@ from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
-from k8s_rdma.wire.rest import RatesRefusal
+from k8s_rdma.wire.report import RatesRefusal
 from k8s_rdma_demo.cluster.bodies import merge_patch
 from k8s_rdma_demo.cluster.objects import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.registry import Registry

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,

@@ -15,7 +15,7 @@ from k8s_rdma_demo.cluster.objects import parse_resource_type
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 NAMESPACE = "k8s-rdma"
 RDMA_NODES = parse_resource_type("k8s-rdma.io/v1alpha1/rdmanodes/RdmaNode")

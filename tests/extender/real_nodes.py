@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 
 class NoTraffic:

@@ -18,7 +18,7 @@ from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.config import ExtenderConfig, ViewsConfig
 from k8s_rdma.extender.main import ViewsPort, access_of
-from k8s_rdma.wire.rest import TOKEN_FIELD
+from k8s_rdma.wire.tokens import TOKEN_FIELD
 
 if TYPE_CHECKING:
     from pathlib import Path

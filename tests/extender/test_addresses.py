@@ -27,7 +27,7 @@ from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.scheduler_cache import AddressCheck
-from k8s_rdma.wire.rest import MacRange
+from k8s_rdma.wire.report import MacRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

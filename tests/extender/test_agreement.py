@@ -34,8 +34,8 @@ from k8s_rdma.core.types import (
 )
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.wire.node_report import node_report
-from k8s_rdma.wire.rest import Allocation, Pod, decode_report, encode_report
+from k8s_rdma.wire.report import Allocation, Pod, decode_report, encode_report
+from k8s_rdma.wire.report_builder import node_report
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware

@@ -21,7 +21,7 @@ from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.api import Changed, LeaseView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.rest import NodeReport
+from k8s_rdma.wire.report import NodeReport
 
 W1 = NodeName("w1")
 P = PodUid("p")

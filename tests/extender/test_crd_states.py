@@ -20,7 +20,7 @@ from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, 
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.api import Changed, Deleted, LeaseView, Listed, Page
 from k8s_rdma.kube.client import Client
-from k8s_rdma.wire.rdma_node import covers
+from k8s_rdma.wire.node_lease import covers
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
 from k8s_rdma_demo.cluster.objects import LEASES

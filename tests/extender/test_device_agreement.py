@@ -21,10 +21,10 @@ from k8s_rdma.core.placement import Placement, place
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import EVERY_RATE, ContainerId, Enforce, NodeName, PodUid, RateAbility, RateRange
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.wire.node_report import node_report
 from k8s_rdma.wire.placement_annotation import decode, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rest import decode_report, encode_report
+from k8s_rdma.wire.report import decode_report, encode_report
+from k8s_rdma.wire.report_builder import node_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

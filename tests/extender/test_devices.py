@@ -19,7 +19,7 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rest import Allocation, NodeReport, Pod
+from k8s_rdma.wire.report import Allocation, NodeReport, Pod
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement

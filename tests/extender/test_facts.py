@@ -18,7 +18,7 @@ from k8s_rdma.core.types import NodeName, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of, facts_of_status
 from k8s_rdma.wire.rdma_node import ForeignUse, decode_status, encode_status, status_of
-from k8s_rdma.wire.rest import MAX_VFS, NodeReport, decode_report, encode_report
+from k8s_rdma.wire.report import MAX_VFS, NodeReport, decode_report, encode_report
 from packing_oracle import request
 from wire.rdma_node_values import reports
 

@@ -17,7 +17,7 @@ from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.report import rates_of
 from k8s_rdma.wire.views import ClusterView, Explanation, decode_explanation, decode_view
 
 pytestmark = pytest.mark.anyio

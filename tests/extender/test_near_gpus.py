@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from extender.node_server import PF0, PF1, Held, pf, report
 from extender.world import world
-from k8s_rdma.wire.rest import GpuReport
+from k8s_rdma.wire.report import GpuReport
 
 pytestmark = pytest.mark.anyio
 

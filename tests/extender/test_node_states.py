@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.extender.node_source import NodeSource
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 pytestmark = pytest.mark.anyio
 

@@ -22,7 +22,7 @@ from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.kube.api import Changed, Listed, follow
 from k8s_rdma.wire.annotation import parse_request
-from k8s_rdma.wire.rdma_node import covers
+from k8s_rdma.wire.node_lease import covers
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.node_facts import NodeFacts

@@ -20,7 +20,7 @@ from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
-from k8s_rdma.wire.rest import RatesRefusal
+from k8s_rdma.wire.report import RatesRefusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -17,7 +17,7 @@ from extender.node_server import pf, report
 from extender.serving import FILTER, served
 from extender.world import World, cluster
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ENOUGH_FREE, UNREADABLE_NODE
-from k8s_rdma.wire.rest import NodeReport
+from k8s_rdma.wire.report import NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -42,7 +42,7 @@ from k8s_rdma.wire.rdma_node import (
     encode_status,
     status_of,
 )
-from k8s_rdma.wire.rest import PfRates, Range, decode_report, encode_report
+from k8s_rdma.wire.report import PfRates, Range, decode_report, encode_report
 from wire.test_report_bounds import WHOLE
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_cache import NOT_ASKED, ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.reservation import Reservation, Stage
-from k8s_rdma.wire.rest import GpuReport
+from k8s_rdma.wire.report import GpuReport
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.node_facts import NodeFacts

@@ -15,7 +15,7 @@ from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.unplaced_pods import UnplacedPods
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.node_report import PfReport
+from k8s_rdma.wire.report_builder import PfReport
 
 W1 = NodeName("w1")
 PFS = (pf(PF0), pf(PF1, mbps=5_000))

@@ -26,7 +26,7 @@ from policies import EVERYTHING_FILE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 pytestmark = pytest.mark.anyio
 

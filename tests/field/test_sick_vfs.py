@@ -11,7 +11,7 @@ from agent.machine import Machine, Verbs, asks, call
 from factories import PF0, PF1
 from k8s_rdma.core.devices.required_rdma import WITHOUT_RDMA
 from k8s_rdma.core.step import ConfigureInterface, GiveVf, SetRates, VfRef
-from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.report_builder import NodeReports
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

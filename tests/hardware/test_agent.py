@@ -19,7 +19,7 @@ import pytest
 
 from contract.hardware_lab import PFS, needs_hardware
 from contract.linux_lab import BROADCAST, EXPERIMENTAL, ip, run
-from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
 
 if TYPE_CHECKING:

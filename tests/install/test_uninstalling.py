@@ -20,7 +20,7 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.rest import Allocation, NodeReport, Pod, encode_report
+from k8s_rdma.wire.report import Allocation, NodeReport, Pod, encode_report
 from k8s_rdma.wire.state_socket import Kind, encode_message
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.drivers import ability
 from k8s_rdma.linux.vfio import vfio_group
-from k8s_rdma.wire.node_report import node_report
-from k8s_rdma.wire.rest import encode_getpfs
+from k8s_rdma.wire.getpfs import encode_getpfs
+from k8s_rdma.wire.report_builder import node_report
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.machine import Machine

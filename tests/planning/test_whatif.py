@@ -18,7 +18,7 @@ from k8s_rdma.wire.objects.node import ApiTaint
 from k8s_rdma.wire.rdma_node import status_of
 
 if TYPE_CHECKING:
-    from k8s_rdma.wire.rest import PfReport
+    from k8s_rdma.wire.report import PfReport
 
 
 def read_workloads(*arguments: Any, **more: Any) -> tuple[Workload, ...]:

@@ -16,7 +16,7 @@ from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import EVERYBODY, Access
 from k8s_rdma.server.agent_link import AnswersLink, Traffic
 from k8s_rdma.server.main import serve
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
-from k8s_rdma.wire.rest import NodeReport, Pod
+from k8s_rdma.wire.report import NodeReport, Pod
 from k8s_rdma.wire.state_socket import (
     CapCounts,
     Counters,

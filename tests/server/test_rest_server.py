@@ -11,7 +11,8 @@ import pytest
 
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.http_server import listen
-from k8s_rdma.wire.rest import NodeReport, decode_report, encode_getpfs, encode_report
+from k8s_rdma.wire.getpfs import encode_getpfs
+from k8s_rdma.wire.report import NodeReport, decode_report, encode_report
 from k8s_rdma.wire.state_socket import HEADER, MAX_BODY_BYTES, Kind
 from server.serving import (
     THEN,

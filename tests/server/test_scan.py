@@ -14,7 +14,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import traces_of_switchdev
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.server.main import HardwareScan, cached_scan
-from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.report_builder import NodeReports
 from linux.small_machine import PF, PF1, SmallMachine, vf_pci
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from k8s_rdma.server.agent_link import Traffic
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 from k8s_rdma.wire.state_socket import Counters, Kind, ScanCounts, VfTraffic
 from server.exposition_reader import Family, read, value
 from server.serving import played_agent, report, run, serving, telling_agent, until_generation

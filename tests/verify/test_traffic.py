@@ -13,7 +13,7 @@ import pytest
 from k8s_rdma.core.verification import Flow, Traffic, UnmeasuredError
 from k8s_rdma.verify.node import Endpoint, flow_of, frames_written
 from k8s_rdma.verify.traffic import Session, connect, listen, receive, send
-from k8s_rdma.wire.rest import Enforced, Interface
+from k8s_rdma.wire.report import Enforced, Interface
 
 HERE = "127.0.0.1"
 SESSION = Session(token="t" * 32, flows=2, streams=2, seconds=0.2, wait_s=5.0)

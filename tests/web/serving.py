@@ -21,7 +21,7 @@ from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import Traffic
-from k8s_rdma.wire.rest import Error
+from k8s_rdma.wire.http_error import Error
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     HOLDERS_PATH,

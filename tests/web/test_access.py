@@ -27,7 +27,7 @@ from k8s_rdma.web.access import (
 )
 from k8s_rdma.web.config import WebConfig
 from k8s_rdma.web.parties import Recent
-from k8s_rdma.wire.rest import MentionedPod
+from k8s_rdma.wire.report import MentionedPod
 from web.cases import EXAMPLE, cluster, explanation, node, pf, waiting
 from web.serving import Site, listening, serving
 

@@ -19,7 +19,7 @@ from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import Traffic
-from k8s_rdma.wire.rest import rates_of
+from k8s_rdma.wire.report import rates_of
 from web.serving import listening
 from web.test_pages import rows_of
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import Setting
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import EVERY_RATE
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.getpfs import encode_getpfs
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,
@@ -18,7 +19,6 @@ from k8s_rdma.wire.rest import (
     PfReport,
     Pod,
     VfReport,
-    encode_getpfs,
     rates_of,
 )
 

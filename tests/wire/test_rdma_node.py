@@ -15,7 +15,7 @@ from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rdma_node import ClaimsStatus, decode_status, encode_status, status_of, vfs_for_pods
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from deploy.rdma_node_crd import custom_resource_definition
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire import rest as bounds
+from k8s_rdma.wire import report as bounds
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
-from k8s_rdma.wire.rest import ForeignVf, NodeReport, rates_of
+from k8s_rdma.wire.report import ForeignVf, NodeReport, rates_of
 from wire.test_rdma_node import gpu, held, pf, report
 
 if TYPE_CHECKING:

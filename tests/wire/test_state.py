@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 from k8s_rdma.wire.state_socket import (
     HEADER,
     MAX_BODY_BYTES,

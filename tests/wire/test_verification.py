@@ -16,7 +16,7 @@ from k8s_rdma.wire.rdma_node import (
     RdmaNodeStatus,
     Summary,
 )
-from k8s_rdma.wire.rest import PfRates
+from k8s_rdma.wire.report import PfRates
 from k8s_rdma.wire.verification import (
     VerificationReport,
     anonymous,

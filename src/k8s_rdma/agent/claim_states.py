@@ -9,7 +9,7 @@ import msgspec
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimPromise, Phase, PromisedInterface
 from k8s_rdma.wire.claims import MAX_IPS, ClaimedInterface, ClaimName, PreparedClaim
 from k8s_rdma.wire.device_metadata import DescribedRequest, DescribedVf
-from k8s_rdma.wire.node_report import enforced_rates
+from k8s_rdma.wire.report_builder import enforced_rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -34,7 +34,7 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.claim_caps import CapsRequest
 from k8s_rdma.wire.rates_status import MAX_STATUS_MESSAGE, RatesStatus, digest, encode_rates_status
-from k8s_rdma.wire.rest import MAX_REFUSAL, RatesRefusal
+from k8s_rdma.wire.report import MAX_REFUSAL, RatesRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,8 +10,8 @@ from k8s_rdma import __version__
 from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.process import wait_for_first
-from k8s_rdma.wire.node_report import NodeReports, Refusals, Unenforced
-from k8s_rdma.wire.rest import NodeReport, encode_report
+from k8s_rdma.wire.report import NodeReport, encode_report
+from k8s_rdma.wire.report_builder import NodeReports, Refusals, Unenforced
 from k8s_rdma.wire.state_socket import HEADER, Kind, Verdict, decode_header, encode_message, encode_verdict
 
 if TYPE_CHECKING:

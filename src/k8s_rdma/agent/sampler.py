@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,

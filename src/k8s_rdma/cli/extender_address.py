@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
-from k8s_rdma.wire.rest import TOKENS_SECRET
+from k8s_rdma.wire.tokens import TOKENS_SECRET
 
 DEFAULT_URL = "http://127.0.0.1:8888"
 URL_VARIABLE = "K8S_RDMA_EXTENDER"

@@ -28,7 +28,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.wire.doctor import encode_doctor, encode_version
 from k8s_rdma.wire.machine import Machine, encode_machine, encode_machine_json
-from k8s_rdma.wire.rest import encode_report
+from k8s_rdma.wire.report import encode_report
 from k8s_rdma.wire.yaml import read_yaml, yaml_words
 
 if TYPE_CHECKING:

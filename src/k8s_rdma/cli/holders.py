@@ -32,7 +32,7 @@ from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
-from k8s_rdma.wire.rest import MAX_HELD_VFS, NodeReport, decode_report
+from k8s_rdma.wire.report import MAX_HELD_VFS, NodeReport, decode_report
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view, enforcers_text
 

@@ -13,13 +13,13 @@ from k8s_rdma.core.traffic import NO_LOSSES
 from k8s_rdma.core.usage import CounterSeries, HeldInterface, Reading
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.node_metrics import CounterReader
-from k8s_rdma.wire.rest import MAX_HELD_VFS, decode_report
+from k8s_rdma.wire.report import MAX_HELD_VFS, decode_report
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 
 if TYPE_CHECKING:
     from k8s_rdma.core.traffic import CounterSample
     from k8s_rdma.core.types import Enforcer
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 MAX_NODES = 64
 """Nodes whose servers are read, one after the other, each in a few milliseconds."""

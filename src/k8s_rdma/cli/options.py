@@ -19,7 +19,7 @@ from k8s_rdma.cli.extender_address import (
 )
 from k8s_rdma.cli.formats import Format, Output
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
-from k8s_rdma.wire.rest import TOKENS_SECRET
+from k8s_rdma.wire.tokens import TOKENS_SECRET
 
 CHART_NAMESPACE = "k8s-rdma"
 """The chart's namespace, if it was installed as documented."""

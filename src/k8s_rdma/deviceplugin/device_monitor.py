@@ -31,7 +31,7 @@ from k8s_rdma.state_reader import AgentLink
 
 if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 _log = structlog.get_logger()
 

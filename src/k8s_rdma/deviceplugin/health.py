@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 
 RELAPSE_WINDOW_S = 60.0

@@ -9,7 +9,7 @@ A verdict depends on the request and on the snapshot alone, so that nodes with e
 it holds until a node's snapshot becomes another one. Of the request it depends on its policy and the
 classes of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
 
-What a node reports is checked where it comes in (`wire.rest`, `extender.node_source`). What passes
+What a node reports is checked where it comes in (`wire.report`, `extender.node_source`). What passes
 and makes the code fail all the same is a defect, and somebody's data brings it about at a time of his
 choice: it must cost that node, or that one pod on that node, and neither an answer about others nor the
 process. Whether the node's data is at fault is found out with the simplest request there is: where that

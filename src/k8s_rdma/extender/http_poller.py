@@ -23,7 +23,8 @@ from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import MAX_ADDRESSES, facts_of
 from k8s_rdma.http_server.asgi import client_tls, token_of
-from k8s_rdma.wire.rest import MAX_REFUSAL, NodeReport, decode_report, message_of
+from k8s_rdma.wire.http_error import message_of
+from k8s_rdma.wire.report import MAX_REFUSAL, NodeReport, decode_report
 
 if TYPE_CHECKING:
     from types import TracebackType

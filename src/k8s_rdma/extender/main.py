@@ -58,8 +58,8 @@ from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.process import stop_on_signals
+from k8s_rdma.wire.http_error import Error
 from k8s_rdma.wire.json import Buffer, is_document
-from k8s_rdma.wire.rest import Error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.mac_ranges import MacRanges
     from k8s_rdma.extender.bound_pods import BoundPod
     from k8s_rdma.extender.metrics import Reading
-    from k8s_rdma.wire.rest import RatesRefusal
+    from k8s_rdma.wire.report import RatesRefusal
 
     Interfaces: TypeAlias = tuple[PlacedInterface, ...]
     OnChange: TypeAlias = "Callable[[NodeName, NodeSnapshot | None, NodeSnapshot | None], None]"

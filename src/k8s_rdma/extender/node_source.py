@@ -12,7 +12,7 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.metrics import Reading, samples
 from k8s_rdma.wire.node_facts import NodeFacts, read_facts, unready_reason
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, status_of
-from k8s_rdma.wire.rest import MAX_NAME, NodeReport
+from k8s_rdma.wire.report import MAX_NAME, NodeReport
 
 if TYPE_CHECKING:
     from collections import Counter

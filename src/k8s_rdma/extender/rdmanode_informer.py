@@ -40,7 +40,8 @@ from k8s_rdma.kube.api import (
 )
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.node_facts import NodeFacts
-from k8s_rdma.wire.rdma_node import covers, decode_status, is_count, silence, silent_after_s
+from k8s_rdma.wire.node_lease import covers, is_count, silence, silent_after_s
+from k8s_rdma.wire.rdma_node import decode_status
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable

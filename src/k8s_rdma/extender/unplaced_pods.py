@@ -18,7 +18,7 @@ from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.pod_store import PodIndex
 from k8s_rdma.extender.reservation import Reservation, Stage
-from k8s_rdma.wire.rest import MAX_VFS
+from k8s_rdma.wire.report import MAX_VFS
 
 if TYPE_CHECKING:
     from k8s_rdma.kube.api import PodView

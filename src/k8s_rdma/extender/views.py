@@ -31,7 +31,8 @@ from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.http_server.asgi import JSON, Answer, Scope, error_answer
-from k8s_rdma.wire.rest import MAX_NAME, Error
+from k8s_rdma.wire.http_error import Error
+from k8s_rdma.wire.report import MAX_NAME
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     EXPLAIN_PATH,

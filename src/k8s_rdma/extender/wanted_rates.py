@@ -21,7 +21,7 @@ from k8s_rdma.wire.annotation import read_request, request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
-from k8s_rdma.wire.rest import RatesRefusal
+from k8s_rdma.wire.report import RatesRefusal
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading

@@ -34,7 +34,8 @@ from k8s_rdma.config.authorities import demand_rfc5280
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rest import TOKEN_FIELD, Error, ErrorDocument
+from k8s_rdma.wire.http_error import Error, ErrorDocument
+from k8s_rdma.wire.tokens import TOKEN_FIELD
 
 if TYPE_CHECKING:
     from k8s_rdma.config.files import TlsConfig

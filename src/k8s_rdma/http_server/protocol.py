@@ -46,8 +46,8 @@ from k8s_rdma.http_server.connections import (
     set_receive_buffer,
     unsent_bytes,
 )
+from k8s_rdma.wire.http_error import Error
 from k8s_rdma.wire.json import HUGE_PAGE_BYTES
-from k8s_rdma.wire.rest import Error
 
 _FIELD_OVERHEAD = len(": \r\n")
 _CHUNK_OVERHEAD = len("1000\r\n\r\n")

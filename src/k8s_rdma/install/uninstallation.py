@@ -20,7 +20,7 @@ from k8s_rdma.linux.receipts import REBUILD, Receipts
 from k8s_rdma.wire.cached_attachment import decode_cached
 from k8s_rdma.wire.cdi import CLAIM_CLASS, SHARED_CLASS, SLOT_CLASS, VF_CLASS, device_of_file_name
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN
-from k8s_rdma.wire.rest import decode_report
+from k8s_rdma.wire.report import decode_report
 from k8s_rdma.wire.state_socket import HEADER, decode_header
 
 if TYPE_CHECKING:

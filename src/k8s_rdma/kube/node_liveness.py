@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.wire.node_lease import NodeLease
 from k8s_rdma.wire.objects.meta import NamedIdentity
-from k8s_rdma.wire.rdma_node import NodeLease
 
 
 class _Lease(msgspec.Struct, frozen=True):

@@ -21,15 +21,9 @@ from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, exposition, gauge
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
-from k8s_rdma.wire.rest import (
-    Error,
-    NodeReport,
-    PfReport,
-    Pod,
-    encode_getpfs,
-    encode_report,
-    without_vfs,
-)
+from k8s_rdma.wire.getpfs import encode_getpfs
+from k8s_rdma.wire.http_error import Error
+from k8s_rdma.wire.report import NodeReport, PfReport, Pod, encode_report, without_vfs
 from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,

@@ -31,8 +31,10 @@ from k8s_rdma.http_server.asgi import (
 )
 from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
 from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
+from k8s_rdma.wire.getpfs import LegacyPf
+from k8s_rdma.wire.http_error import Error, ErrorDocument
 from k8s_rdma.wire.json import describe_unknown, shown
-from k8s_rdma.wire.rest import GENERATION_PATTERN, Error, ErrorDocument, GenerationText, LegacyPf, NodeReport
+from k8s_rdma.wire.report import GENERATION_PATTERN, GenerationText, NodeReport
 from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.server.agent_link import AnswersLink, Scan
 from k8s_rdma.server.app import MAX_BODY_BYTES, NodeApp
-from k8s_rdma.wire.node_report import NodeReports
+from k8s_rdma.wire.report_builder import NodeReports
 
 if TYPE_CHECKING:
     import socket
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.linux.netlink.queries import Queries
     from k8s_rdma.server.config import ServerConfig
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 _log = structlog.get_logger()
 SHUTDOWN_S = 5

@@ -30,13 +30,13 @@ from k8s_rdma.verify.interruption import undisturbed
 from k8s_rdma.verify.traffic import Session, connect, listen, receive, send, streams_of
 from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.rdma_node import status_of
-from k8s_rdma.wire.rest import Interface
+from k8s_rdma.wire.report import Interface
 from k8s_rdma.wire.verification import pf_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.web.source import NoAnswerError, Source
-from k8s_rdma.wire.rest import message_of
+from k8s_rdma.wire.http_error import message_of
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     EXPLAIN_PATH,

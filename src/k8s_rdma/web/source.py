@@ -12,7 +12,7 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.parties import FairTurns
-from k8s_rdma.wire.rest import MAX_ANSWER_BYTES
+from k8s_rdma.wire.http_error import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -38,7 +38,7 @@ from k8s_rdma.process import stop_on_signals
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch, encode_refusal
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.cdi import ResourceText
-from k8s_rdma.wire.rest import Error
+from k8s_rdma.wire.http_error import Error
 
 if TYPE_CHECKING:
     import socket

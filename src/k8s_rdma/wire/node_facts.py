@@ -21,7 +21,7 @@ from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid,
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode_large
 from k8s_rdma.wire.rdma_node import PoolVfs, most_macs
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     MAX_MACS,
     MAX_PFS,
     MAX_POOLS,

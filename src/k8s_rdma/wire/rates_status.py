@@ -9,7 +9,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode as decode_json
-from k8s_rdma.wire.rest import RatesGeneration
+from k8s_rdma.wire.report import RatesGeneration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Each message is its kind (one byte), a little-endian 32-bit length, and as many bytes:
 
-    REPORT    from the agent: a `NodeReport` (`wire.rest`), at once on connect and after every change
+    REPORT    from the agent: a `NodeReport` (`wire.report`), at once on connect and after every change
     COUNTERS  from the agent: `Counters`, the answer to each SAMPLE
     SAMPLE    from a reader: no bytes
     PLACEMENT from a reader: the text of a signed placement (`wire.placement_annotation`), to an agent whose
@@ -22,7 +22,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.rest import Pod
+from k8s_rdma.wire.report import Pod
 
 _encoder = msgspec.json.Encoder()
 

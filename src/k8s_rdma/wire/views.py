@@ -16,7 +16,7 @@ import msgspec
 
 from k8s_rdma.core.types import Enforcer
 from k8s_rdma.wire.json import decode_large
-from k8s_rdma.wire.rest import MentionedPod
+from k8s_rdma.wire.report import MentionedPod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -399,7 +399,7 @@ class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
 
     pf, pci: name and address of its PF. interface: its name in the pod. reserved_mbps: the minimum rate that
         counts. cap_mbps: 0 for none.
-    min_by, max_by: as `wire.rest.Enforced`; `none` where there is no such rate.
+    min_by, max_by: as `wire.report.Enforced`; `none` where there is no such rate.
     sent_mbps, received_mbps: by the pod, between two samples of the VF's counters.
     generation: of the pod's rates that are programmed. admitted: the one that its placement annotation says.
     pool: the exclusive resource, or that of claims, whose VF it is; empty for those by annotation.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from k8s_rdma.agent.config import AgentConfig, PublishConfig
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 _log = structlog.get_logger()
 

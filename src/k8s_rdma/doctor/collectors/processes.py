@@ -54,7 +54,7 @@ from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, generation_in
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
 from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
-from k8s_rdma.wire.rest import NodeReport, decode_report
+from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
 
 if TYPE_CHECKING:

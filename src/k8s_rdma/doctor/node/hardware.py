@@ -18,7 +18,7 @@ from k8s_rdma.linux.vf_ids import BLUEFIELD, is_vf
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.wire.rest import NodeReport
+    from k8s_rdma.wire.report import NodeReport
 
 HARDWARE = Subject("hardware", "Network cards")
 PF_OK = HARDWARE.ok()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.doctor.finding import Finding, Subject
-from k8s_rdma.wire.rest import NodeReport
+from k8s_rdma.wire.report import NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

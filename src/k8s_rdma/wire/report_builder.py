@@ -24,7 +24,7 @@ from k8s_rdma.core.mention import pod_mention
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, PodUid, enforcer_of
 from k8s_rdma.wire.annotation import format_options
-from k8s_rdma.wire.rest import (
+from k8s_rdma.wire.report import (
     Allocation,
     Enforced,
     ForeignVf,

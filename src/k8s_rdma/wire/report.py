@@ -1,12 +1,7 @@
-"""Documents of the HTTP endpoints: a node's report, `GET /getpfs`, errors; and the bounds of a node's report.
+"""The report of a node: the one model of its state, of what it has and what is allocated there.
 
-`GET /v1/node` has what a node has and what is allocated there. The same document is the snapshot that the
-agent sends on `state.sock` (with `vfs`, which `/v1/node` leaves out) and that the extender reads.
-
-`GET /getpfs` shows a node's PFs and VFs as the RDMA hardware DaemonSet has always shown them. Field names,
-their order and their types are those that existing scripts and extenders read.
-
-Errors of every HTTP endpoint: `{"error": {"reason", "message", ...}}`.
+The agent sends it on `state.sock`. `GET /v1/node` shows it without `vfs`. The status of the `RdmaNode` is
+made of it, and everything that is decided of a node is decided of that status (`wire.rdma_node`).
 
 A node is not trusted for being one of the cluster: what it publishes is read by the process that schedules
 for all others. So every list, text and number has a bound, generous above real machines (docs/limits.md,
@@ -17,20 +12,14 @@ same types (`deploy/rdma_node_crd.py`), so that the API server refuses what the 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import replace
 
-from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.request import MAX_INTERFACES
 from k8s_rdma.core.types import EVERY_RATE, MAX_RATE_MBPS, RateAbility, RateRange
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import decode, decode_large
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
+from k8s_rdma.wire.json import decode_large
 
 MAX_PFS = 64
 MAX_VFS = 4096
@@ -84,8 +73,6 @@ MAX_PROBLEM = 1024
 MAX_REFUSAL = 256
 """The limit for why a pod's rates are refused, in characters: a node may refuse those of all its pods."""
 
-MAX_MESSAGE = 2048
-
 Mbps = Annotated[int, Meta(ge=0, le=MAX_RATE_MBPS)]
 Rate = Annotated[int, Meta(ge=1, le=MAX_RATE_MBPS)]
 Mtu = Annotated[int, Meta(ge=0, le=2**32 - 1)]
@@ -109,7 +96,7 @@ Pci = Annotated[str, Meta(pattern=PCI)]
 Mac = Annotated[str, Meta(max_length=17, pattern=MAC)]
 Generation = Annotated[str, Meta(max_length=MAX_NAME, pattern=GENERATION)]
 Problem = Annotated[str, Meta(max_length=MAX_PROBLEM)]
-Message = Annotated[str, Meta(max_length=MAX_MESSAGE)]
+Message = Annotated[str, Meta(max_length=2048)]
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
@@ -197,14 +184,6 @@ GENERATION_PATTERN = r"^[!#-~]+$"
 
 GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
 """The text of an entity tag (RFC 9110, section 8.8.3): the generation is the document's tag."""
-
-
-TOKEN_FIELD = "k8s-rdma-token"  # noqa: S105 - a name
-"""The header field of a token that comes through the API server's proxy, which does not pass on
-`Authorization` (`WithAuthentication`, k8s.io/apiserver/pkg/endpoints/filters/authentication.go)."""
-
-TOKENS_SECRET = "k8s-rdma-tokens"  # noqa: S105 - a name
-"""The Secret that the chart makes for viewers; its key `tokens` has tokens of its servers, one a line."""
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -414,84 +393,3 @@ def without_vfs(report: NodeReport) -> NodeReport:
 def decode_report(data: bytes) -> NodeReport:
     """Parse the document; unknown fields are tolerated (a newer agent), wrong ones are MalformedError."""
     return decode_large(data, _decoder, "node report")
-
-
-class LegacyPf(msgspec.Struct, frozen=True, kw_only=True):
-    """A PF; rates in Mb/s.
-
-    used_tx_rate: the sum of its VFs' `min_tx_rate`, and the rest of the link's part for claims, where it is
-        split.
-    capacity_tx_rate: the link's speed. 0 when it is unknown: the readers decode an unsigned integer, and
-        with 0 they place no reservation on the PF, as placement itself does; `/v1/node` says null.
-    used_vfs: VFs that a pod has, or somebody else, wherever they are, and those of exclusive resources and
-        ResourceClaims: the readers know of none, and would give them by annotation. capacity_vfs: VFs that
-        exist.
-    """
-
-    name: str
-    used_tx_rate: int
-    capacity_tx_rate: int
-    used_vfs: int
-    capacity_vfs: int
-    vfs: tuple[VfReport, ...]
-
-
-def legacy_pf(pf: PfReport, claimed_vfs: Collection[int]) -> LegacyPf:
-    """A PF in the words of `/getpfs`; the report must hold the VFs. claimed_vfs: those that claims have."""
-    foreign = {vf.vf for vf in pf.foreign}
-    vfs = tuple(replace(vf, allocated=True) if vf.vf in foreign else vf for vf in pf.vfs)
-    by_claims = sum(vf.min_tx_rate for vf in vfs if vf.vf in claimed_vfs)
-    set_aside_mbps = max(0, (pf.claims_mbps or 0) - by_claims)
-    return LegacyPf(
-        name=pf.name,
-        used_tx_rate=sum(vf.min_tx_rate for vf in vfs) + set_aside_mbps,
-        capacity_tx_rate=pf.link_mbps or 0,
-        used_vfs=sum(vf.allocated for vf in vfs),
-        capacity_vfs=pf.capacity_vfs + sum(pf.pools.values()),
-        vfs=vfs,
-    )
-
-
-def encode_getpfs(report: NodeReport) -> bytes:
-    """The document's bytes, PFs in the report's order."""
-    claimed: dict[str, set[int]] = {}
-    for allocation in report.allocations:
-        for interface in allocation.interfaces:
-            if interface.pool == CLAIMS_POOL:
-                claimed.setdefault(interface.pf, set()).add(interface.vf)
-    return _encoder.encode([legacy_pf(pf, claimed.get(pf.pci, ())) for pf in report.pfs])
-
-
-class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error.
-
-    reason: a stable name: a value of `k8s_rdma.errors.Reason`, or one of HTTP's own (`not_found`).
-    message: one sentence for an operator.
-    since: how long it has been so (RFC 3339), where that is known.
-    problems: what exactly could not be seen, one sentence each.
-    """
-
-    reason: str
-    message: str
-    since: str | msgspec.UnsetType = msgspec.UNSET
-    problems: tuple[str, ...] = ()
-
-
-class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of an error."""
-
-    error: Error
-
-
-MAX_ANSWER_BYTES = 64 << 20
-"""The limit that clients have for an answer: the extender's view of 5,000 nodes with eight PFs has 7 MB."""
-
-_error_decoder = msgspec.json.Decoder(ErrorDocument)
-
-
-def message_of(body: bytes) -> str:
-    """Read the message of an error document, `MAX_MESSAGE` of it at most; empty when it is none."""
-    try:
-        return decode(body, _error_decoder, "error").error.message[:MAX_MESSAGE]
-    except MalformedError:
-        return ""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.rest import MAX_MESSAGE, NodeReport, decode_report, encode_report, message_of, without_vfs
+from k8s_rdma.wire.report import NodeReport, decode_report, encode_report, without_vfs
 
 DOCUMENT: dict[str, Any] = {
     "node": "w1",
@@ -102,18 +102,3 @@ def test_report_is_refused_naming_the_field_when_malformed(changes: dict[str, ob
         decoded(**changes)
     assert refused.value.message.startswith("node report: ")
     assert named in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"error":{"reason":"r","message":"no"}}', "no"),
-        (b'{"error":{"reason":"r","message":"' + b"x" * 100_000 + b'"}}', "x" * MAX_MESSAGE),
-        (b'{"error":{"reason":"\xff","message":"no"}}', ""),
-        (b'{"error":' + b"[" * 100_000, ""),
-        (b"no", ""),
-    ],
-    ids=["short", "long", "no UTF-8", "deep", "no JSON"],
-)
-def test_message_of_an_error_is_read_whoever_wrote_it(body: bytes, message: str) -> None:
-    assert message_of(body) == message
