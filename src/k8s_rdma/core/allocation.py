@@ -1,15 +1,15 @@
 """Allocation of VFs to a pod on the PFs of its placement; reservations on a node; adoption of foreign VFs.
 
-Foreign VFs may be adopted while they lie unused in the host's namespace. An older CNI plugin that crashed,
-or was replaced, leaves rates and VLANs behind on VFs that no pod has.
+Foreign VFs may be adopted while they lie unused in the host's namespace. For example, an older CNI plugin
+that crashed, or was replaced, leaves rates and VLANs behind on VFs that no pod has.
 
-A reservation is the same before and after a restart of any process. Used is what the node's agent reports
-allocated, what every bound, unfinished pod was promised that the report does not hold, and the binds made
-here that the pod watch has not shown yet. A pod with several attachments is reported in part for a while. A
-promise ends only when the pod is finished or gone *and* the node does not report it; so a sandbox that dies
-and is made again never finds its bandwidth sold.
+A reservation is the same before and after a restart of any process. The use of a node has three parts: the
+allocations that its agent reports, the promises to bound, unfinished pods that the report does not hold, and
+the binds made here that the pod watch has not shown yet. A pod with several attachments is reported in part
+for a while. A promise ends only when the pod is finished or gone *and* the node does not report it. So a
+sandbox that dies and is made again never finds its bandwidth sold.
 
-The extender counts all of it. The agent counts outstanding promises when it places a pod without a promise.
+The extender counts all three. The agent counts outstanding promises when it places a pod without a promise.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     entries: Mapping[PodUid, Collection[int]] = MappingProxyType({}),
     excluding: Collection[PodUid] = (),
 ) -> dict[PciAddress, Used]:
-    """The rule above.
+    """Return the use of each PF of a node: reports, promises and foreign VFs together (see the module).
 
     reported: allocations by pod in the agent's last report.
     foreign: VFs that someone else holds or rated, from the same report.
     promised: placements of bound, unfinished pods and of binds in flight on this node.
-    entries: which of a reported pod's interfaces the report holds, by their place in what was promised; a pod
-        that is not in it is reported as a whole.
-    inventory: the PFs, which say what a reservation takes of them.
-    excluding: pods whose claims do not count.
+    entries: which of a reported pod's interfaces the report holds, by their place in its promise; a pod that
+        is not in it is reported as a whole.
+    inventory: the PFs, which determine how much bandwidth a reservation takes of them.
+    excluding: pods that do not count.
     """
     claims = claims_on_node(reported=reported, promised=promised, entries=entries)
     for uid in excluding:
@@ -94,7 +94,7 @@ def claims_on_node(
     promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
     entries: Mapping[PodUid, Collection[int]] = MappingProxyType({}),
 ) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-    """The interfaces of each pod by that rule; arguments as there."""
+    """Return the interfaces that count for each pod; the parameters are those of `used_on_node`."""
     claims = dict(reported)
     for uid, interfaces in promised.items():
         if uid not in reported:
@@ -125,12 +125,13 @@ class Promised(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportedRates:
-    """The rates of pods that a node says to be programmed.
+    """The rates of pods that a node reports as programmed.
 
-    A report says nothing of a pod that it does not hold. What was said before of such a pod stays: others may
-    have been promised the room that a programmed cut made.
+    A pod that is missing from a report keeps its rates of an earlier one, because others may have been
+    promised the room that a programmed cut made.
 
-    reported: allocations by pod in the last report. generations: of their rates, 0 for those not named.
+    reported: allocations by pod in the last report.
+    generations: of their rates, 0 for those not named.
     earlier: generations of other pods' rates, by the last report that held them.
     """
 
@@ -144,7 +145,7 @@ class ReportedRates:
         return generations.get(uid, 0)
 
     def settled(self, promises: Mapping[PodUid, Promised]) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """Return what is reported of pods, but for those whose last change of rates it does not show yet."""
+        """Return the reported interfaces, without pods whose last change of rates is not reported yet."""
         changing = {
             uid
             for uid, promise in promises.items()
@@ -159,9 +160,9 @@ class ReportedRates:
         return {uid: self._counted(uid, promise) for uid, promise in promises.items()}
 
     def _counted(self, uid: PodUid, promise: Promised) -> tuple[PlacedInterface, ...]:
-        """Return those of a pod; with a change under way also what it has on other PFs.
+        """Return the interfaces of a pod; during a change of its rates also those that it has on other PFs.
 
-        Its agent may have placed it anew, where the promised PF had no room.
+        Its agent may have placed it on other PFs if the promised PF had no room.
         """
         interfaces = promise.interfaces
         if self.programmed(uid) >= promise.generation:
@@ -176,9 +177,9 @@ class ReportedRates:
 def outstanding(
     claims: Mapping[PodUid, Placement], ledger: Ledger, *, requester: PodUid, entries: Collection[int]
 ) -> tuple[PlacedInterface, ...]:
-    """The promised interfaces that no receipt holds.
+    """Return the promised interfaces that no receipt holds.
 
-    requester, entries: the pod that wants these of its interfaces now; its own promise of them does not
+    requester, entries: the pod that is about to get these of its interfaces; its own promise of them does not
         count.
     """
     allocated = {
@@ -196,7 +197,7 @@ def outstanding(
 
 
 def sibling_pfs(ledger: Ledger, *, requester: PodUid, entries: Collection[int]) -> frozenset[PciAddress]:
-    """The PFs of what the pod, which wants these of its interfaces now, has already: its policy is of all."""
+    """Return the PFs of the pod's other interfaces: its policy is for all of them together."""
     return frozenset(
         interface.vf.pf
         for receipt in ledger.of_pod(requester)
@@ -208,7 +209,7 @@ def sibling_pfs(ledger: Ledger, *, requester: PodUid, entries: Collection[int]) 
 def inherited_placement(
     node: NodeName, request: Request, entries: Sequence[int], older: Iterable[Receipt]
 ) -> Placement | None:
-    """The placement of these interfaces in the pod's earlier sandboxes; None unless they had all."""
+    """Return the placement of these interfaces in the pod's earlier sandboxes, if they had all."""
     older = tuple(older)
     previous = {
         interface.entry: PlacedInterface(
@@ -243,13 +244,14 @@ def decide(  # noqa: PLR0913 - all that a decision rests on
     sibling_pfs: Collection[PciAddress] = (),
     gpus: Sequence[Gpu] = (),
 ) -> Placement | Rejection:
-    """The placement an ADD follows: the promised one where it still fits, else a new one on this node.
+    """Return the placement for an ADD: the promised one if it still fits, else a new one on this node.
 
-    outstanding: what others were promised and do not hold yet. Promises do not contend with each other; a
-        request without a promise gets what they leave.
-    admitted: the ledger that such a request is placed beside (`Ledger.with_admitted`); None for the same.
+    outstanding: interfaces that others were promised and do not hold yet. Promises do not contend with each
+        other; a request without a promise gets the rest.
+    admitted: the ledger beside which a request without a promise is placed (`Ledger.with_admitted`); None for
+        the same.
     sibling_pfs: the PFs that other interfaces of the pod are on already.
-    gpus: those to which interfaces belong that are to be near GPUs.
+    gpus: the GPUs of the pod, to which interfaces near GPUs belong.
     """
     inventory = hardware.inventory(node)
     used = used_for(PfUse.ANNOTATION, hardware, used_locally(hardware, ledger))
@@ -273,14 +275,16 @@ def choose_vfs(
     ifnames: Sequence[str],
     entries: Sequence[int] | None = None,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
-    """The free VFs of lowest index on each PF, in the placement's order, and what is set on them.
+    """Return the free VFs of lowest index on each PF, in the placement's order, with their settings.
 
-    VFs that could not be given lately come last. A VF that has a MAC which an interface on its PF asks for
-    goes to that.
+    VFs that failed lately come last. If an interface asks for a MAC that a free VF of its PF has, it gets
+    that VF.
+    Rejections: `STALE_PLACEMENT` if a PF has no free VF left, `CONFLICT` while a requested MAC is in use
+    here.
 
-    ifnames: in the pod. entries: which ones of the pod's request the placement is of, where that is a part of
-        it; None if it is all of it.
-    `STALE_PLACEMENT` when a PF has no free VF left, `CONFLICT` while a MAC that is asked for is in use here.
+    ifnames: in the pod.
+    entries: the entries of the pod's request that the placement is for, if it is for a part of it; None if it
+        is for all of it.
     """
     if entries is None:
         entries = range(len(placement.interfaces))
@@ -312,7 +316,7 @@ def with_gpus(
 
 
 def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, list[Vf]]) -> list[Vf | None]:
-    """A VF for each, of those that are free, in their order; None if there is none left."""
+    """Return a free VF for each interface, in their order; None for an interface if its PF has no VF left."""
     picked: list[Vf | None] = [None] * len(interfaces)
     for index, placed in enumerate(interfaces):
         free_vfs, mac = free.get(placed.pf, []), placed.options.mac
@@ -328,7 +332,7 @@ def _picked(interfaces: Sequence[PlacedInterface], free: Mapping[PciAddress, lis
 
 
 def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) -> AllocatedInterface:
-    """A VF as it is, given for what was placed on its PF."""
+    """Return a VF in its present state, allocated to an interface that was placed on its PF."""
     rates, config = programmed(pf, placed.as_request()), asked_config(vf.index, placed.options)
     return AllocatedInterface(
         vf=VfRef(placed.pf, vf.index),
@@ -358,7 +362,7 @@ def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
 
 
 def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
-    """Allocated and promised VFs by index: to look for each by its `VfRef` takes ten times as long."""
+    """Return allocated and promised VFs by index: to look for each by its `VfRef` takes ten times as long."""
     indexes: dict[PciAddress, set[int]] = {}
     for vf in (*ledger.holders(), *ledger.promised_vfs()):
         indexes.setdefault(vf.pf, set()).add(vf.index)
@@ -366,7 +370,7 @@ def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
 
 
 def with_allocations(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
-    """The hardware after these VFs went into a pod: what an observation would find."""
+    """Return the hardware as an observation would find it after these VFs went into a pod."""
     return _with_vfs(hardware, {interface.vf: _allocated_state(interface) for interface in interfaces})
 
 
@@ -387,13 +391,13 @@ def _allocated_state(interface: AllocatedInterface) -> Mapping[str, Any]:
 
 
 def with_rates(hardware: Hardware, receipts: Iterable[Receipt]) -> Hardware:
-    """The hardware after the rates of these receipts were programmed."""
+    """Return the hardware after the rates of these receipts were programmed."""
     interfaces = (interface for receipt in receipts for interface in receipt.interfaces)
     return _with_vfs(hardware, {interface.vf: _rates(interface) for interface in interfaces})
 
 
 def returned(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
-    """The hardware after these VFs came home, whatever was observed of them while they were away."""
+    """Return the hardware after these VFs came home; observations made while they were away do not count."""
     return _with_vfs(hardware, {interface.vf: _returned(interface) for interface in interfaces})
 
 
@@ -427,7 +431,7 @@ def _with_changes(pf: PfState, changed: Mapping[VfRef, Mapping[str, Any]]) -> Pf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """A set of foreign VFs: all, those of one PF (by its name or PCI address), or one VF of it by index."""
+    """A set of foreign VFs: all, all of one PF (by its name or PCI address), or one VF of it by index."""
 
     pf: str | None = None
     vf: int | None = None
@@ -435,9 +439,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A VF in scope, as it is now.
+    """A VF in scope, in its present state.
 
-    foreign: why it is not free. exemption: why it must not be reset; empty when it may be.
+    foreign: why it is not free.
+    exemption: why it must not be reset; empty if it may be.
     """
 
     ref: VfRef
@@ -450,10 +455,10 @@ class Candidate:
 def candidates(
     hardware: Hardware, ledger: Ledger, scope: Scope, in_use: Mapping[str, str] = NOBODYS
 ) -> tuple[Candidate, ...]:
-    """The VFs in scope that are foreign, by PF and index; one that was asked for by index whatever it is.
+    """Return the foreign VFs in scope, by PF and index; a VF named by its index is returned in any case.
 
     in_use: exclusive devices, by name or PCI address, and the pods that kubelet gave them.
-    MalformedError when there is no such PF or VF.
+    MalformedError if there is no such PF or VF.
     """
     holders = {
         interface.vf: receipt for receipt in ledger.receipts.values() for interface in receipt.interfaces
@@ -523,7 +528,7 @@ def is_free(vf: Vf) -> bool:
 
 
 def foreign_reason(vf: Vf) -> str:
-    """Describe in one clause what makes a VF without a receipt foreign; empty for a free one."""
+    """Describe in one clause why a VF without a receipt is foreign; empty for a free one."""
     if vf.unusable:
         return vf.unusable
     if vf.netdev is None:
@@ -536,7 +541,7 @@ def foreign_reason(vf: Vf) -> str:
 
 
 def without_vfs(hardware: Hardware, vfs: Collection[VfRef], why: str) -> Hardware:
-    """The hardware with these VFs set aside."""
+    """Return the hardware with these VFs set aside."""
     return _with_vfs(hardware, {vf: {"unusable": why, "set_aside": True} for vf in vfs}) if vfs else hardware
 
 
@@ -558,7 +563,7 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
 
 
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
-    """The use of each PF by foreign VFs: their minimum rates are used bandwidth."""
+    """Return the use of each PF by foreign VFs: their minimum rates are used bandwidth."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     usages: dict[PciAddress, list[Used]] = {}
     for foreign in foreign_vfs(hardware, ledger):
@@ -572,7 +577,7 @@ def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
 def foreign_use(
     rates: RateAbility, min_tx_rate_mbps: int, pool: str = "", pool_vfs: int = EVERY_DEVICE
 ) -> Used:
-    """The use of a PF by a foreign VF with this minimum rate.
+    """Return the use of a PF by a foreign VF with this minimum rate.
 
     pool: as in `core.kernel.Vf`; pool_vfs: how many VFs of the PF that has.
     """
@@ -583,7 +588,7 @@ def foreign_use(
 
 
 def used_locally(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
-    """The use of each PF by the node's own knowledge."""
+    """Return the use of each PF by the node's own knowledge."""
     return used_on_node(
         reported=ledger.allocations(),
         foreign=foreign_usage(hardware, ledger),
@@ -593,9 +598,10 @@ def used_locally(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used
 
 
 def used_for(use: PfUse, hardware: Hardware, used: Mapping[PciAddress, Used]) -> Mapping[PciAddress, Used]:
-    """The use of each PF as pods of one way find it: the other way's part of a split PF is in use as a whole.
+    """Return the use of each PF as pods of one way find it; the other way's part of a split PF is all in use.
 
-    Never less than what is in use: a link that got slower, or another split, gives nothing away twice.
+    It is at least the real use, so that bandwidth is not given away twice if a link gets slower or the split
+    changes.
     """
     found = dict(used)
     for pf in hardware.pfs:
@@ -614,5 +620,5 @@ def used_for(use: PfUse, hardware: Hardware, used: Mapping[PciAddress, Used]) ->
 
 
 def mbps_by_claims(used: Used) -> int:
-    """The reservations of ResourceClaims among what is used of a PF."""
+    """Return the part of a PF's use that ResourceClaims reserve, Mb/s."""
     return sum(sum(use.mins) for use in used.devices if use.resource == CLAIMS_POOL)

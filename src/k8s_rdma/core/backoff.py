@@ -22,7 +22,7 @@ class Backoff:
         return self._retry_at > float("-inf")
 
     def reset(self) -> None:
-        """Begin anew: an attempt succeeded, or its circumstances changed."""
+        """Start over: an attempt succeeded, or its circumstances changed."""
         self._retry_at, self._next_s = float("-inf"), self._first_s
 
     def fail(self, now: float = 0.0) -> float:
@@ -32,5 +32,5 @@ class Backoff:
         return delay_s
 
     def left_s(self, now: float) -> float:
-        """The time until the next attempt; 0 when it is due."""
+        """Return the time until the next attempt; 0 when it is due."""
         return max(0.0, self._retry_at - now)

@@ -65,9 +65,10 @@ class ClaimsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPf:
-    """A PF of a ResourceSlice; its capacities, and what claims consume of them.
+    """A PF of a ResourceSlice; its capacities, and the amounts that claims consume of them.
 
-    least_mbps: what each interface consumes at least. attributes: by fully qualified name.
+    least_mbps: the least that each interface consumes.
+    attributes: by fully qualified name.
     """
 
     name: str
@@ -79,7 +80,7 @@ class ClaimPf:
     taints: tuple[DeviceTaint, ...] = ()
 
     def as_pf(self) -> Pf:
-        """Return it for placement, where device names identify PFs: not every slice has PCI addresses."""
+        """Return it for placement, identified by its device name: not every slice has PCI addresses."""
         return Pf(name=self.name, pci=PciAddress(self.name), capacity_vfs=self.vfs, link_mbps=self.mbps)
 
     @property
@@ -88,7 +89,7 @@ class ClaimPf:
         return Room(max(0, self.mbps - self.used.mbps), max(0, self.vfs - self.used.vfs))
 
     def objection(self, request: DeviceRequest) -> str:
-        """Describe in a clause what keeps the request from this PF, whatever is free; empty for nothing."""
+        """Describe in a clause why this PF never takes the request, even if it is free; empty if it may."""
         if self.used.mbps > self.mbps or self.used.vfs > self.vfs:
             return "claims have more than it has now"  # kube-scheduler then refuses a request of 0, too
         for taint in self.taints:
@@ -125,7 +126,7 @@ class ClaimNode:
         return Inventory(node=self.node, pfs=tuple(pf.as_pf() for pf in self.pfs))
 
     def kind(self, attributes: Iterable[str]) -> Hashable:
-        """A value that is equal for nodes which give equal answers, where these attributes matter."""
+        """Return a value that is equal for nodes that give equal answers if only these attributes matter."""
         return self.problem, tuple(
             (
                 pf.name,
@@ -150,7 +151,7 @@ _NODE_WORK = 100
 def judge(
     request: ClaimsRequest, nodes: Iterable[ClaimNode], max_work: int = MAX_WORK
 ) -> Iterator[tuple[ClaimNode, Placement | Rejection]]:
-    """Judge nodes by `claims_fit`, those that are alike once; `UNDECIDED` from where the work is used up."""
+    """Judge nodes by `claims_fit`, equal ones once; they are `UNDECIDED` after the work is used up."""
     attributes = sorted(request.attributes)
     answers: dict[Hashable, Placement | Rejection] = {}
     for node in nodes:
@@ -164,10 +165,10 @@ def judge(
 
 
 def claims_fit(request: ClaimsRequest, node: ClaimNode, work: Work | None = None) -> Placement | Rejection:
-    """Find PFs for all that the pod asks for, or say why there are none.
+    """Find PFs for all that the pod asks for, or say why there are no such PFs.
 
-    `UNDECIDED` where that takes more than the work. With alternatives a rejection is of the least that they
-    ask for, and a placement of the preferred ones as far as the work allows.
+    `UNDECIDED` if that takes more than the work. If a request has alternatives, a rejection is of the least
+    that they ask for, and a placement is of the preferred ones that the work allows.
     """
     if node.problem:
         return _rejection(node, Reason.UNREADABLE_NODE, RefusalMessage.nameless(node.problem, node.problem))
@@ -205,7 +206,7 @@ def _candidates(request: ClaimsRequest, node: ClaimNode) -> list[tuple[_Candidat
 
 
 class _Failure(NamedTuple):
-    """PFs were not found. why: what is wrong with constraints, where PFs would do without them."""
+    """PFs were not found. why: the fault of the constraints, if PFs would do without them."""
 
     verdict: Verdict
     why: str = ""
@@ -228,7 +229,7 @@ class _Alternatives:
         self._free_mbps = sum(pf.room.mbps for pf in node.pfs)
 
     def solve(self) -> Placement | Rejection:
-        """Refuse what not even the least alternatives allow; else look for the preferred combination.
+        """Refuse if even the least alternatives do not fit; else look for the preferred combination.
 
         The last combination, usually the least one, is tried before the work ends.
         """
@@ -249,7 +250,8 @@ class _Alternatives:
     def _preferred(self, least: list[_Candidate], work: Work) -> Placement | None:
         """Choose one alternative after the other: the first that leaves room for the least of the others.
 
-        None if each choice seemed possible, and all together are not. OutOfWorkError.
+        It fails if each choice seemed possible, but all together are not.
+        OutOfWorkError if the work ends first.
         """
         chosen = list(least)
         for index, alternatives in enumerate(self._requests):
@@ -290,13 +292,13 @@ _PROBLEM_WORK, _UNIT_WORK = 100, 10
 """Work units to pose a problem, and for each interface of it."""
 
 _LEAST_PERCENT, _PREFERRED_PERCENT = 40, 70
-"""Shares of the work, each of what is left."""
+"""Shares of the work; each is a share of the rest."""
 
 
 def _least(alternatives: Sequence[_Candidate]) -> _Candidate:
-    """The least that any of a request's alternatives asks for, of all PFs that any of them takes.
+    """Return the least that any of a request's alternatives asks for, of all PFs that any of them takes.
 
-    No constraint is on a certain alternative of it. Where this does not fit, none does.
+    Constraints never name a certain alternative. So if the least does not fit, no alternative fits.
     """
     requests = [candidate.request for candidate in alternatives]
     request = replace(
@@ -310,11 +312,12 @@ def _least(alternatives: Sequence[_Candidate]) -> _Candidate:
 
 
 class _Rule(NamedTuple):
-    """A condition on the PFs of some interfaces: different values of an attribute, or one for all.
+    """A condition on the PFs of some interfaces: different values of an attribute, or one value for all.
 
-    units: indexes of interfaces. values: of each PF, one or those of a list; None if it has no such
-    attribute and is excluded. PFs have one for all if their lists have a value in common, and different ones
-    if they have none.
+    PFs have one value for all if their lists have a value in common, and different values if not.
+
+    units: indexes of interfaces.
+    values: of each PF, one or a list; None if it has no such attribute and is excluded.
     """
 
     text: str
@@ -323,7 +326,7 @@ class _Rule(NamedTuple):
     distinct: bool
 
     def is_partition(self) -> bool:
-        """Report whether any two PFs have the same values, or none in common."""
+        """Report whether any two PFs have either the same values or no value in common."""
         found = {value for value in self.values if value is not None}
         return sum(map(len, found)) == len(frozenset().union(*found))
 
@@ -354,7 +357,7 @@ class _Problem:
     def solve(self) -> Placement | _Failure:
         """Search without rules, then by each rule alone, then by all of them.
 
-        What fails sooner has the better reason.
+        A search with fewer rules that fails gives the better reason.
         """
         try:
             self._work.spend(_PROBLEM_WORK + _UNIT_WORK * len(self._units))
@@ -402,7 +405,7 @@ class _Problem:
         return _Rule(text, units, tuple(frozenset({pf.name}) for pf in self._node.pfs), distinct=True)
 
     def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | Verdict:
-        """Find a PF of these for each of these interfaces, whatever the rules."""
+        """Find a PF of these for each of these interfaces, without regard to rules."""
         task, order = self._task(units, pfs)
         chosen = choose(task, self._node.used, self._work)
         if isinstance(chosen, Verdict):
@@ -440,7 +443,7 @@ class _Problem:
     def _meet(self, rule: _Rule) -> list[int] | None:
         """Find a PF for each interface of a rule, as if there were no other rules and interfaces.
 
-        None if there are none, and none at all where only the search by all rules can tell.
+        Return None if there are no such PFs, and an empty list if only the search by all rules can decide.
         OutOfWorkError if that is not known.
         """
         if rule.distinct:
@@ -491,9 +494,9 @@ class _Problem:
         return room.vfs > 0 and room.mbps >= unit.request.mbps
 
     def rejection(self, failure: _Failure, condition: str = "") -> Rejection:
-        """The sentence with the node's numbers, and in clauses what keeps requests from PFs.
+        """Return the sentence with the node's numbers, and a clause for each reason why PFs refuse requests.
 
-        condition: that the sentence is to begin with.
+        condition: the beginning of the sentence.
         """
         if failure.why:
             reason = Reason.INSUFFICIENT if failure.verdict is Verdict.IMPOSSIBLE else Reason.UNDECIDED

@@ -1,8 +1,9 @@
-"""ResourceClaims on a node: the PFs that are for them, what is offered, and the judgement of a claim.
+"""ResourceClaims on a node: the PFs that are for them, the devices offered, and the judgement of a claim.
 
-kube-scheduler chooses PFs and adds up what claims consume of each, but not without exception: two schedulers,
-a forged quantity or a pod deleted by force give a PF's bandwidth away twice. So the node judges each claim by
-its own rule (`core.placement.fits`) before its pod starts, chooses VFs, and promises them.
+kube-scheduler chooses PFs and adds up the capacity that claims consume of each, but not without exception.
+For example, two schedulers, a forged quantity or a pod deleted by force give a PF's bandwidth away twice. So
+the node judges each claim by its own rule (`core.placement.fits`) before its pod starts, chooses VFs, and
+promises them.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 
 LEAST_PERCENT = 1
-"""The percentage of a link that an interface reserves at least where minimum rates are weights: there a VF
-without a reservation has a share of up to so much, too (`core.programming`)."""
+"""The percentage of a link that an interface reserves at least if minimum rates are weights, because a VF
+without a reservation then has a share of up to this much as well (`core.programming`)."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -68,7 +69,7 @@ def with_uses(hardware: Hardware, rules: Sequence[PfRule], ledger: Ledger) -> Ha
 
 
 def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> tuple[PfState, str]:
-    """The PF with its VFs by use; also why it is not as the rule says yet, in a sentence."""
+    """Return the PF with its VFs by use; also why it is not as the rule says yet, in a sentence."""
     shared = [vf.index for vf in pf.vfs if not vf.pool]
     claim_vfs = _claim_vfs(rule, shared)
     promised = {vf.index for vf in ledger.promised_vfs() if vf.pf == pf.pci}.intersection(shared)
@@ -87,7 +88,7 @@ def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> tuple[PfState, str]:
 
 
 def _claim_vfs(rule: PfRule, shared: Sequence[int]) -> set[int]:
-    """The VFs, of those in no exclusive resource, that a rule has for claims."""
+    """Return the VFs, of those in no exclusive resource, that a rule has for claims."""
     if rule.claims is not None:
         return set(shared[-rule.claims.vfs :])
     return set(shared) if rule.use is PfUse.CLAIMS else set()
@@ -99,7 +100,7 @@ def _for_claims(pf: PfState, indexes: Collection[int]) -> PfState:
 
 
 def _beyond(pf: PfState, rule: PfRule) -> Iterator[str]:
-    """The parts that are larger than the PF: claims then have all of it."""
+    """Yield the parts that are larger than the PF: claims then have all of it."""
     shared = sum(vf.pool in {"", CLAIMS_POOL} for vf in pf.vfs)
     if rule.claims and rule.claims.vfs > shared:
         yield f"PF {pf.name}: hardware.pfs[].claims.vfs: {rule.claims.vfs} is more than its {shared} VFs"
@@ -124,7 +125,7 @@ def _matches(rule: PfRule, pf: PfState) -> bool:
 
 
 def claim_pfs(hardware: Hardware) -> dict[str, PfState]:
-    """Map device names to PFs for claims: netdev names, or PCI addresses where these are no DNS labels."""
+    """Map device names to PFs for claims: netdev names, or PCI addresses if those are not DNS labels."""
     found = {}
     for pf in hardware.pfs:
         if any(vf.pool == CLAIMS_POOL for vf in pf.vfs):
@@ -137,7 +138,7 @@ def claim_pfs(hardware: Hardware) -> dict[str, PfState]:
 class ClaimedInterface:
     """A result of a claim's allocation: an interface on a PF.
 
-    request, device, share_id, class_cap_mbps: as promised.
+    request, device, share_id, class_cap_mbps: as in `core.ledger.PromisedInterface`.
     """
 
     request: str
@@ -167,7 +168,7 @@ class AllocatedClaim:
 
 
 def beyond_class_cap(cap_mbps: int, class_cap_mbps: int) -> str:
-    """Describe how a cap goes beyond the DeviceClass's; empty if it does not. Both in Mb/s, 0 for none."""
+    """Describe how a cap exceeds the DeviceClass's; empty if it does not. Both in Mb/s, 0 for no cap."""
     if not class_cap_mbps or 0 < cap_mbps <= class_cap_mbps:
         return ""
     found = f"{cap_mbps} Mb/s" if cap_mbps else "0 (no cap)"
@@ -175,7 +176,7 @@ def beyond_class_cap(cap_mbps: int, class_cap_mbps: int) -> str:
 
 
 def claim_of(promise: ClaimPromise) -> AllocatedClaim:
-    """The claim that a promise was made for."""
+    """Return the claim that a promise was made for."""
     return AllocatedClaim(
         uid=promise.uid,
         namespace=promise.namespace,
@@ -204,8 +205,9 @@ def judge(
     """Promise VFs for a claim, or say why not.
 
     A claim that has its promise gets it again, with other VFs for those that no longer exist.
-    `CONFLICT` where it was promised something else, `INSUFFICIENT` where it fits once others have ended, as
-    a former pod of the same claim; any other reason is for good.
+    `CONFLICT` if its promise is of other content.
+    `INSUFFICIENT` if it fits once others have ended, for example a former pod of the same claim.
+    Any other reason is permanent.
     """
     promise = ledger.promises.get(claim.uid)
     if promise is not None and not _is_same(promise, claim):
@@ -249,7 +251,7 @@ def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
 def _address_refusal(
     interfaces: Sequence[PromisedInterface], node: NodeName, hardware: Hardware, ledger: Ledger
 ) -> Rejection | None:
-    """The reason why an address that the claim asks for is not to be had; None if all of them are."""
+    """Return the reason why an address that the claim asks for is not available, if there is one."""
     requested = (
         RequestedAddress(address, interface.vf, f"request {interface.request}")
         for interface in interfaces
@@ -280,9 +282,9 @@ def _refusal(
     inventory: Inventory,
     parts: Mapping[PciAddress, int],
 ) -> Rejection | None:
-    """The reason why a PF never takes an interface, or an empty one all of them; None if they do.
+    """Return the reason why PFs refuse the claim even if they are empty, if they do.
 
-    parts: what claims have of the links of split PFs, Mb/s.
+    parts: the parts of the links of split PFs that are for claims, Mb/s.
     """
     for entry, place in zip(claim.interfaces, placed, strict=True):
         pf = inventory.pf(place.pf)
@@ -308,7 +310,10 @@ def _too_full(
     used: Mapping[PciAddress, Used],
     parts: Mapping[PciAddress, int],
 ) -> Rejection:
-    """The refusal of a claim whose PFs have too little free, with numbers. parts: as for `_refusal`."""
+    """Return the refusal, with numbers, of a claim whose PFs have too little free.
+
+    parts: as for `_refusal`.
+    """
     whys = []
     for pci, additional in usage_of(placed, inventory).items():
         pf, current = inventory.pf(pci), used.get(pci, NOTHING_USED)
@@ -403,9 +408,10 @@ def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:
 def exchanged(
     promises: Iterable[ClaimPromise], vfs: Collection[VfRef], hardware: Hardware, ledger: Ledger
 ) -> tuple[ClaimPromise, ...]:
-    """The promises that have any of these VFs, each with other free ones of the same PFs instead.
+    """Return the promises that have any of these VFs, each with other free VFs of the same PFs instead.
 
-    One whose PF has no other stays as it is, and is left out. No promise's pod may have interfaces of it.
+    A promise is left out if its PF has no other VF; it stays as it is. The pods of the promises must not have
+    interfaces of them.
     """
     in_use = {*ledger.holders(), *ledger.promised_vfs(), *vfs}
 
@@ -428,7 +434,7 @@ def promised_interfaces(
     hardware: Hardware,
     ledger: Ledger,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
-    """The interfaces of an ADD on promised VFs; `CONFLICT` where one cannot be given now.
+    """Return the interfaces of an ADD on promised VFs; `CONFLICT` if one cannot be given now.
 
     promised: each with its name in the pod, and its entry in the pod's request.
     """
@@ -450,8 +456,11 @@ def promised_interfaces(
 class Offer:
     """A PF for claims.
 
-    name: of its device. mbps: what reservations may add up to. least_mbps: what each interface reserves at
-    least. vfs: how many can be given, those in use included. link_up: whether it has carrier.
+    name: of its device.
+    mbps: the most that reservations may add up to.
+    least_mbps: the least that each interface reserves.
+    vfs: how many can be given, including those in use.
+    link_up: whether it has carrier.
     """
 
     name: str
@@ -465,7 +474,7 @@ class Offer:
 def offers(
     hardware: Hardware, ledger: Ledger, last_links: Mapping[PciAddress, int], rules: Sequence[PfRule]
 ) -> tuple[Offer, ...]:
-    """The PFs that new claims may be on, by name; of one that is split, the part for claims.
+    """Return the PFs that new claims may be on, by name; of one that is split, the part for claims.
 
     Those that wait for their former use to end are left out, and those without a VF or a known link speed.
 
@@ -499,7 +508,7 @@ def offers(
 
 
 def _capacity(pf: PfState, link_mbps: int, vfs: int, least_mbps: int) -> int:
-    """The bandwidth that reservations may add up to: where they are weights, what any of them keep."""
+    """Return the most that reservations may add up to; if they are weights, the sum that any of them keep."""
     if not pf.rates.weights or not least_mbps:
         return link_mbps
     return certain_mbps(link_mbps, pf.rates.weights, vfs, least_mbps)

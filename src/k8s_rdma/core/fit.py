@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class NodeState:
-    """PFs, what is used of them, and GPUs: all that a placement depends on.
+    """PFs, their use, and GPUs: all that a placement depends on.
 
     Equal nodes share one object, which is compared by identity, so that it is a quick key. Nodes of equal
-    hardware share one inventory, hence `inventory.node` is the name of any of them.
+    hardware share one inventory, so `inventory.node` is the name of any of them.
 
-    headroom: what is free of the PFs, to count with; None if `used` is not whole, and decisions fail.
+    headroom: the free capacity of the PFs, to count with; None if `used` is not whole, and decisions fail.
     """
 
     __slots__ = ("__weakref__", "headroom", "inventory", "used")
@@ -76,7 +76,7 @@ class Counted(NamedTuple):
 
 
 def bounds_of(request: Request, inventory: Inventory) -> Bounds | None:
-    """Return the bounds by which a request is counted on hardware; None if counting says nothing."""
+    """Return the bounds by which a request is counted on hardware, if counting decides it."""
     return None if devices_on(request, inventory) else Bounds.for_pfs(request, inventory)
 
 
@@ -96,7 +96,8 @@ class FitEngine:
     def count(self, bounds: Bounds | None, state: NodeState) -> Counted | None:
         """Count out the placement that `place` finds.
 
-        None if counting does not say which, or the request does not fit.
+        There is no result if counting does not decide it, or the request does not fit.
+
         bounds: the request's on this hardware.
         """
         headroom = state.headroom

@@ -1,6 +1,6 @@
-"""Inventory: what a node has, as placement sees it, and what is used of it.
+"""Inventory: what placement knows of a node's hardware, and how much of it is in use.
 
-A selection says which PFs of a machine are ours, and how they are set up.
+A selection chooses the PFs of a machine that are ours, and how they are set up.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ class Pf:
     """A physical function.
 
     capacity_vfs: VFs that exist and may be given to pods that ask by annotation.
-    pools: how many VFs exclusive resources have of it, by resource.
-    link_mbps: link speed in Mb/s that reservations may add up to; None when unknown (link down):
-        such a PF takes interfaces without a reservation only.
-    rates, enforce: what its driver can program, and what is demanded of it.
-    supported_settings: what else its driver can do for VFs. driver: its name. mtu: bytes. vendor:
-        `15b3:1017`.
-    numa_node: None if there is none. pcie_path: as in `core.kernel.PfState`.
+    pools: the number of its VFs in exclusive resources, by resource.
+    link_mbps: link speed in Mb/s that reservations may add up to; None if unknown (link down): such a PF
+        takes interfaces without a reservation only.
+    rates, enforce: the rates that its driver can program, and the enforcement that is demanded of it.
+    supported_settings: the other settings that its driver supports for VFs.
+    driver: its name.
+    mtu: bytes.
+    vendor: `15b3:1017`.
+    numa_node: its NUMA node, if known.
+    pcie_path: as in `core.kernel.PfState`.
     """
 
     name: str
@@ -67,11 +70,12 @@ class Pf:
 class Gpu:
     """A GPU that kubelet gives pods.
 
-    resource: the extended resource that it counts for. pcie_path, numa_node: its place, as in
-        `core.devices.pod_devices.Neighbour`. in_use: whether a pod has it, or a share of it.
-    devices: how many devices of the resource it is; more than one where pods share it.
-    device_id: the first of its devices, as kubelet has it, by which a pod holds it; empty if that is of no
-        account.
+    resource: the extended resource that it counts for.
+    pcie_path, numa_node: its place, as in `core.devices.pod_devices.Neighbour`.
+    in_use: whether a pod has it, or a share of it.
+    devices: the number of its devices of the resource; more than one if pods share it.
+    device_id: the first of its devices, as kubelet has it, by which a pod holds it; empty if that does not
+        matter.
     """
 
     resource: str
@@ -99,7 +103,7 @@ class Generation:
     counter: int
 
     def __str__(self) -> str:
-        """`epoch.counter`, as in the REST documents."""
+        """Return `epoch.counter`, as in the REST documents."""
         return f"{self.epoch}.{self.counter}"
 
 
@@ -107,9 +111,9 @@ class Generation:
 class Inventory:
     """A node's PFs, ordered by PCI address, and its GPUs, ordered by resource and PCI address.
 
-    claims_pfs: those that are for ResourceClaims alone, and not among `pfs`: no decision on an annotation
-        depends on them, and no score.
-    takes_every_rate: whether PFs differ in what is free of them alone.
+    claims_pfs: PFs for ResourceClaims alone. They are not among `pfs`, because no decision on an annotation
+        and no score depends on them.
+    takes_every_rate: whether PFs differ in their free capacity alone.
     """
 
     node: NodeName
@@ -142,16 +146,16 @@ class Inventory:
         return self.pfs, self.gpus, bool(self.claims_pfs)
 
     def pf(self, pci: PciAddress) -> Pf | None:
-        """The PF at an address, whatever it is for."""
+        """Return the PF at an address, for annotations or for claims."""
         return self._by_pci.get(pci)
 
 
 class DeviceUse(NamedTuple):
     """The reservations, Mb/s, falling, on the VFs that an exclusive resource has of one PF.
 
-    vfs: how many the PF has. kubelet gives each to one pod at a time, so that no more than these reservations
-        are ever on the PF together, however many pods may come to hold one: the largest ones count.
-    held_vfs: how many are known to be held; they may be more, where the resource had more VFs before.
+    vfs: how many the PF has. kubelet gives each to one pod at a time, so that at most this many reservations
+        are on the PF together, however many pods may come to hold one: the largest ones count.
+    held_vfs: how many are known to be held; they may be more than `vfs` if the resource had more VFs before.
     """
 
     resource: str
@@ -169,16 +173,17 @@ class DeviceUse(NamedTuple):
 
 
 EVERY_DEVICE = 1 << 16
-"""`DeviceUse.vfs` where it is not known how many there are: more than a PF can have (PCI Express SR-IOV)."""
+"""`DeviceUse.vfs` if their number is not known: more than a PF can have (PCI Express SR-IOV)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
     """The use of one PF: VFs, and the sum of reservations in Mb/s.
 
-    vfs: of those that pods ask for by annotation. mins: all reservations one by one, falling, where the PF's
-        rates are weights; empty elsewhere. devices: VFs of exclusive resources, by resource, which are
-        besides; their reservations are in the other figures.
+    vfs: VFs of pods that ask by annotation.
+    mins: all reservations one by one, falling, if the PF's rates are weights; empty if not.
+    devices: VFs of exclusive resources, by resource, in addition to `vfs`; their reservations are in the
+        other figures.
     set_aside_mbps: the part of `mbps` that no VF has, set aside for pods that ask in another way.
     """
 
@@ -194,7 +199,7 @@ class Used:
         return self.vfs + sum(len(use.mins) for use in self.devices)
 
     def __add__(self, addend: Used) -> Used:
-        """Add up what both use."""
+        """Return the sum of both."""
         return Used.joined((self, addend))
 
     @classmethod
@@ -251,11 +256,12 @@ class ClaimsPart:
 class PfRule:
     """Selectors that must all match (one without values matches every PF), and settings for it.
 
-    names: of network devices. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
+    names: of network devices.
+    vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     num_vfs: how many VFs `init` creates; None for as many as the PF can have.
-    trust: whether its VFs are trusted (may be promiscuous, set their own MAC); None leaves that as it is.
-    mtu: bytes, that `init` sets on PF and VFs; None leaves theirs as they are.
-    claims: splits the PF: this part is for ResourceClaims, the rest as `use` says; None if it is whole.
+    trust: whether its VFs are trusted (may be promiscuous, set their own MAC); None leaves that unchanged.
+    mtu: bytes, that `init` sets on PF and VFs; None leaves them unchanged.
+    claims: the part for ResourceClaims of a PF that is split; the rest is for `use`. None if the PF is whole.
     """
 
     names: frozenset[str] = frozenset()
@@ -283,8 +289,8 @@ class Selection:
     require_rdma: whether a PF must have an RDMA device.
     unsafe_noiommu: whether VFs may be given to programs without an IOMMU; such a program can read and write
         all of the machine's memory.
-    allocated: PFs whose VFs pods have got; these are ours whatever the rules say by now, so that what pods
-        give back is taken back.
+    allocated: PFs whose VFs pods have. These PFs are ours even if no rule matches them any more, so that VFs
+        that pods give back are taken back.
     """
 
     require_rdma: bool = True

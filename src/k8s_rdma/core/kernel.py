@@ -1,9 +1,10 @@
-"""The kernel as a parameter: what the agent needs of it, and what it answers.
+"""The kernel as a parameter: the operations that the agent needs of it, and their results.
 
 Three implementations pass one contract suite (`tests/contract/`): `linux.kernel` on SR-IOV hardware,
 `linux.virtual` made of ordinary Linux parts, `fakes.kernel` of the tests in memory.
 
-What a PF holds for a VF besides rates: as an interface's options ask for it, and as a VF shows it.
+The settings that a PF holds for a VF besides rates are converted both ways: from an interface's options, and
+to the fields of a VF.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FLAGS = {True: "ON", False: "OFF"}
 
 
 def asked_config(index: int, options: InterfaceOptions) -> VfConfig | None:
-    """The settings that a PF shall have for the VF of that index; None when nothing is requested."""
+    """Return the settings that a PF shall have for the VF of that index, if any is requested."""
     vlan = options.vlan
     config = VfConfig(
         index=index,
@@ -55,10 +56,10 @@ def asked_config(index: int, options: InterfaceOptions) -> VfConfig | None:
 
 
 def present_config(vf: Vf, config: VfConfig) -> VfConfig:
-    """The PF's present settings for a VF, of all that `config` sets.
+    """Return the PF's present settings for a VF, of all that `config` sets.
 
-    What its driver does not tell is taken to be what a new VF has: not trusted, source addresses checked, the
-    port's link; so that no pod finds a VF as permissive as another one was allowed to have it.
+    A setting that its driver does not report is taken to be that of a new VF: not trusted, source addresses
+    checked, the port's link. So no pod finds a VF as permissive as another pod was allowed to have it.
     """
     present = VfConfig(
         index=vf.index,
@@ -77,7 +78,7 @@ def present_config(vf: Vf, config: VfConfig) -> VfConfig:
 
 
 def shown(config: VfConfig) -> Mapping[str, Any]:
-    """The fields of a `Vf` whose PF holds this, as an observation tells them; those that it sets."""
+    """Return the fields of a `Vf` with these settings, as an observation shows them; only those set."""
     result: dict[str, Any] = {}
     if config.mac is not None:
         result["admin_mac"] = config.mac
@@ -103,27 +104,30 @@ def _link_state(vf: Vf) -> LinkState:
 
 
 def _guid(vf: Vf) -> str:
-    """The port GUID: the last eight octets of an InfiniBand interface's address (RFC 4391, section 9.1.1)."""
+    """Return the port GUID: the last eight octets of an InfiniBand address (RFC 4391, section 9.1.1)."""
     address = max(vf.admin_mac, vf.mac, key=len)
     return address[-_GUID_CHARACTERS:] if len(address) >= _GUID_CHARACTERS else _NO_GUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vf:
-    """A virtual function as it is now.
+    """A virtual function in its present state.
 
-    netdev: its name in the host's namespace; None while it is in another one, or where no driver made one.
+    Rates are in Mb/s, 0 as in `VfRate`. Fields without a description are those of `IFLA_VFINFO_LIST` and of
+    `/getpfs`; text as `ip link` and MLNX_OFED print it.
+
+    netdev: its name in the host's namespace; None while it is in another one, or if no driver made one.
     mac: its netdev's while that is at home, else the one that the PF has for it: on InfiniBand the port GUID,
-        empty when that is not known.
+        empty if that is not known.
     admin_mac: the MAC that the PF has for it (`ip link show dev PF`); empty if that is not known.
     node_guid: InfiniBand: as `ip link` prints it; empty if that is not known.
-    driver: what drives its PCI function; empty if nothing does, or that is not known.
-    unusable: why it cannot be given to a pod although its netdev is at home; empty when it can.
-    pool: the exclusive resource that it belongs to (`core.devices.pools`); empty for who asks by annotation.
+    driver: the driver of its PCI function; empty without one, or if that is not known.
+    unusable: why it cannot be given to a pod although its netdev is at home; empty if it can.
+    pool: the exclusive resource that it belongs to (`core.devices.pools`); empty for pods that ask by
+        annotation.
     failures: how often it could not be given since it last could (`core.vf_failures`); VFs with fewer are
-        given before it. set_aside: whether `unusable` is for the same cause, and passes.
-    Rates in Mb/s, 0 as in `VfRate`. The other fields are those of `IFLA_VFINFO_LIST` and of
-    `/getpfs`; text as `ip link` and MLNX_OFED print it.
+        given before it.
+    set_aside: whether `unusable` is for the same cause, and passes.
     """
 
     index: int
@@ -155,18 +159,20 @@ class Vf:
 class PfState:
     """A physical function and its VFs, ordered by index.
 
-    altnames: other names of its netdev. link_mbps: None when unknown, as while the link is down.
-    mtu: bytes. vendor: PCI vendor and device, `15b3:1017`.
-    numa_node: None if the machine does not say.
+    altnames: other names of its netdev.
+    link_mbps: None if unknown, for example while the link is down.
+    mtu: bytes.
+    vendor: PCI vendor and device, `15b3:1017`.
+    numa_node: its NUMA node, if the machine reports it.
     pcie_path: its PCI bridges and switches from the root port down; those that share more of it are closer.
-    switchdev: whether its embedded switch is in that mode, where VFs are configured through representors.
-    rates, enforce: what its driver can program, and what is demanded of it.
-    supported_settings: what else its driver can do for VFs. software_caps: whether the kernel can limit what
-        netdevs send.
-    problems: one sentence each for an operator, such as that the link is down. failures: likewise, of
-        VFs that could not be given (`core.vf_failures`).
-    mac: its netdev's own, which no VF may have; of no meaning for whether anything differs.
-    claims_mbps: the part of its link that is for ResourceClaims, where it is split; None if it is whole.
+    switchdev: whether its embedded switch is in that mode, in which VFs are configured through representors.
+    rates, enforce: the rates that its driver can program, and the enforcement that is demanded of it.
+    supported_settings: the other settings that its driver supports for VFs.
+    software_caps: whether the kernel can limit the rate at which netdevs send.
+    problems: one sentence each for an operator, for example that the link is down.
+    failures: one sentence each on VFs that could not be given (`core.vf_failures`).
+    mac: its netdev's own, which no VF may have; comparisons ignore it.
+    claims_mbps: the part of its link that is for ResourceClaims, if it is split.
     """
 
     name: str
@@ -209,15 +215,15 @@ class PfState:
         return f"pci{domain}:{bus}" if device else ""
 
     def pools(self) -> dict[str, int]:
-        """The number of its VFs in exclusive resources, by resource."""
+        """Return the number of its VFs in exclusive resources, by resource."""
         return dict(sorted(Counter(vf.pool for vf in self.vfs if vf.pool).items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Something that a scan could not look at, and why; it is never reported as absent.
+    """Something that a scan could not read, and why; it is never reported as absent.
 
-    pf: the PF that it is, or that it is of; None if it may be any.
+    pf: the PF that it is, or that it belongs to; None if it may be any.
     """
 
     subject: str
@@ -227,9 +233,9 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One observation: the PFs, ordered by PCI address, and what was unreadable.
+    """One observation: the PFs, ordered by PCI address, and the parts that were unreadable.
 
-    problems: one sentence each on what is of no PF seen here, such as one that was left out.
+    problems: one sentence each on problems of no observed PF, for example a PF that was left out.
     """
 
     pfs: tuple[PfState, ...]
@@ -242,7 +248,7 @@ class Hardware:
         object.__setattr__(self, "_by_pci", {pf.pci: pf for pf in self.pfs})
 
     def pf(self, pci: PciAddress) -> PfState | None:
-        """Return the PF at an address, None if the observation has none there."""
+        """Return the PF at an address, if the observation has one there."""
         return self._by_pci.get(pci)
 
     def inventory(self, node: NodeName) -> Inventory:
@@ -273,14 +279,16 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInterface:
-    """A network interface in a pod's namespace; addresses in CIDR form, those of the link included.
+    """A network interface in a pod's namespace; addresses in CIDR form, including link addresses.
 
-    Of the addresses, by what duplicate address detection (RFC 4862, RFC 4429) has found until now:
-    duplicates: another station of the network has it. unusable: not to be used before that is known.
-    unverified: in use, and others are still asked.
-    max_tx_rate_mbps: what `core.step.CapInterface` set, as the kernel has it now, rounded up to whole Mb/s;
-        0 if its root queueing discipline is another.
-    xdp: the XDP programs that it has, number and mode of each; empty for none.
+    Three fields list addresses by the present result of duplicate address detection (RFC 4862, RFC 4429).
+
+    duplicates: another station of the network has the address.
+    unusable: the address must not be used before the result is known.
+    unverified: the address is in use before the result is known.
+    max_tx_rate_mbps: the cap that `core.step.CapInterface` set, as the kernel has it now, rounded up to whole
+        Mb/s; 0 if its root queueing discipline is another.
+    xdp: the XDP programs that it has, number and mode of each; empty if it has no program.
     """
 
     mac: str
@@ -297,9 +305,11 @@ class PodInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedVf:
-    """A VF's netdev in a pod's namespace. ifname, mac: whatever the pod made of them.
+    """A VF's netdev in a pod's namespace.
 
-    max_tx_rate_mbps: as in `PodInterface`. qdisc: what its root queueing discipline is; empty for none.
+    ifname, mac: as the pod may have changed them.
+    max_tx_rate_mbps: as in `PodInterface`.
+    qdisc: the kind of its root queueing discipline; empty without one.
     """
 
     ifname: str
@@ -313,7 +323,7 @@ class VfCounters:
     """Traffic of a VF since its netdev was made, in its own direction: `tx` is sent by its holder.
 
     tx_dropped, rx_dropped: packets, as the driver counts them; None if it is not known.
-    rdma: the RDMA device's `hw_counters` by the kernel's names; empty if it has none.
+    rdma: the RDMA device's `hw_counters` by the kernel's names; empty if it has no counters.
     """
 
     vf: VfRef
@@ -343,7 +353,7 @@ class NoSuchVfError(KernelError):
 
 
 class OtherMacError(KernelError):
-    """A netdev cannot have its MAC, as its PF lets it have no other than another one: `mac`, which it has."""
+    """A netdev cannot have its MAC, because its PF allows only another one: `mac`, which it has."""
 
     def __init__(self, message: str, *, mac: str, details: str = "") -> None:
         super().__init__(message, details=details)
@@ -360,9 +370,10 @@ class Kernel(Protocol):
     def apply(self, step: Step) -> None:
         """Make the step hold, verified by reading back.
 
-        KernelError when it does not hold afterwards; the step's inverse then undoes whatever part did.
-        NameTakenError when that is because of the name that a VF is to have, OtherMacError of the MAC that it
-        is to have on the host, NoSuchVfError when the VF that returns to the host is gone for good.
+        KernelError if it does not hold afterwards; the step's inverse then undoes the part that was done.
+        NameTakenError if the cause is the name that a VF is to have.
+        OtherMacError if the cause is the MAC that it is to have on the host.
+        NoSuchVfError if the VF that returns to the host is gone for good.
         """
         ...
 
@@ -375,7 +386,7 @@ class Kernel(Protocol):
         ...
 
     def interfaces(self, netns: NetnsRef) -> Mapping[str, PodInterface]:
-        """The interfaces in a namespace, by name. KernelError when it cannot be read."""
+        """Return the interfaces in a namespace, by name. KernelError when it cannot be read."""
         ...
 
     def located(self, netns: NetnsRef) -> Mapping[PciAddress, LocatedVf]:
@@ -383,23 +394,26 @@ class Kernel(Protocol):
         ...
 
     def announce(self, netns: NetnsRef, addresses: Mapping[str, Collection[str]]) -> None:
-        """Tell everybody on an interface's link that addresses (CIDR form) of it are there now.
+        """Announce on the link of each interface that these addresses (CIDR form) of it are there now.
 
-        Who talked to their last holder has its MAC, and would for a while. What is not there any more, or has
-        no link, is passed over. KernelError when the namespace is gone.
+        Stations that talked to an address's last holder have its MAC, and would use it for a while. An
+        interface that is not there any more, or has no link, is passed over.
+        KernelError if the namespace is gone.
         """
         ...
 
     def sample(self, holders: Mapping[VfRef, NetnsRef]) -> tuple[VfCounters, ...]:
         """Return the traffic of all VFs with counters, ordered by VF. It costs as much as an observation.
 
-        holders: the namespaces of those that were given away, as the ledger has them: some drivers count
-            nowhere but in the VF's own netdev. A VF that cannot be asked is left out.
+        A VF that cannot be read is left out.
+
+        holders: the namespaces of VFs that pods have, by the ledger, because some drivers count in the VF's
+            own netdev only.
         """
         ...
 
     def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:
-        """Return a PF's pause frames by priority; none if they are not known, as of drivers without them.
+        """Return a PF's pause frames by priority; empty if the driver does not report them.
 
         pf: the name of its netdev.
         """
@@ -408,14 +422,14 @@ class Kernel(Protocol):
     def reset(self, vf: VfRef) -> None:
         """Reset a VF in the host's namespace to that of a free one: no rates, no VLAN, no addresses, down.
 
-        KernelError when it is not there, or something of it stays.
+        KernelError if it is not there, or some of its state stays.
         """
         ...
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` from any thread after something observable changed; returns what ends the watch."""
+        """Call `changed` from any thread after an observable change; return a function to end the watch."""
         ...
 
     def close(self) -> None:
-        """Release sockets and threads; changes nothing on the machine."""
+        """Release sockets and threads; the machine is not changed."""
         ...

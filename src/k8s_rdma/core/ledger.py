@@ -59,19 +59,21 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedInterface:
-    """A VF given to a pod, and what it was before; rates in Mb/s, 0 as in `InterfaceRequest`.
+    """A VF given to a pod, and its state before; rates in Mb/s, 0 as in `InterfaceRequest`.
 
-    pci: the VF's own address. entry: its index in the pod's request.
-    options: as asked for. config, previous: what the PF is to hold for it besides rates, and what of that it
-        held before; None if nothing was asked for.
-    kernel_driver: what drives it at home; empty, in receipts of agents that gave netdevs only, for not noted.
-    rdma_device: its name at home; empty if it has none.
-    pool: the exclusive resource whose device it is; empty for what was asked for by annotation.
-    set_min_tx_rate_mbps, set_max_tx_rate_mbps: what is programmed on it; None, in receipts of agents that
-        programmed whatever was asked for, for just that.
-    software_max_tx_rate_mbps: what its netdev's queueing discipline in the pod limits it to; 0 for none.
-    gpu: the GPU to which it belongs, as kubelet has it; empty for none, as in receipts of agents that did not
-        note it.
+    pci: the VF's own address.
+    entry: its index in the pod's request.
+    options: as requested.
+    config, previous: the settings that the PF is to hold for it besides rates, and its former values of
+        these; None if no setting was requested.
+    kernel_driver: its driver at home; empty in receipts of agents that gave netdevs only.
+    rdma_device: its name at home, if it has one.
+    pool: the exclusive resource whose device it is; empty if it was requested by annotation.
+    set_min_tx_rate_mbps, set_max_tx_rate_mbps: the rates programmed on it; None in receipts of agents that
+        programmed the requested rates.
+    software_max_tx_rate_mbps: the limit of its netdev's queueing discipline in the pod; 0 for no limit.
+    gpu: the GPU to which it belongs, as kubelet has it; empty if it belongs to none, or in receipts of agents
+        that did not note it.
     """
 
     vf: VfRef
@@ -104,7 +106,7 @@ class AllocatedInterface:
         return self.options.driver is VfDriver.KERNEL
 
     def uses_slot(self, slot: SlotInUse) -> bool:
-        """Report whether it is what a slot of its pod stands for; interfaces by claims have CDI devices."""
+        """Report whether it belongs to a slot of its pod; interfaces by claims have CDI devices."""
         return (
             self.pool != CLAIMS_POOL
             and slot.pool in ("", self.pool)
@@ -112,7 +114,7 @@ class AllocatedInterface:
         )
 
     def rate(self) -> VfRate:
-        """The rates programmed on its VF."""
+        """Return the rates programmed on its VF."""
         least, maximum = self.set_min_tx_rate_mbps, self.set_max_tx_rate_mbps
         return VfRate(
             self.vf.index,
@@ -121,7 +123,7 @@ class AllocatedInterface:
         )
 
     def placed(self) -> PlacedInterface:
-        """The interface as it counts on its PF: as programmed, where that is more than requested."""
+        """Return the interface as it counts on its PF: as programmed, if that is more than requested."""
         reserved = max(self.min_tx_rate_mbps, self.rate().min_tx_rate_mbps)
         return PlacedInterface(
             pf=self.vf.pf,
@@ -135,8 +137,10 @@ class AllocatedInterface:
 class DelegatedPlugin:
     """The call of another plugin, kept so that it is undone with the same configuration.
 
-    netconf: what it reads on stdin. plugin: its name. cni_path: where plugins are looked
-    for. cni_args: `CNI_ARGS` as the runtime gave them.
+    netconf: the configuration that it reads on stdin.
+    plugin: its name.
+    cni_path: the directories in which plugins are searched.
+    cni_args: `CNI_ARGS` as the runtime gave them.
     """
 
     plugin: str
@@ -160,17 +164,17 @@ class RateChange:
 class Receipt:
     """The record of one attachment, written before the first change.
 
-    boot_id: `/proc/sys/kernel/random/boot_id` of then: of another boot, nothing in the kernel is left.
-    interfaces: none if only `delegate` was called for the pod.
-    ipam: for the interfaces that name no network of their own; ipams: for those that do, by that name, None
-        where that gives no addresses.
-    delegate: what gives the pod its ordinary interface, where that is ours to have done.
-    device_info_file: which file of the node tells what it was given; empty for none.
-    unanswered: by interface, where another plugin's ADD failed or was not begun, so that nothing is known to
-        be held there; the delegate's is the attachment's own.
-    slots: what kubelet gave the pod's containers to be filled in, each of one sandbox at a time.
+    boot_id: `/proc/sys/kernel/random/boot_id` of then. After another boot, the kernel keeps no changes.
+    interfaces: empty if only `delegate` was called for the pod.
+    ipam: for interfaces that name no network of their own.
+    ipams: for interfaces that do, by that name, if the network gives addresses.
+    delegate: the plugin that gives the pod its ordinary interface, if we called it.
+    device_info_file: the file of the node that describes the pod's devices, if any.
+    unanswered: interfaces for which another plugin's ADD failed or was not begun, so that it is not known to
+        hold anything there; the delegate's is the attachment's own.
+    slots: the slots that kubelet gave the pod's containers; each belongs to one sandbox at a time.
     generation: of the pod's placement whose rates are programmed.
-    change: of rates that is under way; `interfaces` have those before until it is complete.
+    change: a change of rates that is under way; `interfaces` have the rates before it until it is complete.
     """
 
     attachment: Attachment
@@ -193,14 +197,14 @@ class Receipt:
         return bool(self.interfaces) and self.generation < generation
 
     def completed(self) -> Receipt:
-        """The receipt with the rates and the generation of its change."""
+        """Return the receipt with the rates and the generation of its change."""
         if self.change is None:
             return self
         change = self.change
         return replace(self, interfaces=change.interfaces, generation=change.generation, change=None)
 
     def placed(self) -> tuple[PlacedInterface, ...]:
-        """The interfaces as they count on their PFs: during a change, with the larger of two reservations."""
+        """Return the interfaces as they count on their PFs: during a change, with the larger reservation."""
         if self.change is None:
             return tuple(interface.placed() for interface in self.interfaces)
         return tuple(
@@ -209,7 +213,7 @@ class Receipt:
         )
 
     def with_admitted(self, placement: Placement) -> Receipt:
-        """The receipt with each interface's larger reservation, by its own rates or the placement's."""
+        """Return the receipt with each interface's larger reservation, its own or the placement's."""
         mins_mbps = {
             (placed.entry_at(index), placed.pf): placed.min_tx_rate_mbps
             for index, placed in enumerate(placement.interfaces)
@@ -236,7 +240,7 @@ class Receipt:
         return tuple(ipam for ipam in (self.ipam, *dict(self.ipams).values()) if ipam is not None)
 
     def ipam_of(self, interface: AllocatedInterface) -> DelegatedPlugin | None:
-        """The IPAM plugin of an interface; None without one."""
+        """Return the IPAM plugin of an interface, if it has one."""
         if not interface.is_netdev:
             return None
         return dict(self.ipams).get(interface.options.network, self.ipam)
@@ -250,10 +254,13 @@ ClaimUid = NewType("ClaimUid", str)
 class PromisedInterface:
     """A VF promised to one result of a claim's allocation.
 
-    request: the claim's, with a subrequest behind a slash. device: the PF by its name in the ResourceSlice.
-    share_id: of the allocation. vf, pci, rdma_device: the VF, its RDMA device by name at home.
-    placed: the interface as it counts on the PF. class_cap_mbps: the greatest cap that its DeviceClass
-        allows, 0 for any; the caps of a running pod are held to it as well.
+    request: the claim's, with a subrequest behind a slash.
+    device: the PF by its name in the ResourceSlice.
+    share_id: of the allocation.
+    vf, pci, rdma_device: the VF, its address, and its RDMA device by name at home.
+    placed: the interface as it counts on the PF.
+    class_cap_mbps: the greatest cap that its DeviceClass allows, 0 for any; it limits the caps of a running
+        pod as well.
     """
 
     request: str
@@ -268,7 +275,7 @@ class PromisedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPromise:
-    """The VFs that a ResourceClaim promises its pod, from NodePrepareResources to NodeUnprepareResources.
+    """The VFs set aside for a ResourceClaim's pod, from NodePrepareResources to NodeUnprepareResources.
 
     pod_claim: the claim's name in the pod's `spec.resourceClaims`.
     memlock, memlock_required: as in `core.devices.pod_devices.SlotInUse`.
@@ -286,7 +293,7 @@ class ClaimPromise:
     from_template: bool = False
 
     def device_names(self) -> tuple[str, ...]:
-        """The names of the interfaces' CDI devices: unique on the node, and never those of another claim."""
+        """Return the names of the interfaces' CDI devices: unique on the node, and never reused."""
         counts = Counter(interface.request for interface in self.interfaces)
         numbers: Counter[str] = Counter()
         names = []
@@ -305,7 +312,7 @@ class Ledger:
     promises: Mapping[ClaimUid, ClaimPromise] = field(default_factory=dict)
 
     def with_promise(self, promise: ClaimPromise) -> Ledger:
-        """Add or replace a promise. LedgerError when anything else has one of its VFs."""
+        """Add or replace a promise. LedgerError if another pod or promise has one of its VFs."""
         promised = self.without_promise(promise.uid).promised_vfs()
         for interface in promise.interfaces:
             holder = self.holder_beside(interface.vf, promise.pod.uid)
@@ -323,19 +330,19 @@ class Ledger:
         return replace(self, promises=promises)
 
     def promised_to(self, uid: PodUid) -> tuple[PromisedInterface, ...]:
-        """The interfaces promised to a pod by its claims, ordered by the pod's names for these."""
+        """Return the interfaces promised to a pod by its claims, ordered by the pod's names for these."""
         promises = [promise for promise in self.promises.values() if promise.pod.uid == uid]
         promises.sort(key=lambda promise: (promise.pod_claim, promise.name))
         return tuple(interface for promise in promises for interface in promise.interfaces)
 
     def promised_vfs(self) -> dict[VfRef, ClaimPromise]:
-        """The promise of each promised VF."""
+        """Return the promise of each promised VF."""
         return {
             interface.vf: promise for promise in self.promises.values() for interface in promise.interfaces
         }
 
     def holder_beside(self, vf: VfRef, pod: PodUid) -> Receipt | None:
-        """The receipt of another pod that holds a VF."""
+        """Return the receipt of another pod that holds a VF."""
         holder = self.holders().get(vf)
         receipt = self.receipts[holder] if holder is not None else None
         return None if receipt is None or receipt.pod.uid == pod else receipt
@@ -348,9 +355,9 @@ class Ledger:
         return result
 
     def with_admitted(self, placements: Mapping[PodUid, Placement]) -> Ledger:
-        """The ledger with the raises that are admitted and not programmed yet, as if they were.
+        """Return the ledger as if the raises that are admitted were programmed already.
 
-        placements: of pods; those of later generations than the rates that their pods have here count.
+        placements: of pods; they count if they are of later generations than the pods' rates here.
         """
         ledger = self
         for receipt in self.receipts.values():
@@ -402,9 +409,10 @@ class Ledger:
         )
 
     def slots(self) -> dict[SlotInUse, tuple[AllocatedInterface, ...]]:
-        """The interfaces of each slot: those of the sandbox that has it.
+        """Return the interfaces of each slot: those of the sandbox that has it.
 
-        None while its attachments are incomplete: what is being made or ended belongs to no slot.
+        A sandbox whose attachments are incomplete has no slot: interfaces that are being made or ended belong
+        to no slot.
         """
         sandboxes: dict[ContainerId, list[AllocatedInterface]] = {}
         for receipt in self.receipts.values():
@@ -421,7 +429,7 @@ class Ledger:
         }
 
     def holders(self) -> dict[VfRef, Attachment]:
-        """The attachment that holds each allocated VF."""
+        """Return the attachment that holds each allocated VF."""
         return {
             interface.vf: receipt.attachment
             for receipt in self.receipts.values()
@@ -429,7 +437,7 @@ class Ledger:
         }
 
     def interfaces_by_pf(self) -> dict[PciAddress, dict[int, AllocatedInterface]]:
-        """The allocated interfaces of each PF by their VF's index.
+        """Return the allocated interfaces of each PF by their VF's index.
 
         To look for each VF of a node by its `VfRef` takes ten times as long.
         """
@@ -440,15 +448,15 @@ class Ledger:
         return result
 
     def of_container(self, container: ContainerId) -> tuple[Receipt, ...]:
-        """The receipts of one sandbox."""
+        """Return the receipts of one sandbox."""
         return tuple(receipt for key, receipt in self.receipts.items() if key.container == container)
 
     def of_pod(self, uid: PodUid) -> tuple[Receipt, ...]:
-        """The receipts of one pod, of all its sandboxes."""
+        """Return the receipts of one pod, of all its sandboxes."""
         return tuple(receipt for receipt in self.receipts.values() if receipt.pod.uid == uid)
 
     def allocations(self) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-        """The interfaces that each pod holds or was promised; pods without any are left out."""
+        """Return the interfaces that each pod holds or was promised; pods without any are left out."""
         result: dict[PodUid, tuple[PlacedInterface, ...]] = {}
         for receipt in self.receipts.values():
             if not receipt.interfaces:

@@ -1,9 +1,9 @@
 """Promises on a node that do not hold now, for its operator: rates, caps, interfaces and PFs that are lost.
 
-Nothing is taken from the pods that have them. VFs go with their PF's driver and with a change of
-`sriov_numvfs`, netdevs with their VF's driver. The netdev of a VF that gets a driver again is another one,
-in the host's network namespace. A PF goes with its card, for example after a PCI Express error that the
-kernel answers by removing the device.
+The pods keep what is left. VFs go with their PF's driver and with a change of `sriov_numvfs`, netdevs with
+their VF's driver. The netdev of a VF that gets a driver again is another one, in the host's network
+namespace. A PF goes with its card, for example after a PCI Express error that the kernel answers by removing
+the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def lost_interfaces(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
-    """The pods that do not have the VFs of a PF that they were given, one sentence each.
+    """Yield the pods that do not have the VFs of a PF that they were given, one sentence each.
 
     allocated: each interface with its pod, `namespace/name`, of sandboxes that exist.
     """
@@ -76,7 +76,7 @@ def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
 
 
 def lost_rates(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
-    """The pods whose VFs on the PF have other rates than were programmed, one sentence each.
+    """Yield the pods whose VFs on the PF have other rates than were programmed, one sentence each.
 
     allocated: each interface with its pod, `namespace/name`. Some drivers forget rates when their link
         changes.
@@ -93,7 +93,7 @@ def lost_rates(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]])
 def lost_caps(
     pf: PfState, allocated: Iterable[tuple[str, AllocatedInterface]], reasons: Mapping[VfRef, str]
 ) -> Iterator[str]:
-    """The pods whose caps on the PF were to be kept by software and are not, one sentence each.
+    """Yield the pods whose caps on the PF were to be kept by software and are not, one sentence each.
 
     allocated: as for `lost_rates`. reasons: by VF, the reason in a clause.
     """
@@ -117,7 +117,8 @@ class SeenPfs:
     def with_losses(self, hardware: Hardware) -> Hardware:
         """Return the hardware with a problem for each PF, and each number of VFs, that are no longer there.
 
-        A PF that cannot be read is not lost, so nothing is said of PFs while any of them may be unreadable.
+        A PF that cannot be read is not lost, so PFs are not reported lost while any of them may be
+        unreadable.
         """
         for pf in hardware.pfs:
             self._names[pf.pci] = pf.name
@@ -149,7 +150,7 @@ class SeenPfs:
 
 
 def _present(hardware: Hardware) -> Set[PciAddress] | None:
-    """Return the PFs that are there, readable or not; None if any may be there."""
+    """Return the PFs that are there, readable or not, if that is known."""
     unreadable = {item.pf for item in hardware.unreadable}
     if None in unreadable:
         return None
@@ -157,9 +158,11 @@ def _present(hardware: Hardware) -> Set[PciAddress] | None:
 
 
 def lost_with_pfs(hardware: Hardware, allocated: Iterable[tuple[str, AllocatedInterface]]) -> Iterator[str]:
-    """The pods that do not have the VFs of PFs which are gone, one sentence each.
+    """Yield the pods that do not have the VFs of PFs which are gone, one sentence each.
 
-    allocated: as for `lost_interfaces`. Nothing is said of PFs that may be unreadable instead.
+    PFs that may be unreadable instead are left out.
+
+    allocated: as for `lost_interfaces`.
     """
     present = _present(hardware)
     for pod, interface in allocated if present is not None else ():

@@ -40,7 +40,7 @@ class MacRanges:
         return zip(self.firsts, self.lasts, strict=True)
 
     def first_index_in(self, macs: Sequence[int]) -> int | None:
-        """The first of these rising numbers that is in a range; None when none is."""
+        """Return the first of these rising numbers that is in a range, if one is."""
         if not (self.firsts and macs) or macs[-1] < self.firsts[0] or macs[0] > self.lasts[-1]:
             return None
         if len(macs) > len(self.firsts):

@@ -23,10 +23,11 @@ NO_MAC = "00:00:00:00:00:00"
 
 
 def home_mac(vf: Vf) -> str:
-    """The MAC of a VF's netdev at home, and in pods that ask for none: the one its PF has for it, if any.
+    """Return the MAC of a VF's netdev at home, and in pods without a MAC of their own: the one its PF has.
 
-    The netdev has another if the PF's setting changed after the VF's driver had read it: `igb` and others
-    then drop what it sends and give it nothing. An InfiniBand netdev's address is not to be chosen.
+    The netdev has another MAC if the PF's setting changed after the VF's driver had read it. For example,
+    `igb` then drops all that the netdev sends and delivers no frames to it. An InfiniBand netdev's address
+    cannot be chosen.
     """
     is_reported = len(vf.admin_mac) == len(vf.mac) == len(NO_MAC) and vf.admin_mac != NO_MAC
     return vf.admin_mac if is_reported else vf.mac
@@ -40,20 +41,20 @@ def is_mac(address: str) -> bool:
 def addresses_of(
     interfaces: Iterable[InterfaceRequest | PlacedInterface | AllocatedInterface],
 ) -> frozenset[str]:
-    """The MACs and GUIDs that interfaces ask for."""
+    """Return the MACs and GUIDs that interfaces ask for."""
     options = [interface.options for interface in interfaces]
     return frozenset(filter(None, (address for option in options for address in (option.mac, option.guid))))
 
 
 def requested_addresses(ledger: Ledger) -> frozenset[str]:
-    """The MACs and GUIDs that pods of the node ask for: those of promises and of attachments."""
+    """Return the MACs and GUIDs that pods of the node ask for, in promises and in attachments."""
     promised = (interface.placed for promise in ledger.promises.values() for interface in promise.interfaces)
     attached = (interface for receipt in ledger.receipts.values() for interface in receipt.interfaces)
     return addresses_of((*promised, *attached))
 
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
-    """The MACs of the node's PFs and VFs, and those of VFs in pods or promised; two of a VF at most."""
+    """Return the MACs of the node's PFs and VFs, including VFs in pods or promised; two for a VF at most."""
     allocated = ledger.interfaces_by_pf()
     promised = {
         interface.vf: interface.placed.options.mac
@@ -76,7 +77,7 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
 
 
 class RequestedAddress(NamedTuple):
-    """A MAC or GUID that an interface asks for. vf: it is to be that VF's. subject: of messages."""
+    """A MAC or GUID that an interface asks for. vf: the VF that is to have it. subject: of messages."""
 
     address: str
     vf: VfRef
@@ -95,7 +96,7 @@ class TakenAddress(NamedTuple):
 
 
 class _Having(NamedTuple):
-    """A function that has an address. vf: None for a PF. owner: in a clause, with whom it names."""
+    """A function that has an address. vf: None for a PF. owner: in a clause, with the mentioned pod."""
 
     address: str
     vf: VfRef | None
@@ -106,11 +107,11 @@ class _Having(NamedTuple):
 def taken_address(
     requested: Iterable[RequestedAddress], hardware: Hardware, ledger: Ledger
 ) -> TakenAddress | None:
-    """Find a requested address that another function has or is promised; None when all are free.
+    """Find a requested address that another function has or is promised, if there is one.
 
-    Of two functions with one MAC a card gives the frames to either, or takes it from the first: with a PF's,
-    a pod would get what is for the node. A VF that a pod has will have that of home again. GUIDs are known of
-    pods that ask for them alone.
+    A card gives frames to either of two functions with one MAC, or takes the MAC from the first; with a PF's
+    MAC, a pod would get the node's frames. A VF that a pod has will have its MAC of home again. GUIDs are
+    known only of pods that ask for them.
     """
     requests = tuple(requested)
     if not requests:

@@ -1,10 +1,10 @@
 """Interfaces matched to PFs by number: bipartite matching, maximum flow, and repair of bandwidth afterwards.
 
-A PF of its own for each interface is bipartite matching by augmenting paths (Kuhn 1955). Where only the
-numbers of VFs and of reservations count, a maximum flow decides exactly, wherever each PF has one price for
-all that reserve anything of it; a refusal is a proof (Hall's theorem: some interfaces have too few VFs on
-the PFs that take them). Where bandwidth counts in several sizes, the flow's answer is a start that
-overloads some PFs, and interfaces change places until none is.
+If each interface must have a PF of its own, bipartite matching by augmenting paths decides (Kuhn 1955). If
+only the numbers of VFs and of reservations count, because each PF has one price for all interfaces that
+reserve bandwidth, a maximum flow decides exactly. A refusal is then a proof (Hall's theorem: some interfaces
+have too few VFs on the PFs that take them). If reservations have several sizes, the flow's answer is a start
+that overloads some PFs, and interfaces change places until no PF is overloaded.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Lot(NamedTuple):
 def share_out(
     lots: Sequence[Lot], rooms: Sequence[Room], reservations: Sequence[int], work: Work
 ) -> list[dict[int, int]] | None:
-    """Share lots out among PFs: the number of each on each; None when counting excludes it. OutOfWorkError.
+    """Share lots out among PFs: the number of each on each, unless counting excludes it. OutOfWorkError.
 
-    reservations: how many of the reserving interfaces each PF takes at most.
+    reservations: the most interfaces with a reservation that each PF takes.
     """
     work.spend(sum([len(lot.takers) for lot in lots]))
     graph: _Graph = [{} for _ in range(2 + len(lots) + 2 * len(rooms))]
@@ -69,7 +69,7 @@ def _join(graph: _Graph, tail: int, head: int, capacity: int) -> None:
 
 
 def _flow(graph: _Graph, work: Work) -> int:
-    """The largest flow from source to sink (Dinic 1970); the graph is what is left of it."""
+    """Return the largest flow from source to sink (Dinic 1970); the graph keeps the rest of its capacity."""
     edges = sum(map(len, graph))
     total = 0
     while True:
@@ -86,7 +86,7 @@ def _flow(graph: _Graph, work: Work) -> int:
 
 
 def _levels(graph: _Graph) -> list[int]:
-    """The distance of each node from the source; -1 for unreachable ones."""
+    """Return the distance of each node from the source; -1 for unreachable ones."""
     levels = [-1] * len(graph)
     levels[_SOURCE] = 0
     queue = deque([_SOURCE])
@@ -100,7 +100,7 @@ def _levels(graph: _Graph) -> list[int]:
 
 
 def _push(graph: _Graph, untried: Sequence[list[int]], work: Work) -> int:
-    """Send as much as one way takes; 0 when there is none left."""
+    """Send as much as one way takes; 0 if there is no way left."""
     path = [_SOURCE]
     while path[-1] != _SINK:
         ways = untried[path[-1]]
@@ -132,9 +132,9 @@ class TooFew(NamedTuple):
 def match(
     kinds: Sequence[int], offers: Sequence[Offer], strategy: Strategy, work: Work
 ) -> list[int] | TooFew:
-    """An offer's index for each interface, no two the same; or which interfaces there are too few offers for.
+    """Return an offer's index for each interface, each once; or the interfaces that have too few offers.
 
-    Each goes to the offer that the strategy would rather have it on, as far as the others leave it that.
+    Each gets the offer that the strategy prefers, if the others can still be matched.
     OutOfWorkError on the way.
     """
     if len(kinds) > len(offers):
@@ -154,7 +154,7 @@ def match(
 
 
 def _takers(kind: int, bins: Sequence[Bin], strategy: Strategy, work: Work) -> list[int]:
-    """The offers that take an interface of the kind beside nothing else, the preferred one first."""
+    """Return the offers that take an interface of the kind beside no other, the preferred one first."""
     work.spend(3 * len(bins))
     takers = [taker for taker in bins if taker.turn_to(kind) and taker.accepts(work)]
     return [
@@ -167,8 +167,9 @@ def _augment(
 ) -> set[int] | None:
     """Find the interface an offer, for which others may have to go to another; breadth first.
 
-    owners: the interface that each offer in use was given to; changed when that works. Returns the offers
-    that were asked for in vain; None when it does.
+    If that fails, return the offers that were tried in vain.
+
+    owners: the interface that each offer in use was given to; changed if it works.
     """
     came_from: dict[int, int] = {}
     queue = [interface]
@@ -208,7 +209,8 @@ _PAIRS = 256
 class Batch(NamedTuple):
     """The interfaces of one class (`core.offers.Terms`).
 
-    takers: the PFs that take one of them beside nothing else. cost: Mb/s where it costs least.
+    takers: the PFs that take one of them beside no other.
+    cost: Mb/s on the PF that takes the least.
     """
 
     kind: int
@@ -218,7 +220,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def for_kind(cls, kind: int, number: int, offers: Sequence[Offer]) -> Batch:
-        """The batch before these offers."""
+        """Return the batch before these offers."""
         costs = {
             pf: cost
             for pf, offer in enumerate(offers)
@@ -228,12 +230,13 @@ class Batch(NamedTuple):
 
 
 def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work) -> Shares | Verdict:
-    """Find the number of each class on each PF; `IMPOSSIBLE` where there is provably none.
+    """Find the number of each class on each PF; `IMPOSSIBLE` if there is provably no way.
 
-    Every PF has VFs for its share, and bandwidth as far as changes of place led there. Where all that an
-    interface may reserve of a PF costs the same, it has it.
+    Every PF has VFs for its share, but changes of place may not have led to enough bandwidth for it. If all
+    interfaces with a reservation cost the same on a PF, its bandwidth is enough.
+    OutOfWorkError on the way.
 
-    numbers: how many there are of each class. OutOfWorkError on the way.
+    numbers: how many there are of each class.
     """
     work.spend(1 + len(numbers) * len(offers) // 2)
     batches = [Batch.for_kind(index, number, offers) for index, number in sorted(numbers.items())]
@@ -252,7 +255,7 @@ def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work
 
 
 def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
-    """The PF of each interface, given as its class."""
+    """Return the PF of each interface, given as its class."""
     homes: dict[int, deque[int]] = {}
     for pf, share in enumerate(shares):
         for kind, number in share.items():
@@ -261,7 +264,7 @@ def dealt(classes: Iterable[int], shares: Shares) -> list[int]:
 
 
 def _reservations(batches: Iterable[Batch], offers: Sequence[Offer]) -> list[int]:
-    """The most interfaces with a reservation that each PF takes: as many as of the smallest."""
+    """Return the most interfaces with a reservation that each PF takes: as many as of the smallest."""
     smallest: dict[int, int] = {}
     for batch in batches:
         for pf in batch.takers:
@@ -272,9 +275,9 @@ def _reservations(batches: Iterable[Batch], offers: Sequence[Offer]) -> list[int
 
 
 def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool:
-    """Report whether some PFs must take more than they have, as the others lack VFs or refuse.
+    """Report whether some PFs must take more than they have, because the others lack VFs or refuse.
 
-    So many interfaces must come to these PFs, and even the smallest cost more than what is free of them.
+    So many interfaces must come to these PFs that even the smallest ones cost more than their free bandwidth.
     """
     ascending = sorted(batches, key=lambda batch: batch.cost)
     masks = [sum([1 << pf for pf in batch.takers]) for batch in ascending]
@@ -297,7 +300,7 @@ def crowded(batches: Iterable[Batch], rooms: Sequence[Room], work: Work) -> bool
 
 
 def _sets_of_pfs(pf_masks: Collection[int], pfs: int) -> Iterable[int]:
-    """Sets, as bits, that are worth a look; pf_masks: those that some interfaces are bound to."""
+    """List sets, as bits, that are worth checking; pf_masks: those that some interfaces are bound to."""
     every = (1 << pfs) - 1
     if pfs <= _ALL_SETS_OF_PFS:
         return range(1, every + 1)
@@ -311,7 +314,7 @@ def _deal(
     shared: Mapping[tuple[tuple[int, ...], bool], dict[int, int]],
     offers: Sequence[Offer],
 ) -> Shares:
-    """Classes to PFs as many as these were given, the largest first, each where most is left a VF."""
+    """Give the classes to PFs in these numbers, the largest first, each where most is left for a VF."""
     mbps = [offer.room.mbps for offer in offers]
     vfs = [offer.room.vfs for offer in offers]
     shares: Shares = [Counter() for _ in offers]
@@ -345,18 +348,18 @@ class _Rebalancing:
         return min(self._mbps) >= 0
 
     def run(self, work: Work) -> Shares:
-        """Exchange until nothing is too much, or no exchange helps."""
+        """Exchange until no PF is overloaded, or no exchange helps."""
         while not self.is_balanced:
             if not any(self._relieve(pf, work) for pf in self._by_room() if self._mbps[pf] < 0):
                 break
         return self._shares
 
     def _by_room(self) -> list[int]:
-        """The PFs, the most overloaded first."""
+        """Return the PFs, the most overloaded first."""
         return sorted(range(len(self._mbps)), key=self._mbps.__getitem__)
 
     def _relieve(self, source: int, work: Work) -> bool:
-        """Take load off a PF, by what does most with the first other one that helps; whether one does."""
+        """Take load off a PF by the best exchange with the first other that helps; report if one does."""
         for target in reversed(self._by_room()):
             if target == source:
                 continue
@@ -370,7 +373,7 @@ class _Rebalancing:
         return False
 
     def _exchange(self, source: int, target: int, work: Work) -> tuple[int, int | None] | None:
-        """The best exchange of two PFs: the class that goes and the one that comes back."""
+        """Return the best exchange of two PFs: the class that goes and the one that comes back."""
         costs, target_costs = self._costs[source], self._costs[target]
         mine, target_mbps = self._mbps[source], self._mbps[target]
         least = min(0, mine) + min(0, target_mbps)

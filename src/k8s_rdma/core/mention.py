@@ -1,7 +1,7 @@
 """Mentions of pods and claims in texts: the words that name one, so that a reader's view can leave them out.
 
-A text that one tenant reads, such as an event of its pod, must not say what pods others have. So the
-writer of a text with a name passes on the name as data, and the view that shows it knows its readers.
+A text that one tenant reads, such as an event of its pod, must not name the pods of others. So the writer of
+a text with a name passes on the name as data, and the view that shows it knows its readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Mention:
 
 
 def pod_mention(namespace: str, name: str) -> Mention:
-    """The mention of a pod by `pod NAMESPACE/NAME`."""
+    """Return the mention of a pod by `pod NAMESPACE/NAME`."""
     return Mention(namespace=namespace, text=f"pod {namespace}/{name}")
 
 
@@ -39,7 +39,9 @@ def pods_named(text: str) -> tuple[Mention, ...]:
 def shown(text: str, mentions: Iterable[Mention], visible: Callable[[str], bool]) -> str:
     """Return a text without the names of namespaces that its reader may not see.
 
-    visible: reports that of a namespace. A name that is the beginning of another one is left alone in that.
+    A name that is the beginning of another name is not replaced there.
+
+    visible: reports whether the reader may see a namespace.
     """
     for mention in sorted(mentions, key=lambda mention: -len(mention.text)):
         if not visible(mention.namespace):

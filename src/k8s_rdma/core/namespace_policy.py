@@ -1,8 +1,8 @@
-"""Namespace policies: what pods may request by the operator's word, and by default.
+"""Namespace policies: the settings that pods may request if the operator allows them, and by default.
 
-A pod's annotation is its author's. What of it reaches other pods, networks or the node (another's MAC, a
-VLAN, a trusted VF, a PCI function) is the operator's to allow, by namespace. `docs/namespace-policies.md` is
-the reference, with the reason for each default.
+A pod's annotation is its author's. Settings that reach other pods, networks or the node (for example
+another's MAC, a VLAN, a trusted VF, a PCI function) are the operator's to allow, by namespace.
+`docs/namespace-policies.md` is the reference, with the reason for each default.
 """
 
 from __future__ import annotations
@@ -49,10 +49,13 @@ class Span(NamedTuple):
 class NamespacePolicy:
     """The settings that pods may request; a range that is None allows everything of an allowed key.
 
-    name: for messages. namespaces, networks: names, in which `*` stands for any characters.
-    pfs: those that interfaces may be on, whether the pod selects PFs or not.
-    max_reserved_mbps, max_cap_mbps: of an interface; with a greatest cap, one without a cap is refused.
-    max_interfaces: of a pod. max_memlock: the bytes that a container with a slot may lock.
+    name: for messages.
+    namespaces, networks: names, in which `*` stands for any characters.
+    pfs: the PFs that interfaces may be on, whether the pod selects PFs or not.
+    max_reserved_mbps, max_cap_mbps: of an interface; with a greatest cap, an interface without a cap is
+        refused.
+    max_interfaces: of a pod.
+    max_memlock: the bytes that a container with a slot may lock.
     live_rates: whether rates of running pods may change.
     """
 
@@ -71,7 +74,7 @@ class NamespacePolicy:
     live_rates: bool = True
 
     def narrowed(self, options: InterfaceOptions) -> InterfaceOptions:
-        """The options with the PFs that the policy leaves of those that they select."""
+        """Return the options with the PFs that the policy leaves of those that they select."""
         if self.pfs is None:
             return options
         return replace(options, pf=intersection(self.pfs, options.pf) or self.pfs)
@@ -105,7 +108,7 @@ class NamespacePolicy:
         return address if spans is None or _within(address_number(address), spans) else None
 
     def refusals(self, interface: InterfaceRequest) -> Iterator[tuple[str, str]]:
-        """Find the settings of an interface that are not allowed: key and value, and what is allowed."""
+        """Find the settings of an interface that are not allowed: key and value, and the allowed values."""
         options = interface.options
         if options is not NO_OPTIONS:
             for key, value in _decided(options):
@@ -137,7 +140,7 @@ class NamespacePolicy:
 
 
 DEFAULT = NamespacePolicy(name="")
-"""The policy of a namespace without one: nothing that reaches others."""
+"""The policy of a namespace without one: it allows no setting that reaches others."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +154,11 @@ class NamespacePolicies:
         return tuple((_pattern(policy.namespaces), policy) for policy in self.policies)
 
     def policy_for(self, namespace: str) -> NamespacePolicy:
-        """The policy for a namespace."""
+        """Return the policy for a namespace."""
         return next((policy for names, policy in self._patterns if names.fullmatch(namespace)), DEFAULT)
 
     def permit(self, namespace: str, request: Request) -> Request:
-        """The request of a pod, on the PFs that its namespace may use.
+        """Return the request of a pod, on the PFs that its namespace may use.
 
         MalformedError (`NOT_ALLOWED`) names the key, the namespace and the policy.
         """
@@ -215,7 +218,7 @@ def _anywhere(interface: InterfaceRequest) -> InterfaceRequest:
 
 
 def intersection(first: PfSelector, second: PfSelector | None) -> PfSelector | None:
-    """The PFs that both select; None if their words leave none."""
+    """Return the PFs that both select, if there can be such PFs."""
     if second is None:
         return first
     sets = (
@@ -231,7 +234,7 @@ def intersection(first: PfSelector, second: PfSelector | None) -> PfSelector | N
 
 
 def address_number(address: str) -> int:
-    """A MAC or GUID with colons, as a number."""
+    """Return a MAC or GUID with colons, as a number."""
     return int(address.replace(":", ""), 16)
 
 
@@ -240,7 +243,7 @@ def _number(address: str | None) -> int | None:
 
 
 def _intersect(first: frozenset[T], second: frozenset[T]) -> frozenset[T] | None:
-    """An empty set selects everything."""
+    """Return the values that both sets select, if there are any; an empty set selects everything."""
     if not (first and second):
         return first or second
     return (first & second) or None
@@ -258,7 +261,7 @@ def _intersect_vendors(first: frozenset[str], second: frozenset[str]) -> frozens
 
 
 def _decided(options: InterfaceOptions) -> Iterator[tuple[str, object]]:
-    """The requested keys that need a permission, with their values; not `trust: false` and the like."""
+    """Yield the requested keys that need a permission, with their values; not `trust: false` and the like."""
     for key, value in requested_values(options).items():
         row = OPTIONS[key]
         if row.permission is not Permission.ALWAYS and value != row.harmless:
@@ -266,7 +269,7 @@ def _decided(options: InterfaceOptions) -> Iterator[tuple[str, object]]:
 
 
 def _shown(value: object) -> object:
-    """The value in a refusal; a selector may be long and is left out."""
+    """Return the value in a refusal; a selector may be long and is left out."""
     if isinstance(value, PfSelector):
         return ""
     return str(value).lower() if isinstance(value, bool) else value

@@ -1,6 +1,6 @@
 """Attributes of a netdev that move along between network namespaces, beside its name, MAC and MTU.
 
-Without care they stay what a pod made of them. A kernel reads them as text by name; a name that driver
+Unless they are reset, they stay as a pod left them. A kernel reads them as text by name; a name that driver
 or kernel does not have is missing. docs/inherited-state.md lists them, with their sources.
 """
 
@@ -17,7 +17,8 @@ NONE_TRUSTED: Attributes = ()
 XDP, TCX_INGRESS, TCX_EGRESS = "XDP", "tcx ingress", "tcx egress"
 
 _PROGRAMS = {XDP: "XDP program", TCX_INGRESS: "tcx programs at ingress:", TCX_EGRESS: "tcx at egress:"}
-"""Attributes that are BPF programs, empty for none. They see and change what the netdev receives or sends."""
+"""Attributes that are BPF programs; empty if there is no program. They see and change the netdev's
+traffic."""
 
 
 def programs(attributes: Attributes) -> tuple[str, ...]:
@@ -42,9 +43,9 @@ def differences(home: Attributes, now: Attributes) -> tuple[str, ...]:
 
 
 def faults(now: Attributes, home: Attributes | None) -> tuple[str, ...]:
-    """Describe what a VF's netdev has that its next holder must not get, a clause each.
+    """Describe the attributes of a VF's netdev that its next holder must not get, a clause each.
 
-    home: its attributes at home; None for unknown, so that only programs count.
+    home: its attributes at home; None if unknown, so that only programs count.
     """
     found = programs(now)
     return found or (() if home is None else differences(home, now))

@@ -1,18 +1,18 @@
 """Offers of PFs to a request: free capacity, the interfaces that each takes, their costs, and strategies.
 
-One interface after the other where PFs differ in what they take, and at what cost.
+Interfaces are placed one after the other if PFs differ in the interfaces that they take, and in the cost.
 
-A strategy says which PFs and nodes score higher, by the shares of a PF that it compares.
+A strategy decides which PFs and nodes score higher, by the shares of a PF that it compares.
 
-Bounds say by counting alone how many of a request's interfaces each PF surely takes: if every interface
-costs what the dearest one does, that follows from the free VFs and bandwidth. Where these are enough, any
-order of placing works: an interface that fits on no PF finds each one with as many as were counted, so that
-all of them have a place already. Every way of `core.placement.place` begins with placing one after the other,
-so that it finds a placement as well, and within its work budget. Where all interfaces cost the same and PFs
-differ in nothing but what is free of them, the count is exact: too few prove that there is no placement.
+Bounds count how many of a request's interfaces each PF surely takes: its free VFs and bandwidth, divided as
+if every interface cost as much as the dearest one. If these are enough, any order of placing works, because
+an interface that fits on no PF finds each one with as many as were counted, so that all of them have a place
+already. Every way of `core.placement.place` begins with placing one after the other, so that it finds a
+placement as well, and within its work budget. If all interfaces cost the same and PFs differ only in their
+free capacity, the count is exact: too few prove that there is no placement.
 
-Where any free VF does for any interface, two figures of a node mostly decide without a look at its PFs: how
-many VFs are free, and how much bandwidth all of them can have at once.
+If any free VF suits any interface, two figures of a node mostly decide without a look at its PFs: how many
+VFs are free, and how much bandwidth all of them can have at once.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ WHOLE = 1000
 
 
 def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """The larger share taken, in thousandths; no VF at all is full, and no bandwidth does not count."""
+    """Return the larger share taken, in thousandths; a PF without VFs is full, no bandwidth is ignored."""
     share = _share(vfs, capacity_vfs)
     return max(share, _share(mbps, link_mbps)) if link_mbps else share
 
 
 def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """The distance of the two used shares, in thousandths; 0 if there is no bandwidth."""
+    """Return the distance of the two used shares, in thousandths; 0 if there is no bandwidth."""
     return abs(_share(vfs, capacity_vfs) - _share(mbps, link_mbps)) if link_mbps else 0
 
 
 def bandwidth_share(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
-    """The share of bandwidth taken, in thousandths; where there is no bandwidth, that of VFs."""
+    """Return the share of bandwidth taken, in thousandths; if there is no bandwidth, the share of VFs."""
     return _share(mbps, link_mbps) if link_mbps else _share(vfs, capacity_vfs)
 
 
@@ -58,7 +58,7 @@ Worth = Callable[[int, int, int, int], int]
 
 
 def worth_to(strategy: Strategy, *, reserving: bool) -> Worth:
-    """The worth of PFs to the strategy, for a request that reserves bandwidth or none."""
+    """Return the worth of PFs to the strategy, for a request with or without reserved bandwidth."""
     if strategy is Strategy.BINPACK:
         return bandwidth_share if reserving else fullness
     distance = fullness if strategy is Strategy.SPREAD else gap
@@ -79,12 +79,12 @@ class Standing(NamedTuple):
 
     @classmethod
     def from_room(cls, pf: Pf, room: Room) -> Standing:
-        """A PF's; one whose link is unknown has no bandwidth."""
+        """Return the standing of a PF; if its link is unknown, it has no bandwidth."""
         return cls(room.mbps, room.vfs, pf.link_mbps or 0, pf.capacity_vfs)
 
     @classmethod
     def total(cls, standings: Iterable[Standing]) -> Standing:
-        """The sum over several PFs."""
+        """Return the sum over several PFs."""
         return cls(*map(sum, zip(*standings, strict=True)))
 
     @property
@@ -93,15 +93,16 @@ class Standing(NamedTuple):
         return self.capacity_vfs - self.vfs, self.capacity_vfs, self.link_mbps - self.mbps, self.link_mbps
 
     def minus(self, mbps: int, vfs: int) -> Standing:
-        """The standing after so much was taken."""
+        """Return the standing after so much was taken."""
         return self._replace(mbps=self.mbps - mbps, vfs=self.vfs - vfs)
 
 
 def preference(strategy: Strategy, standing: Standing, mbps: int, vfs: int = 1) -> tuple[int, ...]:
-    """A key for interfaces that take this much: the least is what the strategy would rather have.
+    """Return a key for interfaces that take this much: the strategy prefers the least.
 
-    BINPACK: where least bandwidth is left. SPREAD: what is the least full afterwards. BALANCED: where the
-    shares of VFs and of bandwidth come closest; between such as BINPACK does.
+    BINPACK prefers the PF with the least bandwidth left. SPREAD prefers the PF that is least full afterwards.
+    BALANCED prefers the PF on which the shares of VFs and of bandwidth come closest, and decides between
+    equals as BINPACK does.
     """
     if strategy is Strategy.BINPACK:
         return standing.mbps, standing.vfs
@@ -116,9 +117,10 @@ PREFERENCE = 2
 
 
 class Bin:
-    """An offer that fills up, and what one more interface of the present kind takes of it.
+    """An offer that fills up, and the amount that one more interface of the present kind takes of it.
 
-    cost: 0 for a kind that it does not take. after: its load with one more, None until that was asked for.
+    cost: 0 for a kind that it does not take.
+    after: its load with one more, once it was computed.
     """
 
     __slots__ = ("after", "cost", "index", "load", "mbps", "offer", "vfs")
@@ -138,26 +140,26 @@ class Bin:
         return cost is not None and self._has_room()
 
     def accepts(self, work: Work) -> bool:
-        """Report whether one more of the kind fits; what that takes to find out goes off `work`."""
+        """Report whether one more of the kind fits; the effort of finding out goes off `work`."""
         if not self._has_room():
             return False
         round_robin, load = self.offer.round_robin, self.load
         if round_robin is None or load is None:
             return True
         if self.after is None:
-            if self.cost > load.largest:  # all minima are to be weighed anew
+            if self.cost > load.largest:  # # all minima are to be weighed again
                 work.spend(1 + len(round_robin.mins) // 2)
             self.after = round_robin.join(load, self.cost)
         return self.after.is_within_limit
 
     def add(self, number: int = 1) -> None:
-        """Take more of the kind; more than one only where rates are no weights."""
+        """Take more of the kind; more than one only if rates are no weights."""
         self.mbps -= self.cost * number
         self.vfs -= number
         self.load, self.after = self.after, None
 
     def room_for(self, number: int) -> int:
-        """The number of these interfaces that the PF takes at once; where rates are weights, one by one."""
+        """Return the number of these interfaces that the PF takes at once; one if rates are weights."""
         if self.load is not None:
             return 1
         return min(number, self.vfs, self.mbps // self.cost if self.cost else number)
@@ -172,10 +174,12 @@ class Bin:
 
 
 def best_fit(kind_counts: Iterable[tuple[int, int]], offers: Sequence[Offer], work: Work) -> list[int] | None:
-    """Give each interface to the offer it leaves least bandwidth in; None when one fits nowhere.
+    """Give each interface to the offer that it leaves least bandwidth in; None if one fits nowhere.
 
-    kind_counts: kinds and how many of each. Returns the index of an offer for each interface; ties as in
-    `packing.best_fit`. OutOfWorkError on the way.
+    Return the index of an offer for each interface; ties as in `packing.best_fit`.
+    OutOfWorkError on the way.
+
+    kind_counts: kinds and how many of each.
     """
     return _fit(kind_counts, offers, work, _room)
 
@@ -198,9 +202,11 @@ def _fit(
     order: Callable[[Bin], tuple[int, ...]],
     weighed: int = 0,
 ) -> list[int] | None:
-    """weighed: work units that it takes to put one offer in order, 0 for half of one.
+    """Give each interface to the first offer, by this order, that takes it; None if one fits nowhere.
 
-    What comes first by its room still does with one more interface of the kind on it.
+    The first one by its room still takes one more interface of the kind.
+
+    weighed: work units that it takes to put one offer in order, 0 for half of one.
     """
     bins = [Bin(index, offer) for index, offer in enumerate(offers)]
     chosen: list[int] = []
@@ -229,10 +235,11 @@ def _room(candidate: Bin) -> tuple[int, int, int]:
 class Offer:
     """The offer of one PF.
 
-    room: what is free of it; no bandwidth where it takes no reservation of the request, no VFs where it
-        takes nothing of it.
-    costs: what an interface of each class takes of its link, Mb/s; None for one that it does not take.
-    round_robin: where its minimum rates are weights.
+    room: its free capacity; no bandwidth if it takes no reservation of the request, no VFs if it takes no
+        interface of it.
+    costs: the bandwidth that an interface of each class takes of its link, Mb/s; None for a class that it
+        does not take.
+    round_robin: its shares, if its minimum rates are weights.
     """
 
     pf: Pf
@@ -247,18 +254,20 @@ class Offer:
 
 
 def room_of(pf: Pf, used: Used) -> Room:
-    """The free capacity of a PF; an unknown link has no bandwidth to reserve."""
+    """Return the free capacity of a PF; an unknown link has no bandwidth to reserve."""
     return Room(max(0, (pf.link_mbps or 0) - used.mbps), max(0, pf.capacity_vfs - used.vfs))
 
 
 class Terms(NamedTuple):
-    """The interfaces that PFs take and their costs, whatever is free.
+    """The interfaces that PFs take and their costs, without regard to free capacity.
 
     Kinds that every PF takes at the same cost are one class: a thousand selectors are few of these. Classes
     are in the order of their first kinds.
 
-    kinds: the first of each class. class_of: for each kind.
-    costs: for each PF, what an interface of each class takes of its link; None if it does not take it.
+    kinds: the first of each class.
+    class_of: for each kind.
+    costs: for each PF, the bandwidth that an interface of each class takes of its link; None if it does not
+        take it.
     """
 
     kinds: Sequence[InterfaceClass]
@@ -267,9 +276,9 @@ class Terms(NamedTuple):
 
 
 def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any_pf: bool = False) -> Terms:
-    """The terms of these distinct kinds of interfaces. OutOfWorkError on the way.
+    """Return the terms of these distinct kinds of interfaces. OutOfWorkError on the way.
 
-    any_pf: as if it did not matter which PFs these are, but for what their drivers can do.
+    any_pf: whether every PF is acceptable whose driver supports the interface.
     """
     work.spend(4 * len(kinds) + 2 * len(pfs))
     alike: dict[tuple[object, ...], list[int]] = {}
@@ -293,7 +302,7 @@ def terms(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], work: Work, *, any
 
 
 def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) -> list[int]:
-    """The PFs that are what each kind needs, as bits."""
+    """Return the PFs that meet the needs of each kind, as bits."""
     masks = PfMasks(pfs)
     meeting = masks.able if any_pf else masks.meeting
     by_needs = {id(NO_NEEDS): meeting(NO_NEEDS)}
@@ -306,7 +315,7 @@ def _masks(kinds: Sequence[InterfaceClass], pfs: Sequence[Pf], *, any_pf: bool) 
 def _costs(
     pf: Pf, kinds: Sequence[InterfaceClass], work: Work, *, by_software: bool
 ) -> tuple[int | None, ...]:
-    """The cost of each class on the PF; None if the PF does not take it.
+    """Return the cost of each class on the PF, if the PF takes it.
 
     by_software: whether software is demanded by any of them.
     """
@@ -317,7 +326,7 @@ def _costs(
 
 
 def offers(found: Terms, pfs: Sequence[Pf], used: Mapping[PciAddress, Used]) -> list[Offer]:
-    """The offers of all PFs on these terms."""
+    """Return the offers of all PFs on these terms."""
     reserving = any(kind.min_tx_rate_mbps for kind in found.kinds)
     result = []
     for pf, costs in zip(pfs, found.costs, strict=True):
@@ -328,16 +337,17 @@ def offers(found: Terms, pfs: Sequence[Pf], used: Mapping[PciAddress, Used]) -> 
 
 
 def _useful(room: Room, costs: Sequence[int | None], *, reserving: bool) -> Room:
-    """The room as far as the request may use it; one that reserves nothing leaves bandwidth as it is."""
+    """Return the usable part of the room; a request that reserves no bandwidth leaves bandwidth as it is."""
     if any(costs):
         return room
     return Room(0 if reserving else room.mbps, room.vfs if 0 in costs else 0)
 
 
 def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass], work: Work) -> list[int] | None:
-    """The cost of each class, equal on all PFs; None when it differs, or minima are weights.
+    """Return the cost of each class, if it is equal on all PFs and minima are no weights.
 
-    Then PFs differ in their room only. OutOfWorkError on the way.
+    PFs with equal costs differ in their room only.
+    OutOfWorkError on the way.
     """
     costs: dict[int, int] = {}
     for offer in offers:
@@ -361,7 +371,8 @@ _MOST_TRIES = 4_096
 class Headroom(NamedTuple):
     """The free capacity of a node's PFs, in their order.
 
-    weighings: what more VFs do to the others, of each PF whose minimum rates are weights; empty without any.
+    weighings: the effect of more VFs on the others, of each PF whose minimum rates are weights; empty without
+        such PFs.
     """
 
     rooms: tuple[Room, ...]
@@ -369,7 +380,7 @@ class Headroom(NamedTuple):
 
     @classmethod
     def of_node(cls, inventory: Inventory, used: Mapping[PciAddress, Used]) -> Headroom | None:
-        """The headroom beside what is used; None if `used` lacks the `mins` of a PF with weights."""
+        """Return the headroom beside the use, unless `used` lacks the `mins` of a PF with weights."""
         usages = [(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
         rooms = tuple([room_of(pf, usage) for pf, usage in usages])
         if all(pf.rates.weights is None for pf in inventory.pfs):
@@ -394,13 +405,14 @@ class Headroom(NamedTuple):
 class Bounds:
     """The bounds of one request on all nodes with the same PFs.
 
-    number: of interfaces. costs: of the dearest interface on each PF, Mb/s; None if nothing is sure of the
-        PF.
-    runs: costs, falling, and the number of interfaces of each, where these are equal on all PFs, and the
-        request has no policy; empty elsewhere.
-    groups: indexes of PFs; one group has to take all interfaces. apart: whether each needs a PF of its own.
+    number: of interfaces.
+    costs: of the dearest interface on each PF, Mb/s; None if it is not sure that the PF takes any.
+    runs: costs, falling, and the number of interfaces of each, if these are equal on all PFs, and the request
+        has no policy; empty if not.
+    groups: indexes of PFs; one group has to take all interfaces.
+    apart: whether each needs a PF of its own.
     weighed: whether minimum rates of a PF are weights.
-    each_mbps: the largest cost, where any VF that can have so much does for any interface; None elsewhere.
+    each_mbps: the largest cost, if any VF with that much bandwidth suits any interface; None if not.
     """
 
     number: int
@@ -413,9 +425,9 @@ class Bounds:
 
     @classmethod
     def for_pfs(cls, request: Request, inventory: Inventory) -> Bounds | None:
-        """The bounds; None if counting says nothing of such a request.
+        """Return the bounds, if counting decides such a request.
 
-        request: whose interfaces are no exclusive devices on these nodes.
+        request: its interfaces are no exclusive devices on these nodes.
         """
         number, pfs, kinds = len(request.interfaces), inventory.pfs, request.shape.kinds
         if request.shape.near_gpus or len(kinds) > _MOST_CLASSES or not 0 < number * len(pfs) <= _MOST_TRIES:
@@ -437,7 +449,7 @@ class Bounds:
         )
 
     def fits(self, headroom: Headroom) -> bool | None:
-        """Report whether a node takes the request; None when counting does not tell."""
+        """Report whether a node takes the request, if counting decides."""
         if self.runs:
             cost, missing = self.runs[0][0], self.number
             for mbps, vfs in headroom.rooms:
@@ -451,9 +463,9 @@ class Bounds:
         return any(self._fits_in(headroom, group) for group in self.groups) or None
 
     def places(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> int | None:
-        """Count the places for the request's interfaces; None if these differ, or counting does not tell.
+        """Count the places for the request's interfaces, if these are equal and counting decides.
 
-        However they are placed, each takes one of these places.
+        Each interface takes one of these places, on any PF.
         """
         if len(self.runs) != 1:
             return None
@@ -463,7 +475,7 @@ class Bounds:
     def best_fit(self, headroom: Headroom) -> dict[int, list[int]] | None:
         """Find the costs on each PF, by its index, of the placement that `place` makes by BINPACK.
 
-        None if that takes more than one interface after the other.
+        There is no result if placing one interface after the other does not find it.
         """
         if self.weighed and len(self.runs) > 1:
             return None
@@ -503,7 +515,7 @@ class Bounds:
 
 
 def _places(pf: Pf, used: Used, cost: int) -> int:
-    """The number of VFs of this reservation that may join."""
+    """Return the number of VFs of this reservation that may join."""
     mbps, vfs = room_of(pf, used)
     number = mbps // cost if mbps < cost * vfs else vfs
     if pf.rates.weights is None:
@@ -517,7 +529,7 @@ def _places(pf: Pf, used: Used, cost: int) -> int:
 
 
 def _runs(request: Request, found: Terms) -> Sequence[tuple[int, int]]:
-    """The costs, falling, and how many interfaces have each; empty if they are not equal on all PFs."""
+    """Return the costs, falling, with the number of interfaces of each; empty if PFs differ in them."""
     [costs, *different] = {*found.costs}
     if different or request.policy is not PfPolicy.ANY:
         return ()
@@ -531,10 +543,10 @@ def _runs(request: Request, found: Terms) -> Sequence[tuple[int, int]]:
 
 
 def _dearest(pf: Pf, costs: Sequence[int | None]) -> int | None:
-    """The largest cost on the PF.
+    """Return the largest cost on the PF.
 
-    None if it does not take them all, or where minimum rates are weights and interfaces of different rates
-    would make these others, depending on which of them come there.
+    Return None if it does not take them all. Return None also if minimum rates are weights and the interfaces
+    have different rates, because costs then depend on which of them come there.
     """
     if pf.rates.weights is not None and len(costs) > 1:
         return None

@@ -136,7 +136,7 @@ _MTUS = Whole(MIN_MTU, MAX_MTU, "an MTU in bytes", unit="bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceOptions:
-    """The optional settings of an interface. A VF keeps its own setting if none is requested.
+    """The optional settings of an interface. A VF keeps its own setting unless another is requested.
 
     An empty name is replaced by one of the network's pattern. An empty network is the network that the pod is
     attached to. `per` is replaced by `near` as soon as the number of devices is known
@@ -203,14 +203,14 @@ def claim_parameter(key: str) -> str:
 
 
 def requested_values(options: InterfaceOptions) -> dict[str, Any]:
-    """Return the values that are requested, by key; those with which nothing changes are left out."""
+    """Return the values that are requested, by key, without those that change no setting."""
     values = ((key, row, getattr(options, key)) for key, row in OPTIONS.items())
     return {key: value for key, row, value in values if value not in (getattr(NO_OPTIONS, key), row.plain)}
 
 
 @lru_cache(maxsize=1024)
 def needs_of(options: InterfaceOptions, *, software_caps: bool = False) -> Needs:
-    """Return the needs of these options, and of caps in software; `NO_NEEDS` itself for none."""
+    """Return the needs of these options, and of caps in software; `NO_NEEDS` itself if there are no needs."""
     rows = (OPTIONS[key] for key in requested_values(options))
     settings = {row.setting for row in rows if row.setting is not None}
     needs = Needs(

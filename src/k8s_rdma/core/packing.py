@@ -1,23 +1,23 @@
 """Exact packing of a request's interfaces into PFs that differ in free bandwidth and VFs alone.
 
-This is vector bin packing in two dimensions, bandwidth and number: NP-hard, and users write the instances.
-So the cheap and usual is tried first, proofs of impossibility come before the search, and
-everything counts its work.
+This is vector bin packing in two dimensions, bandwidth and number: NP-hard, and users write the instances. So
+the cheap and usual is tried first, proofs of impossibility come before the search, and everything counts its
+work.
 
-The search fills one room after another and remembers what failed. Rooms that hold few interfaces come
-first, since they have fewest fills; within a room, fills that waste no more than the room's share of the
-slack come first, since most packings are made of such. A fill is left out when another that is as good for
-all others exists (dominance):
+The search fills one room after another and remembers states that failed. Rooms that hold few interfaces come
+first, because they have fewest fills. Within a room, fills that waste no more than the room's share of the
+slack come first, because most packings are made of these. A fill is left out if another exists that is as
+good for all others (dominance):
 
 - one of its rates could be swapped for a larger one that is left over (the packing that has the larger one
-elsewhere can take the smaller instead), or a left-over rate could be added; - the remaining rooms are all
-alike and it lacks the largest rate left (that is in one of them: this one).
+  elsewhere can take the smaller instead), or a left-over rate could be added;
+- the remaining rooms are all alike and it lacks the largest rate left (that is in one of them: this one).
 
-Both hold together in the packing whose fills are, room after room, lexicographically largest. What each part
-of the search earns is measured in docs/adr/0021-parts-of-the-placement-search.md.
+Both hold together in the packing whose fills are, room after room, lexicographically largest.
+docs/adr/0021-parts-of-the-placement-search.md measures the gain of each part of the search.
 
-Rooms are what is free of each PF. Proofs that a demand fits no arrangement go from the cheapest to the
-dearest. Each is sound: it speaks only when there is no packing. None is complete.
+Rooms are the free capacities of PFs. Proofs that a demand fits no arrangement go from the cheapest to the
+dearest. Each is sound: it refuses only if there is no packing. But it is not complete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Room(NamedTuple):
 
 
 class Verdict(Enum):
-    """The reason for no packing: there is provably none, or the work budget ended before an answer."""
+    """The reason for no packing: there is provably no packing, or the work budget ended before an answer."""
 
     IMPOSSIBLE = auto()
     UNDECIDED = auto()
@@ -55,14 +55,14 @@ class OutOfWorkError(Exception):
 class Work:
     """A budget of work units, counted and not timed, so that an answer never depends on the machine.
 
-    A unit is what CPython 3.11 does in about half a microsecond on a 2.6 GHz EPYC.
+    CPython 3.11 does a unit in about half a microsecond on a 2.6 GHz EPYC.
     """
 
     remaining: int
 
     @contextmanager
     def share(self, percent: int) -> Iterator[Work]:
-        """Lend a part of what is left; what is not spent of it comes back."""
+        """Lend a part of the rest; the part of it that is not spent comes back."""
         lent = Work(self.remaining * percent // 100)
         self.remaining -= lent.remaining
         try:
@@ -124,7 +124,7 @@ Fill = tuple[int, int, "Fill | None"]
 
 
 def entries(fill: Fill | None) -> list[tuple[int, int]]:
-    """A fill as (index of the rate, how many), in the order in which it grew."""
+    """Return a fill as (index of the rate, how many), in the order in which it grew."""
     found = []
     while fill is not None:
         index, number, fill = fill
@@ -161,7 +161,7 @@ def _too_few_places(demand: Demand, rooms: Sequence[Room], work: Work) -> bool:
 
 
 def places(size: int, rooms: Sequence[Room]) -> int:
-    """The number of interfaces of this rate that the rooms take."""
+    """Return the number of interfaces of this rate that the rooms take."""
     return sum(min(room.vfs, room.mbps // size) for room in rooms)
 
 
@@ -181,10 +181,10 @@ def _too_few_vfs_where_bandwidth_is(demand: Demand, rooms: Sequence[Room]) -> bo
 
 
 def attainable(demand: Demand, rooms: Sequence[Room], work: Work) -> list[Room] | None:
-    """The rooms, each lowered to the largest sum of rates that fits it; None when these are too small.
+    """Return the rooms, each lowered to the largest sum of rates that fits it, if these are large enough.
 
-    A bit set (bit n: some of the rates add up to n) grows from the largest rate down, and at every
-    rate the sums reached must have room for all so far. Rooms too long for a bit set stay as they are.
+    A bit set (bit n: some of the rates add up to n) grows from the largest rate down, and at every rate the
+    sums reached must have room for all so far. Rooms too long for a bit set stay unchanged.
     """
     longest = max(room.mbps for room in rooms)
     if longest > MAX_BITS:
@@ -202,7 +202,7 @@ def attainable(demand: Demand, rooms: Sequence[Room], work: Work) -> list[Room] 
 
 
 def add_copies(sums: int, size: int, count: int, mask: int, work: Work) -> int:
-    """The bit set `sums` with up to `count` copies of `size` added, cut off at `mask`.
+    """Return the bit set `sums` with up to `count` copies of `size` added, cut off at `mask`.
 
     Copies are added in portions 1, 2, 4, ... and the remainder, which reach every number of copies.
     """
@@ -218,7 +218,7 @@ def add_copies(sums: int, size: int, count: int, mask: int, work: Work) -> int:
 
 
 def _top(sums: int, limit: int) -> int:
-    """The largest sum in the bit set that is at most `limit`."""
+    """Return the largest sum in the bit set that is at most `limit`."""
     return (sums & ((2 << limit) - 1)).bit_length() - 1
 
 
@@ -316,7 +316,8 @@ class Query:
 
 
 _Frame = tuple[int, int, int, int, int, "Fill | None"]
-"""Next type, Mb/s and waste and VFs left, the smallest rate left over so far (0: none), the fill so far."""
+"""Next type, Mb/s and waste and VFs left, the smallest rate left over (0: no rate is left over), the fill so
+far."""
 
 
 class Patterns:
@@ -375,14 +376,15 @@ class Patterns:
         return missing <= 0 or (missing <= remaining.number - start and remaining.smallest[missing] <= mbps)
 
     def _branch(self, stack: list[_Frame], frame: _Frame) -> None:
-        """Push the frame's continuations: none of the type first, so that most of it is popped first."""
+        """Push the frame's continuations: few items of the type first, so that most are popped first."""
         index, mbps, waste, vfs, leftover, fill = frame
         size, count = self._remaining.sizes[index], self._remaining.counts[index]
         limit = mbps // size
         limit = min(limit, count)
         limit = min(limit, vfs)
         self._work.spend(limit // 2)
-        # left over: of this type, if not all are taken; then what fits beside the fill must not be that large
+        # # A part of the type's items may be left over. The space beside the fill must then be smaller than
+        # they are.
         partial = size - 1 if self._vf_spare and size <= waste else waste
         if not (self._query.largest_first and index == 0) and partial >= self._least_waste:
             stack.append((index + 1, mbps, partial, vfs, size, fill))
@@ -403,7 +405,7 @@ _State = tuple[int, tuple[int, ...]]
 
 @dataclass(slots=True)
 class _Level:
-    """A room under way: its state, what is left, the fills not tried yet, the one being tried."""
+    """A room under way: its state, the remaining items, the fills not tried yet, the one being tried."""
 
     state: _State
     remaining: RemainingItems
@@ -430,7 +432,7 @@ class Search:
         self._vfs = [*accumulate((room.vfs for room in reversed(self._rooms)), initial=0)][::-1]
 
     def run(self, work: Work) -> list[dict[int, int]] | None:
-        """Find for each room the number of each rate; None when no packing exists. OutOfWorkError."""
+        """Find for each room the number of each rate, if a packing exists. OutOfWorkError."""
         self._work = work
         levels: list[_Level] = []
         state: _State | None = (0, self._demand.counts)
@@ -446,7 +448,7 @@ class Search:
             state = self._advance(levels)
 
     def _enter(self, state: _State) -> _Level | None:
-        """Start on a room; None when this state is known or seen at once to fail."""
+        """Start on a room, unless this state is known to fail, or fails by its numbers."""
         depth, counts = state
         if depth == len(self._rooms) or state in self._failed:
             return None
@@ -485,7 +487,7 @@ class Search:
         )
 
     def _advance(self, levels: list[_Level]) -> _State | None:
-        """The state after the innermost room's next fill; None, and that room given up, when it has none."""
+        """Return the state after the innermost room's next fill, or give that room up without one."""
         level = levels[-1]
         depth, counts = level.state
         for fill in level.fills:
@@ -499,7 +501,7 @@ class Search:
         return None
 
     def _packing(self, levels: Sequence[_Level]) -> list[dict[int, int]]:
-        """The fills of all levels, in the order in which the rooms were given."""
+        """Return the fills of all levels, in the order in which the rooms were given."""
         packing: list[dict[int, int]] = [{} for _ in self._rooms]
         for room_index, level in zip(self._order, levels, strict=False):
             packing[room_index] = {self._demand.sizes[index]: number for index, number in level.fill}
@@ -511,9 +513,9 @@ Packing = list[dict[int, int]]
 
 
 def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict:
-    """Put the demand into the rooms, or say why not; takes what it does off `work`.
+    """Put the demand into the rooms, or say why not; the effort goes off `work`.
 
-    To be asked after `best_fit` has failed, which it does not repeat.
+    Call it after `best_fit` has failed, because it does not repeat that.
     """
     unit = demand.unit
     small = demand.in_units(unit)
@@ -533,7 +535,7 @@ def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict
 
 
 def _pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | None:
-    """The steps in order; None when it is proved that there is no packing."""
+    """Return the steps in order, unless it is proved that there is no packing."""
     if surely_too_much(demand, rooms, work):
         return None
     work.spend(1 + len(demand.descending) * len(rooms) // 4)
@@ -551,7 +553,7 @@ def _pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | None:
 
 
 def _grouped(descending: Sequence[int], chosen: Sequence[int], rooms: int) -> Packing:
-    """A room for each rate, as the number of each rate for each room."""
+    """Return a room for each rate, as the number of each rate for each room."""
     packing: Packing = [{} for _ in range(rooms)]
     for rate, index in zip(descending, chosen, strict=True):
         packing[index][rate] = packing[index].get(rate, 0) + 1
@@ -559,10 +561,10 @@ def _grouped(descending: Sequence[int], chosen: Sequence[int], rooms: int) -> Pa
 
 
 def best_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] | None:
-    """Give each rate, largest first, to the room it leaves least bandwidth in; None when one fits nowhere.
+    """Give each rate, largest first, to the room that it leaves least bandwidth in; None if one fits nowhere.
 
-    Returns the index of a room for each rate. Ties go to fewer free VFs, then to the earlier room.
-    Rates of 0 go where bandwidth is scarcest: a VF there is of least use to others.
+    Return the index of a room for each rate. Ties go to fewer free VFs, then to the earlier room. Rates of 0
+    go where bandwidth is scarcest, because a VF there is of least use to others.
     """
     mbps = [room.mbps for room in rooms]
     vfs = [room.vfs for room in rooms]
@@ -585,7 +587,7 @@ def best_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] | No
 def balanced_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] | None:
     """Give each rate, largest first, to the room with most bandwidth per free VF; None as `best_fit`.
 
-    Finds packings where VFs are as scarce as bandwidth: it keeps both running out together.
+    It finds packings if VFs are as scarce as bandwidth, because it keeps both running out together.
     """
     mbps = [room.mbps for room in rooms]
     vfs = [room.vfs for room in rooms]
@@ -607,7 +609,7 @@ def balanced_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] 
 
 
 def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int] | Verdict:
-    """A room's index for each rate; rates fall. OutOfWorkError on the way."""
+    """Return a room's index for each rate; rates fall. OutOfWorkError on the way."""
     if len(rates) > sum([room.vfs for room in rooms]) or sum(rates) > sum([room.mbps for room in rooms]):
         return Verdict.IMPOSSIBLE
     work.spend(len(rates) * len(rooms) // 8)
@@ -622,7 +624,7 @@ def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int
 
 
 def _dealt(rates: Sequence[int], packing: Packing, rooms: Sequence[Room]) -> list[int]:
-    """A packing as a room's index for each rate; what reserves nothing takes the VFs that are left."""
+    """Return a packing as a room's index for each rate; rates of 0 take the VFs that are left."""
     homes: dict[int, deque[int]] = {}
     remaining = list(rooms)
     for index, fill in enumerate(packing):

@@ -1,4 +1,4 @@
-"""Placement: the PF that each interface of a request goes on, or why there is none; and a node's score."""
+"""Placement: the PF for each interface of a request, or the reason for a refusal; and a node's score."""
 
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ def score(
     used: Mapping[PciAddress, Used],
     strategy: Strategy = Strategy.BINPACK,
 ) -> int:
-    """The node's score for the placement, in thousandths.
+    """Return the node's score for the placement, in thousandths.
 
-    Every PF is worth something once the placement is made: to BINPACK the share of its bandwidth that is
-    taken, or where the placement reserves none its fullness (the larger share of VFs and of bandwidth); to
-    SPREAD what is missing to fullness, to BALANCED how close the two shares are. The score is the mean over
-    the node's PFs, in which the mean over the interfaces placed (each counts the PF it is on) weighs as much
-    as four more PFs. So among equal nodes BINPACK has the fuller win, and on it the placement that finishes
-    off PFs rather than breaking into empty ones.
-    Nothing placed scores 0. Of interfaces that are to be near GPUs, nearness makes two thirds of the score.
+    Every PF has a worth once the placement is made. For BINPACK it is the share of its bandwidth that is
+    taken, or its fullness if the placement reserves no bandwidth (the larger share of VFs and of bandwidth).
+    For SPREAD it is the distance from full, for BALANCED the closeness of the two shares.
+
+    The score is the mean over the node's PFs, in which the mean over the interfaces placed (each counts the
+    PF it is on) weighs as much as four more PFs. So among equal nodes BINPACK prefers the fuller one, and on
+    it the placement that finishes off PFs rather than breaking into empty ones.
+
+    A placement without interfaces scores 0. For interfaces near GPUs, nearness makes two thirds of the score.
     """
     if not placement.interfaces:
         return 0
@@ -69,7 +71,7 @@ def score_after(
     worth: Worth,
     nearness: near_gpus.Nearness | None = None,
 ) -> int:
-    """The score of a placement by the number of interfaces on each PF, and the use of all PFs with them."""
+    """Return the score of a placement by the number of interfaces on each PF, and the PFs' use with them."""
     worths = pf_worths(inventory, after, worth)
     placed = sum([worths[pci] * number for pci, number in numbers.items()]) // sum(numbers.values())
     value = (_PLACED_WEIGHT * placed + sum(worths.values())) // (_PLACED_WEIGHT + len(worths))
@@ -80,7 +82,7 @@ def score_after(
 
 
 def pf_worths(inventory: Inventory, used: Mapping[PciAddress, Used], worth: Worth) -> dict[PciAddress, int]:
-    """The worth of each PF."""
+    """Return the worth of each PF."""
     worths = {}
     for pf in inventory.pfs:
         usage = used.get(pf.pci, NOTHING_USED)
@@ -94,11 +96,11 @@ DEFAULT_BUDGET = 11_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedInterface:
-    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which has the others too.
+    """An interface on a PF; rates in Mb/s, 0 as in `InterfaceRequest`, which describes the other fields.
 
-    pool: the exclusive resource whose device it is: then it takes bandwidth of the PF, and none of the VFs
-        that pods ask for by annotation.
-    entry: which of the pod's interfaces it is, where one may come to any of several PFs and is placed on each
+    pool: the exclusive resource whose device it is. The interface then takes bandwidth of the PF, and no VF
+        of those for pods that ask by annotation.
+    entry: the index of the pod's interface, if it may come to any of several PFs and is placed on each
         (`core.devices.placement`); None if it is the one at its place.
     previous_min_tx_rate_mbps: the largest reservation of earlier generations that may be programmed; None in
         a pod's first placement.
@@ -114,11 +116,11 @@ class PlacedInterface:
     previous_min_tx_rate_mbps: int | None = None
 
     def entry_at(self, position: int) -> int:
-        """The entry of the pod's interface at that index of all that are placed."""
+        """Return the entry of the pod's interface at that index of all that are placed."""
         return position if self.entry is None else self.entry
 
     def until_programmed(self) -> PlacedInterface:
-        """The interface as it counts until its generation is programmed: the largest reservation."""
+        """Return the interface as it counts until its generation is programmed: the largest reservation."""
         previous = self.previous_min_tx_rate_mbps
         if previous is None:
             return self
@@ -126,7 +128,7 @@ class PlacedInterface:
         return replace(self, min_tx_rate_mbps=larger, previous_min_tx_rate_mbps=None)
 
     def as_request(self) -> InterfaceRequest:
-        """The interface that it serves."""
+        """Return the interface that it serves."""
         return InterfaceRequest(
             min_tx_rate_mbps=self.min_tx_rate_mbps,
             max_tx_rate_mbps=self.max_tx_rate_mbps,
@@ -139,9 +141,11 @@ class PlacedInterface:
 class Placement:
     """A possible assignment on a node; `interfaces` in the request's order, under its `policy`.
 
-    Of a pod that holds exclusive devices they are all that kubelet may choose (`core.devices.placement`),
-    and of one with interfaces near GPUs all that its choice may bring (`core.devices.near_gpus`).
-    nearness: of these to the GPUs, where it has just been found.
+    For a pod that holds exclusive devices, `interfaces` are all that kubelet may choose
+    (`core.devices.placement`). For a pod with interfaces near GPUs, they are all that kubelet's choice of
+    GPUs may require (`core.devices.near_gpus`).
+
+    nearness: of the interfaces to the GPUs, if it has just been found.
     generation: the number of changes of its rates while the pod runs.
     """
 
@@ -152,17 +156,17 @@ class Placement:
     nearness: near_gpus.Nearness | None = field(default=None, compare=False)
 
     def usage(self, inventory: Inventory) -> dict[PciAddress, Used]:
-        """The use of each PF by this placement."""
+        """Return the use of each PF by this placement."""
         return usage_of(self.interfaces, inventory)
 
     def request(self) -> Request:
-        """The request that it serves: its rates, without the PFs, each of the pod's interfaces once."""
+        """Return the request that it serves: its rates, without PFs, each of the pod's interfaces once."""
         return Request(
             tuple(placed.as_request() for placed in by_entry(self.interfaces).values()), self.policy
         )
 
     def devices(self) -> dict[str, int]:
-        """The number of devices of each exclusive resource among the interfaces."""
+        """Return the number of devices of each exclusive resource among the interfaces."""
         return dict(Counter(placed.pool for placed in by_entry(self.interfaces).values() if placed.pool))
 
 
@@ -186,20 +190,20 @@ def unique_interfaces(interfaces: Sequence[PlacedInterface]) -> Sequence[PlacedI
 
 
 class Share(NamedTuple):
-    """Reserved bandwidth, Mb/s, and VFs: what counts for the limit of a namespace."""
+    """Reserved bandwidth, Mb/s, and VFs, as the limit of a namespace counts them."""
 
     mbps: int = 0
     vfs: int = 0
 
     @classmethod
     def of_request(cls, request: Request) -> Share:
-        """The share that a pod of this request takes."""
+        """Return the share that a pod of this request takes."""
         interfaces = request.interfaces
         return cls(sum(interface.min_tx_rate_mbps for interface in interfaces), len(interfaces))
 
     @classmethod
     def of_interfaces(cls, interfaces: Sequence[PlacedInterface]) -> Share:
-        """The share that a pod takes with what it has on a node."""
+        """Return the share that a pod takes with its interfaces on a node."""
         unique = unique_interfaces(interfaces)
         return cls(sum(interface.min_tx_rate_mbps for interface in unique), len(unique))
 
@@ -217,11 +221,11 @@ class Share(NamedTuple):
 
 
 EVERY_NAMESPACE = "*"
-"""The name of the limit of each namespace that has none of its own."""
+"""The name of the limit that each namespace without a limit of its own has."""
 
 
 def limit_of(limits: Mapping[str, T], namespace: str) -> T | None:
-    """The limit of a namespace among those by name; None if it has none."""
+    """Return the limit of a namespace among those by name, if it has one."""
     return limits.get(namespace) or limits.get(EVERY_NAMESPACE)
 
 
@@ -229,9 +233,9 @@ def limit_of(limits: Mapping[str, T], namespace: str) -> T | None:
 def capped_to_request(
     interfaces: tuple[PlacedInterface, ...], rates_mbps: tuple[int, ...]
 ) -> tuple[PlacedInterface, ...]:
-    """The interfaces, but for those beyond the number of rates, and none with more than its rate.
+    """Return the interfaces, at most one for each rate, and each with at most its rate.
 
-    rates_mbps: the largest first; the interface with the largest reservation is held against it.
+    rates_mbps: the largest first; the interface with the largest reservation is compared with it.
     """
     largest = sorted(range(len(interfaces)), key=lambda index: -interfaces[index].min_tx_rate_mbps)
     caps = dict(zip(largest, rates_mbps, strict=False))
@@ -245,7 +249,7 @@ def capped_to_request(
 
 
 def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dict[PciAddress, Used]:
-    """The use of each PF by placed interfaces; of PFs that the inventory lacks, by reservations alone."""
+    """Return the use of each PF by placed interfaces; for PFs not in the inventory, by reservations alone."""
     rates: dict[PciAddress, list[int]] = {}
     devices: dict[tuple[PciAddress, str], list[PlacedInterface]] = {}
     for interface in interfaces:
@@ -260,7 +264,7 @@ def usage_of(interfaces: Iterable[PlacedInterface], inventory: Inventory) -> dic
 
 
 def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
-    """The use of a PF, which may be unknown, by VFs with these reservations."""
+    """Return the use of a PF, which may be unknown, by VFs with these reservations."""
     count = len(min_tx_rates_mbps)
     if pf is None:
         return Used(count, sum(min_tx_rates_mbps))
@@ -270,7 +274,7 @@ def usage(pf: Pf | None, min_tx_rates_mbps: Sequence[int]) -> Used:
 
 
 def _device_usage(pf: Pf | None, resource: str, interfaces: Sequence[PlacedInterface]) -> Used:
-    """The use of a PF by interfaces that are, or may become, devices of one resource."""
+    """Return the use of a PF by interfaces that are, or may become, devices of one resource."""
     held_vfs = sum(interface.entry is None for interface in interfaces)
     vfs = max(held_vfs, EVERY_DEVICE if pf is None else pf.pools.get(resource, EVERY_DEVICE))
     rates = (placed.min_tx_rate_mbps for placed in interfaces)
@@ -286,7 +290,7 @@ def fits(
     policy: PfPolicy = PfPolicy.ANY,
     sibling_pfs: Collection[PciAddress] = (),
 ) -> bool:
-    """Report whether a given placement fits beside what is used, and its PFs take it.
+    """Report whether a placement fits beside the present use, and its PFs take it.
 
     sibling_pfs: as in `place`.
     """
@@ -311,14 +315,15 @@ def fits(
 class Rejection:
     """The reason why there is no placement on a node.
 
-    reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node),
-        `NO_SUCH_PF` (would fit on the empty node, but for which PFs the request wants: by selector, link type
-        or MTU), `DRIVER_REFUSES` (but for what its drivers can do, too),
-        `DEVICES_DIFFER` (its interfaces cannot be the exclusive devices that it holds),
-        `INSUFFICIENT` (would fit if enough of what is used were free) or `UNDECIDED` (the search
-        ended at its work budget; nothing is claimed about the request).
+    reason: `NO_RDMA` (no PF at all), `EXCEEDS_CAPACITY` (would not fit on the empty node), `NO_SUCH_PF`
+        (would fit on the empty node if any PF were acceptable: selector, link type or MTU exclude it),
+        `DRIVER_REFUSES` (would fit if the drivers supported it as well), `DEVICES_DIFFER` (its interfaces
+        cannot be the exclusive devices that it holds), `INSUFFICIENT` (would fit if enough of the used
+        capacity were free) or `UNDECIDED` (the search ended at its work budget, and it is not known whether
+        the request fits).
     message: one line with the node's numbers and the names of its PFs, without its own name.
-    numbers: the same without the names; nodes of equal numbers say the same. cause: without the numbers, too.
+    numbers: the same without the names; nodes of equal numbers have the same text.
+    cause: the same without names and numbers.
     mentions: the pods that the message names.
     """
 
@@ -334,7 +339,7 @@ class Rejection:
         return shown(self.message, self.mentions, lambda mentioned: mentioned == namespace)
 
     def text(self, detail: Detail) -> str:
-        """The line with as much of the node as is wanted."""
+        """Return the line with as much of the node as is wanted."""
         return self.numbers if detail is Detail.NUMBERS else self.cause
 
 
@@ -350,21 +355,20 @@ def place(  # noqa: PLR0913 - all that a placement depends on
 ) -> Placement | Rejection:
     """Find a PF for every interface: a free VF each, and unreserved bandwidth for the reservations together.
 
-    A PF takes only what it meets the needs of (`core.request`), and what its driver can program where that is
-    demanded (`core.programming`); a reservation costs what is programmed for it, and where minimum rates are
-    weights every VF in use must still get its reservation (`core.programming`). Together they are as the
-    request's policy says (`core.request`).
+    A PF takes an interface only if it meets its needs (`core.request`), and if its driver can program the
+    rates that must be enforced by it (`core.programming`). A reservation costs as much as is programmed for
+    it. If minimum rates are weights, every VF in use must still get its reservation (`core.programming`). The
+    PFs together satisfy the request's policy (`core.request`).
 
-    Pure and total: equal arguments give equal answers, ties go by PCI address. A `Placement` if and only
-    if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.
-    `EXCEEDS_CAPACITY`, `NO_SUCH_PF` and `DRIVER_REFUSES` are claimed where they are proved within what the
-    first answer left of the budget.
+    Pure and total: equal arguments give equal answers, ties go by PCI address. The result is a `Placement` if
+    and only if one exists, unless finding out takes more than `budget` work units: then `UNDECIDED`.
+    `EXCEEDS_CAPACITY`, `NO_SUCH_PF` and `DRIVER_REFUSES` are stated if they are proved within the rest of the
+    budget after the first answer.
 
-    used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError when
-        it lacks the `mins` of a PF whose rates are weights.
-    strategy: which of the PFs that will do; whether there is a placement does not depend on it.
-    sibling_pfs: the PFs that other interfaces of the pod are on already, where this is a part of what it asks
-        for.
+    used: more than a PF has counts as all of it; PFs that the inventory lacks do not matter. ValueError if it
+        lacks the `mins` of a PF whose rates are weights.
+    strategy: the preference among acceptable PFs; whether there is a placement does not depend on it.
+    sibling_pfs: the PFs that other interfaces of the pod are on already, if this is a part of its request.
     anywhere: whether interfaces that are to be near GPUs may be on any PF.
     """
     devices = devices_on(request, inventory)
@@ -397,7 +401,7 @@ def _place_near_gpus(  # noqa: PLR0913, PLR0917 - as `place`
     sibling_pfs: Collection[PciAddress],
     budget: int,
 ) -> Placement | Rejection:
-    """Place interfaces near whatever GPUs kubelet may choose (`core.devices.near_gpus`), then the rest."""
+    """Place interfaces near all GPUs that kubelet may choose (`core.devices.near_gpus`), then the rest."""
     gpus = near_gpus.candidates(request, inventory)
     for accepted in near_gpus.ACCEPTED[request.topology]:
         if accepted is near_gpus.Nearness.ANYWHERE:
@@ -446,7 +450,7 @@ def _beside(
     gpus: Sequence[Gpu],
     accepted: near_gpus.Nearness,
 ) -> tuple[PlacedInterface, ...] | None:
-    """The interfaces near GPUs on each PF that they may come to; None if a GPU has none with room."""
+    """Return the interfaces near GPUs on each PF that they may come to; None if a GPU has no PF with room."""
     entries = [entry for entry, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
     interface = request.interfaces[entries[0]]
     demand = near_gpus.Demand(len(entries), near_gpus.gpus_requested(request.devices), gpus)
@@ -498,10 +502,11 @@ def _explain_near_gpus(
 def narrow_to_gpus(
     promised: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]
 ) -> Placement | None:
-    """The part of a placement near GPUs that a pod with these GPUs keeps, each interface on one PF.
+    """Return the part of a placement near GPUs that a pod with these GPUs keeps, each interface on one PF.
 
-    request: of the interfaces of the placement, in order. None if the GPUs are not of those that it was
-    made for, as when one has become free since.
+    There is no such part if the placement was made for other GPUs, for example if one has become free since.
+
+    request: of the interfaces of the placement, in order.
     """
     near_placed = [placed for placed in promised.interfaces if needs_of(placed.options).near_gpu]
     placed_anywhere = iter(
@@ -535,7 +540,7 @@ def _place_devices(
     used: Mapping[PciAddress, Used],
     devices: Sequence[tuple[str, int]],
 ) -> Placement | Rejection:
-    """Place devices so that whatever kubelet chooses fits (`core.devices.placement`)."""
+    """Place devices so that every choice of kubelet's fits (`core.devices.placement`)."""
     asked_wrongly = device_mismatch(request, devices)
     if asked_wrongly:
         return _rejection(
@@ -562,10 +567,10 @@ def _too_light(
     inventory: Inventory,
     used: Mapping[PciAddress, Used],
 ) -> dict[PciAddress, Used]:
-    """The use by a choice of kubelet's that does not fit although the largest does; empty for none.
+    """Return the use by a choice of kubelet's that does not fit although the largest does; empty if all fit.
 
-    There may be one where rates are weights, as all are shares of the largest one there (`core.programming`):
-    the largest reservations below each are weighed as well.
+    There may be such a choice if rates are weights, because all are shares of the largest one there
+    (`core.programming`). So the largest reservations below each are weighed as well.
     """
     rates = sorted({interface.min_tx_rate_mbps for interface in interfaces}, reverse=True)
     for pci, largest_rate in largest.items():

@@ -2,12 +2,11 @@
 
 Exact within a budget of work.
 
-A PF for each of a request's interfaces, where PFs also differ in what they take, and at what cost.
-
-So they do where some cannot program a rate that must be, where drivers round differently, and where
-minimum rates are weights: then what an interface takes depends on the others. Interfaces go to such a PF
-in falling order of their reservations, on which `RoundRobin.join` relies: once the first has joined, every
-further one only takes from the others, so that what fails now will not hold later.
+PFs may also differ in the interfaces that they take, and in the costs. They differ if some cannot program a
+rate that must be enforced, if drivers round differently, or if minimum rates are weights, because the cost of
+an interface then depends on the others. Interfaces go to such a PF in falling order of their reservations, on
+which `RoundRobin.join` relies: once the first has joined, every further one only takes from the others, so
+that a load that fails now will not hold later.
 """
 
 from __future__ import annotations
@@ -47,11 +46,12 @@ _BY_NUMBERS_PERCENT = 70
 
 
 def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
-    """An offer's index for each interface, given as its class; the reservations of classes fall.
+    """Return an offer's index for each interface, given as its class; the reservations of classes fall.
 
-    The usual first: best fit, then what numbers alone say (`core.matching`), exact for most requests of few
-    rates, then what can be made of that by changing places, then any packing of the cheapest costs that
-    happens to hold (if there is none, that is the proof that nothing holds), then a search of everything.
+    The usual ways come first: best fit, then matching by numbers alone (`core.matching`), which is exact for
+    most requests of few rates, then improvement of its answer by changing places. Next is any packing of the
+    cheapest costs that happens to hold; if there is no such packing, that is the proof that no assignment
+    holds. The last way is a search of everything.
     OutOfWorkError on the way.
     """
     work.spend(len(classes) + len(offers[0].costs) * len(offers) // 4)
@@ -121,7 +121,7 @@ def _exceeds_assignment(
 
 
 def _rows(offers: Sequence[Offer]) -> list[tuple[int | None, ...]]:
-    """The costs of each kind with all offers."""
+    """Return the costs of each kind with all offers."""
     return list(zip(*(offer.costs for offer in offers), strict=True))
 
 
@@ -161,7 +161,7 @@ class _Board:
         self._alike: list[int] = []
 
     def holds(self, chosen: Sequence[int], work: Work) -> bool:
-        """Report whether every offer takes what is to go there. OutOfWorkError."""
+        """Report whether every offer takes all that is assigned to it. OutOfWorkError."""
         work.spend(len(chosen))
         berths: list[_RemainingOffer] = list(self._start)
         for index, kind in zip(chosen, self._kinds, strict=True):
@@ -172,7 +172,7 @@ class _Board:
         return True
 
     def search(self, work: Work) -> list[int] | None:
-        """Depth first, remembering what failed; None when nothing holds. OutOfWorkError on the way."""
+        """Search depth first, remembering failed states; None if no assignment holds. OutOfWorkError."""
         work.spend(len(self._offers) ** 2 * (1 + len(self._offers[0].costs) // 32) // 2)
         self._alike = [
             next(index for index, candidate in enumerate(self._offers) if _same_terms(offer, candidate))
@@ -213,7 +213,7 @@ class _Board:
         return _Level(berths, floor, iter(tries))
 
     def _step(self, level: _Level, depth: int) -> _Berths | None:
-        """The berths after the next offer that takes the interface; None when there is none left."""
+        """Return the berths after the next offer that takes the interface, if there is one."""
         for offer in level.tries:
             after = self._berth_after(level.berths[offer], offer, self._kinds[depth])
             if after is not None:
@@ -222,7 +222,7 @@ class _Board:
         return None
 
     def _berth_after(self, berth: _RemainingOffer, offer: int, kind: int) -> _RemainingOffer | None:
-        """The berth with one more interface of the kind; None when that does not fit."""
+        """Return the berth with one more interface of the kind, if that fits."""
         cost = self._offers[offer].costs[kind]
         if cost is None or not berth.vfs or cost > berth.mbps:
             return None
@@ -255,11 +255,11 @@ class Offered(NamedTuple):
 class PlacementProblem:
     """The interfaces to be placed, and the PFs.
 
-    kinds: of interfaces, distinct, the largest reservation first. class_indexes: the kind of each interface,
-        rising.
-    sibling_pfs: where other interfaces of the pod are already.
-    any_pf: as if it did not matter which PFs these are: their names, links or MTU.
-    found: the PFs' terms, once they are known, which hold whatever is used.
+    kinds: of interfaces, distinct, the largest reservation first.
+    class_indexes: the kind of each interface, rising.
+    sibling_pfs: the PFs of other interfaces of the pod.
+    any_pf: whether names, links and MTU of the PFs are ignored.
+    found: the PFs' terms, once they are known; they do not depend on the use.
     """
 
     kinds: Sequence[InterfaceClass]
@@ -291,12 +291,12 @@ class PlacementProblem:
 
     @property
     def rooms_alone(self) -> bool:
-        """Report whether PFs differ for these in nothing but what is free of them."""
+        """Report whether PFs differ for these interfaces only in their free capacity."""
         return self.inventory.takes_every_rate and not self.needy
 
     @property
     def choosy(self) -> bool:
-        """Report whether an interface wants certain PFs, whatever their drivers can do."""
+        """Report whether an interface needs certain PFs, apart from the abilities of their drivers."""
         return any(has_pf_constraints(kind.needs) for kind in self.kinds)
 
     def groups(self) -> list[tuple[Pf, ...]]:
@@ -328,7 +328,7 @@ class PlacementProblem:
 
 
 def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
-    """The index of a PF for each interface."""
+    """Return the index of a PF for each interface."""
     if _too_much(task, used):
         return Verdict.IMPOSSIBLE
     try:
@@ -342,7 +342,7 @@ def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdi
 
 
 def _too_much(task: PlacementProblem, used: Usage) -> bool:
-    """Report whether sums alone exclude it, whatever PFs take; no reservation costs less."""
+    """Report whether sums alone exclude it, for any PFs; no reservation costs less."""
     free, rates = rooms(task.inventory, used), task.rates
     if len(rates) > sum([room.vfs for room in free]) or sum(rates) > sum([room.mbps for room in free]):
         return True
@@ -372,7 +372,7 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
 
 
 def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | None:
-    """Place by the strategy's preference; None if that fails, or takes too long for so many."""
+    """Place by the strategy's preference, unless that fails, or takes too long for so many."""
     needed = PREFERENCE * len(task.class_indexes) * len(task.inventory.pfs)
     if needed > work.remaining * _GREEDY_PERCENT // 100:
         return None
@@ -386,7 +386,7 @@ def _preferred(task: PlacementProblem, used: Usage, work: Work) -> list[int] | N
 
 
 def rooms(inventory: Inventory, used: Usage) -> list[Room]:
-    """The free capacity of each PF."""
+    """Return the free capacity of each PF."""
     return [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
 
 
@@ -409,7 +409,7 @@ def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list
 
 
 def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
-    """The groups that would have room if it were of one piece, the preferred one first.
+    """Return the groups that would have room if it were of one piece, the preferred one first.
 
     A reservation costs as much as it says at least.
     """

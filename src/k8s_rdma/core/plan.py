@@ -41,9 +41,9 @@ Addressing = tuple[tuple[str, ...], tuple[Route, ...]]
 
 
 def hand_over(receipt: Receipt) -> tuple[Step, ...]:
-    """The first part of the plan; rates and settings of a PF together, so that it is asked once.
+    """Return the first part of the plan; rates and settings of a PF together, which one query reads back.
 
-    VFs are cleaned first, because a driver that is bound anew may take rates and settings from its VF.
+    VFs are cleaned first, because a driver that is bound again may take rates and settings from its VF.
     """
     settings = {step.pf: step for step in _settings(receipt.interfaces)}
     programs = (
@@ -56,10 +56,10 @@ def hand_over(receipt: Receipt) -> tuple[Step, ...]:
 
 
 def separate_steps(receipt: Receipt) -> tuple[Step, ...]:
-    """The steps of `hand_over` apart, so that each undo fails alone. Their inverses end an attachment.
+    """Return the steps of `hand_over` apart, so that each undo fails alone. Their inverses end an attachment.
 
-    A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing; and
-    what the pod has under an interface's name may be somebody else's if that VF was never given.
+    A VF that moves loses its addresses (Linux `__dev_change_net_namespace`), so they need no undoing. An
+    interface of the pod with that name may belong to something else if the VF was never given.
     """
     return (
         *_rates(receipt.interfaces),
@@ -69,7 +69,7 @@ def separate_steps(receipt: Receipt) -> tuple[Step, ...]:
 
 
 def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tuple[Step, ...]:
-    """The rest of the plan: addresses and routes, by interface name; every netdev is capped, then up."""
+    """Return the rest of the plan: addresses and routes, by interface name; netdevs are capped, then up."""
     steps: list[Step] = []
     for interface in receipt.interfaces:
         if interface.is_netdev:
@@ -78,7 +78,7 @@ def configurations(receipt: Receipt, addressing: Mapping[str, Addressing]) -> tu
 
 
 def concerned(step: Step, receipt: Receipt) -> tuple[AllocatedInterface, ...]:
-    """The interfaces of a receipt that a step of its plan is for."""
+    """Return the interfaces of a receipt that a step of its plan is for."""
     match step:
         case CleanVf() | GiveVf() | BindVf():
             vfs = {step.vf}
@@ -94,10 +94,10 @@ def concerned(step: Step, receipt: Receipt) -> tuple[AllocatedInterface, ...]:
 
 
 def undo(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The inverses in reverse order.
+    """Return the inverses in reverse order.
 
-    Of `separate_steps`, they end an attachment, undo a failed ADD, and clean up after a crash:
-    every inverse holds at once where its step never happened.
+    The inverses of `separate_steps` end an attachment, undo a failed ADD, and clean up after a crash, because
+    every inverse holds at once if its step never happened.
     """
     return tuple(step.inverse for step in reversed(tuple(steps)))
 
@@ -107,7 +107,7 @@ def _rates(interfaces: Iterable[AllocatedInterface]) -> Iterable[SetRates]:
     for interface in interfaces:
         by_pf.setdefault(interface.vf.pf, []).append(interface.rate())
     for pf, rates in by_pf.items():
-        # Only a VF without rates is free, so none is what it had before.
+        # # Only a VF without rates is free, so its previous rates were 0.
         yield SetRates(pf=pf, rates=tuple(rates), previous=tuple(VfRate(rate.index) for rate in rates))
 
 
@@ -163,10 +163,10 @@ def _configure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredCap:
-    """An interface whose cap is not what it was given.
+    """An interface whose cap differs from the one that it was given.
 
-    found: what there is instead, in a clause. step: what puts it back, by the name that the interface has
-        now; None if it is not in the pod.
+    found: its present cap, in a clause.
+    step: the step that restores it, by the name that the interface has now; None if it is not in the pod.
     """
 
     interface: AllocatedInterface
@@ -186,7 +186,7 @@ def _without_software_caps(pf: PfState) -> PfState:
 
 
 def software_capped(receipt: Receipt) -> tuple[AllocatedInterface, ...]:
-    """The interfaces whose caps software keeps."""
+    """Return the interfaces whose caps software keeps."""
     return tuple(interface for interface in receipt.interfaces if interface.software_max_tx_rate_mbps)
 
 

@@ -38,7 +38,9 @@ _MAX_SHOWN = 200
 def meets(value: str | None, operator: str, values: Collection[str]) -> bool:
     """Report whether a label meets an expression of a label selector or of a node affinity.
 
-    value: None if there is no such label. An unknown operator is met by no label.
+    No label meets an unknown operator.
+
+    value: None if there is no such label.
     """
     match operator:
         case "In" | "NotIn":
@@ -57,7 +59,7 @@ def _is_beyond(number: int | None, operator: str, bound: int | None) -> bool:
 
 
 def _integer(text: str | None) -> int | None:
-    """Read a 64-bit integer as `strconv.ParseInt` does; None if the text is none."""
+    """Read a 64-bit integer as `strconv.ParseInt` does, if the text is such an integer."""
     if text is None or len(text) > _MAX_SHOWN or _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
@@ -134,7 +136,8 @@ class NodeTerm:
 class NodeSelection:
     """The nodes that a pod may be on by its specification.
 
-    labels: of `nodeSelector`. terms: of the required node affinity; None if the pod has none.
+    labels: of `nodeSelector`.
+    terms: of the required node affinity, if the pod has any.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -171,7 +174,7 @@ EVERY_NODE = NodeSelection()
 def gates_obstacles(gates: Sequence[str]) -> tuple[str, ...]:
     """Describe how scheduling gates keep a pod from every node, if it has any.
 
-    A bound pod has none: kube-scheduler binds no pod with gates, and none are added later.
+    A bound pod has no gates: kube-scheduler binds no pod with gates, and gates are never added later.
     """
     if not gates:
         return ()

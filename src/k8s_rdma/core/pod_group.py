@@ -1,4 +1,4 @@
-"""A PodGroup: what it says of its pods, whichever version of its API it is read by."""
+"""A PodGroup: its rules for its pods, the same for each version of its API."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ class PodGroup:
     """The specification of a group of pods.
 
     min_count: pods that are bound together or not at all; 0 for a group whose pods are bound one by one.
-    disrupted_together: whether evicting one of its pods means evicting all. priority: the group's own, which
-    counts instead of that of its pods; None without one. preempts: whether pods may be evicted for its pods.
+    disrupted_together: whether evicting one of its pods means evicting all.
+    priority: the group's own, which counts instead of its pods' priorities, if it has one.
+    preempts: whether pods may be evicted for its pods.
     parent: the name of the CompositePodGroup that it belongs to, empty for a group of no tree.
     """
 

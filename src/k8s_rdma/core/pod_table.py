@@ -1,4 +1,4 @@
-"""Bounded tables of pods: what is remembered of pods takes so much memory, whatever their owners do."""
+"""Bounded tables of pods: the memory for pods is limited, no matter what their owners do."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PodLimits:
 class PodTable(Generic[_Value]):
     """One value for each pod, in the order in which they were put.
 
-    Beyond a limit the entries of the owner that takes most are in excess, the oldest first, because what one
-    namespace has too much of costs no other. Without owners it is the oldest of all.
+    If a limit is exceeded, the entries of the owner that takes most are in excess, the oldest first, because
+    one namespace's excess must not cost others. Without owners it is the oldest of all.
 
     by_uid: the values; to be read only.
     """
@@ -79,7 +79,7 @@ class PodTable(Generic[_Value]):
         self.by_uid[uid] = value
 
     def pop(self, uid: PodUid) -> _Value | None:
-        """Take out the pod; return its value, None without one."""
+        """Take out the pod; return its value, if it is there."""
         if uid not in self.by_uid:
             return None
         value = self.by_uid.pop(uid)
@@ -98,7 +98,7 @@ class PodTable(Generic[_Value]):
         return value
 
     def excess(self) -> PodUid | None:
-        """Return the pod that has to go first, None within the limits."""
+        """Return the pod that has to go first, if the table exceeds a limit."""
         if len(self.by_uid) <= self._limits.pods and self._weight <= self._limits.weight:
             return None
         if self._owner is None:

@@ -1,24 +1,25 @@
 """Victims: the pods to evict from a node so that another one fits there.
 
-kube-scheduler chooses victims by what it counts itself, and takes the fewest: with any of them back the pod
-would not fit. It does not look again after the extender. So more may be added to its victims (a pod that
-fits by its own filters still does when more pods are gone), chosen as it chooses: all of lower priority,
-then each put back that is not needed, those first whose eviction a disruption budget does not allow, the
-important ones first.
+kube-scheduler chooses victims by its own counts, and takes the fewest: with any of them back the pod would
+not fit. It does not check again after the extender. So more may be added to its victims, because a pod that
+fits by its own filters still does when more pods are gone. They are chosen as it chooses: all of lower
+priority, then each put back that is not needed, those first whose eviction a disruption budget does not
+allow, the important ones first.
 
-One of its own victims is dropped only where that surely leaves the pod fitting. That is so when it goes by
-itself; and when it takes nothing of its node but what it requests (`wire.pod_spec.demand_of`), the victims
-that were added free at least as much of everything, places for pods among it, and the pod that waits does
-not care who is beside it (no affinity, no topology spread, no claimed device). The latter is the ordinary
-case of VFs that are counted: the scheduler knows that one VF must go, and not which one has the bandwidth.
-At least one stays: a node without victims fails the whole call.
+One of its own victims is dropped only if the pod surely still fits. There are two such cases. In the first,
+the victim goes by itself. In the second, it takes only its resource requests of its node
+(`wire.pod_spec.demand_of`), the added victims free at least as much of everything, including places for pods,
+and the pending pod has no constraint on the pods beside it (no affinity, no topology spread, no claimed
+device). The second is the ordinary case of VFs that are counted: the scheduler knows that one VF must go, and
+not which one has the bandwidth. At least one victim stays, because a node without victims fails the whole
+call.
 
-Pods of a group that is disrupted together (`disruptionMode`) are one victim: all of them go, or none. A group
-with a pod elsewhere cannot go, because an answer names pods of one node; if kube-scheduler chose one of its
-pods, others must take that pod's place as above, or the node is dropped.
+Pods of a group that is disrupted together (`disruptionMode`) are one victim: all of them go, or all stay. A
+group with a pod elsewhere cannot go, because an answer names pods of one node. If kube-scheduler chose one of
+its pods, others must take that pod's place as in the second case, or the node is dropped.
 
 Searches are generators: each yields the pods that would be evicted, and is sent whether the pod fits then. So
-the caller decides what fits, and what else runs in between.
+the caller decides which pods fit, and which other work runs in between.
 
 Source: `SelectVictimsOnNode`, `pkg/scheduler/framework/plugins/defaultpreemption`, `MoreImportantPod`, and
 `filterPodsWithPDBViolation`, `pkg/scheduler/framework/preemption`.
@@ -49,8 +50,8 @@ class Occupant:
     """A bound pod that may hold interfaces, and could make room for others.
 
     started: `status.startTime` as the API writes it, so that it sorts as text; empty before it runs.
-    demand: what its resource requests add up to; None when it may take anything else of its node.
-    labels: what disruption budgets select it by.
+    demand: the sum of its resource requests; None if it may take other capacity of its node as well.
+    labels: the labels by which disruption budgets select it.
     """
 
     uid: PodUid
@@ -71,7 +72,7 @@ class BoundGroup:
     """A group of pods, and the node of each of its bound pods.
 
     disrupted_together: whether evicting one of its pods means evicting all; None if that is not known.
-    priority: the group's own, which counts instead of that of its pods; None without one.
+    priority: the group's own, which counts instead of its pods' priorities, if it has one.
     """
 
     homes: Mapping[PodUid, NodeName]
@@ -110,10 +111,13 @@ def together(
 class Proposal:
     """The scheduler's victims on a node.
 
-    uids: in its order, the important ones first. occupants: those that something is known of. terminating:
-    those that go by themselves. violations: how many evictions it says no budget allows. replaceable: whether
-    the pod that waits does not care who is beside it. bundles: the pods that each pod goes with, itself among
-    them, if there are more. untouchable: pods that must stay.
+    uids: in its order, the important ones first.
+    occupants: the known ones.
+    terminating: those that go by themselves.
+    violations: the number of evictions that no budget allows, by the scheduler's count.
+    replaceable: whether the pending pod has no constraint on the pods beside it.
+    bundles: the pods that each pod goes with, including itself, if there are more.
+    untouchable: pods that must stay.
     """
 
     uids: tuple[PodUid, ...]
@@ -150,10 +154,11 @@ def covers(evicted: Iterable[ResourceDemand], required: Iterable[ResourceDemand]
 
 
 def propose(occupants: Iterable[Occupant], violating: Violating) -> Search[tuple[PodUid, ...]]:
-    """Find the fewest victims as kube-scheduler does, by what it counts itself.
+    """Find the fewest victims as kube-scheduler does, by its own counts.
 
-    occupants: all of lower priority on the node. Without victims: the pod does not fit even when all of them
-    are gone, or fits beside them.
+    Without victims, the pod does not fit even when all of them are gone, or fits beside them.
+
+    occupants: all of lower priority on the node.
     """
     ordered = _important_first(occupants)
     evicted = {pod.uid for pod in ordered}
@@ -168,9 +173,9 @@ def propose(occupants: Iterable[Occupant], violating: Violating) -> Search[tuple
 def correct(
     proposal: Proposal, occupants: Iterable[Occupant], violating: Violating
 ) -> Search[Victims | None]:
-    """Find the victims that make the pod fit, None when there are none that do.
+    """Find the victims that make the pod fit, if there are such victims.
 
-    occupants: who may be evicted as well.
+    occupants: the pods that may be evicted as well.
     """
     going = tuple(uid for uid in proposal.uids if uid not in proposal.terminating) or proposal.uids
     spared = [uid for uid in going if uid in proposal.untouchable]
@@ -195,7 +200,7 @@ def correct(
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """The proposal's victims that must stay: others have to free at least as much. None: nothing can."""
+    """The proposal's victims that must stay: others must free at least as much. None: no pods can."""
 
     required: Sequence[ResourceDemand] | None
     pods: Mapping[PodUid, Occupant]
@@ -210,7 +215,7 @@ class _Replaced:
         return cls(demands if comparable else None, added)
 
     def suffices(self, evicted: Collection[PodUid]) -> bool:
-        """Report whether those of the evicted pods that were added take their place."""
+        """Report whether the added pods among the evicted ones free as much as the replaced victims."""
         if self.required is None:
             return False
         freed = [pod.demand for uid, pod in self.pods.items() if uid in evicted and pod.demand is not None]
@@ -265,7 +270,10 @@ def _replace(
 def _victims(
     proposal: Proposal, remaining: Iterable[PodUid], added: Iterable[Occupant], violating: Violating
 ) -> Victims:
-    """The scheduler's count stands, but for what the change makes of it: it knows more pods and budgets."""
+    """Return the victims, with the scheduler's count of violations changed by the difference in victims.
+
+    The scheduler's own count is the base, because it knows more pods and budgets.
+    """
     uids = _in_order(proposal, remaining, added)
     violations_before = violating(_important_first(proposal.occupants.values()))
     after = violating(_important_first([*_occupants(proposal, uids), *added]))
@@ -289,7 +297,7 @@ def _rank(pod: Occupant) -> tuple[int, str, str]:
 def _in_order(
     proposal: Proposal, remaining: Iterable[PodUid], added: Iterable[Occupant]
 ) -> tuple[PodUid, ...]:
-    """The scheduler takes the first one's priority for the highest; its own order stands.
+    """Return the victims in order. The scheduler's order stands: it takes the first priority as highest.
 
     An unknown pod holds no interfaces, and is taken to be the lesser.
     """

@@ -1,11 +1,11 @@
-"""Programming of rates: what a driver takes, what that costs on the link, and what enforces it.
+"""Programming of rates: the rates that a driver takes, their cost on the link, and how they are enforced.
 
-A reservation is rounded up to what the driver takes and a cap down. A reservation that the driver does not
-take at all is not programmed: the sums of reservations are accounted all the same. A cap that it does not
-take is kept by software, just as asked for, where the pod gets the kernel's netdev and the node's kernel
-can limit that; otherwise it is not enforced. Where nothing but the hardware will do (`Enforce.HARDWARE`, of
-the PF or of the interface), or no cap but by software (`Enforce.SOFTWARE`), the PF does not take an interface
-whose rates could not be held so.
+A reservation is rounded up to a rate that the driver takes, and a cap down. If the driver takes no
+reservations, the reservation is not programmed, but the sums of reservations are accounted all the same. If
+it does not take a cap, software keeps the exact cap if the pod gets the kernel's netdev and the node's kernel
+can limit it; otherwise the cap is not enforced. If only the hardware is acceptable (`Enforce.HARDWARE`, of
+the PF or of the interface), or caps must be kept by software (`Enforce.SOFTWARE`), the PF does not take an
+interface whose rates could not be enforced so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ _NOT_VFIO = "software cannot cap a VF that is given to vfio-pci"
 
 
 class Programmed(NamedTuple):
-    """Rates for an interface, Mb/s, 0 for none; and whether what was asked for then holds.
+    """Rates for an interface, Mb/s, 0 for no rate; and whether the requested rates then hold.
 
-    min_tx_rate_mbps, max_tx_rate_mbps: of its VF. software_max_tx_rate_mbps: of its netdev in the pod.
-    min_held: by the hardware. max_held: by the hardware, its link or software.
+    min_tx_rate_mbps, max_tx_rate_mbps: of its VF.
+    software_max_tx_rate_mbps: of its netdev in the pod.
+    min_held: by the hardware.
+    max_held: by the hardware, its link or software.
     """
 
     min_tx_rate_mbps: int
@@ -37,7 +39,7 @@ class Programmed(NamedTuple):
 
 
 def programmed(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Programmed:
-    """The rates to program for an interface on a PF as it is now."""
+    """Return the rates to program for an interface on a PF as it is now."""
     least, maximum = request.min_tx_rate_mbps, request.max_tx_rate_mbps
     enforce = enforcement(pf, request)
     set_min = _reservation(pf, least) or 0
@@ -57,7 +59,7 @@ def programmed(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Programmed
 
 
 def enforcement(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforce:
-    """The stricter of what is demanded of the PF and by the interface: hardware, then software, then auto."""
+    """Return the stricter of the PF's and the interface's demand: hardware, then software, then auto."""
     demanded = pf.enforce, request.enforce
     if Enforce.HARDWARE in demanded:
         return Enforce.HARDWARE
@@ -72,7 +74,7 @@ class Enforcers(NamedTuple):
 
 
 def enforcers(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforcers:
-    """The enforcers of an interface that is placed on the PF as it is now."""
+    """Return the enforcers of an interface that is placed on the PF as it is now."""
     found = programmed(pf, request)
     programmed_by = enforcer_of(pf.driver)
     least = programmed_by if found.min_held else "accounted"
@@ -82,7 +84,7 @@ def enforcers(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Enforcers:
 
 
 def reserved(pf: Pf, min_tx_rate_mbps: int) -> int:
-    """The cost of a reservation on the PF's link, Mb/s: as much as is programmed for it, or would be."""
+    """Return the cost of a reservation on the PF's link, Mb/s: the rate that is, or would be, programmed."""
     if pf.rates is EVERY_RATE or not min_tx_rate_mbps:
         return min_tx_rate_mbps
     return _reservation(pf, min_tx_rate_mbps) or min_tx_rate_mbps
@@ -120,7 +122,7 @@ def objection_cause(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
 
 
 def demand(pf: Pf, request: InterfaceRequest | InterfaceClass) -> str:
-    """The demand behind an objection: `enforcement by hardware is demanded`."""
+    """Return the demand behind an objection: `enforcement by hardware is demanded`."""
     return f"enforcement by {enforcement(pf, request)} is demanded"
 
 
@@ -141,7 +143,7 @@ def _reservation(pf: Pf, rate: int) -> int | None:
 
 
 def _cap(pf: Pf, rate: int) -> int | None:
-    """The cap to program; None also where the driver takes none and the link itself holds it."""
+    """Return the cap to program; None also if the driver takes no such cap and the link itself keeps it."""
     rate_range = pf.rates.max
     if not rate or rate_range is None or not takes_rates(pf):
         return None

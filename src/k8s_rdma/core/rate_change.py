@@ -1,9 +1,10 @@
 """A change of a running pod's rates: admitted on the PFs that its interfaces are on, or refused with numbers.
 
-Nothing but rates changes while a pod runs. Until the node has programmed the new rates, the largest of an
-interface's reservations that may be in force counts (`PlacedInterface.until_programmed`), so that a raise is
-reserved before it is programmed, and what a cut frees is given to others only after it. A generation that
-supersedes one which is not programmed takes over what counted until then: the node may program it still.
+Only rates change while a pod runs. Until the node has programmed the new rates, the largest of an interface's
+reservations that may be in force counts (`PlacedInterface.until_programmed`). So a raise is reserved before
+it is programmed, and bandwidth that a cut frees is given to others only after it is programmed. A generation
+that supersedes one which is not programmed takes over its counted reservations, because the node may program
+it still.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 
 def changed_rates(placement: Placement, request: Request, *, programmed: bool) -> Placement | None:
-    """Return the next generation of a placement, with the rates of a request; None if they are the same.
+    """Return the next generation of a placement, with the rates of a request, if they differ.
 
-    programmed: whether the node has the rates of this placement. MalformedError (`NOT_ALLOWED`) names the
-    first interface in which something else differs.
+    MalformedError (`NOT_ALLOWED`) names the first interface in which something else differs.
+
+    programmed: whether the node has the rates of this placement.
     """
     placed_by_entry = by_entry(placement.interfaces)
     if len(request.interfaces) != len(placed_by_entry):
@@ -70,10 +72,12 @@ def _has_rates_of(interface: PlacedInterface, second: PlacedInterface) -> bool:
 def admit(
     change: Placement, current: Placement, inventory: Inventory, used: Mapping[PciAddress, Used]
 ) -> Rejection | None:
-    """Decide on a change; None if its PFs and their drivers keep it.
+    """Return the refusal of a change, unless its PFs and their drivers can keep it.
 
-    current: the generation before, as it counts now. used: by other pods. A PF on which the pod reserves no
-    more than that is not asked for room: its link may have got slower since.
+    A PF on which the pod's reservation does not grow needs no room: its link may have got slower since.
+
+    current: the generation before, as it counts now.
+    used: by other pods.
     """
     refused = next(_objections(change, current, inventory), None) or next(
         _shortages(change, current, inventory, used), None
@@ -109,9 +113,10 @@ def _shortages(
 
 
 def shortage(pf: Pf, planned: Used, needs_mbps: int) -> str:
-    """Describe why a PF cannot keep what is planned on it; empty when it can.
+    """Describe why a PF cannot keep the planned use; empty if it can.
 
-    planned: the use by all pods. needs_mbps: the part of it that the pod reserves whose rates change.
+    planned: the use by all pods.
+    needs_mbps: the part of it that the pod reserves whose rates change.
     """
     link_mbps = pf.link_mbps
     if link_mbps is None:

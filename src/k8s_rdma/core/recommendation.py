@@ -1,7 +1,7 @@
-"""Suggestions for reservations and caps, from what pods sent; with a reason, and how far it can be trusted.
+"""Suggestions for reservations and caps, from the traffic of pods; with a reason, and a level of trust.
 
-A suggestion is never made of what is not known: with too little data, or while a pod gets less than it
-wants, there is none to lower a reservation, and the reason says so.
+A suggestion is never made of unknown figures. With too little data, or while a pod gets less than its demand,
+no reservation is suggested to be lowered, and the reason says so.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ alone, which sends by the netdev.
 
 @unique
 class Trust(IntEnum):
-    """The confidence in a suggestion; NONE: there is none."""
+    """The confidence in a suggestion; NONE: there is no suggestion."""
 
     NONE = 0
     LOW = 1
@@ -70,9 +70,9 @@ class Trust(IntEnum):
 
 @unique
 class Verdict(StrEnum):
-    """The relation of a reservation to what was sent.
+    """The relation of a reservation to the traffic that was sent.
 
-    UNMET: less was got than reserved, although there was demand.
+    UNMET: less was sent than reserved, although there was demand.
     """
 
     LOWER = "lower"
@@ -97,9 +97,11 @@ class WorkloadName(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredInterface:
-    """An interface of a pod, with its use. driver: of its PF; empty if it is not known.
+    """An interface of a pod, with its use.
 
-    min_by, max_by: who enforces its reservation and its cap; None if it is not known, or there is none.
+    driver: of its PF; empty if it is not known.
+    min_by, max_by: the enforcer of its reservation and of its cap; None if it is not known, or there is no
+        such rate.
     """
 
     workload: WorkloadName
@@ -114,7 +116,8 @@ class Suggestion:
     """Rates to ask for, in Mb/s; None if there is no suggestion. max_tx_rate_mbps: 0 for no cap.
 
     covered: the part of the measured time for which no more was sent than the suggested reservation.
-    reason: a sentence. trust_reasons: a clause for each thing that lowers it.
+    reason: a sentence.
+    trust_reasons: a clause for each cause of lower trust.
     """
 
     verdict: Verdict
@@ -127,7 +130,7 @@ class Suggestion:
 
 
 class InterfaceAdvice(NamedTuple):
-    """A suggestion beside what it is made of."""
+    """A suggestion beside the measurements that it is made of."""
 
     measured: MeasuredInterface
     suggestion: Suggestion
@@ -168,7 +171,7 @@ def advise(measured: MeasuredInterface) -> InterfaceAdvice:
 
 
 def _needed_mbps(use: InterfaceUse) -> int:
-    """Return what covers all but a thousandth of the time, with the margin; no more than the link."""
+    """Return the rate that covers all but a thousandth of the time, with the margin; at most the link's."""
     if use.sent is None or not use.sent.maximum:
         return 0
     found = max(rounded_up(MARGIN * use.sent.p999), _LEAST_MBPS)
@@ -182,7 +185,7 @@ def rounded_up(mbps: float) -> int:
 
 
 def _cap(use: InterfaceUse) -> int | None:
-    """Return the cap to ask for: the present one, twice as much if it binds, or none beyond the link."""
+    """Return the cap to ask for: the present one, twice as much if it binds, or 0 beyond the link."""
     if not use.cap_mbps:
         return use.cap_mbps
     if use.at_cap_share < BOUND:
@@ -260,7 +263,7 @@ def _no_suggestion(doubts: tuple[str, ...]) -> Suggestion:
 
 
 def _silence_doubt(measured: MeasuredInterface) -> str:
-    """Return why a pod that sent nothing may need its reservation all the same; empty if it does not."""
+    """Return why a pod without traffic may need its reservation all the same; empty if it does not."""
     if not _counts_verbs(measured):
         return "it may send by verbs alone"
     if measured.use.coverage.measured_s < MEDIUM_DAYS * _DAY_S:
@@ -306,7 +309,7 @@ def _trust(measured: MeasuredInterface) -> tuple[Trust, tuple[str, ...]]:
 
 
 class FreedBandwidth(NamedTuple):
-    """Bandwidth of a PF that suggestions free; below zero where they take more."""
+    """Bandwidth of a PF that suggestions free; below zero if they take more."""
 
     node: str
     pf: str
@@ -318,8 +321,10 @@ class FreedBandwidth(NamedTuple):
 class WorkloadAdvice:
     """A suggestion for an interface of all pods of a workload, which have one template.
 
-    pods: with their uses. reserved_mbps: of all of them; None if one is not known. sent, received: of all
-    together, each pod's time counted. freed_mbps: what the suggestion gives back; below zero: what it takes.
+    pods: with their uses.
+    reserved_mbps: of all of them; None if one is not known.
+    sent, received: of all together, each pod's time counted.
+    freed_mbps: the bandwidth that the suggestion gives back; below zero if it takes more.
     """
 
     workload: WorkloadName
@@ -427,7 +432,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def _all_lost(losses: Iterable[Losses]) -> Losses:
-    """Add up what is counted; None if no pod's is."""
+    """Add up the counts that are known; None if no pod's is."""
     found = list(losses)
     sums = []
     for name in Losses._fields:
@@ -444,7 +449,7 @@ def rate_text(mbps: float) -> str:
 
 
 def share_text(share: float) -> str:
-    """Format a part of a whole in tenths of a per cent; never 0 or 100 % of what is not that."""
+    """Format a part of a whole in tenths of a per cent; 0 and 100 % only if they are exact."""
     tenths = floor(1000 * share + 1e-9) if share > 0.5 else ceil(1000 * share - 1e-9)
     return f"{tenths / 10:g} %"
 

@@ -1,7 +1,7 @@
 """Refusals of a request: the reason, and one line of text with the node's numbers.
 
-The causes are looked for in this order: the options and rates that PFs and their drivers do not take, the
-policy where the request would fit without it, then VFs and bandwidth.
+The causes are searched in this order: options and rates that PFs and their drivers do not take, the policy if
+the request would fit without it, then VFs and bandwidth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Detail(StrEnum):
     """The detail of refusals; nodes with equal texts are shown as one.
 
-    NUMBERS: what is free of it. CAUSE: what is missing, but no number of its own.
+    NUMBERS: with the node's free capacity. CAUSE: with the missing resource, but without its numbers.
     """
 
     NUMBERS = "numbers"
@@ -40,9 +40,11 @@ class Detail(StrEnum):
 
 
 class RefusalMessage(NamedTuple):
-    """A refusal's text in three forms. full: with the names of PFs. numbers: with a node's numbers only.
+    """A refusal's text in three forms.
 
-    cause: with neither, so that nodes which refuse a request for one cause give the same text.
+    full: with the names of PFs.
+    numbers: with a node's numbers only.
+    cause: with neither, so that nodes that refuse a request for one cause give the same text.
     """
 
     full: str
@@ -51,7 +53,7 @@ class RefusalMessage(NamedTuple):
 
     @classmethod
     def nameless(cls, numbers: str, cause: str) -> RefusalMessage:
-        """A message that names no PF."""
+        """Return a message that names no PF."""
         return cls(numbers, numbers, cause)
 
     @classmethod
@@ -60,12 +62,12 @@ class RefusalMessage(NamedTuple):
         return messages[0] if len(messages) == 1 else cls(*map("; ".join, zip(*messages, strict=True)))
 
     def text(self, detail: Detail) -> str:
-        """The text with as much of the node as is wanted; never with names."""
+        """Return the text with as much of the node as is wanted; never with names."""
         return self.numbers if detail is Detail.NUMBERS else self.cause
 
 
 class Free(NamedTuple):
-    """A PF and what is free of it."""
+    """A PF and its free capacity."""
 
     pf: Pf
     room: Room
@@ -78,11 +80,11 @@ def explain(
     objections: Sequence[RefusalMessage] = (),
     claims_pfs: Sequence[Pf] = (),
 ) -> RefusalMessage:
-    """The sentence: what is needed, found against it, and what to do where something can be done.
+    """Return the sentence: the need, the obstacles found, and the remedy if there is one.
 
-    free: of the node as it is, or of the empty node for what not even that takes (`is_empty`); where
-        interfaces need something of a PF, of those PFs alone that are what any of them needs.
-    objections: what PFs and drivers have against it, in clauses.
+    free: the node's present free capacity, or that of the empty node if even that does not take the request
+        (`is_empty`). If interfaces have needs, it lists only PFs that meet the needs of any of them.
+    objections: the obstacles of PFs and drivers, in clauses.
     claims_pfs: the PFs that are for ResourceClaims alone.
     """
     scene = Scene.from_free(classes, free, empty=is_empty(reason))
@@ -101,7 +103,7 @@ def explain(
 
 
 def explain_room(need: Need, pfs: Sequence[Pf], rooms: Sequence[Room]) -> RefusalMessage:
-    """The sentence where too little is free of the PFs, and nothing else keeps the request from them."""
+    """Return the sentence if only a lack of free capacity keeps the request from these PFs."""
     scene = Scene(need, pfs, rooms)
     return RefusalMessage.joined([scene.impossible(), *scene.unknown_links()])
 
@@ -112,7 +114,7 @@ def is_empty(reason: Reason) -> bool:
 
 
 def needed(requests: Sequence[InterfaceRequest | InterfaceClass]) -> str:
-    """`2 interfaces of 100000 Mb/s`, or what else is needed."""
+    """Return `2 interfaces of 100000 Mb/s`, or another need, in words."""
     return Need.of_interfaces(requests).text
 
 
@@ -138,13 +140,13 @@ class Need(NamedTuple):
 
     @classmethod
     def of_interfaces(cls, interfaces: Iterable[InterfaceRequest | InterfaceClass]) -> Need:
-        """The need of these interfaces."""
+        """Return the need of these interfaces."""
         return _need(tuple([interface.min_tx_rate_mbps for interface in interfaces]))
 
 
 @lru_cache(maxsize=64)
 def _need(rates: tuple[int, ...]) -> Need:
-    """One request is refused by thousands of nodes."""
+    """Return the need; it is cached because thousands of nodes refuse one request."""
     demand = Demand.from_rates(rates)
     return Need(len(rates), demand, _needed(len(rates), demand))
 
@@ -163,7 +165,7 @@ def _needed(number: int, demand: Demand) -> str:
 
 
 class Scene:
-    """A request and the PFs that refuse it. rooms: what is free of each, or where `empty`, all of it."""
+    """A request and the PFs that refuse it. rooms: the free capacity of each, or if `empty`, all of it."""
 
     def __init__(self, need: Need, pfs: Sequence[Pf], rooms: Sequence[Room], *, empty: bool = False) -> None:
         self.number, self.demand, text = need
@@ -176,7 +178,7 @@ class Scene:
 
     @classmethod
     def from_free(cls, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> Scene:
-        """The scene of interfaces before these PFs."""
+        """Return the scene of interfaces before these PFs."""
         return cls(
             Need.of_interfaces(classes), [pf for pf, _ in free], [room for _, room in free], empty=empty
         )
@@ -192,11 +194,11 @@ class Scene:
         return "when empty" if self.empty else "free"
 
     def only_needs(self) -> RefusalMessage:
-        """Explain the need, where only drivers keep it from fitting."""
+        """Explain the need, if only drivers keep it from fitting."""
         return RefusalMessage.nameless(self.needs, self.needs)
 
     def impossible(self) -> RefusalMessage:
-        """The simplest of the causes that apply."""
+        """Return the simplest of the causes that apply."""
         even = "even when empty" if self.empty else "free"
         if self.number > self.vfs or not self.demand.sizes:
             return self._message(f"{self.needs}; {self.pfs_have} {self._free_vfs()}", f"too few VFs {even}")
@@ -217,7 +219,7 @@ class Scene:
         )
 
     def undecided(self) -> RefusalMessage:
-        """Explain what is known, and how to make the request decidable."""
+        """Explain the known facts, and how to make the request decidable."""
         why = (
             f"the search for an arrangement of {len(self.demand.sizes)} distinct rates "
             "ended at its work budget: fewer distinct rates (such as multiples of 1000 Mb/s), "
@@ -226,7 +228,7 @@ class Scene:
         return self._message(f"{self._together()}; {why}", why)
 
     def unknown_links(self) -> list[RefusalMessage]:
-        """A clause on PFs whose link speed is unknown; none without any, or when VFs are what is missing."""
+        """Return a clause on PFs with unknown link speed; empty without such PFs, or if VFs are missing."""
         if not self.demand.sizes or self.number > self.vfs:
             return []
         pairs = zip(self.pfs, self.rooms, strict=True)
@@ -288,9 +290,9 @@ _EXAMINED = 512
 """Pairs of a need, or of a rate, and a PF; a request may have a thousand different ones, and to word them all
 takes longer than to decide."""
 _WEIGHED = 10_000
-"""Interfaces times PFs: for more it is not said what weights make of them."""
+"""The most interfaces times PFs for which the effect of weights is explained."""
 _MAX_CLAUSES = 3
-"""Clauses; one interface that nothing takes is enough to refuse a request, and the line is for a terminal."""
+"""Clauses; one interface that no PF takes is enough to refuse a request, and the line is for a terminal."""
 
 
 class _Clause(NamedTuple):
@@ -305,9 +307,9 @@ class _Clause(NamedTuple):
 
 
 def objections(kinds: Sequence[InterfaceClass], offered: Offered) -> list[RefusalMessage]:
-    """The clauses, none when nothing but what is free matters.
+    """Return the clauses; empty if only free capacity matters.
 
-    kinds: the largest reservation first. Where there are many, those are looked at that fewest PFs take.
+    kinds: the largest reservation first. If there are many, those that fewest PFs take are examined.
     """
     class_indexes, terms, offers = offered
     takers = [sum([offer.costs[index] is not None for offer in offers]) for index in range(len(terms.kinds))]
@@ -337,7 +339,7 @@ def _number(pfs: Sized) -> str:
 
 
 def _unmet(scarce: Iterable[Needs], offers: Sequence[Offer]) -> Iterator[_Clause]:
-    """PFs that are not what is needed: one clause for those that say the same."""
+    """Explain PFs that do not meet needs: one clause for those with the same explanation."""
     clauses: dict[str, _Clause] = {}
     for needs in islice(dict.fromkeys(scarce), max(1, _EXAMINED // max(1, len(offers)))):
         for offer in offers:
@@ -386,7 +388,7 @@ def _rounded(rates: Sequence[tuple[int, int]], offers: Sequence[Offer]) -> Itera
 
 
 def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[_Clause]:
-    """Explain PFs where the sum would fit, but some VF would get less than its reservation."""
+    """Explain PFs on which the sum would fit, but some VF would get less than its reservation."""
     if not any(offer.round_robin for offer in offers) or len(class_indexes) * len(offers) > _WEIGHED:
         return
     least = [
@@ -421,7 +423,7 @@ _TOGETHER = {PfPolicy.SAME_PF: "PF", PfPolicy.SAME_NUMA: "NUMA node"}
 def explain_policy(
     task: PlacementProblem, used: Usage, free: Sequence[Free], work: Work, *, empty: bool
 ) -> RefusalMessage:
-    """The sentence for a task that fits nowhere, but would without its policy.
+    """Return the sentence for a task that fits nowhere, but would without its policy.
 
     free: of the node as it is used, or of the empty node.
     """
@@ -433,7 +435,7 @@ def explain_policy(
 
 
 def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> RefusalMessage:
-    """The interfaces that too few PFs take, and how many these are."""
+    """Return the interfaces that too few PFs take, and how many these are."""
     [pfs] = task.groups()
     interfaces = task.requested_classes
     number, takers = len(interfaces), len(pfs)
@@ -459,7 +461,7 @@ def _apart(task: PlacementProblem, used: Usage, work: Work, *, empty: bool) -> R
 
 
 def _together(task: PlacementProblem, free: Sequence[Free], *, empty: bool) -> RefusalMessage:
-    """Explain what the best of the groups lacks."""
+    """Explain the shortage of the best of the groups."""
     group_noun = _TOGETHER[task.policy]
     needs = f"needs {needed(task.requested_classes)}"
     even = " even when empty" if empty else ""
@@ -500,15 +502,16 @@ def _roominess(candidates: Sequence[Free], number: int, needed_mbps: int) -> tup
 
 
 _TERMS = 4_000
-"""Work units to know again, for the words alone, what PFs offer; most often it is known."""
+"""Work units to compute the PFs' offers again, for the words alone; most often they are known."""
 
 
 def explain_refusal(
     task: PlacementProblem, used: Usage, verdict: Verdict, work: Work
 ) -> tuple[Reason, RefusalMessage]:
-    """The reason, as `core.placement.Rejection` has it, and the sentence.
+    """Return the reason for `core.placement.Rejection`, and the sentence.
 
-    What is refused only because of the policy is refused with that reason: its sentence tells of the policy.
+    If only the policy keeps the request from fitting, the reason stays the same, and the sentence names the
+    policy.
     """
     if task.strategy is not Strategy.BINPACK:  # whether there is a placement is found soonest so
         task = replace(task, strategy=Strategy.BINPACK)
@@ -520,7 +523,7 @@ def explain_refusal(
     offered = None if task.rooms_alone else _offered(task, used)
     if offered is not None:
         against = objections(task.kinds, offered)
-        if reason is not Reason.EXCEEDS_CAPACITY:  # that holds whatever the drivers say
+        if reason is not Reason.EXCEEDS_CAPACITY:  # # that holds for any driver
             free = _free_for(task, offered, free)
     if reason is not Reason.UNDECIDED and _by_policy(task, used, work):
         sentence = explain_policy(task, used, free, work, empty=is_empty(reason))
@@ -530,7 +533,7 @@ def explain_refusal(
 
 
 def _offered(task: PlacementProblem, used: Usage) -> Offered | None:
-    """Compute the offers; None if request and node are too large even for that."""
+    """Compute the offers, unless request and node are too large even for that."""
     try:
         return task.offered(used, Work(_TERMS))
     except OutOfWorkError:
@@ -555,19 +558,19 @@ def _by_choice(task: PlacementProblem, work: Work) -> bool:
 
 
 def _plain(task: PlacementProblem, work: Work) -> list[int] | Verdict:
-    """Place the rates alone on the empty node, as if drivers could do everything."""
+    """Place the rates alone on the empty node, as if drivers supported everything."""
     return choose(task.plain(), {}, work)
 
 
 def _by_policy(task: PlacementProblem, used: Usage, work: Work) -> bool:
-    """Report whether it would fit but for the policy."""
+    """Report whether it would fit without the policy."""
     if task.policy is PfPolicy.ANY or not task.inventory.pfs:
         return False
     return choose(replace(task, policy=PfPolicy.ANY), used, work) is not Verdict.IMPOSSIBLE
 
 
 def _free_for(task: PlacementProblem, offered: Offered, free: Sequence[Free]) -> list[Free]:
-    """The free capacity for these: where they need something, of the PFs that take any of them."""
+    """Return the free capacity for these interfaces; if they have needs, of the PFs that take any of them."""
     if not task.needy:
         return [Free(offer.pf, offer.room) for offer in offered.offers]
     return [candidate for candidate, offer in zip(free, offered.offers, strict=True) if offer.accepts_any]

@@ -1,8 +1,8 @@
 """Reprogramming of a running pod: the rates of a later generation of its placement, judged and planned.
 
 The extender admits a change by the reports of nodes. The node judges it again by the same rule before it
-programs anything: it knows first of a slower link, and of VFs that somebody else rated. Nothing but rates may
-differ between two generations.
+programs anything, because it knows first of a slower link, and of VFs that somebody else rated. Only rates
+may differ between two generations.
 
 Interfaces by ResourceClaim keep their reservation, which an allocated claim does not change, and the cap of
 their claim unless the pod's owner asks for another.
@@ -41,9 +41,10 @@ def judge_rates(
 ) -> tuple[Receipt, ...] | Rejection:
     """Give receipts of a pod the change to its placement's rates, or say why not.
 
-    `STALE_PLACEMENT` where more than rates differs, `DRIVER_REFUSES` where a PF does not take the rates, or
-    only while its link is up, `INSUFFICIENT` where reservations would exceed the link.
-    Interfaces that ResourceClaims promise keep their rates.
+    Interfaces by ResourceClaim keep their rates.
+    `STALE_PLACEMENT` if more than rates differs.
+    `DRIVER_REFUSES` if a PF does not take the rates, or takes them only while its link is up.
+    `INSUFFICIENT` if reservations would exceed the link.
     """
     inventory = hardware.inventory(placement.node)
     places = {
@@ -77,7 +78,7 @@ def _target(
     places: Mapping[tuple[int, PciAddress], PlacedInterface],
     inventory: Inventory,
 ) -> AllocatedInterface | _Refusal:
-    """The interface with the rates that it is placed with."""
+    """Return the interface with the rates that it is placed with."""
     if interface.pool == CLAIMS_POOL:
         return interface
     placed, pf = places.get((interface.entry, interface.vf.pf)), inventory.pf(interface.vf.pf)
@@ -112,9 +113,10 @@ def caps_by_vf(
 ) -> dict[VfRef, int]:
     """Map a pod's interfaces by ResourceClaim to the caps that they should have, Mb/s.
 
-    promised: by the pod's claims, with the caps for those that `caps` does not name.
-    MalformedError names an interface that the pod does not have by claim, or (`NOT_ALLOWED`) whose cap would
-    go beyond that of its DeviceClass.
+    MalformedError names an interface that the pod does not have by claim, or (`NOT_ALLOWED`) an interface
+    with a cap beyond its DeviceClass's.
+
+    promised: the VFs of the pod's claims, with the caps for those that `caps` does not name.
     """
     by_vf = {interface.vf: interface for interface in promised}
     base = {vf: interface.placed.max_tx_rate_mbps for vf, interface in by_vf.items()}
@@ -195,7 +197,7 @@ def _driver_objection(pf: Pf, request: InterfaceRequest) -> str:
 
 
 def _difference(interface: AllocatedInterface, placed: PlacedInterface) -> str | None:
-    """Name what differs besides rates; None for nothing."""
+    """Name the first difference besides rates, if there is one."""
     if interface.enforce is not placed.enforce:
         return "enforce"
     if interface.pool != placed.pool:
@@ -206,7 +208,7 @@ def _difference(interface: AllocatedInterface, placed: PlacedInterface) -> str |
 
 
 def _with_defaults(options: InterfaceOptions, current: InterfaceOptions) -> InterfaceOptions:
-    """The options with what a placement leaves open: network configuration and namespace policy filled it."""
+    """Return the options with the defaults of network configuration and namespace policy filled in."""
     return replace(
         options,
         pf=current.pf,
@@ -218,7 +220,7 @@ def _with_defaults(options: InterfaceOptions, current: InterfaceOptions) -> Inte
 def _shortages(
     changed: Iterable[Receipt], inventory: Inventory, hardware: Hardware, ledger: Ledger
 ) -> Iterator[str]:
-    """Describe the PFs that cannot keep what the change reserves.
+    """Describe the PFs that cannot keep the reservations of the change.
 
     Reservations may be lowered on a link that has become slower under promises that are kept.
     """
@@ -237,12 +239,12 @@ def _shortages(
 
 
 def changing(receipts: Iterable[Receipt], located: Mapping[PciAddress, LocatedVf]) -> tuple[Step, ...]:
-    """The steps from the rates before to those of the receipts' changes, all rates of a PF together.
+    """Return the steps from the rates before to those of the receipts' changes, all rates of a PF together.
 
-    Caps of software come first where they are new or lower and last where they are lifted, so that no moment
-    is without a cap.
+    Caps of software come first if they are new or lower and last if they are lifted, so that no moment is
+    without a cap.
 
-    located: the VFs in the pods' namespaces, by whose present names their caps are set. The cap of one that
+    located: the VFs in the pods' namespaces, by whose present names their caps are set. The cap of a VF that
         its pod moved elsewhere is lost already, and restored by its receipt when it is back.
     """
     tightened: list[CapInterface] = []
@@ -271,7 +273,7 @@ def changes_caps(receipt: Receipt) -> bool:
 
 
 def _pairs(receipt: Receipt) -> Iterator[tuple[AllocatedInterface, AllocatedInterface]]:
-    """The interfaces before a change and after it."""
+    """Return the interfaces before a change and after it."""
     return zip(receipt.interfaces, receipt.completed().interfaces, strict=True)
 
 

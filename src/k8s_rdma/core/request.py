@@ -49,7 +49,7 @@ def class_of(request: InterfaceRequest) -> InterfaceClass:
 
 
 def meets(pf: Pf, needs: Needs) -> bool:
-    """Report whether the PF is what is needed."""
+    """Report whether the PF meets the needs."""
     return needs is NO_NEEDS or (is_chosen(pf, needs) and needs.settings <= pf.supported_settings)
 
 
@@ -74,7 +74,7 @@ class PfMasks:
         self._able: dict[frozenset[Setting], int] = {}
 
     def meeting(self, needs: Needs) -> int:
-        """The PFs that `meets` says True of."""
+        """Return the PFs that `meets` says True of."""
         mask = self.able(needs)
         if needs.link_type is not None:
             mask &= self._mask(lambda pf: pf.link_type is needs.link_type)
@@ -83,7 +83,7 @@ class PfMasks:
         return mask if needs.pf is None else mask & self._selected(needs.pf)
 
     def able(self, needs: Needs) -> int:
-        """The PFs whose drivers can do what is needed, whichever PFs are wanted."""
+        """Return the PFs whose drivers support the needed settings, whichever PFs are selected."""
         if not needs.settings:
             return self._every
         mask = self._able.get(needs.settings)
@@ -123,12 +123,12 @@ def _union(values: frozenset[_Value], positions: Mapping[_Value, int]) -> int:
 
 
 def has_pf_constraints(needs: Needs) -> bool:
-    """Report whether it matters which PF it is, apart from what its driver can do."""
+    """Report whether the needs exclude PFs, apart from the abilities of their drivers."""
     return bool(needs.pf is not None or needs.link_type is not None or needs.mtu)
 
 
 def is_chosen(pf: Pf, needs: Needs) -> bool:
-    """Report whether it is the PF that is wanted, whatever its driver can do."""
+    """Report whether the needs select the PF, apart from the abilities of its driver."""
     return (
         (needs.pf is None or selects(needs.pf, pf))
         and needs.link_type in (None, pf.link_type)
@@ -190,7 +190,7 @@ def _not_selected(selector: PfSelector) -> str:
 
 
 def _sets(selector: PfSelector) -> Iterator[str]:
-    """The selector in words: `driver ice or mlx5_core`."""
+    """Yield the selector in words: `driver ice or mlx5_core`."""
     sets = {
         "name": selector.names,
         "pci": selector.pcis,
@@ -207,8 +207,9 @@ def _sets(selector: PfSelector) -> Iterator[str]:
 class PfPolicy(StrEnum):
     """The annotation `k8s-rdma.io/policy`.
 
-    SAME_PF: all on one PF. SPREAD_PFS: each on a PF of its own, for fabrics with a rail per PF.
-    SAME_NUMA: all on PFs of one NUMA node; a PF that belongs to none is on none with others.
+    SAME_PF: all on one PF.
+    SPREAD_PFS: each on a PF of its own, for fabrics with a rail per PF.
+    SAME_NUMA: all on PFs of one NUMA node; PFs without a NUMA node are not combined with others.
     """
 
     ANY = "any"
@@ -220,9 +221,9 @@ class PfPolicy(StrEnum):
 def groups(
     policy: PfPolicy, pfs: Iterable[Pf], sibling_pfs: Collection[PciAddress] = ()
 ) -> list[tuple[Pf, ...]]:
-    """Return the sets of PFs; one set has to take all interfaces. `SPREAD_PFS` also says how.
+    """Return the sets of PFs; one set has to take all interfaces. `SPREAD_PFS` also demands a PF for each.
 
-    sibling_pfs: where other interfaces of the same pod are already.
+    sibling_pfs: the PFs of other interfaces of the same pod.
     """
     if policy is PfPolicy.ANY:
         return [tuple(pfs)]
@@ -271,11 +272,12 @@ by the thousand."""
 class InterfaceRequest:
     """A requested interface.
 
-    min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 reserves nothing.
+    min_tx_rate_mbps: reserved bandwidth, Mb/s (10^6 bit/s); 0 for no reservation.
     max_tx_rate_mbps: cap, Mb/s; 0 is no cap.
-    enforce: HARDWARE where nothing but the NIC will do, whatever the PF's configuration says; SOFTWARE where
-        only that of a PF may be stricter.
-    options: everything else, `NO_OPTIONS` itself where that is nothing. needs: what a PF must meet.
+    enforce: HARDWARE if only the NIC may enforce the rates, whatever the PF's configuration says. With
+        SOFTWARE, only a PF's configuration may be stricter.
+    options: everything else, `NO_OPTIONS` itself if there is no option.
+    needs: the conditions that a PF must meet.
     """
 
     min_tx_rate_mbps: int = 0
@@ -299,7 +301,7 @@ class InterfaceRequest:
             raise ValueError(msg)
 
     def __hash__(self) -> int:
-        """Hash the rates, and the options where there are any: so many fields are slow."""
+        """Hash the rates, and the options if there are any: so many fields are slow."""
         options = None if self.options is NO_OPTIONS else self.options
         return hash((self.min_tx_rate_mbps, self.max_tx_rate_mbps, self.enforce, options))
 
@@ -352,14 +354,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The interfaces of a pod, in the order of its annotation; none means that it needs none.
+    """The interfaces of a pod, in the order of its annotation; empty if it needs no interface.
 
-    policy: how they are to be spread over PFs; of no interfaces, there is none.
-    devices: how many of each extended resource its containers request, by name: on a node where one of these
-        is a pool, the interfaces are those devices. Of no interfaces, there are none.
-    memlock: the memory that the pod says its containers may lock, in bytes; None if it says nothing.
-    topology: how near GPUs those interfaces have to be that are to be near them.
-    shape: what of all that decides where it can be placed.
+    policy: how they are to be spread over PFs; ANY without interfaces.
+    devices: how many of each extended resource its containers request, by name. On a node where one of these
+        is a pool, the interfaces are those devices. Empty without interfaces.
+    memlock: the memory that the pod's containers may lock by its annotation, in bytes; None if it does not
+        say.
+    topology: the required nearness of interfaces that are to be near GPUs.
+    shape: the part of the request that decides where it can be placed.
     """
 
     interfaces: tuple[InterfaceRequest, ...] = ()
@@ -370,7 +373,7 @@ class Request:
     shape: Shape = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Have one way to ask for nothing."""
+        """Normalize a request without interfaces, so that there is one such request."""
         if not self.interfaces:
             object.__setattr__(self, "policy", PfPolicy.ANY)
             object.__setattr__(self, "devices", ())
@@ -383,7 +386,7 @@ class Request:
         return hash(self.shape)
 
     def per_gpu(self, gpus: int) -> Request:
-        """Have an interface for each of so many GPUs where one stands for them (`InterfaceOptions.per`)."""
+        """Replace an interface that stands for all GPUs by one for each (`InterfaceOptions.per`)."""
         if all(interface.options.per is None for interface in self.interfaces):
             return self
         interfaces: list[InterfaceRequest] = []
@@ -406,7 +409,7 @@ class Request:
 
 
 Attribute: TypeAlias = str | int | bool | frozenset[int]
-"""A list of numbers has no order here; of other lists none is known."""
+"""Lists of numbers have no order here; other lists are unknown."""
 
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": ge,
@@ -479,7 +482,7 @@ class Selector:
     alternatives: tuple[tuple[Comparison, ...], ...] | None = None
 
     def accepts(self, attributes: Mapping[str, Attribute]) -> bool:
-        """Report whether it selects a device; what is not judged does."""
+        """Report whether it selects a device; an expression that is not judged does."""
         return self.alternatives is None or any(
             all(comparison.holds(attributes) for comparison in comparisons)
             for comparisons in self.alternatives
@@ -490,7 +493,7 @@ class Selector:
 class DeviceRequest:
     """A request of a claim, or an alternative of `firstAvailable`. count: how many different PFs.
 
-    claim, name: where it stands; constraints refer to a request whichever alternative is taken.
+    claim, name: its place; constraints refer to a request whichever alternative is taken.
     """
 
     claim: str
@@ -505,7 +508,7 @@ class DeviceRequest:
 class Constraint:
     """Devices of these requests of a claim (all if empty) have one value of the attribute, or all different.
 
-    A device without the attribute is none for them.
+    A device without the attribute does not satisfy it.
     """
 
     claim: str

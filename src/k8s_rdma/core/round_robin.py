@@ -24,7 +24,7 @@ _NO_LIMIT = 1 << 62
 
 
 def shares(mins: Sequence[int], max_weight: int) -> list[int]:
-    """The share of each VF in a round, 1 to `max_weight`; all 0 if no VF has a minimum.
+    """Return the share of each VF in a round, 1 to `max_weight`; all 0 if no VF has a minimum.
 
     mins: minimum rates of the VFs in use, Mb/s; once one has one, a VF with 0 has share 1.
     max_weight: the largest share there is (`RateAbility.weights`).
@@ -39,9 +39,9 @@ def _share(rate: int, largest: int, max_weight: int) -> int:
 
 
 def effective_mins(mins: Sequence[int], link_mbps: int, max_weight: int) -> list[int]:
-    """The bandwidth of each VF when all send as much as they can, Mb/s, rounded down.
+    """Return the bandwidth of each VF when all send as much as they can, Mb/s, rounded down.
 
-    Where no VF has a minimum, all are served alike. Arguments as in `shares`.
+    If no VF has a minimum, all are served alike. The parameters are those of `shares`.
     """
     weights = [share or 1 for share in shares(mins, max_weight)]
     total = sum(weights)
@@ -51,8 +51,8 @@ def effective_mins(mins: Sequence[int], link_mbps: int, max_weight: int) -> list
 def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
     """Report whether some VF may get less than its minimum; False is certain.
 
-    current: what is used of a PF whose rates are weights. added: at most so much more, in minimums of at most
-        `largest` each.
+    current: the use of a PF whose rates are weights.
+    added: the most that may be added, in minimums of at most `largest` each.
     """
     mbps = current.mbps + min(added.mbps, added.in_use * largest)
     max_weight, largest = pf.rates.weights or 1, max(largest, *current.mins[:1], 1)
@@ -62,15 +62,16 @@ def may_fall_short(pf: Pf, current: Used, added: Used, largest: int) -> bool:
 
 @lru_cache(maxsize=64)
 def certain_mbps(link_mbps: int, max_weight: int, vfs: int, least_mbps: int) -> int:
-    """The largest sum of minimums that leaves every VF its own, however the sum is divided, Mb/s.
+    """Return the largest sum of minimums, Mb/s, that every division of it between VFs can keep.
 
-    vfs: how many VFs may have minimums, each of `least_mbps` or more. Other arguments as in `shares`.
+    vfs: how many VFs may have minimums, each of `least_mbps` or more. The other parameters are those of
+        `shares`.
     """
 
     def may_exceed(divider: int, total: int) -> bool:
         """Report whether minimums of this sum, the largest with this divider, may be too many shares for it.
 
-        Where the largest gets its minimum, all others do; below `max_weight` shares are the minimums.
+        If the largest gets its minimum, all others do; below `max_weight` shares are the minimums.
         """
         first, last = max(least_mbps, divider * max_weight), min(total, (divider + 1) * max_weight - 1)
         if last < first:
@@ -89,11 +90,13 @@ def certain_mbps(link_mbps: int, max_weight: int, vfs: int, least_mbps: int) -> 
 class Weighing(NamedTuple):
     """The VFs that may surely join on a PF whose rates are weights, by sums alone.
 
-    The shares of all VFs add up to less than the sum of the minimums by `divider`, as each is rounded up by
-    less than one; with the largest minimum's limit or less of them, every VF gets its own.
+    The shares of all VFs add up to less than the sum of the minimums by `divider`, because each is rounded up
+    by less than one. With the largest minimum's limit or less of them, every VF gets its own.
 
-    mbps, largest: the sum of the minimums, Mb/s, and the largest. in_use: the VFs that share the link.
-    spare_mbps: what VFs with minimums up to that may add, each as much as its minimum and the divider.
+    mbps, largest: the sum of the minimums, Mb/s, and the largest.
+    in_use: the VFs that share the link.
+    spare_mbps: the amount that VFs with minimums up to that may add, each as much as its minimum and the
+        divider.
     """
 
     link_mbps: int
@@ -106,7 +109,7 @@ class Weighing(NamedTuple):
 
     @classmethod
     def for_pf(cls, pf: Pf, used: Used) -> Weighing | None:
-        """The PF's, None when its rates are no weights. ValueError as `RoundRobin.for_pf`."""
+        """Return the weighing of a PF if its rates are weights. ValueError as `RoundRobin.for_pf`."""
         round_robin = RoundRobin.for_pf(pf, used)
         if round_robin is None:
             return None
@@ -146,7 +149,7 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin:
-    """A PF before a request: minima of the VFs in use, falling, and how many have none."""
+    """A PF before a request: minima of the VFs in use, falling, and the number of VFs without a minimum."""
 
     link_mbps: int
     max_weight: int
@@ -156,12 +159,12 @@ class RoundRobin:
     _loads: dict[int, Load] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Count equal minima, as they weigh the same."""
+        """Count equal minima, because they weigh the same."""
         object.__setattr__(self, "_numbers", Counter(self.mins))
 
     @classmethod
     def for_pf(cls, pf: Pf, used: Used) -> RoundRobin | None:
-        """The PF's, None when its rates are no weights. ValueError when `used` does not tell its minima."""
+        """Return the state of a PF if its rates are weights. ValueError if `used` lacks its minima."""
         if pf.rates.weights is None:
             return None
         if sum(used.mins) != used.mbps - used.set_aside_mbps:
@@ -176,7 +179,7 @@ class RoundRobin:
         )
 
     def load(self, largest: int = 0) -> Load:
-        """The load of the VFs in use, if one of them or one that joins had this minimum."""
+        """Return the load of the VFs in use, if one of them or one that joins had this minimum."""
         if self.mins:
             largest = max(largest, self.mins[0])
         found = self._loads.get(largest)
@@ -195,7 +198,7 @@ class RoundRobin:
         return Load(largest, total, limit)
 
     def join(self, load: Load, rate: int) -> Load:
-        """The load with one more VF. VFs join from the largest minimum to the smallest."""
+        """Return the load with one more VF. VFs join from the largest minimum to the smallest."""
         if rate > load.largest:
             load = self.load(rate)
         if not load.largest:

@@ -1,7 +1,7 @@
 """Kernel changes as values, each with its inverse.
 
-Steps say what shall be so, not what to type: applying one that already holds changes nothing, and
-applying the inverse of one that failed half way brings back what was. Only an implementation of
+A step describes the desired state, not the commands. Applying a step that already holds has no effect, and
+applying the inverse of one that failed half way restores the state before. Only an implementation of
 `core.kernel.Kernel` executes them.
 """
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NetnsRef:
-    """A network namespace: where it was mounted, and the inode that tells whether it still is that one.
+    """A network namespace: the path where it was mounted, and the inode that identifies it.
 
     inode: `st_ino` of the namespace file (namespaces(7)); unique while the namespace lives.
     """
@@ -43,7 +43,7 @@ class VfRef:
 class VfHome:
     """The state of a VF's netdev on the host before it was moved, restored afterwards.
 
-    attributes: the others that move along; None, in receipts of agents that did not note them, for unknown.
+    attributes: the others that move along; None if unknown, in receipts of agents that did not note them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class VfHome:
 
 @dataclass(frozen=True, slots=True)
 class VfRate:
-    """Rates of one VF, Mb/s; 0 as the kernel means it: nothing guaranteed, no limit."""
+    """Rates of one VF, Mb/s; 0 as in the kernel: no guarantee, no limit."""
 
     index: int
     min_tx_rate_mbps: int = 0
@@ -77,7 +77,7 @@ class SetRates:
 
 @dataclass(frozen=True, slots=True)
 class Vlan:
-    """A VF's port VLAN: its tag (0 for none), priority and EtherType."""
+    """A VF's port VLAN: its tag (0 for no VLAN), priority and EtherType."""
 
     id: int
     qos: int = 0
@@ -86,10 +86,11 @@ class Vlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfConfig:
-    """The PF's settings for a VF besides its rates; None leaves one as it is.
+    """The PF's settings for a VF besides its rates; None leaves one unchanged.
 
-    mac: administrative, `aa:bb:cc:dd:ee:ff`. guid: of the port and the node, `aa:bb:cc:dd:ee:ff:00:11`.
-    node_guid: the node's where that is another than the port's; of no meaning without `guid`.
+    mac: administrative, `aa:bb:cc:dd:ee:ff`.
+    guid: of the port and the node, `aa:bb:cc:dd:ee:ff:00:11`.
+    node_guid: the node's if it differs from the port's; ignored without `guid`.
     """
 
     index: int
@@ -106,9 +107,9 @@ class VfConfig:
 class ConfigureVfs:
     """Have a PF hold these settings for some of its VFs, and read them back (once, as with rates).
 
-    previous: of the same VFs in the same order, of each what is set now where `configs` sets anything.
-    homes: what their netdevs are at home, in that order, where a GUID is set: a driver takes one when it is
-        bound, so that a VF at home is bound anew, and its netdev is then what it was.
+    previous: of the same VFs in the same order, the present value of each setting that `configs` sets.
+    homes: the home states of their netdevs, in that order, if a GUID is set. A driver takes a GUID when it is
+        bound, so that a VF at home is bound again, and its netdev is then restored.
     """
 
     pf: PciAddress
@@ -141,7 +142,7 @@ class ProgramVfs:
 
 
 def _converted(step: _DriverChange | _Move | _Configuration, kind: type[T]) -> T:
-    """The fields of a step as a step of another kind."""
+    """Return the fields of a step as a step of another kind."""
     return kind(**{field.name: getattr(step, field.name) for field in fields(step)})
 
 
@@ -149,8 +150,10 @@ def _converted(step: _DriverChange | _Move | _Configuration, kind: type[T]) -> T
 class _DriverChange:
     """The drivers that a VF's PCI function changes between.
 
-    pci: the VF's own address. driver: such as `vfio-pci`. kernel_driver: what drives it at home.
-    mac: the one that its PF is set to give it meanwhile; None for its MAC on the host.
+    pci: the VF's own address.
+    driver: such as `vfio-pci`.
+    kernel_driver: its driver at home.
+    mac: the one that its PF is set to give it in the meantime; None for its MAC on the host.
     """
 
     vf: VfRef
@@ -190,8 +193,8 @@ class UnbindVf(_DriverChange):
 class CleanVf:
     """Have a VF at home be without BPF programs, and with the attributes of `home` if those are known.
 
-    Otherwise a new netdev replaces its own: hardware is bound to its driver anew. Holds at once for a VF that
-    is elsewhere. Nothing need be undone.
+    Otherwise a new netdev replaces its own: hardware is bound to its driver again. The step holds at once for
+    a VF that is elsewhere. It needs no undoing.
     """
 
     vf: VfRef
@@ -234,12 +237,12 @@ class GiveVf(_Move):
 
 
 class BringHome(_Move):
-    """Bring a VF home from wherever it is: as `home` says, down, without addresses and BPF programs.
+    """Bring a VF home from any namespace, restored to `home`: down, without addresses and BPF programs.
 
     If an attribute cannot be restored, or is not known, or links were made on the netdev, a new netdev
-    replaces it: hardware is bound to its driver anew. Holds at once when it is home already. When the
-    namespace is gone the kernel has returned the netdev (a physical VF) or destroyed it (a virtual one, which
-    is then made anew).
+    replaces it: hardware is bound to its driver again. The step holds at once if the VF is home already. When
+    the namespace is gone the kernel has returned the netdev (a physical VF) or destroyed it (a virtual one,
+    which is then made again).
     """
 
     __slots__ = ()
@@ -254,8 +257,12 @@ class BringHome(_Move):
 class Route:
     """A route through an interface; `dst` in CIDR form, `gateway` None for one on the link.
 
-    What is None is left to the kernel. mtu, advmss: bytes, of packets and of TCP segments that are asked for.
-    priority: the metric, lower ones win. table: of policy routing. scope: as in rtnetlink(7).
+    Fields that are None are left to the kernel.
+
+    mtu, advmss: bytes, of packets and of TCP segments that are asked for.
+    priority: the metric, lower ones win.
+    table: of policy routing.
+    scope: as in rtnetlink(7).
     """
 
     dst: str
@@ -271,7 +278,7 @@ class Route:
 class _Configuration:
     """Addresses (CIDR form) and routes of an interface in a namespace.
 
-    address_flags: the flags of IPv6 addresses (`core.options.KeyRow`); 0 for those that need none.
+    address_flags: the flags of IPv6 addresses (`core.options.KeyRow`); 0 if they need no flags.
     """
 
     netns: NetnsRef
@@ -305,11 +312,11 @@ class ClearInterface(_Configuration):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapInterface:
-    """Limit what the kernel sends through an interface in a namespace, Mb/s of whole frames; 0 for no limit.
+    """Limit the traffic that the kernel sends through an interface, Mb/s of whole frames; 0 for no limit.
 
-    By a root queueing discipline of ours, read back; that of somebody else is replaced. Without a limit, it
-    holds when interface or namespace is gone. A netdev that moves loses it (Linux `dev_shutdown`), so that
-    nothing need be undone for a netdev that returns to the host.
+    The limit is a root queueing discipline of ours in the interface's namespace, read back; a foreign one is
+    replaced. Without a limit, the step holds if interface or namespace is gone. A netdev that moves loses the
+    discipline (Linux `dev_shutdown`), so that a netdev that returns to the host needs no undoing.
     """
 
     netns: NetnsRef
@@ -346,10 +353,12 @@ Step = (
 def check_rates(
     step: SetRates, *, ability: RateAbility, link_mbps: int | None, current: Mapping[int, VfRate]
 ) -> None:
-    """Refuse all rates of a step when one of them cannot be.
+    """Refuse all rates of a step if one of them cannot be programmed.
 
-    current: the rates of all VFs of the PF as they are. KernelError names VF and value, or the sum. A sum
-    that is too large already may stay so: the link has become slower under promises that are kept.
+    A sum that is too large already may stay so: the link has become slower under promises that are kept.
+    KernelError names VF and value, or the sum.
+
+    current: the present rates of all VFs of the PF.
     """
     for rate in step.rates:
         why = _refusal(rate, ability)

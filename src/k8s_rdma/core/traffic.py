@@ -1,6 +1,6 @@
 """Traffic of pods' interfaces: rates between two samples of a node's counters.
 
-A VF's counters count from when its pod got the interface, so that they begin anew with each holder.
+A VF's counters count from when its pod got the interface, so that they begin at 0 with each holder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ByteCounts(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """Rates that are programmed for an interface, in Mb/s. cap_mbps: 0 for none."""
+    """Rates that are programmed for an interface, in Mb/s. cap_mbps: 0 for no cap."""
 
     reserved_mbps: int
     cap_mbps: int
@@ -63,7 +63,7 @@ NO_LOSSES = Losses()
 class CounterSample:
     """The counters of a node's VFs at one time, in seconds. promises: of the interfaces that pods hold.
 
-    losses: of packets that were to be sent, if they were asked for.
+    losses: of packets that were to be sent, if they were read.
     """
 
     sampled_at: float
@@ -74,8 +74,8 @@ class CounterSample:
     def rates(self, earlier: CounterSample) -> dict[VfHolder, Rates]:
         """Compute the rates since an earlier sample, of those VFs for which they are known.
 
-        A VF has none yet if it had no holder or another one then, or if a counter went back, which began
-        anew. A rate above what any link has is that of a counter that leapt, and is left out.
+        A VF has no rate yet if it had no holder or another one then, or if a counter went back, which means
+        that it was reset. A rate above that of any link means that a counter leapt, and is left out.
         """
         seconds = self.sampled_at - earlier.sampled_at
         rates = {}
@@ -104,17 +104,17 @@ class Meter:
     earliest: CounterSample | None = None
 
     def add(self, sample: CounterSample | None) -> None:
-        """Take a sample; without one, what was measured before counts no more."""
+        """Take a sample; None discards the earlier samples."""
         if sample is None or self.latest is None:
             self.latest, self.earlier, self.earliest = sample, None, None
         elif sample.sampled_at - self.latest.sampled_at >= DISTINCT_S:
             self.latest, self.earlier, self.earliest = sample, self.latest, self.earlier
 
     def rates(self) -> dict[VfHolder, Rates]:
-        """Compute the rates between the two; none before the second.
+        """Compute the rates between the two; empty before the second.
 
-        A counter that went back, and is again where it was, has none: some drivers report a 0 now and then,
-        after which all that was ever sent would seem to be sent at once.
+        A counter that went back, and then returned to its value, has no rate: some drivers report a 0 now and
+        then, after which all that was ever sent would seem to be sent at once.
         """
         if self.latest is None or self.earlier is None:
             return {}

@@ -46,7 +46,7 @@ class GangApi(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A PodGroup that pods belong to, by its name: whether there is one, and what it says, is not known."""
+    """A PodGroup that pods belong to, by its name; it is not known whether it exists."""
 
     api: GangApi
     namespace: str
@@ -176,12 +176,12 @@ class Strategy(StrEnum):
 class Enforce(StrEnum):
     """The enforcement of rates that a PF's configuration asks for; an interface may demand more.
 
-    HARDWARE: by the NIC, read back; what its driver cannot program is refused.
-    SOFTWARE: caps by a queueing discipline on the VF's netdev in the pod, which sees what the pod's kernel
-        sends and none of what RDMA hardware sends by itself; reservations as with AUTO, since no software
-        on a sender can keep its neighbours from sending.
-    AUTO: by the NIC where its driver can; else caps as with SOFTWARE where the kernel can, and reservations
-        only accounted. Each allocation says which.
+    HARDWARE: by the NIC, read back; a rate that its driver cannot program is refused.
+    SOFTWARE: caps by a queueing discipline on the VF's netdev in the pod. It limits the traffic that the
+    pod's kernel sends, but not the traffic that RDMA hardware sends by itself. Reservations as with AUTO,
+    because no software on a sender can keep its neighbours from sending.
+    AUTO: by the NIC if its driver can. If not, caps as with SOFTWARE if the kernel can, and reservations only
+    accounted. Each allocation names its enforcer.
     """
 
     HARDWARE = "hardware"
@@ -198,14 +198,14 @@ class PfUse(StrEnum):
 
 
 Enforcer: TypeAlias = Literal["hardware", "software", "accounted"]
-"""`software`: a queueing discipline. `accounted`: nothing but the sums."""
+"""`software`: a queueing discipline. `accounted`: only the sums."""
 
 VIRTUAL_DRIVER = "virtual"
 """The driver of PFs that are made of Linux' own parts (`linux.virtual`): their rates are HTB's."""
 
 
 def enforcer_of(driver: str) -> Enforcer:
-    """The enforcer of rates that are programmed on VFs of a driver."""
+    """Return the enforcer of rates that are programmed on VFs of a driver."""
     return "software" if driver == VIRTUAL_DRIVER else "hardware"
 
 
@@ -225,12 +225,12 @@ class RateRange:
             raise ValueError(msg)
 
     def round_up(self, rate: int) -> int | None:
-        """The least that it takes and that is as much; None above all of it."""
+        """Return the least rate that it takes and that is as much; None if the rate is above its range."""
         rounded = max(self.smallest, -(-rate // self.step) * self.step)
         return rounded if rounded <= self.largest else None
 
     def round_down(self, rate: int) -> int | None:
-        """The most that it takes and that is no more; None below all of it."""
+        """Return the greatest rate that it takes and that is no more; None if the rate is below its range."""
         rounded = min(self.largest, rate // self.step * self.step)
         return rounded if rounded >= self.smallest else None
 
@@ -239,11 +239,11 @@ class RateRange:
 class RateAbility:
     """The rates that can be programmed on the VFs of a PF.
 
-    min, max: the minimum and maximum transmit rates that it takes; None when it refuses any but 0.
+    min, max: the minimum and maximum transmit rates that it takes; None if it refuses any but 0.
     sum_checked: whether it refuses minimum rates that add up to more than the link.
     needs_link: whether it takes rates only while the link is up.
-    weights: the largest share of its round robin when minimum rates are only the weights of one (see
-        `core.programming`); None when each is a rate of its own.
+    weights: the largest share of its round robin if minimum rates are only the weights of one (see
+        `core.programming`); None if each is a rate of its own.
     """
 
     min: RateRange | None = None

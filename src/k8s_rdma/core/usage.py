@@ -1,7 +1,7 @@
-"""Use of a pod's interface over time: rates between readings of its counters, whatever these did meanwhile.
+"""Use of a pod's interface over time: rates between readings of its counters, with gaps and resets.
 
-A time without readings is unknown, not idle. So are a counter that began anew, one that went back for one
-reading, and one that may have overflowed more than once.
+A time without readings is unknown, not idle. So is a time in which a counter was reset, went back for one
+reading, or may have overflowed more than once.
 """
 
 from __future__ import annotations
@@ -55,10 +55,12 @@ class HeldInterface(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Counters of an interface at one time, in seconds, and its rates then; None for what is not known.
+    """Counters of an interface at one time, in seconds, and its rates then; None for unknown values.
 
-    sent, received: bytes. dropped: packets that it could not send. retransmitted: events of its RDMA device
-    after which packets are sent again. cap_mbps: 0 for none.
+    sent, received: bytes.
+    dropped: packets that it could not send.
+    retransmitted: events of its RDMA device after which packets are sent again.
+    cap_mbps: 0 for no cap.
     """
 
     at_s: float
@@ -80,9 +82,10 @@ class CounterSeries:
 
 
 class Interval(NamedTuple):
-    """The time between two readings: means in Mb/s, and increases of counters; None for what is not known.
+    """The time between two readings: means in Mb/s, and increases of counters; None for unknown values.
 
-    is_restart: whether the counters began anew in it. reserved_mbps, cap_mbps: None, too, if they changed.
+    is_restart: whether the counters were reset in it.
+    reserved_mbps, cap_mbps: None also if they changed.
     """
 
     from_s: float
@@ -154,7 +157,7 @@ def _increase(former: int | None, after: int | None) -> int | None:
 
 
 class _Increase(NamedTuple):
-    """The increase of a counter, None if it is not known. began_anew: because it began anew."""
+    """The increase of a counter, None if it is not known. began_anew: because it was reset."""
 
     amount: int | None
     began_anew: bool = False
@@ -235,7 +238,7 @@ class Distribution:
         return self.passed_s[-1] if self.passed_s else 0.0
 
     def quantiles(self, at_least: float = 0.0) -> Quantiles | None:
-        """Return its quantiles; None if nothing was measured. at_least: the least of the maximum."""
+        """Return its quantiles, if it has a measured time. at_least: the least of the maximum."""
         if not self.parts:
             return None
         p50, p95, p99, p999 = (self._quantile(share) for share in (0.5, 0.95, 0.99, 0.999))
@@ -247,7 +250,7 @@ class Distribution:
         return self.parts[min(found, len(self.parts) - 1)][0]
 
     def share_up_to(self, mbps: float) -> float:
-        """Return the part of the time for which no more was sent than that; 1 if nothing was measured."""
+        """Return the part of the time for which no more was sent than that; 1 without measured time."""
         if not self.seconds:
             return 1.0
         found = bisect_right(self.parts, mbps, key=itemgetter(0))
@@ -303,10 +306,12 @@ class UnmetDemand(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceUse:
-    """The use of a pod's interface in a window. held: where it is now, or was last.
+    """The use of a pod's interface in a window. The maximum is no less than the mean of any gap.
 
-    at_cap_s: for how long it sent as much as its cap allows. lost_at_cap: then. sent: None if nothing was
-    measured. The maximum is no less than the mean of any gap.
+    held: where it is now, or was last.
+    at_cap_s: for how long it sent as much as its cap allows.
+    lost_at_cap: the losses in that time.
+    sent: None if no traffic was measured.
     """
 
     holder: HeldInterface
@@ -343,7 +348,7 @@ class InterfaceUse:
 def use_of(series: Sequence[CounterSeries], from_s: float, to_s: float) -> InterfaceUse:
     """Compute the use of one interface in a window, of its series one after the other; there is one at least.
 
-    A pod that is made anew under its name has a series for each VF.
+    A pod that is created again under its name has a series for each VF.
     """
     ordered = sorted(
         (counters for counters in series if counters.readings),
@@ -420,7 +425,7 @@ def _losses_in(measured: Sequence[Interval]) -> Losses:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Add up counts that are known; None if none is."""
+    """Add up counts that are known; None if all are unknown."""
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) if known_counts else None
 

@@ -1,7 +1,7 @@
-"""The trials that show whether a PF keeps its promises, and what their figures say.
+"""The trials that show whether a PF keeps its promises, and how their figures are judged.
 
 Rates are in Mb/s of Ethernet frames, as caps count. A site sends the traffic (`verify.node`,
-`verify.cluster`); what is decided from its figures is here.
+`verify.cluster`); the decisions from its figures are here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_ATTEMPTS = 3
 """A busy machine carries less: too little is measured again, too much never is."""
 
 _ROOM = 1.5
-"""A cap shows only where the machine carries so many times the cap without one."""
+"""A cap shows only if the machine carries this many times the cap without one."""
 
 _SMALLEST_MBPS = 10
 """Smaller reservations disappear in the tolerance of the larger ones."""
@@ -40,7 +40,7 @@ _BYPASSED = "a cap by software does not cover a card's verbs"
 
 @unique
 class Result(StrEnum):
-    """The result of a check. UNCLAIMED: nothing enforces the rate, and the node says so."""
+    """The result of a check. UNCLAIMED: the rate is not enforced, and the node says so."""
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
@@ -50,7 +50,7 @@ class Result(StrEnum):
 
 @unique
 class Check(StrEnum):
-    """Comparison of a rate with a figure. RECEIVED: towards a capped interface, where nothing is promised."""
+    """Comparison of a rate with a figure. RECEIVED: towards a capped interface, which has no promise."""
 
     RESERVATION = "reservation"
     CAP = "cap"
@@ -71,7 +71,7 @@ class UnmeasuredError(K8sRdmaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Reservation and cap of an interface; 0 for none."""
+    """Reservation and cap of an interface; 0 for no rate."""
 
     min_mbps: int = 0
     max_mbps: int = 0
@@ -79,9 +79,13 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfFacts:
-    """A PF before its trials. free_mbps: for pods that ask by annotation. holders: pods on it.
+    """A PF before its trials.
 
-    vendor: PCI vendor and device. firmware: empty if unknown. link_mbps: None if unknown.
+    free_mbps: for pods that ask by annotation.
+    holders: pods on it.
+    vendor: PCI vendor and device.
+    firmware: empty if unknown.
+    link_mbps: None if unknown.
     rdma: whether its VFs have RDMA devices, so that verbs are to be measured.
     """
 
@@ -113,8 +117,9 @@ class Trial:
 class Flow:
     """The traffic that one interface sent, or received in a reverse trial.
 
-    min_by, max_by: what enforces its rates, as its node says; None if that does not cover this traffic.
-    cap_mbps: the cap as programmed, which is rounded down to what the driver takes.
+    min_by, max_by: the enforcer of its rates, as its node reports it; None if that does not cover this
+        traffic.
+    cap_mbps: the cap as programmed, which is rounded down to a rate that the driver takes.
     """
 
     mbps: float
@@ -133,8 +138,10 @@ class Site(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One row of a report. mbps: measured, None if it was not. enforced: as the node claims.
+    """One row of a report.
 
+    mbps: measured, None if it was not.
+    enforced: by the node's report.
     rate_mbps: the reservation or the cap.
     """
 
@@ -201,7 +208,7 @@ def _refuse(why: str) -> NoReturn:
 def judge_reservations(
     reserved: Sequence[int], flows: Sequence[Flow], free_mbps: int
 ) -> Iterator[tuple[Result, str]]:
-    """Judge interfaces that sent together. free_mbps: what they fill where they compete for anything."""
+    """Judge interfaces that sent together. free_mbps: the rate that they fill if they compete at all."""
     total = sum(flow.mbps for flow in flows)
     is_full = total >= (1 - TOLERANCE) * free_mbps
     for mbps, flow in zip(reserved, flows, strict=True):

@@ -6,7 +6,7 @@ another one:
 
 - The same interface is given on another VF of the same PF: the first VF failed by itself and is set aside. It
   is tried again after a time that doubles with each further failure.
-- The interface is given on another PF only: the PF is suspect. A problem names it, and none of its VFs is set
+- The interface is given on another PF only: the PF is suspect. A problem names it, and its VFs are not set
   aside.
 - The interface is given nowhere: the request may be the cause. The VFs are tried after all others from now
   on. A problem names them once a second pod fails on one of them.
@@ -41,9 +41,10 @@ _SUSPECT_PODS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTry:
-    """An attempt of an ADD that failed on VFs. interfaces: the ones given on these. why: the kernel's error.
+    """An attempt of an ADD that failed on VFs; on several if a step that programs them at once failed.
 
-    More than one: a step that programs several VFs of a PF at once failed.
+    interfaces: the ones given on these VFs.
+    why: the kernel's error.
     """
 
     interfaces: tuple[AllocatedInterface, ...]
@@ -59,10 +60,13 @@ class FailedTry:
 class _Failure:
     """A VF's failures since it last could be given.
 
-    why: the kernel's last error. times: their number. pods: some of those concerned, `_SUSPECT_PODS` at most.
+    why: the kernel's last error.
+    times: their number.
+    pods: some of those concerned, `_SUSPECT_PODS` at most.
     alone: the interface of the last ADD that tried it, if no other VF failed there.
     elsewhere: whether that ADD found room on another PF.
-    aside_s: for how long the VF is set aside; 0 for one that never was. until_s: when that ends.
+    aside_s: for how long the VF is set aside; 0 for one that never was.
+    until_s: when that ends.
     """
 
     why: str
@@ -99,7 +103,7 @@ class VfFailures:
     ) -> tuple[VfRef, ...]:
         """Note the outcome of an ADD; return the VFs that are set aside by it.
 
-        interfaces: those that the pod got in the end; empty if it got none.
+        interfaces: those that the pod got in the end; empty if it got no interface.
         """
         to_set_aside = set(self._compared(interfaces, pod, now_s))
         for attempt in tries:
@@ -148,7 +152,7 @@ class VfFailures:
         self._failures.pop(vf, None)
 
     def mark(self, hardware: Hardware, now_s: float) -> Hardware:
-        """Return the hardware with the failures of its VFs and PFs as they are now, and none of earlier."""
+        """Return the hardware with the present failures of its VFs and PFs, without those of earlier."""
         pfs = tuple(self._marked(pf, now_s) for pf in hardware.pfs)
         return hardware if pfs == hardware.pfs else replace(hardware, pfs=pfs)
 
@@ -166,9 +170,9 @@ class VfFailures:
 
 
 def to_avoid(tries: Sequence[FailedTry], hardware: Hardware) -> Iterator[frozenset[VfRef]]:
-    """Yield sets of VFs that the next try of an ADD avoids, the best one first; none when it is to give up.
+    """Yield sets of VFs that the next try of an ADD avoids, the best one first; empty if it is to give up.
 
-    PFs where more than one VF failed are avoided as a whole, if that leaves any other.
+    PFs where more than one VF failed are avoided as a whole, if other PFs are left.
     """
     failed = frozenset(vf for failure in tries for vf in failure.vfs)
     on_pf = Counter(pf for failure in tries for pf in {vf.pf for vf in failure.vfs})

@@ -1,1 +1,1 @@
-"""Devices that kubelet gives to containers: what there is, who holds it, which VFs and rates go with it."""
+"""Devices that kubelet gives to containers: their kinds, their holders, and their VFs and rates."""

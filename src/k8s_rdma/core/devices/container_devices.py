@@ -22,10 +22,11 @@ _NO_LETTER_OR_DIGIT = re.compile(r"[^A-Z0-9]")
 class NamedDevice:
     """A device in a container.
 
-    rdma: its RDMA device's name, which is the same in every namespace; empty for none, as of a function that
-        a program drives. pci: its function's address; empty for a soft one.
-    gpu: the id of the GPU to which it belongs, as kubelet has it; empty for none. interface: its network
-        interface's name, where it belongs to a GPU.
+    rdma: its RDMA device's name, which is the same in every namespace; empty without one, for example for a
+        function that a program drives.
+    pci: its function's address; empty for a soft device.
+    gpu: the id of the GPU to which it belongs, as kubelet has it; empty if it belongs to no GPU.
+    interface: its network interface's name, if it belongs to a GPU.
     """
 
     rdma: str
@@ -37,15 +38,15 @@ class NamedDevice:
 def device_variables(
     resource: str, devices: Sequence[NamedDevice], *, hints: bool = False
 ) -> Mapping[str, str]:
-    """Environment variables that name them, in their order; a list is separated by commas, none is left out.
+    """Return environment variables that name the devices, in their order; a list is separated by commas.
 
-    `PCIDEVICE_<RESOURCE>`: PCI addresses, as other plugins of SR-IOV devices tell them.
+    `PCIDEVICE_<RESOURCE>`: PCI addresses, in the form of other plugins of SR-IOV devices.
     `K8S_RDMA_DEVICES_<RESOURCE>`: names of RDMA devices.
     With hints, the variables of communication libraries: `NCCL_IB_HCA` (names to be matched whole, `=`; all
     ports) and `UCX_NET_DEVICES` (a port each, the first: VFs have one).
     `K8S_RDMA_GPUS`: for each device that belongs to a GPU, `<GPU's id>=<interface>/<RDMA device>`, or its PCI
-    address where it has no RDMA device. Ids and interface names are percent-encoded (RFC 3986) but for `:`,
-    so that nothing in them ends an entry; a GPU whose id is longer than `MAX_GPU_ID_BYTES` is left out.
+    address if it has no RDMA device. Ids and interface names are percent-encoded (RFC 3986) except `:`, so
+    that no character in them ends an entry. A GPU whose id is longer than `MAX_GPU_ID_BYTES` is left out.
     """
     suffix = _NO_LETTER_OR_DIGIT.sub("_", resource.upper())
     names = [device.rdma for device in devices if device.rdma]
@@ -65,5 +66,5 @@ def device_variables(
 
 
 def device_annotations(resource: str, ids: Sequence[str]) -> Mapping[str, str]:
-    """A container's annotation, in the runtime's words, of what it was given of a resource."""
+    """Return a container's annotation, in the runtime's words, that lists its devices of a resource."""
     return {f"{_ANNOTATION_PREFIX}/{resource.replace('/', '_')}": ",".join(ids)}

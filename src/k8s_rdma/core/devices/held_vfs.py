@@ -1,6 +1,6 @@
 """The VFs of a pod that holds exclusive devices: just those that kubelet gave it, with the rates it asks for.
 
-Nothing is chosen here: what kubelet gave is given, or nothing is.
+kubelet has chosen the devices. The pod gets all of them, or the request is refused.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class HeldVf(NamedTuple):
 def vfs_by_device(hardware: Hardware, ledger: Ledger) -> dict[str, HeldVf]:
     """Map VFs by the names that their RDMA devices have on the host, and by PCI address.
 
-    ledger: tells of what pods have, whose RDMA devices the host's namespace may not have.
+    ledger: knows the VFs of pods, whose RDMA devices may be missing from the host's namespace.
     """
     found: dict[str, HeldVf] = {}
     for pf in hardware.pfs:
@@ -87,16 +87,17 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
     entries: Sequence[int],
     admitted: Ledger | None = None,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
-    """An interface for each device, with the request's rates in their order.
+    """Return an interface for each device, with the request's rates in their order.
 
-    promised: what the pod was; where kubelet chose other PFs or pools than that counts on, nothing was.
-    outstanding: what others were promised and do not hold yet, and the rates that a pod without a promise
-        must leave.
+    promised: the pod's promise; it does not count if kubelet chose other PFs or pools than it has.
+    outstanding: interfaces that others were promised and do not hold yet; a pod without a promise must leave
+        their rates free.
     admitted: as in `core.allocation.decide`.
     ifnames, entries: as in `core.allocation.choose_vfs`.
-    `UNKNOWN_DEVICE` for one that is no VF of its resource here; `CONFLICT` while another pod has it still;
-    `INSUFFICIENT` when it is not available, or there is not enough bandwidth; `EXCEEDS_CAPACITY`,
-    `NO_SUCH_PF` and `DRIVER_REFUSES` as in a placement.
+    `UNKNOWN_DEVICE` for a device that is no VF of its resource here.
+    `CONFLICT` while another pod still has it.
+    `INSUFFICIENT` if it is not available, or there is not enough bandwidth.
+    `EXCEEDS_CAPACITY`, `NO_SUCH_PF` and `DRIVER_REFUSES` as in a placement.
     """
     by_device, holders = vfs_by_device(hardware, ledger), ledger.holders()
     found = [by_device.get(device.id) for device in devices]
@@ -136,7 +137,7 @@ def held_interfaces(  # noqa: PLR0913 - all that it rests on
 
 
 def _refused(device: HeldDevice, held_vf: HeldVf | None, holder: Pod | None) -> tuple[Reason, str] | None:
-    """The reason why the pod cannot have the device now, whatever its rates; None when it can."""
+    """Return the reason why the pod cannot have the device now, at any rate, if there is one."""
     if held_vf is None:
         return Reason.UNKNOWN_DEVICE, f"device {device}, which kubelet gave the pod, is no VF of this node"
     vf = f"device {device}: VF {held_vf.vf.index} of PF {held_vf.pf.name}"
@@ -158,7 +159,7 @@ def _mention(holder: Pod) -> Mention:
 
 
 def _foreseen(placed: Iterable[PlacedInterface], promised: Placement | None) -> bool:
-    """Report whether it was promised there: the file of pools may have changed since."""
+    """Report whether the promise has these PFs and pools: the file of pools may have changed since."""
     pools = {(interface.pf, interface.pool) for interface in promised.interfaces} if promised else set()
     return all((place.pf, place.pool) in pools for place in placed)
 

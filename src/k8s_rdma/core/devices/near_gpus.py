@@ -1,11 +1,11 @@
-"""Interfaces near a pod's GPUs, whichever GPUs kubelet may choose.
+"""Interfaces near a pod's GPUs, for every choice of GPUs that kubelet may make.
 
 kubelet chooses the GPUs after the pod was bound. So a PF is chosen for every GPU that kubelet may give, and
-room is reserved on each PF for as many interfaces as may come to it by any choice. CNI ADD, when the GPUs are
-known, keeps the ones that it needs of that.
+room is reserved on each PF for as many interfaces as may come to it by any choice. CNI ADD knows the GPUs and
+keeps the room that their interfaces need.
 
-The interface `n` of a pod with `k` GPUs belongs to its GPU `n` modulo `k`, in the order of PCI addresses:
-with as many interfaces as GPUs, to one each.
+The interface `n` of a pod with `k` GPUs belongs to its GPU `n` modulo `k`, in the order of PCI addresses. For
+example, each interface has its own GPU if there are as many interfaces as GPUs.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def nearest(gpu: Gpu, pfs: Sequence[Pf]) -> Nearness:
 
 
 def candidates(request: Request, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The GPUs that kubelet may give the pod: those of its resources that no other pod has.
+    """Return the GPUs that kubelet may give the pod: those of its resources that no other pod has.
 
-    All of these resources where fewer are free than it requests: then what the node said is out of date.
+    If fewer are free than the pod requests, return all of these resources, because the node's report is out
+    of date.
     """
     resources = {resource for resource, _ in request.devices if is_gpu(resource)}
     gpus = tuple(gpu for gpu in inventory.gpus if gpu.resource in resources)
@@ -85,8 +86,9 @@ def candidates(request: Request, inventory: Inventory) -> tuple[Gpu, ...]:
 class Demand:
     """The interfaces near GPUs of a request: how many may come to the GPUs of one PF.
 
-    interfaces: their number. requested: the number of GPUs, whichever of `candidates`.
-    gpus: those of the candidates that may come to have an interface, in the order of PCI addresses.
+    interfaces: their number.
+    requested: the number of GPUs, any of `candidates`.
+    gpus: the candidates that may come to have an interface, in the order of PCI addresses.
     """
 
     def __init__(self, interfaces: int, requested: int, candidates: Sequence[Gpu]) -> None:
@@ -95,12 +97,12 @@ class Demand:
         largest = min(requested, len(candidates))
         least = largest if all(gpu.devices == 1 for gpu in candidates) else min(1, largest)
         self._chosen = range(max(1, least), largest + 1)
-        # With more GPUs than interfaces, the pod's last ones have none.
+        # # With more GPUs than interfaces, the pod's last GPUs have no interface.
         ordered = sorted(candidates, key=lambda gpu: gpu.pci)
         self.gpus = ordered[: interfaces + len(candidates) - least]
 
     def largest(self, gpus: int) -> int:
-        """The most interfaces that belong to so many of the GPUs together, by any choice."""
+        """Return the most interfaces that belong to so many of the GPUs together, by any choice."""
         return max((self._interfaces_of(gpus, chosen) for chosen in self._chosen), default=0)
 
     def _interfaces_of(self, gpus: int, chosen: int) -> int:
@@ -111,10 +113,11 @@ class Demand:
 def assign(
     gpus: Sequence[Gpu], pfs: Sequence[Pf], least: Nearness, room: Callable[[Pf, int], bool]
 ) -> tuple[Pf, ...] | None:
-    """Choose a PF for each GPU, at least so near and with room; None if there is no such choice.
+    """Choose a PF for each GPU, at least so near and with room, if there is such a choice.
 
-    room: whether a PF can have the interfaces of so many GPUs. Of several choices it is one by which no PF
-    has more GPUs than it must, then one with near PFs.
+    Of several choices, take one in which no PF has more GPUs than it must, then one with near PFs.
+
+    room: whether a PF can have the interfaces of so many GPUs.
     """
     preferences = [_preferred(gpu, pfs, least) for gpu in gpus]
     if not all(preferences):
@@ -130,7 +133,7 @@ def assign(
 
 
 def _preferred(gpu: Gpu, pfs: Sequence[Pf], least: Nearness) -> list[Pf]:
-    """The PFs that are near enough, the nearest first."""
+    """Return the PFs that are near enough, the nearest first."""
     near = [pf for pf in pfs if nearness(pf, gpu) >= least]
     return sorted(near, key=lambda pf: (-nearness(pf, gpu), -_shared_bridges(pf, gpu), pf.pci))
 
@@ -140,12 +143,12 @@ def _shared_bridges(pf: Pf, gpu: Gpu) -> int:
 
 
 def _limit(pf: Pf, gpus: int, room: Callable[[Pf, int], bool]) -> int:
-    """The largest number of GPUs whose interfaces the PF has room for."""
+    """Return the largest number of GPUs whose interfaces the PF has room for."""
     return next((number for number in range(gpus, 0, -1) if room(pf, number)), 0)
 
 
 def _matched(preferences: Sequence[Sequence[Pf]], limits: Mapping[PciAddress, int]) -> tuple[Pf, ...] | None:
-    """A PF for each by augmenting paths, so that none has more than its limit."""
+    """Return a PF for each by augmenting paths; each PF has at most its limit."""
     chosen: dict[int, Pf] = {}
 
     def place(index: int, tried: set[PciAddress]) -> bool:
@@ -167,8 +170,8 @@ def _matched(preferences: Sequence[Sequence[Pf]], limits: Mapping[PciAddress, in
 def entries_by_pf(pfs: Sequence[Pf], entries: Sequence[int], demand: Demand) -> Iterator[tuple[Pf, int]]:
     """List each PF with the entries for which it reserves room, as many as may come to it.
 
-    pfs: of each GPU, as `assign` chose. entries: of the interfaces, which are alike; each is listed at least
-    once.
+    pfs: the PF of each GPU, as `assign` chose.
+    entries: those of the interfaces, which are equal; each is listed at least once.
     """
     position = 0
     for pf, gpus in Counter(pfs).items():
@@ -178,7 +181,7 @@ def entries_by_pf(pfs: Sequence[Pf], entries: Sequence[int], demand: Demand) -> 
 
 
 def of_gpus(request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> tuple[Request, Inventory]:
-    """The request and the node where kubelet has given the pod these GPUs, and can give no others."""
+    """Return the request and the node as they are after kubelet gave the pod these GPUs."""
     numbers = Counter(gpu.resource for gpu in gpus)
     devices = tuple((resource, number) for resource, number in request.devices if not is_gpu(resource))
     free = tuple(replace(gpu, in_use=False, devices=1) for gpu in gpus)
@@ -186,7 +189,7 @@ def of_gpus(request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> tupl
 
 
 def owners(interfaces: Sequence[InterfaceRequest], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
-    """The GPU to which each interface near GPUs belongs, by its index; none if the GPUs are unknown."""
+    """Return the GPU of each interface near GPUs, by the interface's index; empty if the GPUs are unknown."""
     near = [index for index, interface in enumerate(interfaces) if interface.needs.near_gpu]
     ordered = sorted(gpus, key=lambda gpu: gpu.pci)
     return {index: ordered[number % len(ordered)] for number, index in enumerate(near)} if ordered else {}
@@ -195,6 +198,6 @@ def owners(interfaces: Sequence[InterfaceRequest], gpus: Sequence[Gpu]) -> dict[
 def gpus_of(
     interfaces: Sequence[InterfaceRequest], entries: Iterable[int], gpus: Sequence[Gpu]
 ) -> tuple[Gpu, ...]:
-    """The GPUs to which some of a pod's interfaces belong. interfaces: all of the pod's, gpus: too."""
+    """Return the GPUs to which some of a pod's interfaces belong. interfaces, gpus: all of the pod's."""
     by_entry = owners(interfaces, gpus)
     return tuple(dict.fromkeys(by_entry[entry] for entry in entries if entry in by_entry))

@@ -1,12 +1,14 @@
-"""Placement of pods that hold exclusive devices, wherever kubelet may choose these.
+"""Placement of pods that hold exclusive devices, for every choice of devices that kubelet may make.
 
-kubelet chooses the devices, after the pod was bound. So each interface is placed on every PF whose devices
-it may be given: a PF then counts the largest reservations of all who may hold its devices, as many as it
-has of these (`core.inventory.DeviceUse`), and is over-committed by no choice of kubelet's. Interfaces are
-devices in the order of the resources' names, and in that of the devices' ids among those of one resource.
+kubelet chooses the devices after the pod was bound. So each interface is placed on every PF whose devices the
+pod may be given. A PF then counts the largest reservations of all pods that may hold its devices, as many as
+it has of these (`core.inventory.DeviceUse`), and no choice of kubelet's over-commits it. Interfaces are
+devices in the order of the resources' names, and in the order of the devices' ids among those of one
+resource.
 
-The annotation says how much: minimum and maximum rates, `enforce`, and what the choice of the device does
-not matter to (`name`, `network`). What chooses or configures a VF is refused, and so is a policy.
+The annotation gives the amounts: minimum and maximum rates, `enforce`, and keys for which the choice of the
+device does not matter (`name`, `network`). Keys that choose or configure a VF are refused, and so is a
+policy.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ def explain_device_refusal(
     added: Mapping[PciAddress, Used],
     used: Mapping[PciAddress, Used],
 ) -> tuple[Reason, RefusalMessage]:
-    """The reason, as `core.placement.Rejection` has it, and the sentence.
+    """Return the reason for `core.placement.Rejection`, and the sentence.
 
-    places: all that kubelet may choose. added: what a choice of it takes of each PF, which does not fit.
+    places: all places that kubelet may choose.
+    added: the use of each PF by a choice that does not fit.
     """
     pfs = {place.pf.pci: place.pf for place in places}.values()
     against = _refused(places)
@@ -74,7 +77,7 @@ def _refused(places: Iterable[Possible]) -> RefusalMessage | None:
 def _short(
     pfs: Iterable[Pf], additional: Mapping[PciAddress, Used], used: Mapping[PciAddress, Used], *, empty: bool
 ) -> RefusalMessage | None:
-    """The first PF that the worst choice is too much for."""
+    """Return the first PF that the worst choice is too much for."""
     for pf in pfs:
         current, extra = used.get(pf.pci, NOTHING_USED), additional.get(pf.pci, NOTHING_USED)
         after = current + extra
@@ -114,7 +117,7 @@ class Possible(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def options_refused(options: InterfaceOptions) -> tuple[str, ...]:
-    """The keys that are asked for and that choose or configure a VF."""
+    """Return the keys that are asked for and that choose or configure a VF."""
     return tuple(
         field.name
         for field in fields(options)
@@ -158,7 +161,7 @@ def possible(
 
 
 def device_mismatch(request: Request, devices: Sequence[tuple[str, int]]) -> str:
-    """The reason why the request can never be of these devices; empty when it can."""
+    """Return the reason why the request can never be of these devices; empty when it can."""
     interfaces, device_count = len(request.interfaces), sum(number for _, number in devices)
     places = (
         f"its containers request {' and '.join(f'{number} of {resource}' for resource, number in devices)}, "

@@ -1,9 +1,9 @@
 """Devices that kubelet allocated to a pod, and slots: devices whose content the agent decides at CNI ADD.
 
-A device plugin answers kubelet with the CDI device `k8s-rdma.io/slot=<id>`. At CNI ADD the agent learns
-from kubelet which slots the pod holds, and writes what they are.
+A device plugin answers kubelet with the CDI device `k8s-rdma.io/slot=<id>`. At CNI ADD the agent learns from
+kubelet which slots the pod holds, and writes their content.
 
-The messages between kubelet and a device plugin are values of this module, too.
+The messages between kubelet and a device plugin are values of this module as well.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class ContainerDevices:
 class PodDevices:
     """The devices of all containers of a pod; kubelet's API knows no UIDs.
 
-    Nor does it know init containers that run to their end: what they were given is seen only as far as it was
-    given on to the pod's other containers (`pkg/kubelet/apis/podresources/server_v1.go`).
+    It does not list init containers that run to their end, either. Their devices are visible only if they
+    were given on to the pod's other containers (`pkg/kubelet/apis/podresources/server_v1.go`).
     """
 
     namespace: str
@@ -36,9 +36,9 @@ class PodDevices:
     devices: tuple[ContainerDevices, ...] = ()
 
     def device_ids(self, resource: str) -> tuple[str, ...]:
-        """The devices of one resource, none twice, `mlx5_2` before `mlx5_10`.
+        """Return the devices of one resource, each once, `mlx5_2` before `mlx5_10`.
 
-        Kubelet itself names them in another order each time that it is asked.
+        kubelet lists them in another order each time.
         """
         ids = {
             device_id for device in self.devices if device.resource == resource for device_id in device.ids
@@ -69,9 +69,9 @@ class SlotInUse:
     """A slot that kubelet gave to a container of a pod.
 
     resource, id: as kubelet has it.
-    pool: the exclusive resource of whose devices it is; empty for all VFs that the pod was given.
+    pool: the exclusive resource of its devices; empty for all VFs that the pod was given.
     hints: whether communication libraries get its devices in variables (`core.devices.rdma_devices`).
-    memlock: the bytes that its container may lock, at least; 0 for what the runtime gives it.
+    memlock: the bytes that its container may lock, at least; 0 for the runtime's own limit.
     memlock_required: whether the container may not start with less.
     """
 
@@ -89,30 +89,30 @@ class SlotInUse:
 
     @property
     def one_device(self) -> str:
-        """The device of its pool that it is, as kubelet has it; empty for all that the pod holds.
+        """The device of its pool that it stands for, as kubelet has it; empty if it is all of the pod's.
 
-        Its RDMA device's name at home, or its PCI address where it has none.
+        A device is named by its RDMA device's name at home, or by its PCI address if it has no RDMA device.
         """
         return self.id if self.resource == self.pool else ""
 
 
 def slot_ids(count: int) -> tuple[str, ...]:
-    """The device ids of a resource that counts nothing real."""
+    """Return the device ids of a resource that counts no real devices."""
     return tuple(f"slot-{number}" for number in range(count))
 
 
 def slot_device(resource: str, device_id: str) -> str:
-    """The CDI device of one device of one resource: no two resources have the same."""
+    """Return the CDI device of one device of one resource: no two resources have the same."""
     return f"{resource.replace('/', '_')}.{device_id}"
 
 
 def shared_device(resource: str) -> str:
-    """The CDI device of all that a shared resource gives its holders."""
+    """Return the CDI device of all that a shared resource gives its holders."""
     return resource.replace("/", "_")
 
 
 def shared_resource(resource: str) -> str:
-    """The resource by which further containers of a pod ask for what the pod holds of an exclusive one."""
+    """Return the resource by which further containers of a pod share its devices of an exclusive one."""
     return f"{resource}-shared"
 
 
@@ -142,7 +142,7 @@ class PluginRegistration:
 class OfferedDevice:
     """A device by the id that kubelet knows.
 
-    unhealthy: why it is, in one sentence; empty while it is healthy. Kubelet gets no reason.
+    unhealthy: why it is unhealthy, in one sentence; empty while it is healthy. Kubelet gets no reason.
     numa_nodes: where it is attached; empty if that is not known.
     """
 
@@ -153,7 +153,7 @@ class OfferedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A device node, or a directory of them. host_path: where the host has it, if not at `path` as well."""
+    """A device node, or a directory of them. host_path: its path on the host, if not `path` as well."""
 
     path: str
     permissions: str = "rw"
@@ -182,9 +182,10 @@ class AllocateResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """The place where another device, such as a GPU, is attached.
+    """The place of another device, such as a GPU.
 
-    pcie_path: PCI bridges and switches from the root port down. numa_node: None if that is not known.
+    pcie_path: PCI bridges and switches from the root port down.
+    numa_node: None if that is not known.
     """
 
     pcie_path: tuple[str, ...]
@@ -195,7 +196,7 @@ class Neighbour:
 class Choice:
     """A question of kubelet's: which `size` of the available ones, with those that must be among them.
 
-    neighbours: what the pod was given by others; kubelet does not say that.
+    neighbours: the pod's devices of other plugins; kubelet does not name these.
     """
 
     available: tuple[str, ...]

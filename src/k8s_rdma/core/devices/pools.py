@@ -25,7 +25,7 @@ class Functions(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PfChoice:
-    """A PF by its netdev's name or PCI address; vfs: those of its VFs alone, by index, None for all."""
+    """A PF by its netdev's name or PCI address; vfs: some of its VFs, by index, None for all."""
 
     pf: str
     vfs: frozenset[int] | None = None
@@ -33,7 +33,7 @@ class PfChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A PCI function with what selectors ask of it; vf: None of a PF. Vendor and driver are the PF's."""
+    """A PCI function as selectors compare it; vf: None for a PF. Vendor and driver are the PF's."""
 
     pci: str
     pf: str
@@ -83,12 +83,12 @@ class Pool:
 
 
 def pool_of(function: Function, pools: Sequence[Pool]) -> str:
-    """The resource whose function it is: of the first that selects it; empty for none."""
+    """Return the resource of the function: the first one that selects it; empty if no resource does."""
     return next((pool.resource for pool in pools if pool.selector.matches(function)), "")
 
 
 def in_pools(hardware: Hardware, pools: Sequence[Pool]) -> Hardware:
-    """The hardware with every VF in its pool."""
+    """Return the hardware with every VF in its pool."""
     if not pools:
         return hardware
     return replace(hardware, pfs=tuple(_in_pools(pf, pools) for pf in hardware.pfs))

@@ -1,9 +1,10 @@
 """RDMA devices of a node, as containers are offered them and their programs learn of them.
 
 Programs read environment variables and annotations. The device plugin writes them in its answer to kubelet
-for exclusive and shared resources, by CDI or not; the agent writes them in CDI specifications for slots and
-for shares of exclusive resources, as it alone knows what those are. So the agent's specification of one
-exclusive device has no variables: of several devices in a container, only the last one's would be left.
+for exclusive and shared resources, by CDI or not. The agent writes them in CDI specifications for slots and
+for shares of exclusive resources, because it alone knows their content. The agent's specification of one
+exclusive device has no variables, because of several devices in a container only the last one's would be
+left.
 """
 
 from __future__ import annotations
@@ -51,15 +52,19 @@ class CharacterDevice:
 class RdmaDevice:
     """An RDMA device of the host.
 
-    name: `mlx5_0`. pci: its function's address, of a soft one that of its netdev's; empty for none.
-    pf, pf_name: address and netdev of the PF whose VF it is, of its own function where that is no VF; empty
-        where it has none. vf: the VF's index; None if it is none's.
-    netdev: of its function while that is at home; empty for none.
-    vendor: of its function, PCI vendor and device: `15b3:1018`. pf_vendor: of the PF. pf_driver: of the PF.
+    name: `mlx5_0`.
+    pci: its function's address, or its netdev's for a soft device; empty if unknown.
+    pf, pf_name: address and netdev of the PF whose VF it is, or of its own function if it is no VF; empty if
+        it has none.
+    vf: the VF's index; None if it is no VF.
+    netdev: the netdev of its function while that is at home; empty without one.
+    vendor, pf_vendor: PCI vendor and device, of its function and of the PF: `15b3:1018`.
+    pf_driver: of the PF.
     pcie_path: PCI bridges and switches from the root port down.
-    nodes: its character devices that exist. faults: why it cannot be used now, one sentence each.
-    at_home: whether the host's namespace has it; else a pod has it, or its namespace is unknown, and this is
-        the last known state.
+    nodes: its character devices that exist.
+    faults: why it cannot be used now, one sentence each.
+    at_home: whether the host's namespace has it. If not, a pod has it, or its namespace is unknown, and this
+        is the last known state.
     """
 
     name: str
@@ -84,7 +89,9 @@ class RdmaDevice:
 class AllocatedDevice:
     """An RDMA device that the agent has given to a pod, by its report.
 
-    name: at home. pci: its VF's address. pool: the exclusive resource whose device it is; empty for none.
+    name: at home.
+    pci: its VF's address.
+    pool: the exclusive resource whose device it is, if any.
     """
 
     name: str
@@ -99,15 +106,14 @@ class AllocatedDevice:
 class DeviceInventory:
     """An observation of a node's RDMA devices.
 
-    devices: by name, also those that pods have (no faults of theirs because they are away) and those that
-        vanished.
+    devices: by name, including those that pods have (their absence is no fault) and those that vanished.
     allocated, held_slots: devices that pods have, by name, and CDI devices of slots that attachments still
         hold (`core.devices.pod_devices`); None until the agent has reported. Its last report stands while it
-        does not answer: without it nothing ends.
-    netns_mode: None if the kernel knows no RDMA. rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND`
-        are there.
+        does not answer, because allocations end only by a report.
+    netns_mode: None if the kernel knows no RDMA.
+    rdma_cm, directory: whether `RDMA_CM` and `INFINIBAND` are there.
     published: CDI devices of shared resources that the agent has written, by `slots.shared_device`.
-    unreadable: what could not be looked at, a sentence each; what was seen last stands for it.
+    unreadable: devices and files that could not be read, a sentence each; their last known state stands.
     """
 
     devices: Mapping[str, RdmaDevice] = field(default_factory=dict)
