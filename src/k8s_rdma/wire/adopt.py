@@ -61,7 +61,7 @@ def is_adopt(request: Request) -> bool:
 
 
 def encode_adopt(request: AdoptRequest, deadline_ms: int) -> Request:
-    """The request that carries it."""
+    """Return the request that carries it."""
     return Request(env={VARIABLE: ADOPT}, stdin=_encoder.encode(request), deadline_ms=deadline_ms)
 
 
@@ -71,7 +71,7 @@ def decode_adopt(request: Request) -> AdoptRequest:
 
 
 def encode_adopted(adopted: AdoptReply) -> Reply:
-    """The reply that carries it."""
+    """Return the reply that carries it."""
     return Reply(exit_status=1 if adopted.error else 0, stdout=_encoder.encode(adopted))
 
 

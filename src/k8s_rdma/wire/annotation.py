@@ -168,7 +168,7 @@ def format_options(options: InterfaceOptions) -> dict[str, object]:
 
 
 def format_selector(selector: PfSelector) -> dict[str, str | list[str]]:
-    """The object that reads as this selector; a set of one as a string."""
+    """Return the object that reads as this selector; a set of one as a string."""
     sets = zip(
         SELECTOR_KEYS, (selector.names, selector.pcis, selector.vendors, selector.drivers), strict=True
     )
@@ -176,7 +176,7 @@ def format_selector(selector: PfSelector) -> dict[str, str | list[str]]:
 
 
 def read_selector(document: str, path: str) -> PfSelector:
-    """The selector of a JSON text that is no annotation's; MalformedError names the key."""
+    """Return the selector of a JSON text that is no annotation's; MalformedError names the key."""
     return _selector(tokens(document), path, lambda fields, _path, _keys: dict(fields.pairs))
 
 
@@ -210,7 +210,7 @@ def _texts(value: object, path: str) -> Iterable[str]:
 
 
 def _pf(name: str, path: str) -> str:
-    """A PF's name; whatever the kernel takes, if it can be shown."""
+    """Return a PF's name; whatever the kernel takes, if it can be shown."""
     fault = ifname_fault(name)
     if fault or not name.isprintable():
         refuse(path, f"{shown(name)} {fault or 'is not printable'}; wanted a PF's name or PCI address")
@@ -279,7 +279,7 @@ _Named = TypeVar("_Named", PfPolicy, Topology)
 
 
 def read_policy(text: str | None) -> PfPolicy:
-    """The policy; `ANY` for no text, or none but white space.
+    """Return the policy; `ANY` for no text, or none but white space.
 
     MalformedError (`MALFORMED_ANNOTATION`) names the annotation, and the policies that there are.
     """
@@ -369,7 +369,7 @@ class ReadRequest:
 
 
 def parse_request(text: str | None) -> Request:
-    """The request that the annotation's text makes; none at all for no text or `[]`.
+    """Return the request that the annotation's text makes; none at all for no text or `[]`.
 
     MalformedError (`MALFORMED_ANNOTATION`) names the field and what is wrong with it.
     """
@@ -417,7 +417,7 @@ def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
 
 
 def with_gpus(request: Request, annotation: str) -> Request:
-    """The request with an interface for each GPU where one stands for them.
+    """Return the request with an interface for each GPU where one stands for them.
 
     MalformedError if it has interfaces near GPUs, and no GPUs.
     """
@@ -481,19 +481,19 @@ def parse_memlock(text: str) -> int:
 
 
 def annotation_bytes(annotations: Mapping[str, str]) -> int:
-    """The size of the annotations as the API server counts it."""
+    """Return the size of the annotations as the API server counts it."""
     return utf8_bytes("".join((*annotations, *annotations.values())))
 
 
 def request_name(annotations: Mapping[str, str]) -> str:
-    """The name of the annotation by which a pod requests interfaces."""
+    """Return the name of the annotation by which a pod requests interfaces."""
     return (
         ANNOTATION if ANNOTATION in annotations or ANNOTATION_ALIAS not in annotations else ANNOTATION_ALIAS
     )
 
 
 def request_text(annotations: Mapping[str, str]) -> str | None:
-    """The text of that annotation; MalformedError when both names are there and their texts differ."""
+    """Return the text of that annotation; MalformedError when both names are there and their texts differ."""
     text, alias = annotations.get(ANNOTATION), annotations.get(ANNOTATION_ALIAS)
     if text is None or alias is None:
         return alias if text is None else text
@@ -508,12 +508,12 @@ def requests_interfaces(annotations: Mapping[str, str]) -> bool:
 
 
 def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
-    """The annotations that `read_pod` reads: a pod with equal ones asks for the same."""
+    """Return the annotations that `read_pod` reads: a pod with equal ones asks for the same."""
     return tuple(map(annotations.get, REQUEST_ANNOTATIONS))
 
 
 def format_request(request: Request) -> str:
-    """The annotation's text for a request, without its policy; no rates of 0, nor what is `auto`."""
+    """Return the annotation's text for a request, without its policy; no rates of 0, nor what is `auto`."""
     interfaces = []
     for interface in request.interfaces:
         rates = zip(_RATES, (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps), strict=True)
@@ -547,7 +547,7 @@ class _Reader:
     owners: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def element(self, element: object, path: str) -> tuple[InterfaceRequest, int]:
-        """An interface, and how many of it."""
+        """Return an interface, and how many of it."""
         if not isinstance(element, Object):
             refuse(path, f"is {kind(element)}; wanted an object such as {{}}")
         values = self.keys(element, path, KEYS)
@@ -556,7 +556,7 @@ class _Reader:
         return interface, self._count(values, path)
 
     def keys(self, document: Object, path: str, allowed: tuple[str, ...]) -> Mapping[str, object]:
-        """An object's values by the keys that are known."""
+        """Return an object's values by the keys that are known."""
         values: dict[str, object] = {}
         for key, value in document.pairs:
             meant = key if key in allowed else self._similar_key(key, path, allowed)

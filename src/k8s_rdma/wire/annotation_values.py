@@ -102,7 +102,7 @@ def tokens(text: str, path: str = ANNOTATION) -> object:
 
 
 def kind(value: object) -> str:
-    """The JSON type of a value, for messages."""
+    """Return the JSON type of a value, for messages."""
     match value:
         case None:
             return "null"
@@ -119,7 +119,7 @@ def kind(value: object) -> str:
 
 
 def whole(value: object, path: str, least: int, largest: int, subject: str) -> int:
-    """A whole number, of `subject`, from `least` (0 or more) to `largest`."""
+    """Return a whole number, of `subject`, from `least` (0 or more) to `largest`."""
     if not isinstance(value, Number):
         refuse(path, f"is {kind(value)}; {subject} is a whole number from {least} to {largest}")
     text = value.text
@@ -130,7 +130,7 @@ def whole(value: object, path: str, least: int, largest: int, subject: str) -> i
 
 
 def text(value: object, path: str, subject: str) -> str:
-    """A string that is not empty."""
+    """Return a string that is not empty."""
     if not isinstance(value, str):
         refuse(path, f"is {kind(value)}; wanted {subject}")
     if not value:
@@ -159,7 +159,7 @@ def _of_words(value: object, path: str, by_word: Mapping[str, E]) -> E:
 
 
 def flag(value: object, path: str) -> bool:
-    """A truth value, or `on` and `off`, as configurations of other SR-IOV plugins have them."""
+    """Return a truth value, or `on` and `off`, as configurations of other SR-IOV plugins have them."""
     if isinstance(value, bool):
         return value
     found = {"on": True, "off": False}.get(value) if isinstance(value, str) else None
@@ -170,7 +170,7 @@ def flag(value: object, path: str) -> bool:
 
 
 def mac(value: object, path: str) -> str:
-    """A MAC that an interface can have, lower case with colons."""
+    """Return a MAC that an interface can have, lower case with colons."""
     address = _octets(value, path, 6, "a MAC such as 02:00:00:00:00:01")
     if int(address[:2], 16) & _MULTICAST:
         refuse(path, f"{address} is that of a group; an interface has one with an even first octet")
@@ -178,7 +178,7 @@ def mac(value: object, path: str) -> str:
 
 
 def guid(value: object, path: str) -> str:
-    """A GUID (EUI-64) that a port can have, lower case with colons."""
+    """Return a GUID (EUI-64) that a port can have, lower case with colons."""
     address = _octets(value, path, 8, "a GUID such as 02:00:00:ff:fe:00:00:01")
     if not address.strip("f:"):
         refuse(path, f"{address} is reserved")
@@ -195,7 +195,7 @@ def _octets(value: object, path: str, number: int, subject: str) -> str:
 
 
 def pkey(value: object, path: str) -> int:
-    """A partition key: 0x0001 to 0xffff as text, or its number; the base, without bit 15, is never 0.
+    """Return a partition key: 0x0001 to 0xffff as text, or its number; the base, without bit 15, is never 0.
 
     Source: InfiniBand Architecture Specification 1.4, section 10.9.2.
     """

@@ -44,7 +44,7 @@ class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     result: msgspec.Raw = msgspec.Raw(b"{}")
 
     def environment(self, cni_path: str) -> Mapping[str, str]:
-        """The variables of its ADD. cni_path: where plugins are, which the runtime does not keep."""
+        """Return the variables of its ADD. cni_path: where plugins are, which the runtime does not keep."""
         return {
             "CNI_COMMAND": "ADD",
             "CNI_CONTAINERID": self.container_id,

@@ -101,7 +101,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_specification(devices: Sequence[Device], *, vendor: str, device_class: str) -> bytes:
-    """A specification file's content.
+    """Return a specification file's content.
 
     MalformedError names what the specification does not allow: a name, a path that is not absolute, a device
     twice or none, or an edit that edits nothing.
@@ -118,7 +118,7 @@ def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_
 
 
 def vfio_nodes(group: str) -> tuple[DeviceNode, ...]:
-    """The device nodes of a VF that a program in the container drives.
+    """Return the device nodes of a VF that a program in the container drives.
 
     group: the device node of its IOMMU group, such as `/dev/vfio/42`.
     """
@@ -126,12 +126,12 @@ def vfio_nodes(group: str) -> tuple[DeviceNode, ...]:
 
 
 def character_node(path: str, major: int, minor: int) -> DeviceNode:
-    """A character device that may be read and written."""
+    """Return a character device that may be read and written."""
     return DeviceNode(path=path, type="c", major=major, minor=minor, permissions="rw")
 
 
 def encode_own(device_class: str, name: str, edits: ContainerEdits) -> bytes:
-    """The specification of one device of ours; MalformedError as of `encode_specification`."""
+    """Return the specification of one device of ours; MalformedError as of `encode_specification`."""
     device = Device(name=name, container_edits=edits)
     return encode_specification([device], vendor=VENDOR, device_class=device_class)
 
@@ -142,7 +142,7 @@ def file_name(device_class: str, device: str) -> str:
 
 
 def device_of_file_name(device_class: str, name: str) -> str | None:
-    """The device; None of a file that is not ours, or of another class."""
+    """Return the device; None of a file that is not ours, or of another class."""
     start, end = f"{VENDOR}-{device_class}_", ".json"
     if not (name.startswith(start) and name.endswith(end)) or len(name) <= len(start + end):
         return None
@@ -261,7 +261,7 @@ _written = msgspec.json.Decoder(Written)
 
 
 def encode_line(message: Declared | Written) -> bytes:
-    """The message, and the end of its line."""
+    """Return the message, and the end of its line."""
     return _encoder.encode(message) + b"\n"
 
 

@@ -90,7 +90,7 @@ def decode_uid(document: bytes) -> str:
 
 
 def prepared_devices(prepared: PreparedClaim, pool: str, found: ClaimState, now: str) -> list[dict[str, Any]]:
-    """The `status.devices` of a prepared claim: whether its pod has the interfaces, and what they are.
+    """Return the `status.devices` of a prepared claim: whether its pod has the interfaces, and what they are.
 
     found: times of conditions that stand, and addresses that the agent no longer has, are taken from it.
     Interfaces that are not allocated any more are left out, as the API server refuses them.
@@ -113,7 +113,7 @@ def prepared_devices(prepared: PreparedClaim, pool: str, found: ClaimState, now:
 
 
 def refused_devices(pool: str, message: str, found: ClaimState, now: str) -> list[dict[str, Any]]:
-    """The `status.devices` of a claim whose preparation is refused on this node."""
+    """Return the `status.devices` of a claim whose preparation is refused on this node."""
     return [
         _device(key, _condition(found.statuses.get(key, {}), now, REFUSED, message))
         for key in sorted(found.allocated)

@@ -244,12 +244,12 @@ def _pf_selectors(selector: PfSelector) -> Iterator[str]:
 
 
 def _text(value: str) -> str:
-    """A CEL string."""
+    """Return a CEL string."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _configs(requests: Iterable[_DeviceRequest]) -> list[dict[str, Any]]:
-    """The parameters that are not empty, once for all requests that have the same."""
+    """Return the parameters that are not empty, once for all requests that have the same."""
     names: dict[bytes, list[str]] = {}
     for entry in requests:
         if parameters := interface_config(entry.interface):

@@ -230,7 +230,7 @@ def _claim_pf(device: Device, used: Used) -> ClaimPf:
 
 
 def _least_mbps(device: Device, path: str) -> int:
-    """The start of the valid range of a device's bandwidth."""
+    """Return the start of the valid range of a device's bandwidth."""
     policy = device.capacity[_BANDWIDTH].request_policy if _BANDWIDTH in device.capacity else None
     valid_range = (policy or {}).get("validRange") or {}
     least = valid_range.get("min", "0") if isinstance(valid_range, dict) else "0"
@@ -263,7 +263,7 @@ class OurClasses(NamedTuple):
 
 
 def class_names(claims: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """The DeviceClasses that claims name; MalformedError names the field."""
+    """Return the DeviceClasses that claims name; MalformedError names the field."""
     found = (_read(document, KubeClaim, _subject(document)) for document in claims)
     return frozenset(
         alternative.device_class_name

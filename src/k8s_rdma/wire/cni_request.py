@@ -126,7 +126,7 @@ class CniEnvironment:
 
 
 def parse_environment(variables: Mapping[str, str]) -> CniEnvironment:
-    """The call that the variables make; others than CNI's are not looked at.
+    """Return the call that the variables make; others than CNI's are not looked at.
 
     MalformedError (`INVALID_ENVIRONMENT`) names the variable and what is wrong with it.
     """
@@ -379,12 +379,12 @@ def decode_network(stdin: bytes) -> tuple[str, str]:
 
 
 def decode_fields(stdin: bytes) -> dict[str, msgspec.Raw]:
-    """The configuration's keys with their values as written."""
+    """Return the configuration's keys with their values as written."""
     return _decode(stdin, _fields_decoder)
 
 
 def plugin_type(document: msgspec.Raw, key: str) -> str | None:
-    """The plugin that an object names; None for an empty object, or none at all.
+    """Return the plugin that an object names; None for an empty object, or none at all.
 
     key: where the object stands; MalformedError (`INVALID_NETCONF`) names it.
     """

@@ -52,7 +52,7 @@ _ip_decoder = msgspec.json.Decoder(_PreviousIp)
 
 
 def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, InterfaceInPod]:
-    """The pod's interfaces by name; none for no result, or one of a version that knows none."""
+    """Return the pod's interfaces by name; none for no result, or one of a version that knows none."""
     try:
         document = _previous_decoder.decode(result or b"{}")
         ips = [_ip_decoder.decode(raw_ip) for raw_ip in document.ips or ()]
@@ -128,7 +128,7 @@ def decode_versions(stdout: bytes) -> tuple[str, ...]:
 
 
 def highest_common(versions: Iterable[str], limit: str = SUPPORTED_VERSIONS[-1]) -> str | None:
-    """The newest version that is spoken here and by them, not above one that is spoken here."""
+    """Return the newest version that is spoken here and by them, not above one that is spoken here."""
     spoken = set(versions)
     newest_first = reversed(SUPPORTED_VERSIONS[: SUPPORTED_VERSIONS.index(limit) + 1])
     return next((version for version in newest_first if version in spoken), None)
@@ -203,7 +203,7 @@ _items_decoder = msgspec.json.Decoder(list[msgspec.Raw] | None)
 def encode_result(
     interfaces: Sequence[ResultInterface], version: str, prev_result: msgspec.Raw | bytes = b""
 ) -> bytes:
-    """The result of an ADD: what the plugins before did, as they said it, and these interfaces.
+    """Return the result of an ADD: what the plugins before did, as they said it, and these interfaces.
 
     Without interfaces that is `prev_result` byte by byte, or an empty result. What a version cannot say is
     left out: 0.2.0 and older hold the first IPv4 and the first IPv6 address only.
@@ -242,7 +242,7 @@ def _fitting(result: bytes) -> bytes:
 
 
 def encode_error(error: K8sRdmaError, version: str) -> bytes:
-    """The error document of a failed call, its `msg` one line.
+    """Return the error document of a failed call, its `msg` one line.
 
     Never fails itself, whatever the error's text is.
     """

@@ -60,7 +60,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_bytes_missing(data: bytes | bytearray) -> int:
-    """The least number of bytes missing from a request that begins with `data`; 0 when it is complete.
+    """Return the least number of bytes missing from a request that begins with `data`; 0 when it is complete.
 
     MalformedError as soon as the header shows that no request will come of it, so that a limit is
     enforced before its bytes are read.
@@ -73,7 +73,7 @@ def request_bytes_missing(data: bytes | bytearray) -> int:
 
 
 def decode_request(data: bytes | bytearray) -> Request:
-    """The request in exactly these bytes; MalformedError when they are not one whole request."""
+    """Return the request in exactly these bytes; MalformedError when they are not one whole request."""
     if missing := request_bytes_missing(data):
         msg = f"cni.sock request: cut short, {missing} bytes missing at least"
         raise MalformedError(msg)
@@ -99,7 +99,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def reply_bytes_missing(data: bytes | bytearray) -> int:
-    """The least number of bytes missing from a reply that begins with `data`; 0 when it is complete.
+    """Return the least number of bytes missing from a reply that begins with `data`; 0 when it is complete.
 
     MalformedError as for `request_bytes_missing`.
     """
@@ -111,7 +111,7 @@ def reply_bytes_missing(data: bytes | bytearray) -> int:
 
 
 def decode_reply(data: bytes | bytearray) -> Reply:
-    """The reply in exactly these bytes; MalformedError when they are not one whole reply."""
+    """Return the reply in exactly these bytes; MalformedError when they are not one whole reply."""
     if missing := reply_bytes_missing(data):
         msg = f"cni.sock reply: cut short, {missing} bytes missing at least"
         raise MalformedError(msg)
@@ -120,7 +120,7 @@ def decode_reply(data: bytes | bytearray) -> Reply:
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """The bytes of a reply; MalformedError when it exceeds a limit."""
+    """Return the bytes of a reply; MalformedError when it exceeds a limit."""
     _check_limit("reply", "exit_status", reply.exit_status, MAX_EXIT_STATUS)
     _check_limit("reply", "stdout_len", len(reply.stdout), MAX_STDOUT_BYTES)
     return REPLY_HEADER.pack(MAGIC, VERSION, reply.exit_status, len(reply.stdout)) + reply.stdout
@@ -176,7 +176,7 @@ def _encode_variable(key: str, value: str) -> bytes:
 
 
 def _decode_env(block: bytes) -> dict[str, str]:
-    """The variables; MalformedError when one is not `KEY=VALUE` in UTF-8, or comes twice.
+    """Return the variables; MalformedError when one is not `KEY=VALUE` in UTF-8, or comes twice.
 
     Twice is refused because C's getenv takes the first and others the last: two programs would each
     believe another container ID.

@@ -234,7 +234,7 @@ def is_chained(name: str, data: bytes) -> bool:
 
 
 def lone_list(network: str, version: str, section: msgspec.Raw) -> bytes:
-    """A network of our plugin alone."""
+    """Return a network of our plugin alone."""
     fields = {"cniVersion": msgspec.json.encode(version), "name": msgspec.json.encode(network)}
     return _encoded({key: msgspec.Raw(value) for key, value in fields.items()}, [section], Origin())
 
@@ -262,7 +262,7 @@ def _check_types(name: str, types: Iterable[str]) -> None:
 
 
 def _versions(name: str, fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """The list's versions that our plugin speaks too; UnfitError when there is none.
+    """Return the list's versions that our plugin speaks too; UnfitError when there is none.
 
     A list without one is of 0.1.0, and stays so: the other plugin's results would change with it.
     """

@@ -50,7 +50,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_doctor(document: DoctorDocument) -> bytes:
-    """The document's bytes, on several lines."""
+    """Return the document's bytes, on several lines."""
     return msgspec.json.format(_encoder.encode(document), indent=2) + b"\n"
 
 
@@ -85,5 +85,5 @@ class VersionDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_version(document: VersionDocument) -> bytes:
-    """The document's bytes, on several lines."""
+    """Return the document's bytes, on several lines."""
     return msgspec.json.format(_encoder.encode(document), indent=2) + b"\n"

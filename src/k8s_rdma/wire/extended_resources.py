@@ -97,7 +97,7 @@ def _class_names(classes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 def _device_requests(
     containers: Sequence[ContainerDemand], inits: int, resource: str
 ) -> Iterator[tuple[str, int]]:
-    """The requests for a resource, by name, with their count of devices.
+    """Yield the requests for a resource, by name, with their count of devices.
 
     Each container that runs with the others has devices of its own. The other init containers use those of
     later containers, and share one request for what they need beyond. inits: the number of init containers.

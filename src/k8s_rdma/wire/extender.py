@@ -39,7 +39,7 @@ NOT_ALLOWED = "RDMA Scheduler Extension: the pod asks for what its namespace may
 
 
 def sentence_of(refused: MalformedError) -> str:
-    """The sentence for a pod that is refused as a whole, whatever the node."""
+    """Return the sentence for a pod that is refused as a whole, whatever the node."""
     return NOT_ALLOWED if refused.reason is Reason.NOT_ALLOWED else MALFORMED_ANNOTATION
 
 
@@ -287,7 +287,7 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="
         return len(self.node_name_to_meta_victims or self.node_name_to_victims or ())
 
     def by_uid(self) -> Mapping[str, MetaVictims]:
-        """The victims of each node by UID, whichever way they came."""
+        """Return the victims of each node by UID, whichever way they came."""
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {

@@ -135,14 +135,14 @@ def describe_unknown(key: str, allowed: Iterable[str]) -> str:
 
 
 def nearest(key: str, allowed: Iterable[str]) -> str | None:
-    """The known one that a foreign one may stand for, if any is near; as in `describe_unknown`."""
+    """Return the known one that a foreign one may stand for, if any is near; as in `describe_unknown`."""
     by_folded = {_folded(name): name for name in allowed}
     found = get_close_matches(_folded(key[:_SHOWN]), by_folded, n=1)
     return by_folded[found[0]] if found else None
 
 
 def utf8_bytes(text: str) -> int:
-    """The size of a text as UTF-8."""
+    """Return the size of a text as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -177,7 +177,7 @@ _python_decoder = json.JSONDecoder()
 
 
 def line_of(text: str, path: str) -> int:
-    """The line, from 1, of the value at a path such as `nodes[0].name`.
+    """Return the line, from 1, of the value at a path such as `nodes[0].name`.
 
     Where the document has no such value it is that of the nearest one above it. The text must be JSON;
     RecursionError if it is nested too deep.
@@ -193,7 +193,7 @@ def line_of(text: str, path: str) -> int:
 
 
 def _values(text: str, position: int) -> Iterator[tuple[str | int, int]]:
-    """The keys or indexes of an object or list, each with the position where its value begins."""
+    """Yield the keys or indexes of an object or list, each with the position where its value begins."""
     kind, position = text[position], _skip_blank(text, position + 1)
     for index in count():
         if kind not in "{[" or text[position] in "]}":
@@ -226,7 +226,7 @@ _EXPECTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
 
 
 def type_mismatch(kind: Any, document: bytes) -> tuple[str, str] | None:
-    """The first place, as in `networks.a.l2enable`, and what is there and wanted; or None."""
+    """Return the first place, as in `networks.a.l2enable`, and what is there and wanted; or None."""
     try:
         value = msgspec.json.decode(document)
     except (msgspec.DecodeError, RecursionError):

@@ -59,7 +59,7 @@ _SECTIONS = Repeated.__struct_fields__[3:]
 
 
 def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document with its `repeated` blocks written out; MalformedError names the field."""
+    """Return the document with its `repeated` blocks written out; MalformedError names the field."""
     result = {name: section for name, section in document.items() if name != "repeated"}
     blocks = document.get("repeated", [])
     if not isinstance(blocks, list):
@@ -96,7 +96,7 @@ def counted(first: str, offset: int) -> str:
 
 
 def _filled(part: Any, values: Mapping[str, str]) -> Any:
-    """The part with its names replaced, in keys too."""
+    """Return the part with its names replaced, in keys too."""
     if isinstance(part, str):
         try:
             return string.Template(part).substitute(values)
@@ -327,7 +327,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def decode_machine(text: str) -> Machine:
-    """The machine that a document describes; MalformedError names the field."""
+    """Return the machine that a document describes; MalformedError names the field."""
     try:
         raw = load(text)
         if not isinstance(raw, dict):
@@ -497,7 +497,7 @@ class _Disguise:
         return _ADDRESS_IN_TEXT.sub(lambda found: self._address(found[0]), text)
 
     def _address(self, address: str) -> str:
-        """The address with the digits of its last three octets exchanged, wherever its colons are."""
+        """Return the address with the digits of its last three octets exchanged, wherever its colons are."""
         digits = address.replace(":", "")
         tail = digits[-6:].lower()
         new = digits[:-6] + self._tails.setdefault(tail, f"{len(self._tails) - 1:06x}")

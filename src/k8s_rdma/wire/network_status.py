@@ -40,7 +40,7 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def device_info(interface: AllocatedInterface) -> DeviceInfo:
-    """The device of an interface."""
+    """Return the device of an interface."""
     pci = PciDevice(
         pci_address=interface.pci, rdma_device=interface.rdma_device, pf_pci_address=interface.vf.pf
     )

@@ -108,7 +108,7 @@ def options_of(options: InterfaceOptions) -> Options:
 
 
 def to_core(options: Options) -> InterfaceOptions:
-    """The options that a document tells; ValueError when a selector's PCI address is none."""
+    """Return the options that a document tells; ValueError when a selector's PCI address is none."""
     fields: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
     return InterfaceOptions(**fields, pf=None if options.pf is None else _selector(options.pf))
 
@@ -215,7 +215,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str:
-    """The annotation's text, signed when there are keys."""
+    """Return the annotation's text, signed when there are keys."""
     table: dict[InterfaceOptions, int] = {}
     pools = _pools(placement)
     pool_index = {pool.resource: index for index, pool in enumerate(pools)}
@@ -251,7 +251,7 @@ def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str
 
 
 def decode(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None) -> Placement:
-    """The placement that this very pod was given on this very node. MalformedError as `decode_own`."""
+    """Return the placement that this very pod was given on this very node. MalformedError as `decode_own`."""
     return decode_own(text, uid=uid, node=node, keys=keys).placement
 
 
@@ -302,14 +302,14 @@ def generation_in(text: str) -> int:
 
 
 def key_named_in(text: str) -> str:
-    """The key that a placement says signed it, unverified: an Ed25519 key's id, `hmac`, or nothing."""
+    """Return the key that a placement says signed it, unverified: an Ed25519 key's id, `hmac`, or nothing."""
     if found := _NAMES_KEY.search(text):
         return found[1]
     return "hmac" if _HAS_HMAC.search(text) else ""
 
 
 def _verify(text: str, document: _Document, keys: PlacementKeys) -> VerifyingKey:
-    """The key that signed it; none is named in an HMAC, so all are tried."""
+    """Return the key that signed it; none is named in an HMAC, so all are tried."""
     if document.hmac and document.signature:
         _refuse("signature: beside an hmac, and a placement has one of them")
     field = "signature" if document.signature else "hmac"
@@ -337,7 +337,7 @@ def _signer(keys: PlacementKeys, field: str, message: bytes, signature: str) -> 
 
 
 def _ending(field: str, signature: str) -> str:
-    """The end of a signed document, after the signed part."""
+    """Return the end of a signed document, after the signed part."""
     return f',"{field}":"{signature}"}}'
 
 
@@ -354,7 +354,7 @@ def _pools(placement: Placement) -> tuple[_Pool, ...]:
 
 
 def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iterator[PlacedInterface]:
-    """The interfaces that a pod with exclusive devices may get, on every PF."""
+    """Yield the interfaces that a pod with exclusive devices may get, on every PF."""
     places = sum(len(_pool_of(document, index).pfs) for index in range(len(document.interfaces)))
     if places > _MOST_PLACES:
         _refuse(f"interfaces: on {places} PFs together, which is more than {_MOST_PLACES}")
@@ -366,7 +366,7 @@ def _on_every_pf(document: _Document, table: Sequence[InterfaceOptions]) -> Iter
 
 
 def _near_gpus(document: _Document, table: Sequence[InterfaceOptions]) -> tuple[PlacedInterface, ...]:
-    """The interfaces of a pod with some near GPUs, on every PF to which they may come."""
+    """Return the interfaces of a pod with some near GPUs, on every PF to which they may come."""
     interfaces = tuple(_read(interface, index, table) for index, interface in enumerate(document.interfaces))
     missing = next((index for index, interface in enumerate(interfaces) if interface.entry is None), None)
     if missing is not None:

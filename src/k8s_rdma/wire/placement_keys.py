@@ -220,7 +220,7 @@ class KeySource(Protocol):
         ...
 
     def __call__(self) -> PlacementKeys | None:
-        """The keys of now; None if placements are not signed."""
+        """Return the keys of now; None if placements are not signed."""
         ...
 
 

@@ -34,7 +34,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def ipam_config(fields: Mapping[str, msgspec.Raw], ipam: msgspec.Raw, network: str) -> bytes:
-    """The configuration of an IPAM plugin, of our own configuration's fields.
+    """Return the configuration of an IPAM plugin, of our own configuration's fields.
 
     ipam: which of its objects to follow. network: see `ipam_network`.
     """
@@ -65,7 +65,7 @@ class AddressSpace:
         return 1 << (self.prefix - self.subnet.prefixlen)
 
     def addresses(self, index: int) -> tuple[str, str]:
-        """The first and the last address of a block that interfaces may have.
+        """Return the first and the last address of a block that interfaces may have.
 
         The subnet's own address is none of them, nor is IPv4's broadcast address (RFC 1122, section 3.2.1.3);
         host-local itself leaves out the gateway's.
@@ -109,7 +109,7 @@ def address_spaces(ipam: bytes | msgspec.Raw, key: str = "ipam") -> tuple[Addres
 
 
 def spaces_of(netconf: bytes) -> tuple[AddressSpace, ...]:
-    """The subnets that a recorded configuration divides among nodes."""
+    """Return the subnets that a recorded configuration divides among nodes."""
     return address_spaces(_fields(netconf, "recorded configuration").get("ipam", b"{}"))
 
 
@@ -123,7 +123,7 @@ def in_blocks(netconf: bytes, blocks: Mapping[AddressSpace, int]) -> bytes:
 
 
 def _ranges(ipam: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """The ranges with their keys: the one that the object itself is, and those of `ranges`."""
+    """Return the ranges with their keys: the one that the object itself is, and those of `ranges`."""
     places: list[tuple[str, Any]] = [(key, ipam)] if "subnet" in ipam else []
     sets = ipam.get("ranges") or []
     if not isinstance(sets, list) or not all(isinstance(several, list) for several in sets):
@@ -152,7 +152,7 @@ def _space(place: str, found: Any, per_node: int, key: str) -> AddressSpace:
 
 
 def delegate_config(fields: Mapping[str, msgspec.Raw], delegate: msgspec.Raw) -> bytes:
-    """The configuration of a delegate: its own object with our name, version and runtime part.
+    """Return the configuration of a delegate: its own object with our name, version and runtime part.
 
     The pod's annotations are in that where its object asks for this capability. MalformedError
     (`INVALID_NETCONF`) when `delegate` is no object.
@@ -174,7 +174,7 @@ def stdin_of(
     prev_result: bytes = b"",
     valid: Iterable[tuple[str, str]] | None = None,
 ) -> bytes:
-    """A recorded configuration as one call's stdin.
+    """Return a recorded configuration as one call's stdin.
 
     valid: for GC, container and interface of every attachment that is to stay. Both names of the list are
         written, as libcni does: the specification's, and that which an early draft had.
@@ -189,12 +189,12 @@ def stdin_of(
 
 
 def network_of(netconf: bytes) -> str:
-    """The network's name in a recorded configuration."""
+    """Return the network's name in a recorded configuration."""
     return _text(netconf, "name")
 
 
 def in_network_of(recorded: bytes, netconf: bytes) -> bytes:
-    """A configuration under the network's name that a recorded one has."""
+    """Return a configuration under the network's name that a recorded one has."""
     name = network_of(recorded)
     if name == network_of(netconf):
         return netconf

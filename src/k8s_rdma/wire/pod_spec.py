@@ -32,7 +32,7 @@ _SUFFIXES = {"": Fraction(1), **_BINARY, **_DECIMAL}
 
 
 def quantity(text: str) -> Fraction:
-    """A Kubernetes quantity (`500m`, `1Gi`, `2e3`); ValueError when it is none.
+    """Return a Kubernetes quantity (`500m`, `1Gi`, `2e3`); ValueError when it is none.
 
     Source: `k8s.io/apimachinery/pkg/api/resource`.
     """
@@ -51,7 +51,7 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 def gang_of(namespace: str, group: SchedulingGroup | None, labels: Mapping[str, str]) -> Gang | None:
-    """The gang of a pod; the field goes before the label. None of a pod that belongs to none."""
+    """Return the gang of a pod; the field goes before the label. None of a pod that belongs to none."""
     if group is not None and group.pod_group_name:
         return Gang(api=GangApi.KUBERNETES, namespace=namespace, name=group.pod_group_name)
     if name := labels.get(LABEL):
@@ -76,7 +76,7 @@ _Amounts: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
-    """The sum of the pod's resource requests; None when it may take anything else of its node.
+    """Return the sum of the pod's resource requests; None when it may take anything else of its node.
 
     That is a host port, a volume that only one pod can have or that a node has a limited number of, a
     claimed device, resources of the pod as a whole, affinity to other pods, or more amounts than are added
@@ -92,7 +92,7 @@ def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
 
 
 def requested(spec: PodSpecDemand, resource: str) -> Fraction:
-    """The amount of a resource that the scheduler counts for the pod.
+    """Return the amount of a resource that the scheduler counts for the pod.
 
     ValueError for a bad quantity, and for more amounts than are added up.
     """
@@ -100,7 +100,7 @@ def requested(spec: PodSpecDemand, resource: str) -> Fraction:
 
 
 def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
-    """The devices of extended resources that its containers have while it runs, by name.
+    """Return the devices of extended resources that its containers have while it runs, by name.
 
     ValueError for a malformed quantity, and for more resources than any node has. kubelet gives a container
     the devices in its limits, and passes an init container's devices on to the containers after it. Its

@@ -46,7 +46,7 @@ class Method(Generic[Question, Answer]):
 def form(
     message: type[M], to_message: Callable[[Value], M], from_message: Callable[[M], Value]
 ) -> Form[Value]:
-    """The form of a message that is made of a value, and read as one."""
+    """Return the form of a message that is made of a value, and read as one."""
 
     def encode(value: Value) -> bytes:
         return to_message(value).SerializeToString()

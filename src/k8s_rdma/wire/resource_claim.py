@@ -203,7 +203,7 @@ def _claim(prepare: Prepare, subject: str) -> _Claim:
 
 
 def _pods(claim: _Claim, subject: str) -> frozenset[PodUid]:
-    """The pods that the claim is reserved for."""
+    """Return the pods that the claim is reserved for."""
     consumers, path = claim.status.reserved_for or (), f"{subject}: status.reservedFor"
     if len(consumers) > MAX_CONSUMERS:
         _refuse(path, f"has {len(consumers)} entries; wanted {MAX_CONSUMERS} at most")
@@ -218,7 +218,7 @@ def _pods(claim: _Claim, subject: str) -> frozenset[PodUid]:
 
 
 def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> KubePod:
-    """The pod that the claim is for: one, on this node, with a network of its own."""
+    """Return the pod that the claim is for: one, on this node, with a network of its own."""
     consumer = _consumer(claim, subject)
     if (consumer.api_group, consumer.resource) == _POD_GROUPS:
         why = f"is reserved for PodGroup {shown(consumer.name)}; an RDMA interface is of one pod"
@@ -239,7 +239,7 @@ def _pod(prepare: Prepare, claim: _Claim, node: NodeName, subject: str) -> KubeP
 
 
 def _consumer(claim: _Claim, subject: str) -> ClaimConsumer:
-    """The only pod that the claim is reserved for; of a template's claim the one that owns it.
+    """Return the only pod that the claim is reserved for; of a template's claim the one that owns it.
 
     Any pod of its namespace may name such a claim, too.
     """
@@ -342,7 +342,7 @@ def _require_apart(results: Sequence[_Result], subject: str) -> None:
 
 
 def _requested(claim: _Claim) -> Iterable[tuple[str, Mapping[str, str | int]]]:
-    """The capacities that each request asks for, by its name as in results."""
+    """Return the capacities that each request asks for, by its name as in results."""
     for request in claim.spec.devices.requests or ():
         exact = request.exactly or request
         yield request.name, (exact.capacity and exact.capacity.requests) or {}
@@ -358,7 +358,7 @@ class _Bandwidth(NamedTuple):
 
 
 def _consumed(result: _Result, requested: Mapping[str, Mapping[str, str | int]], path: str) -> _Bandwidth:
-    """The bandwidth that a result consumes, as much as its request asks for, and one VF."""
+    """Return the bandwidth that a result consumes, as much as its request asks for, and one VF."""
     if result.request not in requested:
         _refuse(f"{path}.request", f"{shown(result.request)} is none of the claim's")
     consumed = result.consumed_capacity or {}
@@ -409,7 +409,7 @@ class _Parameters(NamedTuple):
 
 
 def _configs(configs: Iterable[_Config], subject: str) -> list[_Parameters]:
-    """The parameters for our driver: those of the class, then those of the claim, which prevail."""
+    """Return the parameters for our driver: those of the class, then those of the claim, which prevail."""
     return [
         _Parameters(
             config.requests or (),

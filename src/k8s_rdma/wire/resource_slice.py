@@ -39,7 +39,7 @@ _MAX_NODE = 200
 
 
 def slice_name(node: str, index: int) -> str:
-    """The name of a node's slice, a DNS subdomain; nodes are to differ in their first 200 characters.
+    """Return the name of a node's slice, a DNS subdomain; nodes are to differ in their first 200 characters.
 
     `deploy/policies/slices.yaml` makes the same. No label of a subdomain begins with a dash, so that a dot at
     the cut goes.
@@ -54,7 +54,7 @@ def slice_specs(
     with_taints: bool = True,
     near_nodes: Callable[[int], Sequence[int]] | None = None,
 ) -> tuple[dict[str, Any], ...]:
-    """The `spec` of each slice of a node, without the pool's generation; none if nothing is offered.
+    """Return the `spec` of each slice of a node, without the pool's generation; none if nothing is offered.
 
     A PF without VFs is left out: the API server refuses a policy whose values are beyond the capacity.
     agent_away: whether no new pod is to come, since no claim could be prepared.

@@ -146,13 +146,13 @@ _verdict_decoder = msgspec.json.Decoder(Verdict)
 
 
 def encode_message(kind: Kind, body: bytes = b"") -> bytes:
-    """A message's bytes; MalformedError when its body is longer than any reader takes."""
+    """Return a message's bytes; MalformedError when its body is longer than any reader takes."""
     _check_length(kind, len(body))
     return HEADER.pack(kind, len(body)) + body
 
 
 def decode_header(header: bytes) -> tuple[Kind, int]:
-    """The kind of a message and the length of its body, from its first `HEADER.size` bytes.
+    """Return the kind of a message and the length of its body, from its first `HEADER.size` bytes.
 
     MalformedError when no message begins so.
     """
@@ -167,7 +167,7 @@ def decode_header(header: bytes) -> tuple[Kind, int]:
 
 
 def encode_counters(counters: Counters) -> bytes:
-    """The body of a COUNTERS message."""
+    """Return the body of a COUNTERS message."""
     return _encoder.encode(counters)
 
 
@@ -177,7 +177,7 @@ def decode_counters(body: bytes) -> Counters:
 
 
 def encode_verdict(verdict: Verdict) -> bytes:
-    """The body of a VERDICT message."""
+    """Return the body of a VERDICT message."""
     return _encoder.encode(verdict)
 
 

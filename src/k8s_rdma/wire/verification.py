@@ -63,7 +63,7 @@ _decoder = msgspec.json.Decoder(VerificationReport)
 
 
 def encode_verification(report: VerificationReport) -> bytes:
-    """The report's bytes, on several lines."""
+    """Return the report's bytes, on several lines."""
     return msgspec.json.format(_encoder.encode(report), indent=2) + b"\n"
 
 

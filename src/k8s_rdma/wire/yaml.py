@@ -91,13 +91,13 @@ class _Loader(UniqueKeys, yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """The document; yaml.YAMLError tells the line of what is wrong."""
+    """Return the document; yaml.YAMLError tells the line of what is wrong."""
     document, _ = compose(text)
     return document
 
 
 def compose(text: str) -> tuple[Any, yaml.Node | None]:
-    """The document and its nodes, which have the lines; None for an empty text. yaml.YAMLError."""
+    """Return the document and its nodes, which have the lines; None for an empty text. yaml.YAMLError."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
