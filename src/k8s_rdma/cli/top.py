@@ -34,7 +34,6 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
     MAX_ROWS,
-    NODE_ORDERS,
     ClusterView,
     ExtenderState,
     HolderRow,
@@ -49,6 +48,7 @@ from k8s_rdma.wire.views import (
     causes_text,
     decode_view,
     encode_view,
+    sort_nodes,
 )
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int)
     ]
     return replace(
         view,
-        nodes=tuple(sorted(nodes, key=NODE_ORDERS[sort])[:rows]),
+        nodes=tuple(sort_nodes(nodes, sort)[:rows]),
         totals=totals,
         claims=_total(for_claims),
         unread=claims.unread,

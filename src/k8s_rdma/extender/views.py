@@ -13,8 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
-from math import inf
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs
 from weakref import WeakKeyDictionary
 
@@ -39,6 +38,7 @@ from k8s_rdma.wire.views import (
     HOLDERS_PATH,
     MAX_ROWS,
     NAMESPACE_PATH,
+    NODE_ORDERS,
     ClusterView,
     ExtenderState,
     NodeRow,
@@ -46,6 +46,7 @@ from k8s_rdma.wire.views import (
     PfRow,
     PfTotals,
     Sort,
+    TakenShares,
     Totals,
     encode_explanation,
     encode_view,
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.holders import Holders
     from k8s_rdma.wire.node_facts import ClaimsUse
 
-    Order: TypeAlias = Callable[["_Row"], tuple[object, ...]]
-
 KEPT_S = 1.0
 _SLICE = 64
 _FRESH_S = 5.0
@@ -64,20 +63,15 @@ _ASK_S = 1.5
 
 
 class _Pfs(NamedTuple):
-    """A node's PFs, and the shares of their bandwidth and VFs that are taken."""
+    """A node's PFs, and their shares that are taken."""
 
     rows: tuple[PfRow, ...] = ()
-    reserved: float = 0.0
-    vfs: float = 0.0
+    shares: TakenShares = TakenShares()
 
     @classmethod
     def from_rows(cls, rows: tuple[PfRow, ...]) -> _Pfs:
-        """Compute the shares; of bandwidth, those of the PFs for which it is known."""
-        return cls(
-            rows,
-            _share(sum(pf.reserved_mbps or 0 for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
-            _share(sum(pf.vfs - pf.free_vfs for pf in rows), sum(pf.vfs for pf in rows)),
-        )
+        """Compute the shares."""
+        return cls(rows, TakenShares.from_rows(rows))
 
 
 _NO_PFS = _Pfs()
@@ -118,13 +112,14 @@ class Overview:
         async with self._turn:
             if self._last is None or self.clock() - self._last.computed_at > KEPT_S:
                 self._last = await self._compute()
-        now = self.clock()
+        now, order = self.clock(), NODE_ORDERS[sort]
+        first = nsmallest(limit, self._last.rows, key=lambda row: order(row.node, row.pfs.shares))
         pending = self.attempts.pending()
         return ClusterView(
             extender=self.role(),
             totals=self._last.totals,
             claims=self._last.claims,
-            nodes=tuple(row.node for row in nsmallest(limit, self._last.rows, key=ORDERS[sort])),
+            nodes=tuple(row.node for row in first),
             pending=tuple(self._pending(attempt, now) for attempt in islice(pending, limit)),
             pending_total=len(pending),
         )
@@ -253,20 +248,6 @@ async def _total(rows: list[_Row]) -> tuple[Totals, PfTotals]:
         nodes=len(rows), unreadable=unreadable, with_problems=with_problems, pods=pods, **sums["annotation"]
     )
     return totals, PfTotals(**sums["claims"])
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-ORDERS: dict[Sort, Order] = {
-    Sort.RESERVED: lambda row: (-row.pfs.reserved, row.node.name),
-    Sort.VFS: lambda row: (-row.pfs.vfs, row.node.name),
-    Sort.PODS: lambda row: (-row.node.pods, row.node.name),
-    Sort.AGE: lambda row: (-(inf if row.node.heard_s is None else row.node.heard_s), row.node.name),
-    Sort.PROBLEMS: lambda row: (not row.node.problems, -row.pfs.reserved, row.node.name),
-    Sort.NAME: lambda row: (row.node.name,),
-}
 
 
 _DEFAULT_ROWS = 100

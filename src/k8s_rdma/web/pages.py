@@ -17,7 +17,6 @@ from k8s_rdma.web.extender_views import Snapshot
 from k8s_rdma.web.traffic import PfName
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from k8s_rdma.wire.views import (
-    NODE_ORDERS,
     HolderRow,
     NodeRow,
     PendingRow,
@@ -26,6 +25,7 @@ from k8s_rdma.wire.views import (
     PfTotals,
     Sort,
     enforcers_text,
+    sort_nodes,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Cluster:
     def list_nodes(self, query: ListQuery) -> Part[NodeRow]:
         """Return a page of the nodes that a query selects, in its order."""
         if query.sort not in self._sorted:
-            self._sorted[query.sort] = tuple(sorted(self.snapshot.view.nodes, key=NODE_ORDERS[query.sort]))
+            self._sorted[query.sort] = tuple(sort_nodes(self.snapshot.view.nodes, query.sort))
         rows = self._sorted[query.sort]
         if query.text:
             rows = tuple(row for row in rows if query.text in row.name)

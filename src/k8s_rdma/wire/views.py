@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import StrEnum, unique
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,7 @@ from k8s_rdma.wire.json import decode_large
 from k8s_rdma.wire.report import MentionedPod
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 EXPLAIN_PATH = "/v1/explain"
 
@@ -318,27 +318,40 @@ class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     addresses: tuple[str, ...] = ()
 
 
+class TakenShares(NamedTuple):
+    """The shares of a node's bandwidth and VFs that are taken."""
+
+    reserved: float = 0.0
+    vfs: float = 0.0
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[PfRow]) -> TakenShares:
+        """Compute the shares of a node's PFs; of bandwidth, those of the PFs for which it is known."""
+        return cls(
+            _share(sum(pf.reserved_mbps or 0 for pf in rows), sum(pf.link_mbps or 0 for pf in rows)),
+            _share(sum(pf.vfs - pf.free_vfs for pf in rows), sum(pf.vfs for pf in rows)),
+        )
+
+
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _reserved_share(row: NodeRow) -> float:
-    return _share(sum(pf.reserved_mbps or 0 for pf in row.pfs), sum(pf.link_mbps or 0 for pf in row.pfs))
-
-
-def _vfs_share(row: NodeRow) -> float:
-    return _share(sum(pf.vfs - pf.free_vfs for pf in row.pfs), sum(pf.vfs for pf in row.pfs))
-
-
-NODE_ORDERS: dict[Sort, Callable[[NodeRow], tuple[object, ...]]] = {
-    Sort.RESERVED: lambda row: (-_reserved_share(row), row.name),
-    Sort.VFS: lambda row: (-_vfs_share(row), row.name),
-    Sort.PODS: lambda row: (-row.pods, row.name),
-    Sort.AGE: lambda row: (-(inf if row.heard_s is None else row.heard_s), row.name),
-    Sort.PROBLEMS: lambda row: (not row.problems, -_reserved_share(row), row.name),
-    Sort.NAME: lambda row: (row.name,),
+NODE_ORDERS: dict[Sort, Callable[[NodeRow, TakenShares], tuple[object, ...]]] = {
+    Sort.RESERVED: lambda row, shares: (-shares.reserved, row.name),
+    Sort.VFS: lambda row, shares: (-shares.vfs, row.name),
+    Sort.PODS: lambda row, _: (-row.pods, row.name),
+    Sort.AGE: lambda row, _: (-(inf if row.heard_s is None else row.heard_s), row.name),
+    Sort.PROBLEMS: lambda row, shares: (not row.problems, -shares.reserved, row.name),
+    Sort.NAME: lambda row, _: (row.name,),
 }
-"""The extender's orders, of nodes as a view has them."""
+"""The keys by which nodes are sorted. The extender keeps each node's shares; `sort_nodes` computes them."""
+
+
+def sort_nodes(nodes: Iterable[NodeRow], sort: Sort) -> list[NodeRow]:
+    """Sort the nodes of a view."""
+    order = NODE_ORDERS[sort]
+    return sorted(nodes, key=lambda row: order(row, TakenShares.from_rows(row.pfs)))
 
 
 class Totals(PfTotals, frozen=True, kw_only=True):
