@@ -29,7 +29,6 @@ from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.main import Host, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
-from k8s_rdma.agent.plugins.runner import draft_of
 from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
     DevicePluginConfig,
@@ -41,6 +40,7 @@ from k8s_rdma.core.devices.pod_devices import slot_ids
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, DelegatedPlugin, Phase, Receipt
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, KernelError, LedgerError, Reason
+from k8s_rdma.linux.atomic_file import draft_of
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING

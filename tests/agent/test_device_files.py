@@ -12,11 +12,11 @@ from factories import PF0, PF1, interface, receipt
 from k8s_rdma.agent.cdi_specs import DEVICE_INFO_DIR, AttachmentSpecs, CdiDirectory, device_info_file
 from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.host_files import HostFiles
-from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.types import ContainerId, VfDriver
 from k8s_rdma.errors import KernelError, MalformedError, Reason
+from k8s_rdma.linux.atomic_file import write_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,6 +155,15 @@ def test_specifications_of_no_receipt_are_removed_and_those_of_others_are_not(ho
         OURS,
         "vendor.com-gpu.json",
     ]
+
+
+def test_specifications_of_no_receipt_are_removed_when_their_directory_is_a_link_of_the_node(host, files):
+    (host / "run/cdi").symlink_to("/etc/cdi")
+    (host / "etc/cdi").mkdir(parents=True)
+    files.write(given(function(), info=""), NONE)
+    assert [path.name for path in (host / "etc/cdi").iterdir()] == [OURS]
+    files.restore(ledger())
+    assert list((host / "etc/cdi").iterdir()) == []
 
 
 def test_a_node_without_such_a_directory_has_none_to_remove(host, files):

@@ -21,7 +21,6 @@ import structlog
 from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.node import Node, Worker
-from k8s_rdma.agent.plugins.runner import MAX_NAME_BYTES, draft_of
 from k8s_rdma.core.devices.container_devices import NamedDevice, device_variables
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice
@@ -36,6 +35,7 @@ from k8s_rdma.core.ledger import (
 )
 from k8s_rdma.core.types import ContainerId, PciAddress, PodUid, VfDriver, pci_address
 from k8s_rdma.errors import K8sRdmaError, KernelError, MalformedError, Reason
+from k8s_rdma.linux.atomic_file import MAX_NAME_BYTES, draft_of
 from k8s_rdma.wire.annotation import MEMLOCK_ANNOTATION
 from k8s_rdma.wire.cdi import (
     CLAIM_CLASS,

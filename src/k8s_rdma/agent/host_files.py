@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.plugins.runner import below, draft_of, write_file
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.atomic_file import draft_of, write_file
+from k8s_rdma.linux.host_root import HostRoot
 from k8s_rdma.wire.conflist import PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path, PurePath
 
 
-def find_executable(files: HostFiles, cni_path: str) -> str:
+def find_executable(host: HostRoot, cni_path: str) -> str:
     """Find our executable in the node's directories of plugins; empty if it is in none."""
     paths = (PurePosixPath(directory, PLUGIN) for directory in cni_path.split(":") if directory)
-    return next((str(path) for path in paths if files.exists(path)), "")
+    return next((str(path) for path in paths if host.exists(path)), "")
 
 
-class HostFiles:
-    """Reads and writes files by their paths on the node, whose root file system is at `host_root`.
+class HostFiles(HostRoot):
+    """Reads and writes files by their paths on the node.
 
-    A symbolic link in the last part of a path is not followed, but to know whether it leads to anything.
+    A file that is a symbolic link is neither read nor written through: the link itself is replaced.
     """
-
-    def __init__(self, host_root: Path) -> None:
-        """Open nothing yet."""
-        self._root = host_root
-
-    def exists(self, path: PurePosixPath) -> bool:
-        """Report whether the path exists; a link in its last part is followed as the node sees it."""
-        return below(self._root, Path(path)).exists()
 
     def holds(self, path: PurePosixPath, data: bytes) -> bool:
         """Report whether the path is a regular file with exactly this content."""
@@ -42,12 +36,10 @@ class HostFiles:
         except OSError:
             return False
 
-    def names(self, directory: PurePosixPath) -> list[str]:
-        """List a directory in order; empty if there is none. KernelError when it cannot be read."""
+    def names(self, directory: PurePath | str) -> list[str]:
+        """List a directory as `HostRoot`. KernelError when it cannot be read."""
         try:
-            return sorted(path.name for path in self._own_path(directory).iterdir())
-        except FileNotFoundError:
-            return []
+            return super().names(directory)
         except OSError as error:
             msg = f"device files in {directory} cannot be looked at: {error.strerror}"
             raise KernelError(msg) from error
@@ -116,4 +108,4 @@ class HostFiles:
 
     def _own_path(self, path: PurePosixPath) -> Path:
         """Translate a path of the node into one of this process."""
-        return below(self._root, Path(path.parent)) / path.name
+        return self.path_of(path.parent) / path.name

@@ -37,9 +37,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.types import ContainerId, PodUid
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError, Reason, printable
+from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.linux.receipts import ClaimMark, Receipts, decode_mark, encode_mark
 from k8s_rdma.wire.cni_request import CniEnvironment, parse_environment
 from k8s_rdma.wire.cni_socket import MAX_ENV_BYTES, MAX_STDIN_BYTES, REQUEST_HEADER, decode_request

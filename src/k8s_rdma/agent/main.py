@@ -50,7 +50,7 @@ from k8s_rdma.agent.metadata_updates import MetadataUpdates
 from k8s_rdma.agent.node import Node, Worker
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
-from k8s_rdma.agent.plugins.runner import Plugins, below
+from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch
 from k8s_rdma.agent.report import Reporter, StateSocket
 from k8s_rdma.agent.sampler import Sampler
@@ -74,6 +74,7 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources
 from k8s_rdma.linux.gpus import Gpus
+from k8s_rdma.linux.host_root import HostRoot
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
@@ -398,7 +399,7 @@ def _open_kubelet(config: AgentConfig, plugin: DevicePluginConfig | None) -> Kub
     """Open kubelet's API, at the socket that the device plugin's configuration names."""
     if plugin is None:
         return None
-    socket = below(Path(config.host_root), Path(plugin.pod_resources))
+    socket = HostRoot(Path(config.host_root)).path_of(plugin.pod_resources)
     return KubeletPodResources(socket, timeout_s=config.pod_resources_timeout_s)
 
 

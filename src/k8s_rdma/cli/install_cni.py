@@ -12,13 +12,13 @@ import typer
 
 from k8s_rdma import process
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.agent.plugins.runner import below
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, NodeDirectory, all_locked, require_program
 from k8s_rdma.install.installation import Installation, follow
 from k8s_rdma.install.network import ConfDirectory, DesiredConflist, Network
 from k8s_rdma.install.uninstallation import NodePaths, Uninstalling
+from k8s_rdma.linux.host_root import below
 from k8s_rdma.wire.cni_result import check_version
 from k8s_rdma.wire.conflist import plugin_section
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 
 from k8s_rdma.agent.cluster.publisher import Reports
-from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.core.macs import is_mac
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -29,6 +28,7 @@ from k8s_rdma.kube.api import (
     Time,
 )
 from k8s_rdma.kube.claimed_leases import ClaimedLeases
+from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.address_leases import kind, lease_name
 from k8s_rdma.wire.nesting import load

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.plugins.runner import write_file
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.api import (
     API_ERRORS,
@@ -25,6 +24,7 @@ from k8s_rdma.kube.api import (
     Time,
 )
 from k8s_rdma.kube.claimed_leases import ClaimedLeases, ClaimingApi
+from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.nesting import load
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from k8s_rdma.core.ledger import DelegatedPlugin, Receipt
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
+from k8s_rdma.linux.host_root import below
 from k8s_rdma.wire.cni_request import (
     CniEnvironment,
     NetConf,
@@ -78,20 +79,12 @@ _NO_VERB = "not implemented"
 0.9.3, `cmd/whereabouts.go`: "CNI CHECK method is not implemented")."""
 
 
-_MOST_LINKS = 40
-"""The kernel's limit of links in one path (path_resolution(7))."""
-
-
 class NoAnswerError(K8sRdmaError):
     """A plugin exceeded its time and was killed; the same call again would take as long."""
 
 
 class NoVerbError(K8sRdmaError):
     """A plugin does not implement the verb of a call."""
-
-
-MAX_NAME_BYTES = 255
-"""The longest file name on Linux' file systems (`NAME_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,51 +421,3 @@ class _OutputReader(asyncio.SubprocessProtocol):
 def _kill(group: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-
-
-def below(root: Path, path: Path) -> Path:
-    """Resolve an absolute path of the node; links on the way are followed as the node sees them.
-
-    For this process an absolute link (`/opt/cni/bin` often is one) would lead out of the node's root into its
-    own. A missing file, or a circle of links, gives a path that does not exist either.
-    """
-    found, to_go, links = root, list(reversed(path.parts[1:])), 0
-    while to_go:
-        part = to_go.pop()
-        if part == "..":
-            found = found.parent if found != root else root
-            continue
-        target = found / part
-        if target.is_symlink() and links < _MOST_LINKS:
-            links += 1
-            aim = target.readlink()
-            if aim.is_absolute():
-                found = root
-            to_go += reversed(aim.parts[aim.is_absolute() :])
-        else:
-            found = target
-    return found
-
-
-def draft_of(path: AnyPath) -> AnyPath:
-    """Name the draft of a file, which a crash may leave beside it."""
-    return path.with_name(f".{os.fsdecode(os.fsencode(path.name)[: MAX_NAME_BYTES - 5])}.new")
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file atomically: by a draft beside it, which no link can lead elsewhere, and a rename.
-
-    Not synced to the disk. OSError when it cannot be written; then the file is as it was.
-    """
-    draft = draft_of(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        draft.rename(path)
-    except OSError:
-        with suppress(OSError):
-            draft.unlink()
-        raise

@@ -1,4 +1,4 @@
-"""Files and processes of the node, whose root file system may be mounted somewhere in ours."""
+"""Files, processes and programs of the node, for doctor."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.plugins.runner import below
 from k8s_rdma.config.bounded_files import read_found_file
+from k8s_rdma.linux.host_root import HostRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class Process:
     arguments: tuple[str, ...]
 
     def option(self, *names: str) -> str | None:
-        """The value of an option, `--config X` or `--config=X`; None if it was not given."""
+        """Return the value of an option, `--config X` or `--config=X`; None if it was not given."""
         for place, argument in enumerate(self.arguments):
             name, equals, value = argument.partition("=")
             if name in names and (equals or place + 1 < len(self.arguments)):
@@ -34,19 +34,11 @@ class Process:
         return None
 
 
-class Host:
-    """Files by their paths on the node. Every failure is an OSError."""
-
-    def __init__(self, root: Path) -> None:
-        """The node's root file system is at `root`."""
-        self.root = root
-
-    def path_of(self, path: str) -> Path:
-        """Translate a path of the node to ours; follow links as the node sees them."""
-        return below(self.root, Path(path))
+class Host(HostRoot):
+    """Reads files, and what runs on the node. Every failure is an OSError."""
 
     def read(self, path: str) -> str:
-        """A file's text."""
+        """Read a file's text."""
         return read_found_file(self.path_of(path)).decode(errors="surrogateescape")
 
     def read_if_any(self, path: str) -> str | None:
@@ -55,13 +47,6 @@ class Host:
             return self.read(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-
-    def names(self, directory: str) -> tuple[str, ...]:
-        """The sorted names in a directory; none if there is no such directory."""
-        try:
-            return tuple(sorted(path.name for path in self.path_of(directory).iterdir()))
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
 
     def processes(self, names: frozenset[str]) -> Iterator[Process]:
         """Yield processes with these names (`comm`); skip those that end meanwhile."""
@@ -72,14 +57,14 @@ class Host:
                 yield Process(pid=pid, name=name, arguments=tuple(filter(None, arguments)))
 
     def program(self, pid: int) -> str | None:
-        """The path of a process's executable; None if the kernel hides it."""
+        """Read the path of a process's executable; None if the kernel hides it."""
         try:
             return str(self.path_of(f"/proc/{pid}").joinpath("exe").readlink())
         except OSError:
             return None
 
     def memlock(self, pid: int) -> int | None:
-        """The soft limit of a process, in bytes; None for no limit. OSError if it cannot be read."""
+        """Read the soft limit of a process, in bytes; None for no limit. OSError if it cannot be read."""
         found = re.search(r"^Max locked memory +(\S+)", self.read(f"/proc/{pid}/limits"), re.MULTILINE)
         if not found:
             msg = f"/proc/{pid}/limits: no line Max locked memory"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.agent.host_files import HostFiles, find_executable
+from k8s_rdma.agent.host_files import find_executable
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
@@ -179,7 +179,7 @@ class NodeCollector:
         return MemlockFacts(
             processes=memlock_limits(self.host),
             amount=self.agent.memlock if slots and self.agent.memlock_bytes() else "",
-            hook=bool(find_executable(HostFiles(self.host.root), self.agent.cni_path)),
+            hook=bool(find_executable(self.host, self.agent.cni_path)),
             cni_path=self.agent.cni_path,
             ulimits=tuple(
                 (setup.runtime.name, setup.runtime.memlock)
