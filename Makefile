@@ -33,9 +33,15 @@ quick: setup-tests ## what needs no process of ours, below a minute: core, wire,
 
 QUICK = $(addprefix tests/,core wire kube init docs_site) $(wildcard tests/test_*.py)
 
+# Tests of these files need more than set-up: the executable that a node has, the packages that make a release. If ARGS
+# names files or folders, only theirs is made.
+NEEDED = $(if $(call ran-of,tests/hardware),cni) $(if $(call ran-of,tests/deploy/test_release.py),$(RELEASE_READY))
+ran-of = $(strip $(foreach path,$(or $(strip $(PATHS)),tests),$(filter $(path) $(path)/%,$(1)) $(filter $(1)/%,$(path))))
+PATHS = $(foreach word,$(ARGS),$(patsubst %/,%,$(filter tests tests/%,$(patsubst ./%,%,$(firstword $(subst ::, ,$(word)))))))
+
 .PHONY: test
 test: WORKERS = $(shell expr 2 '*' $$(nproc))
-test: setup-tests cni $(RELEASE_READY) ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
+test: setup-tests $(NEEDED) ## all tests, in random order, warnings as errors; ARGS="-k word" for some of them, ARGS=--changed
 ifdef ARGS
 	@$(RUN) scripts/isolated pytest $(ARGS)
 else
