@@ -1,6 +1,6 @@
-"""Every file of examples/gangs/: all pods are bound, or none, as `whatif` says beforehand.
+"""Every file of examples/gangs/: all pods of a gang are bound, or none, as `whatif` says beforehand.
 
-No JobSet, Kueue or Kubernetes 1.37 runs here: the test plays their controllers, on stand-ins of API server
+No JobSet, Kueue, LeaderWorkerSet or Kubernetes 1.37 runs here: the test plays their controllers, on stand-ins of API server
 and kube-scheduler, with PodGroups of v1beta1. The extender is the process.
 """
 
@@ -29,25 +29,39 @@ Json = dict[str, Any]
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FILES = sorted((EXAMPLES / "gangs").iterdir())
 GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
-PLACED = {"job.yaml": (4, 800), "jobset.yaml": (4, 800), "kueue.yaml": (2, 800), "pod-group.yaml": (3, 450)}
+PLACED = {
+    "job.yaml": (4, 800),
+    "jobset.yaml": (4, 800),
+    "kueue.yaml": (2, 800),
+    "leaderworkerset.yaml": (4, 600),
+    "pod-group.yaml": (3, 450),
+}
 """The pods with interfaces, and the sum of their reservations in Mb/s."""
+GANGS = {"leaderworkerset.yaml": 2}
+"""The number of gangs, of equal size, if there are more than one."""
 
 of_each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 
 
-def made(path: Path) -> tuple[Json, list[Json]]:
-    """The PodGroup and the pods that there are in the end, whoever makes them."""
+def made(path: Path) -> tuple[list[Json], list[Json]]:
+    """The PodGroups and the pods that there are in the end, whoever makes them."""
     found = list(documents(path.read_text()))
     [first, *_] = found
     if first["kind"] == "PodGroup":
-        return first, list(pods(found[-1]))
+        return [first], list(pods(found[-1]))
     if first["kind"] == "Pod":
         name = first["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"]
-        return group(name, len(found)), [in_group(each, name) for each in found]
+        return [group(name, len(found))], [in_group(each, name) for each in found]
     number = sum(count for count, _ in templates(first))
     name = first["metadata"]["name"]
     mode = first["spec"]["scheduling"].get("disruptionMode")
-    return group(name, number, mode), [in_group(each, name) for each in pods(first)]
+    gangs = GANGS.get(path.name, 1)
+    names = [name] if gangs == 1 else [f"{name}-{index}" for index in range(gangs)]
+    size = number // gangs
+    return (
+        [group(each, size, mode) for each in names],
+        [in_group(pod, names[index // size]) for index, pod in enumerate(pods(first))],
+    )
 
 
 def group(name: str, number: int, mode: Json | None = None) -> Json:
@@ -71,14 +85,16 @@ def requesting(pods: list[Json]) -> Iterator[str]:
 @pytest.mark.anyio
 @pytest.mark.parametrize("fits", [True, False])
 @of_each_file
-async def test_all_pods_are_bound_or_none(path: Path, tmp_path: Path, *, fits: bool):
+async def test_all_pods_of_a_gang_are_bound_or_none(path: Path, tmp_path: Path, *, fits: bool):
     number, mbps = PLACED[path.name]
-    pod_group, found = made(path)
+    pod_groups_made, found = made(path)
+    gangs = len(pod_groups_made)
     async with cluster("stand-in", tmp_path, "w1", **{SLOT: "100"}) as c:
         link_mbps = mbps if fits else mbps - 1
         c.nodes["w1"].server.report = report("w1", pf(PF0, vfs=64, mbps=link_mbps))
         await c.plane.add_crd(pod_groups("v1beta1"))
-        assert (await c.http.post(GROUPS, json=pod_group)).status_code == 201
+        for each in pod_groups_made:
+            assert (await c.http.post(GROUPS, json=each)).status_code == 201
         extender = await c.running_extender()
         async with c.plane.scheduler(registration(extender.url)):
             for pod in found:
@@ -87,20 +103,28 @@ async def test_all_pods_are_bound_or_none(path: Path, tmp_path: Path, *, fits: b
                 await c.create(changed)
             names = list(requesting(found))
             assert len(names) == number
-            for name in names:
-                if fits:
-                    assert len(placement(await c.bound(name))) == 1
-                else:
-                    await c.event(name, "FailedScheduling", "")
-            if not fits:
-                assert [await c.node_of(name) for name in names] == [None] * number
+            size = number // gangs
+            room_for = number if fits else number - size
+            await c.some_bound(room_for + len(found) - number if fits else room_for)
+            by_gang = [names[first : first + size] for first in range(0, number, size)]
+            bound = [[await c.node_of(name) is not None for name in gang] for gang in by_gang]
+            assert sum(map(all, bound)) == room_for // size
+            for gang, is_bound in zip(by_gang, bound, strict=True):
+                assert len(set(is_bound)) == 1
+                for name in gang:
+                    if is_bound[0]:
+                        assert len(placement(await c.bound(name))) == 1
+                    else:
+                        await c.event(name, "FailedScheduling", "")
+                        assert await c.node_of(name) is None
 
 
 @of_each_file
-def test_whatif_takes_the_pods_for_one_gang(path: Path):
+def test_whatif_takes_the_pods_for_the_same_gangs(path: Path):
     found = read_workloads(path.read_text()).workloads
-    assert len({each.gang for each in found}) == 1
-    assert all(each.gang for each in found)
+    parts = [part for each in found for part in each.by_gang()]
+    assert len({part.gang for part in parts}) == GANGS.get(path.name, 1)
+    assert all(part.gang for part in parts)
     assert sum(each.count for each in found) == PLACED[path.name][0]
 
 

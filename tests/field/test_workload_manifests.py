@@ -20,6 +20,10 @@ The cases have the shapes of these, reduced to what says how many pods there are
 - github.com/kubernetes/enhancements, keps/sig-apps/5547-integrate-workload-with-job
 - github.com/kubernetes-sigs/jobset, keps/969: `schedulingPolicy` and `replicatedJobs` were `policy` and
   `replicatedJobPolicies` before
+- github.com/kubernetes-sigs/lws, site/content/en/docs/concepts/leaderworkerset/gang-scheduling/_index.md and
+  keps/666-gang-scheduling-in-lws/README.md (examples of one level, and of three),
+  pkg/schedulerprovider/phase_one.go (levels that exclude each other) and
+  docs/examples/sample/gang-scheduling/lws-sample-volcano.yaml
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from k8s_rdma.config.pod_templates import pod_templates
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.manifest_workloads import read_workloads
 
@@ -486,6 +491,117 @@ def test_job_is_a_gang_if_all_its_pods_are_bound_together(gang: Json | None, *, 
     spec = {"parallelism": 4, "completions": 4, "scheduling": scheduling, "template": POD}
     [found] = read_workloads(json.dumps(thing("batch/v1", "Job", spec))).workloads
     assert bool(found.gang) is is_gang
+
+
+def lws(scheduling: Json | None, *, leads: bool = True, replicas: int = 4, size: int = 2) -> Json:
+    """A LeaderWorkerSet as its own documentation has it."""
+    templates = {"workerTemplate": POD, **({"leaderTemplate": POD} if leads else {})}
+    spec: Json = {"replicas": replicas, "leaderWorkerTemplate": {"size": size, **templates}}
+    if scheduling is not None:
+        spec["scheduling"] = scheduling
+    return thing("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
+
+
+ZONE = {"topology": [{"key": "topology.kubernetes.io/zone"}]}
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "leaders", "workers"),
+    [
+        (None, [], []),
+        ({}, [1] * 4, [2] * 4),
+        ({"replica": {}}, [1] * 4, [2] * 4),
+        ({"replica": {"schedulingPolicy": GANG, "disruptionMode": {"all": {}}}}, [1] * 4, [2] * 4),
+        ({"replica": {"disruptionMode": {"all": {}}}}, [1] * 4, [2] * 4),
+        ({"replica": {"schedulingPolicy": BASIC}}, [], []),
+        ({"schedulingPolicy": GANG}, [4], [8]),
+        ({"schedulingPolicy": BASIC}, [], []),
+        ({"schedulingConstraints": ZONE}, [], []),
+        ({"replica": {"leader": {"schedulingPolicy": GANG}}}, [], []),
+        ({"replica": {"worker": {"schedulingPolicy": GANG}}}, [], [2] * 4),
+        ({"replica": {"worker": {"schedulingPolicy": {"gang": {"minCount": 2}}}}}, [], [2] * 4),
+        ({"replica": {"worker": {"schedulingPolicy": {"gang": {"minCount": 1}}}}}, [], []),
+    ],
+)
+def test_pods_of_a_leader_worker_set_are_the_gangs_that_it_makes(
+    scheduling: Json | None, leaders: list[int], workers: list[int]
+):
+    found = {each.name: each for each in read_workloads(json.dumps(lws(scheduling, size=3))).workloads}
+    leader, worker = found["default/x/leader"], found["default/x/worker"]
+    parts = [[each for each in workload.by_gang() if each.gang] for workload in (leader, worker)]
+    assert [[each.count for each in part] for part in parts] == [leaders, workers]
+    if leaders and workers:
+        assert [each.gang for each in parts[0]] == [each.gang for each in parts[1]]
+    assert len({each.gang for each in parts[1]}) == len(workers)
+    assert (leader.count, worker.count) == (4, 8)
+
+
+def test_leader_without_a_template_is_in_the_gang_of_its_replica():
+    [found] = read_workloads(json.dumps(lws({}, leads=False, replicas=3, size=4))).workloads
+    assert [each.count for each in found.by_gang()] == [4, 4, 4]
+    assert len({each.gang for each in found.by_gang()}) == 3
+
+
+def test_replicas_of_a_size_of_one_have_no_workers():
+    found = read_workloads(json.dumps(lws({}, size=1))).workloads
+    assert [(each.name, each.count, len(list(each.by_gang()))) for each in found] == [
+        ("default/x/leader", 4, 4),
+        ("default/x/worker", 0, 1),
+    ]
+
+
+def test_number_of_pods_that_is_given_leaves_the_size_of_gangs():
+    [found] = read_workloads(json.dumps(lws({}, leads=False, replicas=1)), 5).workloads
+    assert [each.count for each in found.by_gang()] == [2, 2, 1]
+
+
+def test_pods_that_name_a_group_are_of_that_group_alone():
+    """LeaderWorkerSet refuses `schedulingGroup` beside `scheduling`: with Volcano it has neither."""
+    pod = {**POD, "spec": {**POD["spec"], "schedulingGroup": {"podGroupName": "mine"}}}
+    document = lws(None, leads=False)
+    document["spec"]["leaderWorkerTemplate"]["workerTemplate"] = pod
+    [found] = read_workloads(json.dumps(document)).workloads
+    assert [(each.gang, each.count) for each in found.by_gang()] == [("default/mine", 8)]
+
+
+TREE: Json = {
+    "schedulingConstraints": ZONE,
+    "replica": {"schedulingPolicy": GANG, "worker": {"schedulingPolicy": GANG}},
+}
+
+
+@pytest.mark.parametrize(
+    "scheduling",
+    [
+        TREE,
+        {"schedulingPolicy": GANG, "replica": {}},
+        {"replica": {"disruptionMode": {"all": {}}, "leader": {}}},
+    ],
+)
+def test_tree_of_pod_groups_is_refused_by_whatif_and_claim(scheduling: Json):
+    document = lws(scheduling)
+    said = "manifest: LeaderWorkerSet: spec.scheduling: groups pods at several levels, which is a tree"
+    for read in (lambda: read_workloads(json.dumps(document)), lambda: pod_templates(document)):
+        with pytest.raises(MalformedError) as refused:
+            read()
+        assert refused.value.message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "field"),
+    [
+        ("gang", "spec.scheduling: is no object"),
+        ({"replica": []}, "spec.scheduling.replica: is no object"),
+        (
+            {"replica": {"worker": {"schedulingPolicy": {"gang": {"minCount": "2"}}}}},
+            "spec.scheduling.replica.worker.schedulingPolicy.gang.minCount: is no whole number",
+        ),
+    ],
+)
+def test_scheduling_of_another_type_is_named(scheduling: Any, field: str):
+    with pytest.raises(MalformedError) as refused:
+        read_workloads(json.dumps(lws(scheduling)))
+    assert refused.value.message == f"manifest: LeaderWorkerSet: {field}"
 
 
 def test_number_that_is_not_known_may_be_given():

@@ -79,6 +79,35 @@ def test_a_gang_gets_all_its_places_or_none():
     assert fit(cluster, read_workloads(manifest(4_000, replicas=3, labels=gang))).fits
 
 
+def groups(number: int, leader: int, worker: int) -> str:
+    """A LeaderWorkerSet of groups of three that is bound group by group. leader, worker: Mb/s of each."""
+    pods = {
+        f"{role}Template": {"metadata": {"annotations": asks(rate)}, "spec": {}}
+        for role, rate in (("leader", leader), ("worker", worker))
+    }
+    spec = {"replicas": number, "scheduling": {}, "leaderWorkerTemplate": {"size": 3, **pods}}
+    document = {"kind": "LeaderWorkerSet", "metadata": {"name": "serve", "namespace": "team"}, "spec": spec}
+    return json.dumps(document)
+
+
+def test_each_of_several_gangs_gets_all_its_places_or_none():
+    """Of 14 Gb/s, 10 on one node, two groups take 10; the third lacks room for its second worker."""
+    cluster = planned(*TWO_NODES)
+    leader, worker = fit(cluster, read_workloads(groups(3, 1_000, 2_000))).workloads
+    assert (leader.count, leader.placed, worker.count, worker.placed) == (3, 2, 6, 4)
+    assert sum(leader.nodes.values()) == 2
+    assert sum(worker.nodes.values()) == 4
+    assert leader.obstacles
+    assert worker.obstacles
+    assert fit(cluster, read_workloads(groups(2, 1_000, 2_000))).fits
+
+
+def test_group_that_fits_follows_one_that_does_not():
+    text = "\n---\n".join((groups(2, 1_000, 6_000), manifest(10_000)))
+    leader, worker, single = fit(planned(*TWO_NODES), read_workloads(text)).workloads
+    assert (leader.placed, worker.placed, single.placed) == (0, 0, 1)
+
+
 def test_workloads_of_one_manifest_take_room_from_each_other():
     text = "\n---\n".join((manifest(10_000), manifest(10_000)))
     answer = fit(planned(*TWO_NODES), read_workloads(text))

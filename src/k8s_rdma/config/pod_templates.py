@@ -36,7 +36,7 @@ class PodTemplate:
 
     path: of the template; if `is_whole` is False, of the part of the object that stands for one. pod: the
     pods' metadata and specification. part: distinguishes it from other templates of the object. count: of
-    its pods at a time; None for the reason `why`. gang: as of `PodSource`.
+    its pods at a time; None for the reason `why`. gang, gang_size: as of `PodSource`.
     """
 
     path: Path
@@ -46,6 +46,7 @@ class PodTemplate:
     why: str
     is_whole: bool
     gang: str | None = None
+    gang_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +155,7 @@ def _template(document: dict[str, Any], source: PodSource) -> PodTemplate | None
         why=source.why,
         is_whole=source.pod is None,
         gang=source.gang,
+        gang_size=source.gang_size,
     )
 
 

@@ -3,7 +3,7 @@
 Sources: the API types and defaults of Kubernetes 1.36, JobSet 0.8, LeaderWorkerSet 0.7, Kubeflow's Training
 operator 1.9 and MPI operator 0.6, KubeRay 1.4, Volcano 1.12, Argo Workflows 3.7, Knative Serving 1.19,
 KServe 0.15, Dynamo 1.0, Kueue 0.14; of gangs Kubernetes 1.37 (`spec.scheduling` of a Job, KEP 5547), JobSet's
-KEP 969 and Kueue's KEP 12385.
+KEP 969, Kueue's KEP 12385 and LeaderWorkerSet's KEP 666.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class PodSource:
     pods' annotations stand, if not in the template's metadata.
     part: distinguishes the pods from others of the same object. count: of the pods at a time; None if the
     object does not tell. why: the reason for None. gang: the name of the gang that the object's controller
-    puts these pods in, among gangs of the object; None for none.
+    puts these pods in, among gangs of the object; None for none. gang_size: the number of them in each gang
+    of that name; 0 if all of them are in one.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class PodSource:
     pod: dict[str, Any] | None = None
     annotations: tuple[Path, ...] = ()
     gang: str | None = None
+    gang_size: int = 0
 
 
 def sources_of(document: dict[str, Any]) -> Iterator[PodSource]:
@@ -73,24 +75,25 @@ class _Fields:
         if found is None:
             return default
         if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-            self._refuse(path, "is no whole number")
+            self.refuse(path, "is no whole number")
         return found
 
     def mapping(self, *path: str | int) -> dict[str, Any]:
         """Return the object at a path, an empty one if there is none. MalformedError for any other value."""
         found = self.get(*path)
         if found is not None and not isinstance(found, dict):
-            self._refuse(path, "is no object")
+            self.refuse(path, "is no object")
         return found or {}
 
     def array(self, *path: str | int) -> list[Any]:
         """Return the array at a path, an empty one if there is none. MalformedError for any other value."""
         found = self.get(*path)
         if found is not None and not isinstance(found, list):
-            self._refuse(path, "is no array")
+            self.refuse(path, "is no array")
         return found or []
 
-    def _refuse(self, path: Path, why: str) -> NoReturn:
+    def refuse(self, path: Path, why: str) -> NoReturn:
+        """Raise the MalformedError of a field."""
         raise MalformedError(f"manifest: {self.document['kind']}: {dotted(path)}: {why}")
 
     def entries(self, *path: str | int) -> Iterator[tuple[Path, str]]:
@@ -210,12 +213,57 @@ def _leader_worker_set(fields: _Fields) -> Iterator[PodSource]:
     template = ("spec", "leaderWorkerTemplate")
     groups, size = fields.number("spec", "replicas"), fields.number(*template, "size")
     leads = isinstance(fields.get(*template, "leaderTemplate"), dict)
-    if leads:
-        yield PodSource(path=(*template, "leaderTemplate"), count=groups, part="leader")
     workers = max(size - 1, 0) if leads else size
+    gang = _leader_worker_gang(fields, size)
+    if leads:
+        yield PodSource(
+            path=(*template, "leaderTemplate"),
+            count=groups,
+            part="leader",
+            gang="" if gang in ("set", "replica") else None,
+            gang_size=1 if gang == "replica" else 0,
+        )
     yield PodSource(
-        path=(*template, "workerTemplate"), count=groups * workers, part="worker" if leads else ""
+        path=(*template, "workerTemplate"),
+        count=groups * workers,
+        part="worker" if leads else "",
+        gang=gang and "",
+        gang_size=workers if gang in ("replica", "worker") else 0,
     )
+
+
+_GROUPING = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
+"""Fields of a level of a LeaderWorkerSet's `spec.scheduling` that make groups of that level's pods."""
+
+
+def _leader_worker_gang(fields: _Fields, size: int) -> str | None:
+    """Return the pods of a LeaderWorkerSet that make a gang: of the `set`, of a `replica`, or its `worker`s.
+
+    None if no policy binds all of them together. A leader without a template of its own counts with the
+    workers. MalformedError for groups of several levels, which would be a tree.
+    """
+    at = ("spec", "scheduling")
+    if fields.get(*at) is None:
+        return None
+    whole, replica = fields.mapping(*at), fields.mapping(*at, "replica")
+    has_roles = any(replica.get(role) is not None for role in ("leader", "worker"))
+    of_replica = any(replica.get(name) is not None for name in _GROUPING)
+    levels = {
+        "set": any(whole.get(name) is not None for name in _GROUPING),
+        "replica": of_replica or (whole.get("replica") is not None and not has_roles),
+        "worker": has_roles,
+    }
+    if sum(levels.values()) > 1:
+        fields.refuse(at, "groups pods at several levels, which is a tree of pod groups; keep one level")
+    level = next((name for name, is_active in levels.items() if is_active), "replica")
+    policies = {"set": at, "replica": (*at, "replica"), "worker": (*at, "replica", "worker")}
+    policy = (*policies[level], "schedulingPolicy")
+    if fields.get(*policy) is None:
+        return "replica" if level == "replica" else None
+    members = size - 1 if level == "worker" else 1
+    is_gang = isinstance(fields.get(*policy, "gang"), dict)
+    binds_all = is_gang and fields.number(*policy, "gang", "minCount", default=members) >= members
+    return level if binds_all else None
 
 
 def _kubeflow(fields: _Fields) -> Iterator[PodSource]:

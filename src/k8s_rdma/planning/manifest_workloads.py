@@ -133,6 +133,7 @@ def _workload(
         raise MalformedError(f"manifest: {kind}: {error}") from error
     namespace = meta.namespace or "default"
     name = meta.name or meta.generate_name.rstrip("-") or kind.lower()
+    named = _gang(namespace, spec, labels, annotations_of(pod))
     return Workload(
         name="/".join(filter(None, (namespace, name, part))),
         namespace=namespace,
@@ -141,7 +142,8 @@ def _workload(
         priority=priority_class.value if spec.priority is None else spec.priority,
         preempts=(spec.preemption_policy or priority_class.preemption_policy) is PreemptionPolicy.LOWER,
         depends_on_neighbours=spec.depends_on_neighbours,
-        gang=_gang(namespace, spec, labels, annotations_of(pod)) or _gang_of_object(document, template),
+        gang=named or _gang_of_object(document, template),
+        gang_size=0 if named else template.gang_size,
         nodes=nodes,
         tolerations=tolerations_of(spec.lasting_tolerations()),
     )

@@ -46,6 +46,7 @@ PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
 class Workload:
     """Pods that are alike. name: `namespace/name`. gang: all or none of its pods are to be placed.
 
+    gang_size: the number of the pods in each of several such gangs; 0 if all are in one.
     preempts: whether pods of lower priority may be evicted for them. depends_on_neighbours: whether it may
     matter to them which pods a node has. obstacle: why no node can be found for them here; empty if one
     can.
@@ -57,11 +58,21 @@ class Workload:
     count: int = 1
     priority: int = 0
     gang: str = ""
+    gang_size: int = 0
     preempts: bool = True
     depends_on_neighbours: bool = False
     nodes: NodeSelection = EVERY_NODE
     tolerations: tuple[Toleration, ...] = ()
     obstacle: str = ""
+
+    def by_gang(self) -> Iterator[Workload]:
+        """Yield the pods of each of its gangs; itself if it has one or none."""
+        if not self.gang or not self.gang_size:
+            yield self
+            return
+        for first in range(0, max(self.count, 1), self.gang_size):
+            count = min(self.gang_size, self.count - first)
+            yield replace(self, gang=f"{self.gang} {first // self.gang_size}", gang_size=0, count=count)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -62,6 +62,17 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
         """Report whether all of its pods fit."""
         return self.placed == self.count
 
+    def with_gang(self, other: WorkloadFit) -> WorkloadFit:
+        """Add the answer about another gang of the workload; the first one with obstacles says them."""
+        return replace_fields(
+            self,
+            count=self.count + other.count,
+            placed=self.placed + other.placed,
+            nodes=dict(Counter(self.nodes) + Counter(other.nodes)),
+            obstacles=self.obstacles or other.obstacles,
+            no_eviction=self.no_eviction or other.no_eviction,
+        )
+
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that loses its place. to: the node that takes it; empty if none does, for the reason `why`."""
@@ -99,28 +110,34 @@ def fit(planned: PlannedCluster, workloads: Sequence[Workload], *, preempt: bool
     placed anew in the end.
     """
     trial = planned.copy()
-    found: list[WorkloadFit] = []
+    found: dict[int, WorkloadFit] = {}
     evicted: list[tuple[Filling, PodUid, Placement]] = []
     for gang in _gangs(workloads):
-        fillings = [Filling.for_workload(trial, workload, preempt=preempt) for workload in gang]
-        if gang[0].gang and not all(filling.answer.fits for filling in fillings):
-            found += _undone(fillings)
+        fillings = [Filling.for_workload(trial, workload, preempt=preempt) for _, workload in gang]
+        answers = [filling.answer for filling in fillings]
+        if gang[0][1].gang and not all(answer.fits for answer in answers):
+            answers = [*_undone(fillings)]
         else:
-            found += (filling.answer for filling in fillings)
             evicted += ((filling, *entry) for filling in fillings for entry in filling.evicted)
+        for (number, _), answer in zip(gang, answers, strict=True):
+            found[number] = found[number].with_gang(answer) if number in found else answer
     return FitAnswer(
-        fits=all(entry.fits for entry in found),
-        workloads=tuple(found),
+        fits=all(entry.fits for entry in found.values()),
+        workloads=tuple(found.values()),
         evictions=_evictions(trial, evicted),
         unreadable=planned.unreadable,
     )
 
 
-def _gangs(workloads: Sequence[Workload]) -> Iterable[list[Workload]]:
-    """Group workloads by gang, each other by itself; those of higher priority come first."""
-    gangs: dict[str | int, list[Workload]] = {}
+def _gangs(workloads: Sequence[Workload]) -> Iterable[list[tuple[int, Workload]]]:
+    """Group workloads by gang, each other by itself; those of higher priority come first.
+
+    With each stands the number of the workload that it is, or a gang's part of.
+    """
+    gangs: dict[str | int, list[tuple[int, Workload]]] = {}
     for number, workload in enumerate(sorted(workloads, key=lambda workload: -workload.priority)):
-        gangs.setdefault(workload.gang or number, []).append(workload)
+        for part in workload.by_gang():
+            gangs.setdefault(part.gang or number, []).append((number, part))
     return gangs.values()
 
 
