@@ -242,10 +242,10 @@ def _leader_worker_gang(fields: _Fields, size: int) -> str | None:
     None if no policy binds all of them together. A leader without a template of its own counts with the
     workers. MalformedError for groups of several levels, which would be a tree.
     """
-    at = ("spec", "scheduling")
-    if fields.get(*at) is None:
+    scheduling = ("spec", "scheduling")
+    if fields.get(*scheduling) is None:
         return None
-    whole, replica = fields.mapping(*at), fields.mapping(*at, "replica")
+    whole, replica = fields.mapping(*scheduling), fields.mapping(*scheduling, "replica")
     has_roles = any(replica.get(role) is not None for role in ("leader", "worker"))
     of_replica = any(replica.get(name) is not None for name in _GROUPING)
     levels = {
@@ -254,9 +254,15 @@ def _leader_worker_gang(fields: _Fields, size: int) -> str | None:
         "worker": has_roles,
     }
     if sum(levels.values()) > 1:
-        fields.refuse(at, "groups pods at several levels, which is a tree of pod groups; keep one level")
+        fields.refuse(
+            scheduling, "groups pods at several levels, which is a tree of pod groups; keep one level"
+        )
     level = next((name for name, is_active in levels.items() if is_active), "replica")
-    policies = {"set": at, "replica": (*at, "replica"), "worker": (*at, "replica", "worker")}
+    policies = {
+        "set": scheduling,
+        "replica": (*scheduling, "replica"),
+        "worker": (*scheduling, "replica", "worker"),
+    }
     policy = (*policies[level], "schedulingPolicy")
     if fields.get(*policy) is None:
         return "replica" if level == "replica" else None

@@ -62,15 +62,15 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
         """Report whether all of its pods fit."""
         return self.placed == self.count
 
-    def with_gang(self, other: WorkloadFit) -> WorkloadFit:
+    def with_gang(self, of_gang: WorkloadFit) -> WorkloadFit:
         """Add the answer about another gang of the workload; the first one with obstacles says them."""
         return replace_fields(
             self,
-            count=self.count + other.count,
-            placed=self.placed + other.placed,
-            nodes=dict(Counter(self.nodes) + Counter(other.nodes)),
-            obstacles=self.obstacles or other.obstacles,
-            no_eviction=self.no_eviction or other.no_eviction,
+            count=self.count + of_gang.count,
+            placed=self.placed + of_gang.placed,
+            nodes=dict(Counter(self.nodes) + Counter(of_gang.nodes)),
+            obstacles=self.obstacles or of_gang.obstacles,
+            no_eviction=self.no_eviction or of_gang.no_eviction,
         )
 
 
