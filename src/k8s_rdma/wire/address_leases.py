@@ -30,6 +30,6 @@ def lease_name(address: str) -> str:
 
 
 def leased_address(name: str) -> str | None:
-    """Return the address that a Lease of this name holds; None for every other Lease."""
+    """Return the address that a Lease of this name holds, if it holds one."""
     found = _LEASE.fullmatch(name)
     return (found[1] or found[2]).replace("-", ":") if found else None

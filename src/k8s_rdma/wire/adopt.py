@@ -1,8 +1,8 @@
 """The request of `k8s-rdma agent adopt` and its answer, in frames of `wire.cni_socket`.
 
-`K8S_RDMA_COMMAND=ADOPT` is the only variable, so that no call of the CNI executable, which passes on `CNI_*`
-alone, can be one. stdin holds an `AdoptRequest`, stdout an `AdoptReply`; exit status 1 means that the agent
-did nothing, and `error` says why.
+`K8S_RDMA_COMMAND=ADOPT` is the only variable, so that no call of the CNI executable can be one, because that
+passes on `CNI_*` alone. stdin holds an `AdoptRequest`, stdout an `AdoptReply`. Exit status 1 means that the
+agent changed no VF, and `error` says why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Outcome = Literal["reset", "would reset", "left alone", "failed"]
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The VFs to adopt, as `core.allocation.Scope`, or only to say what would be done."""
+    """The VFs to adopt, as `core.allocation.Scope`; or, for a dry run, the VFs that would be adopted."""
 
     pf: str | None = None
     vf: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -43,7 +43,7 @@ class AdoptedVf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdoptReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for each VF, and what was unreadable."""
+    """The outcome for each VF, and the parts that were unreadable."""
 
     vfs: tuple[AdoptedVf, ...] = ()
     unreadable: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """The pod annotations `rdma_interfaces_required`, alias `k8s-rdma.io/interfaces`, and `k8s-rdma.io/policy`.
 
 `[{"min_tx_rate": 15000, "max_tx_rate": 20000}, {"max_tx_rate": 500, "enforce": "hardware"}, {}]`: a JSON
-list, one object an interface. Rates are unsigned integers in Mb/s, either may be absent or 0; `enforce` is
-`auto` (as if absent), `hardware` or `software`, see `core.types.Enforce`; `count` stands for as many
-interfaces that are alike; the other keys are those of `core.options.InterfaceOptions`. The policy says how
-the pod's interfaces are spread over PFs. `docs/annotation.md` is the reference.
+list, one object an interface. Rates are unsigned integers in Mb/s, either may be absent or 0. `enforce` is
+`auto` (as if absent), `hardware` or `software`, see `core.types.Enforce`. `count` stands for as many
+interfaces that are alike. The other keys are those of `core.options.InterfaceOptions`. The policy determines
+how the pod's interfaces are spread over PFs. `docs/annotation.md` is the reference.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _READERS = {key: _reader(row.values) for key, row in OPTIONS.items() if row.valu
 
 
 def read_options(values: Mapping[str, object], path: str, members: Keys) -> InterfaceOptions:
-    """Read the options among an interface's values; `NO_OPTIONS` itself if they ask for nothing."""
+    """Read the options among an interface's values; `NO_OPTIONS` itself if there are no options."""
     found: dict[str, Any] = {
         key: _READERS[key](value, f"{path}.{key}") for key, value in values.items() if key in _READERS
     }
@@ -210,7 +210,7 @@ def _texts(value: object, path: str) -> Iterable[str]:
 
 
 def _pf(name: str, path: str) -> str:
-    """Return a PF's name; whatever the kernel takes, if it can be shown."""
+    """Return a PF's name; any name that the kernel takes, if it can be shown."""
     fault = ifname_fault(name)
     if fault or not name.isprintable():
         refuse(path, f"{shown(name)} {fault or 'is not printable'}; wanted a PF's name or PCI address")
@@ -264,7 +264,7 @@ def _check_link_type(options: InterfaceOptions, found: Mapping[str, object], pat
 
 
 def _check_driver(options: InterfaceOptions, found: Mapping[str, object], path: str) -> None:
-    """Check that nothing of a netdev (MTU, addresses) is requested with vfio-pci."""
+    """Check that no setting of a netdev (MTU, addresses) is requested with vfio-pci."""
     if options.driver is VfDriver.VFIO_PCI:
         for key in _OF_NETDEV:
             if key in found:
@@ -279,9 +279,9 @@ _Named = TypeVar("_Named", PfPolicy, Topology)
 
 
 def read_policy(text: str | None) -> PfPolicy:
-    """Return the policy; `ANY` for no text, or none but white space.
+    """Return the policy; `ANY` for no text, or only white space.
 
-    MalformedError (`MALFORMED_ANNOTATION`) names the annotation, and the policies that there are.
+    MalformedError (`MALFORMED_ANNOTATION`) names the annotation, and the known policies.
     """
     return _by_name(text, POLICY_ANNOTATION, PfPolicy.ANY, "policy")
 
@@ -333,7 +333,7 @@ DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
 """Names the pod's program among its containers: for `kubectl logs` and `exec`, and here for device nodes."""
 
 NCCL_ANNOTATION = "k8s-rdma.io/nccl"
-"""`required`: NCCL uses the pod's devices, and fails where it would use TCP."""
+"""`required`: NCCL uses the pod's devices, and fails instead of using TCP."""
 
 MEMLOCK_ANNOTATION = "k8s-rdma.io/memlock"
 """The memory that containers with a slot may lock: a quantity or `unlimited`; `0` leaves the runtime's."""
@@ -345,7 +345,7 @@ REQUEST_ANNOTATIONS = (
     MEMLOCK_ANNOTATION,
     TOPOLOGY_ANNOTATION,
 )
-"""Annotations that say what a pod asks for."""
+"""Annotations by which a pod requests interfaces."""
 
 _RATES = ("min_tx_rate", "max_tx_rate")
 _ENFORCE = "enforce"
@@ -369,9 +369,9 @@ class ReadRequest:
 
 
 def parse_request(text: str | None) -> Request:
-    """Return the request that the annotation's text makes; none at all for no text or `[]`.
+    """Return the request that the annotation's text makes; an empty one for no text or `[]`.
 
-    MalformedError (`MALFORMED_ANNOTATION`) names the field and what is wrong with it.
+    MalformedError (`MALFORMED_ANNOTATION`) names the field and its fault.
     """
     return read_request(text, strict=True).request
 
@@ -379,8 +379,10 @@ def parse_request(text: str | None) -> Request:
 def read_request(text: str | None, *, strict: bool, name: str = ANNOTATION) -> ReadRequest:
     """Read a request; unknown keys are errors, and with `strict=False` warnings.
 
-    A key that differs from a known one in letter case alone is then taken as that one, as the original
-    system did: ignoring it would silently drop a reservation. name: the annotation's, for errors.
+    A key that differs from a known one in letter case alone is then taken as that one, as the original system
+    did, because ignoring it would silently drop a reservation.
+
+    name: the annotation's, for errors.
     """
     if text is None or not text.strip(_SPACE):
         return ReadRequest(Request())
@@ -397,7 +399,8 @@ def read_request(text: str | None, *, strict: bool, name: str = ANNOTATION) -> R
 def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
     """Read the request of a pod with these annotations: `read_request`, its policy and locked memory.
 
-    Those of a pod that asks for no interface are not looked at. MalformedError as for all three.
+    Policy and memory of a pod without interfaces are not read.
+    MalformedError as for all three.
     """
     found = read_request(request_text(annotations), strict=strict, name=request_name(annotations))
     near_gpus = found.request.shape.near_gpus
@@ -417,7 +420,7 @@ def read_pod(annotations: Mapping[str, str], *, strict: bool) -> ReadRequest:
 
 
 def with_gpus(request: Request, annotation: str) -> Request:
-    """Return the request with an interface for each GPU where one stands for them.
+    """Return the request with an interface for each GPU in place of one that stands for all.
 
     MalformedError if it has interfaces near GPUs, and no GPUs.
     """
@@ -436,7 +439,7 @@ def with_gpus(request: Request, annotation: str) -> Request:
 
 
 def _check_near_gpus(request: Request, name: str) -> None:
-    """Refuse what cannot be said for every choice of GPUs."""
+    """Refuse a request that does not hold for every choice of GPUs."""
     if request.policy is not PfPolicy.ANY:
         refuse(POLICY_ANNOTATION, f"{name} has interfaces near GPUs, which are on the PFs near these")
     first: tuple[int, InterfaceRequest] | None = None
@@ -453,9 +456,9 @@ def _check_near_gpus(request: Request, name: str) -> None:
 
 
 def read_memlock(annotations: Mapping[str, str]) -> int | None:
-    """Read the memory that a pod's containers with a slot may lock, in bytes; None if it does not say.
+    """Read the memory that a pod's containers with a slot may lock, in bytes, if the pod states it.
 
-    MalformedError (`MALFORMED_ANNOTATION`) for what is no amount.
+    MalformedError (`MALFORMED_ANNOTATION`) if the text is no amount.
     """
     text = annotations.get(MEMLOCK_ANNOTATION, "").strip(_SPACE)
     if not text:
@@ -513,7 +516,7 @@ def request_texts(annotations: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def format_request(request: Request) -> str:
-    """Return the annotation's text for a request, without its policy; no rates of 0, nor what is `auto`."""
+    """Return the annotation's text for a request, without its policy, rates of 0 and `auto`."""
     interfaces = []
     for interface in request.interfaces:
         rates = zip(_RATES, (interface.min_tx_rate_mbps, interface.max_tx_rate_mbps), strict=True)
@@ -535,9 +538,10 @@ def _elements(text: str, name: str) -> list[object]:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads interfaces and remembers what it passed over: `recased` keys and `unknown` ones by field.
+    """Reads interfaces and remembers the keys that it passed over: `recased` and `unknown` ones by field.
 
-    name: the annotation's. owners: where what no two interfaces may share was first asked for.
+    name: the annotation's.
+    owners: the field in which each value that interfaces may not share was requested first.
     """
 
     name: str

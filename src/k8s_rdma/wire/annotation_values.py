@@ -32,8 +32,8 @@ _MULTICAST = 0x01
 
 
 MAX_CHARACTERS = 128 * 1024
-"""The limit of the annotation: half of what the API server lets a pod have of all annotations, since a
-placement says again what is asked for. It is refused by its length since to read it takes so long."""
+"""The limit of the annotation: half of the API server's limit for all annotations of a pod, because a
+placement repeats the request. It is refused by its length because reading it takes so long."""
 
 
 class Number(NamedTuple):
@@ -68,8 +68,9 @@ def require_own_network(host_network: bool | None, pod: str = "") -> None:
 def require_schedulable(host_network: bool | None, node_name: str | None) -> None:
     """Require of a pod in a manifest that it can be given interfaces, by either way.
 
-    No scheduler places a pod that names its node, so that nothing is reserved for it and its claims are never
-    allocated. MalformedError as `refuse`.
+    No scheduler places a pod that names its node, so that it has no reservation and its claims are never
+    allocated.
+    MalformedError as `refuse`.
     """
     require_own_network(host_network)
     if node_name:
@@ -87,7 +88,7 @@ _decoder = json.JSONDecoder(
 
 
 def tokens(text: str, path: str = ANNOTATION) -> object:
-    """The document: lists, `Object`, `Number`, text, truth values and null; path: its name in errors."""
+    """Return the document: lists, `Object`, `Number`, text, truth values, null; path: its name in errors."""
     if len(text) > MAX_CHARACTERS:
         refuse(path, f"is {len(text)} characters long; at most {MAX_CHARACTERS}")
     try:

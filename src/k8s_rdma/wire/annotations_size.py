@@ -1,4 +1,4 @@
-"""The length of a pod's annotations: what they may have, and what a placement takes of it."""
+"""The length of a pod's annotations: their limit, and the part of it that a placement takes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_ANNOTATION_BYTES = 256 * 1024
 pkg/api/validation/objectmeta.go)."""
 
 _OTHERS_BYTES = 1024
-"""Left for what is written beside the placement, such as the fence."""
+"""Left for the texts that are written beside the placement, such as the fence."""
 
 _INTERFACE_BYTES = 200
-"""More than an interface takes in a placement, but for its options."""
+"""More than an interface takes in a placement, without its options."""
 
 _SIGNATURE_BYTES = 256
 """More than any signature takes in a placement, with the name of its key."""
@@ -51,7 +51,7 @@ def require_room(length: int, request: Request) -> None:
 
 
 def placement_room(request: Request) -> int:
-    """Bytes that suffice for the pod's placement, wherever it is placed, and for what is written beside."""
+    """Return the bytes that suffice for the pod's placement on any node, and for the texts beside it."""
     longest = Placement(
         node=_LONGEST_NODE,
         interfaces=tuple(

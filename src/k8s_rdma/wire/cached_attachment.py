@@ -44,7 +44,7 @@ class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     result: msgspec.Raw = msgspec.Raw(b"{}")
 
     def environment(self, cni_path: str) -> Mapping[str, str]:
-        """Return the variables of its ADD. cni_path: where plugins are, which the runtime does not keep."""
+        """Return the variables of its ADD. cni_path: the plugins' directories; the runtime keeps none."""
         return {
             "CNI_COMMAND": "ADD",
             "CNI_CONTAINERID": self.container_id,
@@ -55,14 +55,15 @@ class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         }
 
     def functions(self) -> Mapping[str, str]:
-        """PCI addresses of interfaces by name, as results tell them since 1.1.0."""
+        """Return PCI addresses of interfaces by name; results have them since version 1.1.0."""
         result = decode(self.result, _result_decoder, "cached result")
         return {interface.name: interface.pci for interface in result.interfaces or () if interface.pci}
 
     def stdin(self, types: Collection[str]) -> bytes | None:
-        """The configuration that a plugin of one of these types got on ADD; None without such a plugin.
+        """Return the configuration that a plugin of one of these types got on ADD, if there is one.
 
-        Of the results before it nothing is known but that there were any: `prevResult` is then an empty one.
+        The results of the plugins before it are unknown, so that `prevResult` is an empty one if there were
+        any.
         """
         subject = f"cached configuration of {self.network_name}"
         fields = decode(self.config, _fields_decoder, subject)

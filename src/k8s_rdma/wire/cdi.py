@@ -1,12 +1,12 @@
 """Device specifications for container runtimes: which device nodes a container gets with a named device.
 
 Source: CNCF Container Device Interface, SPEC.md. Specifications are written as version 0.5.0, the first in
-which a device's name may begin with a digit, so that every runtime that knows that much reads them.
+which a device's name may begin with a digit, so that every runtime that knows that version reads them.
 
 The device plugin has the agent publish its resources as CDI devices, on the agent's `cdi.sock` (mode 0600),
-in lines of JSON. The plugin declares all that it offers whenever that changes; the agent answers each
-declaration in its order. The plugin never says which device nodes: the agent looks them up by the names of
-RDMA devices, so no client can have it publish anything else. What was declared holds for as long as the
+in lines of JSON. The plugin declares all of its devices whenever they change; the agent answers each
+declaration in its order. The plugin never names device nodes: the agent finds them by the names of RDMA
+devices, so that no client can have it publish anything else. A declaration holds for as long as the
 connection.
 """
 
@@ -57,8 +57,10 @@ class DeviceNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 class Hook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A program that the runtime runs at a point of a container's life, with its state on stdin.
 
-    hook_name: of OCI's runtime specification, "POSIX-platform Hooks". path: on the host. args: with the
-    program's name as the first. timeout: in seconds.
+    hook_name: of OCI's runtime specification, "POSIX-platform Hooks".
+    path: on the host.
+    args: with the program's name as the first.
+    timeout: in seconds.
     """
 
     hook_name: str
@@ -103,8 +105,8 @@ _encoder = msgspec.json.Encoder()
 def encode_specification(devices: Sequence[Device], *, vendor: str, device_class: str) -> bytes:
     """Return a specification file's content.
 
-    MalformedError names what the specification does not allow: a name, a path that is not absolute, a device
-    twice or none, or an edit that edits nothing.
+    MalformedError names the violation of the specification: a name, a path that is not absolute, no device, a
+    device that occurs twice, or an edit without content.
     """
     _check(vendor, device_class, devices)
     kind = f"{vendor}/{device_class}"
@@ -112,7 +114,7 @@ def encode_specification(devices: Sequence[Device], *, vendor: str, device_class
 
 
 def qualified_name(device: str, *, vendor: str = VENDOR, device_class: str = VF_CLASS) -> str:
-    """The name by which a runtime is asked for a device: `vendor/class=device`. MalformedError as above."""
+    """Return the name of a device for runtimes: `vendor/class=device`. MalformedError for invalid names."""
     _check_names(vendor, device_class, [device])
     return f"{vendor}/{device_class}={device}"
 
@@ -142,7 +144,7 @@ def file_name(device_class: str, device: str) -> str:
 
 
 def device_of_file_name(device_class: str, name: str) -> str | None:
-    """Return the device; None of a file that is not ours, or of another class."""
+    """Return the device, if the file is ours and of this class."""
     start, end = f"{VENDOR}-{device_class}_", ".json"
     if not (name.startswith(start) and name.endswith(end)) or len(name) <= len(start + end):
         return None
@@ -209,13 +211,13 @@ RESOURCE_PATTERN = (
 ResourceName = Annotated[str, msgspec.Meta(pattern=RESOURCE_PATTERN)]
 """An extended resource's name: a domain that is not Kubernetes' own, and a name of at most 63 characters.
 
-Kubelet takes no other, as a quota is to name it with `requests.` before it (`IsExtendedResourceName` in
-Kubernetes' pkg/apis/core/v1/helper).
-"""
+Kubelet accepts no other name, because a quota must be able to name it with `requests.` before it
+(`IsExtendedResourceName` in Kubernetes' pkg/apis/core/v1/helper)."""
 
 
 ResourceText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURCE_PATTERN})]
-"""A `ResourceName` that people write: checked by `require_resource_name`, as a pattern explains nothing."""
+"""A `ResourceName` that people write: `require_resource_name` checks it, because a pattern gives no
+reasons."""
 
 
 def is_resource_name(text: str) -> bool:
@@ -250,7 +252,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """resources: those that a specification is there of. failed: why there is none, by resource."""
+    """resources: those that have a specification. failed: why one has no specification, by resource."""
 
     resources: tuple[str, ...] = ()
     failed: dict[str, str] = {}

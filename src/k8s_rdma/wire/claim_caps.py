@@ -31,7 +31,7 @@ _caps_decoder = msgspec.json.Decoder(Annotated[dict[_Name, _Cap], msgspec.Meta(m
 
 
 class CapsRequest(NamedTuple):
-    """The two annotations of a pod; empty if it has none."""
+    """The two annotations of a pod; a missing one is empty."""
 
     text: str = ""
     status_text: str = ""
@@ -53,7 +53,7 @@ class CapsRequest(NamedTuple):
         return decode_json(self.text, _caps_decoder, CLAIM_CAPS_ANNOTATION, Reason.MALFORMED_ANNOTATION)
 
     def status(self) -> RatesStatus | None:
-        """Decode the status of that very text; None without one."""
+        """Decode the status, if it is of this very text."""
         with suppress(MalformedError):
             status = decode_rates_status(self.status_text)
             if status.request == digest(self.text):

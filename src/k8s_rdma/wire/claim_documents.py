@@ -28,7 +28,7 @@ def claim_documents(
     """Find the documents of a pod's claims.
 
     claim_of, template_of: return a ResourceClaim, or the claim that a template makes, by its name in this
-        namespace; None if there is none.
+        namespace, if it exists.
     """
     found, missing, notes = {}, [], []
     for entry in entries:

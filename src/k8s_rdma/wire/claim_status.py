@@ -51,9 +51,10 @@ class DeviceKey(NamedTuple):
 class ClaimState(NamedTuple):
     """A claim as the API server has it.
 
-    consumers: the UIDs that it is reserved for. pod: the name of the one that owns it, or else of the first
-    that it is reserved for; empty if there is none. allocated: this driver's devices. statuses: what
-    `status.devices` says of these.
+    consumers: the UIDs that it is reserved for.
+    pod: the name of the pod that owns it, or else of the first that it is reserved for; empty without one.
+    allocated: this driver's devices.
+    statuses: the present `status.devices` of these.
     """
 
     uid: str
@@ -90,10 +91,11 @@ def decode_uid(document: bytes) -> str:
 
 
 def prepared_devices(prepared: PreparedClaim, pool: str, found: ClaimState, now: str) -> list[dict[str, Any]]:
-    """Return the `status.devices` of a prepared claim: whether its pod has the interfaces, and what they are.
+    """Return the `status.devices` of a prepared claim: whether its pod has the interfaces, and their data.
 
-    found: times of conditions that stand, and addresses that the agent no longer has, are taken from it.
-    Interfaces that are not allocated any more are left out, as the API server refuses them.
+    Interfaces that are not allocated any more are left out, because the API server refuses them.
+
+    found: times of unchanged conditions, and addresses that the agent no longer has, are taken from it.
     """
     devices = []
     for interface in prepared.interfaces:

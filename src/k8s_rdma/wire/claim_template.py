@@ -55,10 +55,11 @@ _REPLACED = (ANNOTATION, ANNOTATION_ALIAS, POLICY_ANNOTATION, TOPOLOGY_ANNOTATIO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateNames:
-    """Names in what is made. name: of the only template; of several, followed by a number.
+    """Names of the generated objects.
 
-    namespace: of the templates; empty for the one that they are applied in. pod_claim: as name, of the claims
-    in the pod's `spec.resourceClaims`.
+    name: of the only template; of several, followed by a number.
+    namespace: of the templates; empty for the one that they are applied in.
+    pod_claim: as name, of the claims in the pod's `spec.resourceClaims`.
     """
 
     name: str
@@ -94,9 +95,9 @@ class _DeviceRequest:
 
 
 def claim_templates(request: Request, names: TemplateNames) -> ClaimTemplates:
-    """Build the templates of a pod's request; none if it asks for nothing.
+    """Build the templates of a pod's request; an empty result if it has no interfaces.
 
-    MalformedError (`MALFORMED_ANNOTATION`) names what a claim cannot say, and what to write instead.
+    MalformedError (`MALFORMED_ANNOTATION`) names a request that a claim cannot express, and the alternative.
     """
     _check(request)
     order = _order(request)
@@ -116,7 +117,7 @@ def claim_templates(request: Request, names: TemplateNames) -> ClaimTemplates:
 
 
 def _order(request: Request) -> list[int]:
-    """The interfaces by kind, largest reservation first, and equal ones beside each other."""
+    """Return the interfaces by kind, largest reservation first, and equal ones beside each other."""
     firsts: dict[InterfaceRequest, int] = {}
     for index, interface in enumerate(request.interfaces):
         firsts.setdefault(interface, index)
@@ -186,7 +187,7 @@ def _template(names: TemplateNames, suffix: str, devices: dict[str, Any]) -> dic
 def _devices(
     requests: Sequence[_DeviceRequest], device_class: str, constraints: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
-    """The claim's `spec.devices`. Different devices need no constraint where one request counts them."""
+    """Return the claim's `spec.devices`. Devices that one request counts differ without a constraint."""
     devices: dict[str, Any] = {"requests": [_request(entry, device_class) for entry in requests]}
     necessary = [entry for entry in constraints if len(requests) > 1 or "matchAttribute" in entry]
     if necessary:
@@ -264,7 +265,7 @@ def _configs(requests: Iterable[_DeviceRequest]) -> list[dict[str, Any]]:
 
 
 def interface_config(interface: InterfaceRequest) -> dict[str, Any]:
-    """Build an interface's parameters, as `read_interface_config` reads them; empty for none."""
+    """Build an interface's parameters, as `read_interface_config` reads them; empty for defaults only."""
     config: dict[str, Any] = {}
     if interface.max_tx_rate_mbps:
         config["maxTxRate"] = quantity_of(interface.max_tx_rate_mbps)
@@ -293,10 +294,10 @@ def _warnings(request: Request, order: Sequence[int]) -> Iterator[str]:
 def with_claims(pod: Mapping[str, Any], templates: Sequence[ClaimTemplate], slot: str) -> dict[str, Any]:
     """Have a pod, or the pod in a template, ask by claims instead of by annotation.
 
-    The containers that `k8s-rdma.io/containers` names get the devices, by default the pod's
-    program (`kubectl.kubernetes.io/default-container`) or the first. They lose their
-    request for the resource `slot`, by which containers of pods with the annotation get devices.
-    MalformedError names what such a pod cannot have.
+    The containers that `k8s-rdma.io/containers` names get the devices, by default the pod's program
+    (`kubectl.kubernetes.io/default-container`) or the first. They lose their request for the resource `slot`,
+    by which containers of pods with the annotation get devices.
+    MalformedError names a field that such a pod cannot have.
     """
     changed = copy.deepcopy(dict(pod))
     spec = changed.get("spec") or {}

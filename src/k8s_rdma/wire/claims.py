@@ -1,10 +1,10 @@
-"""Messages on the agent's `claims.sock` (mode 0600): what the device plugin's DRA driver asks the agent.
+"""Messages on the agent's `claims.sock` (mode 0600): the questions of the device plugin's DRA driver.
 
 Lines of JSON; a connection has one question. `prepare` and `unprepare` get one answer. `follow` gets an
 `Offers` at once, after each change, and every `HEARTBEAT_S`, until either side ends the connection.
 
 The plugin passes on the claim and its pod as the API server has them, so that the agent alone judges them
-(`wire.resource_claim`), and encodes what the agent offers as a ResourceSlice.
+(`wire.resource_claim`). It encodes the agent's offers as a ResourceSlice.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class ClaimName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """NodePrepareResources of one claim.
 
-    claim: the name as kubelet gave it. resource: the ResourceClaim as the API server has it. pod: the Pod
-    that the claim is reserved for, likewise; null if there is none by that name.
-    wait_s: how long the answer may take where something that is ending has what the claim needs.
+    claim: the name as kubelet gave it.
+    resource: the ResourceClaim as the API server has it.
+    pod: the Pod that the claim is reserved for, as the API server has it; null if there is no such pod.
+    wait_s: how long the answer may take if another pod that is ending has the VFs that the claim needs.
     """
 
     claim: ClaimName
@@ -72,9 +73,10 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Exactly one of `prepare`, `unprepare` and `follow`. unprepare: NodeUnprepareResources of one claim.
 
-    abandoned_by: the UID of the pod that the claim was prepared for and is not reserved for any more. Kubelet
-    did not ask, so the agent refuses while that pod has interfaces, and with `prepare` once nothing is
-    promised to it: `unprepare` ends its promise, `prepare` hands it over to the claim's new pod.
+    abandoned_by: the UID of the pod that the claim was prepared for and is not reserved for any more. Because
+        kubelet did not ask, the agent refuses while that pod has interfaces. It also refuses `prepare` if the
+        claim has no VFs set aside for that pod. `unprepare` frees these VFs, `prepare` hands them over to the
+        claim's new pod.
     """
 
     prepare: Prepare | None = None
@@ -83,7 +85,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     abandoned_by: Text | None = None
 
     def __post_init__(self) -> None:
-        """Refuse none, and several at once."""
+        """Refuse a question without a request, and one with several."""
         if self.abandoned_by is not None and self.follow:
             msg = "abandoned_by needs prepare or unprepare"
             raise ValueError(msg)
@@ -105,8 +107,9 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to `prepare` and `unprepare`.
 
-    devices: of `prepare`, in the order of the allocation's results. error: a sentence; empty on success.
-    reason: an `errors.Reason` where there is an error.
+    devices: of `prepare`, in the order of the allocation's results.
+    error: a sentence; empty on success.
+    reason: an `errors.Reason` if there is an error.
     """
 
     devices: Annotated[tuple[PreparedDevice, ...], msgspec.Meta(max_length=MAX_RESULTS)] = ()
@@ -117,12 +120,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A PF that claims may have VFs of.
 
-    name: of the device, a DNS label, stable while the PF has its name. pf: the PF's netdev. pcie_root: of
-    Kubernetes' attribute `resource.kubernetes.io/pcieRoot`, `pci0000:3a`. mtu: bytes.
-    min_rate, max_rate: what enforces reservations and caps.
-    bandwidth_mbps: what reservations may add up to. least_mbps: what each interface reserves at least.
-    vfs: how many can be given, those in use included.
-    link_up: whether the link has carrier; while it has none, `bandwidth_mbps` is of when it last had.
+    name: of the device, a DNS label, stable while the PF has its name.
+    pf: the PF's netdev.
+    pcie_root: of Kubernetes' attribute `resource.kubernetes.io/pcieRoot`, `pci0000:3a`.
+    mtu: bytes.
+    min_rate, max_rate: the enforcers of reservations and caps.
+    bandwidth_mbps: the most that reservations may add up to.
+    least_mbps: the least that each interface reserves.
+    vfs: how many can be given, including those in use.
+    link_up: whether the link has carrier; without carrier, `bandwidth_mbps` is of the last time that it had.
     problems: one sentence each for an operator; while the link is down, also the message of its health.
     """
 
@@ -148,9 +154,11 @@ class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ClaimedInterface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An interface of a prepared claim.
 
-    device, share_id: of the allocation. pci, rdma_device: the VF's. Rates in Mb/s, 0 for none.
-    ifname: in the pod; empty while no sandbox has it. mac, ips and what enforces the rates are of then.
-    ips: with prefix lengths; None if the agent, which has started since, no longer has them.
+    device, share_id: of the allocation.
+    pci, rdma_device: the VF's. Rates in Mb/s, 0 for no rate.
+    ifname: in the pod; empty while no sandbox has it. mac, ips and the enforcers of the rates are of that
+        sandbox.
+    ips: with prefix lengths; null if the agent, which has started since, no longer has them.
     """
 
     device: Text
@@ -210,5 +218,5 @@ def decode_answer(line: bytes) -> Answer:
 
 
 def decode_offers(line: bytes) -> Offers:
-    """Decode what the agent offers; MalformedError names the field."""
+    """Decode the agent's offers; MalformedError names the field."""
     return decode(line, _offers, "claims.sock")

@@ -1,7 +1,7 @@
 """ResourceSlices, ResourceClaims and pods (`resource.k8s.io/v1`) as kube-scheduler reads them for our driver.
 
-Of CEL selectors those are judged that are comparisons of attributes joined by `&&` and `||`, as `k8s-rdma
-claim` writes them.
+CEL selectors are judged if they are comparisons of attributes joined by `&&` and `||`, as `k8s-rdma claim`
+writes them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ NOTHING_CONSUMED = Consumption({}, {})
 
 
 def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
-    """List the claims of a pod, that of its extended resources too; MalformedError names the field."""
+    """List the claims of a pod, including that of its extended resources; MalformedError names the field."""
     found = _read(pod, KubePod, "pod")
     generated = {
         entry.name: entry.resource_claim_name for entry in found.status.resource_claim_statuses or ()
@@ -112,7 +112,7 @@ def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
 
 
 def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
-    """Add up what claims consume of our driver's devices."""
+    """Add up the capacity that claims consume of our driver's devices."""
     used: dict[tuple[str, str], Used] = {}
     pods: dict[str, set[str]] = {}
     unread = []
@@ -296,16 +296,19 @@ def _class_selectors(class_: DeviceClass) -> tuple[Selector, ...] | None:
 
 
 def _is_of_driver(selector: Selector) -> bool:
-    """Report whether a selector compares nothing but the driver."""
+    """Report whether a selector compares only the driver."""
     return selector.alternatives is not None and all(
         comparison.attribute == _DRIVER for comparisons in selector.alternatives for comparison in comparisons
     )
 
 
 class Claims(NamedTuple):
-    """request: what a pod asks of our driver. allocated: what it has of it, by its names of claims.
+    """The claims of a pod.
 
-    foreign: its requests for devices of other drivers. unjudged: selectors that are taken to accept every PF.
+    request: its requests to our driver.
+    allocated: its allocated devices of our driver, by its names of claims.
+    foreign: its requests for devices of other drivers.
+    unjudged: selectors that are taken to accept every PF.
     """
 
     request: ClaimsRequest
@@ -315,10 +318,11 @@ class Claims(NamedTuple):
 
 
 def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, pod_uid: str = "") -> Claims:
-    """Read what a pod asks for.
+    """Read the requests of a pod.
+
+    MalformedError names the field, also of a request that no PF of ours can satisfy.
 
     claims: ResourceClaims, or the `spec` of a template for one that is not generated, by the pod's names.
-    MalformedError names the field, also of what no PF of ours can satisfy.
     """
     requests: list[tuple[DeviceRequest, ...]] = []
     constraints: list[Constraint] = []
@@ -498,7 +502,7 @@ def _read(document: Mapping[str, Any], kind: type[T], subject: str) -> T:
 
 
 def _without_nulls(value: Any, levels: int = _MAX_LEVELS) -> Any:
-    """A null is as good as an absent field, as far down as fields are read."""
+    """Remove nulls, which equal absent fields, as deep as fields are read."""
     if not levels:
         return value
     if isinstance(value, dict):

@@ -2,9 +2,9 @@
 
 Source: CNI specification 1.1.0, section 1 "Plugin configuration objects", section 2 "Parameters" and "CNI
 operations", section 3 "Deriving execution configuration". The variables that a command needs are as in
-libcni's `pkg/skel`, the rules for their text as in its `pkg/utils`. What other plugins read of the
-configuration is in `wire.plugin_config`. An unknown key is refused by name, since a misspelt one would
-silently do nothing.
+libcni's `pkg/skel`, the rules for their text as in its `pkg/utils`. `wire.plugin_config` has the parts of the
+configuration that other plugins read. An unknown key is refused by name, because a misspelt key would
+silently have no effect.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ INHERITED_KEYS = frozenset({"if0name", "l2enable", "vlan", "dpdk", "cniDir"})
 
 MEANINGLESS_KEYS = frozenset({"if0", "master", "vf", "pfNetdevices", "createmac"})
 """Keys of that plugin and of its ancestors (hustcat's, Intel's and Tencent's SR-IOV plugins) that name PFs or
-VFs, or ask for what every VF has. Here placements choose these, so that the keys say nothing; the file of a
-node may keep them, with a warning."""
+VFs, or ask for a property that every VF has. They have no effect here, because placements choose PFs and VFs.
+The file of a node may keep them, with a warning."""
 
 STANDARD_KEYS = frozenset(
     {
@@ -80,12 +80,14 @@ _UNSUPPORTED: Mapping[str, str] = MappingProxyType(
         "pfOnly": "pods get VFs, not PFs",
     }
 )
-"""The keys that would change what a pod gets, so they are refused instead of ignored; neutral values pass."""
+"""The keys that would change a pod's interfaces, so they are refused instead of ignored; neutral values
+pass."""
 _NEUTRAL = frozenset({b"null", b"false", b"0", b'""', b"{}", b"[]"})
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-"""A network's name (libcni, `pkg/utils`); a plugin's name obeys the same here, as it is a file's name."""
+"""A network's name (libcni, `pkg/utils`); a plugin's name obeys the same rule here, because it is a file's
+name."""
 _DPDK_KEYS = ("dpdk_driver", "dpdk_tool", "ifname", "kernel_driver", "pci_addr")
 _NO_PLUGIN = (b"{}", b"null")
 
@@ -95,8 +97,9 @@ class CniEnvironment:
     """The environment of a plugin call.
 
     container_id, ifname: empty for GC, STATUS and VERSION, which concern no container.
-    netns: the namespace's path; None when the runtime gave none (DEL after it vanished).
-    args: `CNI_ARGS` as pairs; raw_args: the same as given, for plugins called in turn.
+    netns: the namespace's path; None if the runtime gave no path (DEL after the namespace vanished).
+    args: `CNI_ARGS` as pairs.
+    raw_args: the same as text, for plugins called in turn.
     path: `CNI_PATH`, directories with `:` between.
     """
 
@@ -126,9 +129,9 @@ class CniEnvironment:
 
 
 def parse_environment(variables: Mapping[str, str]) -> CniEnvironment:
-    """Return the call that the variables make; others than CNI's are not looked at.
+    """Return the call that the variables make; variables other than CNI's are ignored.
 
-    MalformedError (`INVALID_ENVIRONMENT`) names the variable and what is wrong with it.
+    MalformedError (`INVALID_ENVIRONMENT`) names the variable and its fault.
     """
     command = _command(variables.get("CNI_COMMAND", ""))
     for name in _REQUIRED[command]:
@@ -148,7 +151,7 @@ def parse_environment(variables: Mapping[str, str]) -> CniEnvironment:
 
 
 def ifname_fault(name: str) -> str | None:
-    """Describe why this is no name of a network interface; None when it is one.
+    """Describe why this is no name of a network interface, if it is not.
 
     Source: `dev_valid_name` in net/core/dev.c, 6.1, and the specification's rule for `CNI_IFNAME`.
     """
@@ -195,19 +198,19 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
 
     cni_version: the version that the result must be in; without one it is the first (as libcni has it).
     name: the network's.
-    run_dir: where the agent's `cni.sock` is; read by the executable.
-    if0name: the first interface's name, whatever the pattern says; empty for none.
-    l2enable: give interfaces without addresses even if `ipam` says how.
+    run_dir: the directory of the agent's `cni.sock`; read by the executable.
+    if0name: the first interface's name, which takes precedence over the pattern; may be empty.
+    l2enable: give interfaces without addresses even if `ipam` is present.
     networks: more networks, with addresses of their own, for the interfaces that name them.
-    delegate: the plugin that gives a pod its ordinary interface; empty when absent.
+    delegate: the plugin that gives a pod its ordinary interface; empty if absent.
     empty_result: whether the runtime takes a pod without any interface.
     exclusive_devices: whether pods may hold some; heeded by the executable.
-    vlan: of interfaces that ask for none; 0 for none.
+    vlan: of interfaces that ask for no VLAN; 0 for no VLAN.
     dpdk: as the replaced plugin had it, see `driver`.
     top_device_id: see `device_id`.
-    ipam, prev_result: as written, to be passed on; empty when absent.
-    valid_attachments, attachments: None when the runtime named none, which is not the same as naming an
-        empty list. See `attachments_to_keep`.
+    ipam, prev_result: as written, to be passed on; empty if absent.
+    valid_attachments, attachments: None if the runtime named no list, which differs from an empty list. See
+        `attachments_to_keep`.
     """
 
     type: str
@@ -247,7 +250,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def attachments_to_keep(self) -> frozenset[Attachment] | None:
-        """The attachments that the runtime holds valid, by either of the keys of GC; None without one."""
+        """The attachments that the runtime holds valid, by either of the keys of GC, if the call has one."""
         valid = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if valid is None else frozenset(valid)
 
@@ -261,12 +264,12 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def device_info_file(self) -> str:
-        """The file in which the runtime expects the device's information; empty for none."""
+        """The file in which the runtime expects the device's information; empty if it expects no file."""
         return (self.runtime_config and self.runtime_config.device_info_file) or ""
 
     @property
     def pod_annotations(self) -> Mapping[str, str] | None:
-        """The pod's annotations; None when the runtime did not deliver any (a null stands for none set)."""
+        """The pod's annotations, if the runtime delivered them (a null stands for an empty set)."""
         if self.runtime_config is None or isinstance(self.runtime_config.pod_annotations, msgspec.UnsetType):
             return None
         return self.runtime_config.pod_annotations or {}
@@ -320,7 +323,7 @@ def check_key(key: str, value: msgspec.Raw) -> None:
 
 
 def meaningless_keys(stdin: bytes) -> tuple[str, ...]:
-    """Return the keys that say nothing here, in order; MalformedError as `decode_fields`."""
+    """Return the keys that have no effect here, in order; MalformedError as `decode_fields`."""
     return tuple(sorted(MEANINGLESS_KEYS & decode_fields(stdin).keys()))
 
 
@@ -348,8 +351,8 @@ _encoder = msgspec.json.Encoder()
 def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
     """Parse the configuration; MalformedError (`INVALID_NETCONF`) names the key.
 
-    strict: refuse keys that are unknown or not supported. GC and STATUS do without: they must not depend on
-        what ADD will have to say of it.
+    strict: refuse keys that are unknown or not supported. GC and STATUS do without, because they must not
+        depend on ADD's judgement of the configuration.
     """
     fields = decode_fields(stdin)
     if strict:
@@ -370,8 +373,8 @@ def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:
 def decode_network(stdin: bytes) -> tuple[str, str]:
     """Decode only the network's name and the version to answer in; MalformedError names the key.
 
-    For DEL: it undoes by what was recorded, and a pod must not hang in Terminating over the configuration of
-    now.
+    DEL uses it, because it undoes by the record of ADD, and a present fault of the configuration must not
+    keep a pod in Terminating.
     """
     network = _decode(_without_nulls(decode_fields(stdin)), _network_decoder)
     _check_network(network)
@@ -384,9 +387,11 @@ def decode_fields(stdin: bytes) -> dict[str, msgspec.Raw]:
 
 
 def plugin_type(document: msgspec.Raw, key: str) -> str | None:
-    """Return the plugin that an object names; None for an empty object, or none at all.
+    """Return the plugin that an object names, if there is an object and it is not empty.
 
-    key: where the object stands; MalformedError (`INVALID_NETCONF`) names it.
+    MalformedError (`INVALID_NETCONF`) names the key.
+
+    key: the place of the object.
     """
     if not document or bytes(document) in _NO_PLUGIN:
         return None
@@ -397,7 +402,7 @@ def plugin_type(document: msgspec.Raw, key: str) -> str | None:
 
 
 def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = "") -> _Conf:
-    """key: where the document stands; empty for the whole configuration."""
+    """Decode a document. key: its place; empty for the whole configuration."""
     try:
         return decode(document, decoder, f"{SUBJECT}: {key}" if key else SUBJECT, Reason.INVALID_NETCONF)
     except MalformedError as error:
@@ -411,9 +416,9 @@ def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = ""
 
 
 def _without_nulls(fields: dict[str, msgspec.Raw]) -> bytes:
-    """A null is an absent key (RFC 7396 as Go's decoder has it), also where the model wants a value.
+    """Remove nulls: a null is an absent key (RFC 7396 as Go's decoder has it), even of a required field.
 
-    So is an empty version, which libcni writes where a list has none.
+    So is an empty version, which libcni writes for a list without one.
     """
     absent = {key for key, value in fields.items() if bytes(value) == b"null"}
     if bytes(fields.get("cniVersion", b"")) == b'""':

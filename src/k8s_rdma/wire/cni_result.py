@@ -41,7 +41,7 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceInPod:
-    """An interface in the pod; addresses in CIDR form. mac: empty when the result has none."""
+    """An interface in the pod; addresses in CIDR form. mac: empty if the result has no MAC."""
 
     mac: str
     addresses: frozenset[str]
@@ -52,7 +52,7 @@ _ip_decoder = msgspec.json.Decoder(_PreviousIp)
 
 
 def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, InterfaceInPod]:
-    """Return the pod's interfaces by name; none for no result, or one of a version that knows none."""
+    """Return the pod's interfaces by name; empty without a result, or if its version lists no interfaces."""
     try:
         document = _previous_decoder.decode(result or b"{}")
         ips = [_ip_decoder.decode(raw_ip) for raw_ip in document.ips or ()]
@@ -68,7 +68,7 @@ def interfaces_in_pod(result: msgspec.Raw | bytes) -> Mapping[str, InterfaceInPo
 
 
 def addresses_of(result: msgspec.Raw | bytes, ifnames: Collection[str]) -> dict[str, bytes]:
-    """Split a result by interface: the addresses of each that has any, as a result of its own.
+    """Split a result by interface: the addresses of each that has any, as a separate result.
 
     Routes do not name an interface, and are left out.
     """
@@ -123,7 +123,7 @@ def check_version(version: str) -> None:
 
 
 def decode_versions(stdout: bytes) -> tuple[str, ...]:
-    """Decode a plugin's answer to VERSION; MalformedError when it is none."""
+    """Decode a plugin's answer to VERSION; MalformedError if it is no such answer."""
     return decode(stdout, _decoder, "VERSION result").supported_versions
 
 
@@ -140,9 +140,11 @@ MOST_ERROR_CHARACTERS = 32 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultInterface:
-    """An interface in a pod. sandbox: the path of its network namespace. mac: empty if it has none.
+    """An interface in a pod.
 
-    mtu (bytes) and pci, its own address on that bus, exist in 1.1.0 only; 0 and empty for not known.
+    sandbox: the path of its network namespace.
+    mac: empty if it has no MAC.
+    mtu, pci: bytes, and its own address on that bus; in version 1.1.0 only. 0 and empty if not known.
     """
 
     name: str
@@ -203,14 +205,14 @@ _items_decoder = msgspec.json.Decoder(list[msgspec.Raw] | None)
 def encode_result(
     interfaces: Sequence[ResultInterface], version: str, prev_result: msgspec.Raw | bytes = b""
 ) -> bytes:
-    """Return the result of an ADD: what the plugins before did, as they said it, and these interfaces.
+    """Return the result of an ADD: the result of the plugins before, unchanged, and these interfaces.
 
-    Without interfaces that is `prev_result` byte by byte, or an empty result. What a version cannot say is
-    left out: 0.2.0 and older hold the first IPv4 and the first IPv6 address only.
-    A `prev_result` of another version of the same form counts as one of this version, as for the reference
-    plugins.
-    K8sRdmaError when the version is not supported; MalformedError (`INVALID_NETCONF`) when `prev_result` is
-    no result of that form, or leaves no room for ours in `MAX_STDOUT_BYTES`.
+    Without interfaces that is `prev_result` byte by byte, or an empty result. Data that a version cannot
+    express is left out: 0.2.0 and older hold the first IPv4 and the first IPv6 address only. A `prev_result`
+    of another version of the same form counts as one of this version, as for the reference plugins.
+    K8sRdmaError if the version is not supported.
+    MalformedError (`INVALID_NETCONF`) if `prev_result` is no result of that form, or leaves no room for ours
+    in `MAX_STDOUT_BYTES`.
     """
     check_version(version)
     fields = _previous(prev_result, version)
@@ -244,7 +246,7 @@ def _fitting(result: bytes) -> bytes:
 def encode_error(error: K8sRdmaError, version: str) -> bytes:
     """Return the error document of a failed call, its `msg` one line.
 
-    Never fails itself, whatever the error's text is.
+    It never fails itself, for any text of the error.
     """
     return _encoder.encode(
         _Error(
@@ -257,7 +259,7 @@ def encode_error(error: K8sRdmaError, version: str) -> bytes:
 
 
 def decode_error(stdout: bytes) -> str | None:
-    """Decode a plugin's error document to one line; None when it printed none."""
+    """Decode a plugin's error document to one line, if it printed one."""
     try:
         error = decode(stdout, _error_decoder, "CNI error")
     except MalformedError:
@@ -338,7 +340,7 @@ def _old_ips(interfaces: Sequence[ResultInterface]) -> dict[str, _OldIp]:
 
 
 def _dns(interfaces: Iterable[ResultInterface]) -> dict[str, object]:
-    """The first that says anything."""
+    """Return the first DNS settings that are not empty."""
     found = next((interface.ipam.dns for interface in interfaces if interface.ipam.dns != NO_DNS), None)
     return {"dns": found} if found else {}
 
@@ -368,9 +370,9 @@ def convert(result: bytes, version: str, subject: str) -> bytes:
 
 
 def without_interfaces(result: bytes, ifnames: Collection[str], subject: str) -> bytes:
-    """A result less the interfaces of these names and their addresses; the others' indices are right again.
+    """Return a result without the interfaces of these names and their addresses; indices are adapted.
 
-    Routes stay, as they do not tell whose they are.
+    Routes stay, because they do not name their interface.
     """
     fields = _fields(result, subject)
     interfaces = _converted_items(fields, "interfaces", subject)
@@ -411,7 +413,7 @@ def _in_version(fields: Fields, version: str, subject: str) -> dict[str, object]
 
 
 def _addresses(fields: Fields, subject: str) -> list[Fields]:
-    """`ips`, those of an old result too."""
+    """Return `ips`, including those of an old result."""
     found = _converted_items(fields, "ips", subject)
     for old in _converted_old_ips(fields, subject):
         found.append(

@@ -41,9 +41,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     env: the CNI_* variables.
     stdin: the network configuration, not parsed.
     has_netns: a descriptor of the pod's network namespace came with it.
-    deadline_ms: when the shim stops waiting, milliseconds of CLOCK_MONOTONIC (the clock of
-        `time.monotonic()` on Linux, one for all processes of a machine); 0 is never. An absolute time, so
-        that what waited in the socket's backlog does not count anew.
+    deadline_ms: when the shim stops waiting, milliseconds of CLOCK_MONOTONIC (the clock of `time.monotonic()`
+        on Linux, one for all processes of a machine); 0 is never. It is an absolute time, so that a wait in
+        the socket's backlog is not counted as fresh time.
     """
 
     env: dict[str, str]
@@ -88,7 +88,7 @@ def decode_request(data: bytes | bytearray) -> Request:
 
 
 def encode_request(request: Request) -> bytes:
-    """The bytes of a request; MalformedError when it exceeds a limit or a variable cannot be expressed."""
+    """Return the bytes of a request; MalformedError if it exceeds a limit or a variable is invalid."""
     env = b"".join(_encode_variable(key, value) for key, value in request.env.items())
     _check_limit("request", "env_len", len(env), MAX_ENV_BYTES)
     _check_limit("request", "stdin_len", len(request.stdin), MAX_STDIN_BYTES)

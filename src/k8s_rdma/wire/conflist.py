@@ -32,7 +32,7 @@ OURS = frozenset({PLUGIN, LEGACY_PLUGIN})
 """The names by which a list has our plugin."""
 MULTUS = frozenset({"multus", "multus-shim", "multus-cni"})
 ORIGIN_KEY = "k8s-rdma.io/made-of"
-"""The key of a list of ours that tells what it was made of; runtimes pass over keys that they do not know."""
+"""The key of a list of ours that names its origin; runtimes pass over keys that they do not know."""
 
 _UNCHECKED = {"disableCheck": msgspec.Raw(b"true")}
 """`bridge`, `ptp` and others take all addresses of a result for their own interface's, and fail CHECK over
@@ -54,7 +54,7 @@ class UnfitError(MalformedError):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """file: the other's; empty where ours stands alone. types: of the plugins that were taken from it."""
+    """file: the other's; empty if ours stands alone. types: of the plugins that were taken from it."""
 
     file: str = ""
     types: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ def _text(name: str, key: str, fields: Mapping[str, msgspec.Raw]) -> str:
 
 
 def read_origin(data: bytes) -> Origin | None:
-    """Read the origin of a file of ours; None for any other file."""
+    """Read the origin of a file of ours, if it is one."""
     try:
         origin = decode(data, _fields_decoder, "").get(ORIGIN_KEY)
         return None if origin is None else decode(origin, _made_of_decoder, "")
@@ -177,10 +177,14 @@ def plugin_section(text: bytes, *, chained: bool) -> msgspec.Raw:
 
 
 def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None) -> bytes:
-    """Another's file with our plugin as its last; what others put into our own file meanwhile stays in it.
+    """Return another's file with our plugin as its last, with the changes of others in our own file.
 
-    CHECK is off, unless the other's file says. name: that file. own: ours as it is now. MalformedError for a
-    file that a runtime could not read either, UnfitError for one that ours cannot be chained to.
+    CHECK is off, unless the other's file turns it on.
+    MalformedError for a file that a runtime could not read either.
+    UnfitError for a file that our plugin cannot be chained to.
+
+    name: that file.
+    own: ours as it is now.
     """
     primary = decode_conf(name, data)
     _check_types(name, primary.types)
@@ -191,10 +195,10 @@ def chained_list(name: str, data: bytes, section: msgspec.Raw, own: bytes | None
 
 
 def names_ours(data: bytes) -> bool:
-    """Report whether by another's file our plugin is called, be it by a plugin that calls others.
+    """Report whether another's file calls our plugin, also through a plugin that calls others.
 
     Multus has whole lists in its `delegates`, and flannel, or our own, has a plugin in `delegate`; so any
-    `type` counts, however deep. What is no JSON names nothing: no runtime could read it.
+    `type` counts, at any depth. A file that is no JSON calls no plugin, because no runtime could read it.
     """
     try:
         stack: list[object] = [load(data.decode(errors="replace"))]
@@ -212,10 +216,11 @@ def names_ours(data: bytes) -> bool:
 
 
 def is_chained(name: str, data: bytes) -> bool:
-    """Report whether another's file has our plugin in it, where pods get it beside their ordinary interface.
+    """Report whether another's file has our plugin in it, and pods get it beside their ordinary interface.
 
-    False for one that has none. MalformedError for a file that a runtime could not read either, UnfitError
-    for one by which pods would be failed, or have no ordinary interface.
+    False for a file without our plugin.
+    MalformedError for a file that a runtime could not read either.
+    UnfitError for a file that would make pods fail, or leave them without an ordinary interface.
     """
     primary = decode_conf(name, data)
     place = next((number for number, kind in enumerate(primary.types) if kind in OURS), None)
@@ -262,9 +267,10 @@ def _check_types(name: str, types: Iterable[str]) -> None:
 
 
 def _versions(name: str, fields: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """Return the list's versions that our plugin speaks too; UnfitError when there is none.
+    """Return the list's versions that our plugin speaks as well; UnfitError if there is no such version.
 
-    A list without one is of 0.1.0, and stays so: the other plugin's results would change with it.
+    A list without a version is of 0.1.0, and stays so, because the other plugin's results would change with
+    it.
     """
     version = _text(name, "cniVersion", fields) or SUPPORTED_VERSIONS[0]
     several = decode(fields.get("cniVersions", msgspec.Raw(b"[]")), _versions_decoder, f"{name}: cniVersions")

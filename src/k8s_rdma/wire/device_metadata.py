@@ -34,9 +34,13 @@ _NAME = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")
 
 
 class DescribedVf(NamedTuple):
-    """A VF of a request. pool: of the node's ResourceSlices. pf: the netdev's name. vf: the VF's index.
+    """A VF of a request.
 
-    numa_node: None if the machine does not say. pcie_root: as in sysfs, such as `pci0000:3a`; may be empty.
+    pool: of the node's ResourceSlices.
+    pf: the netdev's name.
+    vf: the VF's index.
+    numa_node: its NUMA node, if the machine reports it.
+    pcie_root: as in sysfs, such as `pci0000:3a`; may be empty.
     """
 
     pool: str
@@ -80,10 +84,10 @@ def base_name(request: str) -> str:
 
 
 def encode_metadata(request: DescribedRequest, former: bytes | None) -> bytes:
-    """Encode a request's file; the former content if it says the same already.
+    """Encode a request's file; the former content if it has the same meaning.
 
-    former: the content until now; None if there is none. Its generation is followed by the next one, and
-        its addresses stay for an interface whose addresses the agent no longer has.
+    former: the content until now, if there is any. The next generation follows its generation, and its
+        addresses stay for an interface whose addresses the agent no longer has.
     """
     found = _decode(former)
     devices = [_device(vf, found.network_of(vf.interface)) for vf in request.vfs]
@@ -169,7 +173,7 @@ class _Found(msgspec.Struct, frozen=True):
     requests: tuple[_Request, ...] = ()
 
     def network_of(self, interface: ClaimedInterface) -> object:
-        """Return the network data of an interface's VF; None if the file has none."""
+        """Return the network data of an interface's VF, if the file has any."""
         pci = {"string": interface.pci}
         for device in (device for request in self.requests for device in request.devices):
             network = device.network_data
@@ -186,7 +190,7 @@ _decoder = msgspec.json.Decoder(_Found)
 
 
 def _decode(data: bytes | None) -> _Found:
-    """Read the first object of a file of ours; an empty one if there is none."""
+    """Read the first object of a file of ours; an empty one without a file."""
     if data is None:
         return _Found()
     try:

@@ -2,7 +2,7 @@
 
 A version document has the program's version, and those of all formats and protocols that it speaks.
 
-docs/compatibility-versions.md says who must agree with whom.
+docs/compatibility-versions.md lists the components that must agree with each other.
 """
 
 from __future__ import annotations
@@ -57,10 +57,14 @@ def encode_doctor(document: DoctorDocument) -> bytes:
 class Speaks(msgspec.Struct, frozen=True, kw_only=True):
     """Versions of the protocols and files; each may change by itself.
 
-    ledger: of the agent's file; an older agent refuses a newer one. cni: of the specification, all that are
-        spoken. cni_frame: between executable and agent; both must be of one. placement: of the annotation
-        that extender and agents share. rdma_node: of the definition. device_plugin: of kubelet's API. cdi,
-        device_info: of specifications that are written. machine, doctor: of documents for people's reports.
+    ledger: of the agent's file; an older agent refuses a newer one.
+    cni: of the specification, all that are spoken.
+    cni_frame: between executable and agent; both must have the same.
+    placement: of the annotation that extender and agents share.
+    rdma_node: of the definition.
+    device_plugin: of kubelet's API.
+    cdi, device_info: of specifications that are written.
+    machine, doctor: of documents for people's reports.
     """
 
     ledger: int
@@ -76,7 +80,7 @@ class Speaks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """commit: of the sources, where the installation tells it; else null. python: its version."""
+    """commit: of the sources, if the installation records it; else null. python: its version."""
 
     version: str
     commit: str | None

@@ -1,7 +1,7 @@
 """Extended resources of DeviceClasses (KEP-5004): kube-scheduler itself makes a ResourceClaim for them.
 
-It does so when it binds the pod. The claim of a pod that waits is made here, as for nodes whose device
-plugins do not offer the resource. Sources, Kubernetes 1.36: `createRequestsAndMappings`,
+It does so when it binds the pod. The claim of a pending pod is made here, as for nodes whose device plugins
+do not offer the resource. Sources, Kubernetes 1.36: `createRequestsAndMappings`,
 pkg/scheduler/framework/plugins/dynamicresources/extendeddynamicresources.go; `updateResourceName2class`,
 k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache.
 """
@@ -33,7 +33,7 @@ _CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 
 
 def has_extended_resources(pod: Mapping[str, Any]) -> bool:
-    """Report whether a pod requests what a DeviceClass may have; MalformedError names the field."""
+    """Report whether a pod requests resources that DeviceClasses may have; MalformedError names the field."""
     spec = _read_pod(pod)
     containers = (*(spec.init_containers or ()), *(spec.containers or ()))
     return any("/" in name for container in containers for name in _requests(container))
@@ -52,7 +52,7 @@ def is_of_class(resource: str, classes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def claim_spec(pod: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Make the `spec` of the claim for a pod's extended resources; None if no DeviceClass has any.
+    """Make the `spec` of the claim for a pod's extended resources, if a DeviceClass has any of them.
 
     MalformedError names the field.
     """
@@ -100,7 +100,9 @@ def _device_requests(
     """Yield the requests for a resource, by name, with their count of devices.
 
     Each container that runs with the others has devices of its own. The other init containers use those of
-    later containers, and share one request for what they need beyond. inits: the number of init containers.
+    later containers, and share one request for the further devices that they need.
+
+    inits: the number of init containers.
     """
     own: dict[int, int] = {}
     beyond: dict[int, int] = {}

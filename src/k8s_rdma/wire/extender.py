@@ -39,7 +39,7 @@ NOT_ALLOWED = "RDMA Scheduler Extension: the pod asks for what its namespace may
 
 
 def sentence_of(refused: MalformedError) -> str:
-    """Return the sentence for a pod that is refused as a whole, whatever the node."""
+    """Return the sentence for a pod that is refused as a whole, on every node."""
     return NOT_ALLOWED if refused.reason is Reason.NOT_ALLOWED else MALFORMED_ANNOTATION
 
 
@@ -115,7 +115,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
         return len((self.node_names if self.nodes is None else self.nodes.items) or ())
 
     def candidates(self) -> list[Candidate]:
-        """The node objects to choose from, in the request's order; MalformedError for one without a name."""
+        """Return the nodes to choose from, in the request's order; MalformedError if one has no name."""
         items = (self.nodes.items if self.nodes is not None else None) or ()
         return [Candidate(_name(raw, index), raw) for index, raw in enumerate(items)]
 
@@ -155,7 +155,7 @@ class HostPriority(msgspec.Struct, frozen=True, rename="pascal", gc=False):
 
 
 class ExtenderBindingArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The body of a bind request: names that are none never reach the API server's paths."""
+    """The body of a bind request; an invalid name never reaches the API server's paths."""
 
     pod_name: Name
     pod_namespace: Name
@@ -287,7 +287,7 @@ class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="
         return len(self.node_name_to_meta_victims or self.node_name_to_victims or ())
 
     def by_uid(self) -> Mapping[str, MetaVictims]:
-        """Return the victims of each node by UID, whichever way they came."""
+        """Return the victims of each node by UID, from either form of the request."""
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {

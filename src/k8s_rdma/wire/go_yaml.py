@@ -66,7 +66,7 @@ _GoLoader.add_constructor("tag:yaml.org,2002:binary", _binary)
 
 
 def read_go_yaml(data: bytes) -> Any:
-    """Read the first document; None for an empty text. yaml.YAMLError tells the line of what is wrong."""
+    """Read the first document, if the text has one. yaml.YAMLError names the line of a fault."""
     loader: Any = _GoLoader(data)
     try:
         return loader.get_data() if loader.check_data() else None

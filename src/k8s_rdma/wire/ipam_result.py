@@ -101,7 +101,7 @@ _decoder = msgspec.json.Decoder(_Document)
 
 
 def decode_ipam_result(stdout: bytes) -> IpamResult:
-    """Parse what an IPAM plugin printed on ADD; it may hold no address. MalformedError names the field."""
+    """Parse the output of an IPAM plugin on ADD; it may hold no address. MalformedError names the field."""
     document = decode(stdout, _decoder, _RESULT, Reason.IPAM_FAILURE)
     ips, routes = list(document.ips or ()), list(document.routes or ())
     for old in filter(None, (document.ip4, document.ip6)):
@@ -131,7 +131,7 @@ def _ip_config(ip: _Ip, path: str) -> IpConfig:
 def _route(route: _Route, configs: Sequence[IpConfig], path: str) -> Route:
     network = _parsed(lambda dst: ip_network(dst, strict=False), route.dst, f"{path}.dst", "no destination")
     gateway = str(_gateway(route.gw, network.version, f"{path}.gw") or "")
-    if not route.gw and (route.scope or 0) < _SCOPE_LINK:  # beyond, the kernel takes none
+    if not route.gw and (route.scope or 0) < _SCOPE_LINK:  # # beyond, the kernel takes no gateway
         gateways = (
             config.gateway for config in configs if config.gateway and config.ip_version == network.version
         )
@@ -148,7 +148,7 @@ def _route(route: _Route, configs: Sequence[IpConfig], path: str) -> Route:
 
 
 def _gateway(text: str | None, version: int, path: str) -> IPv4Address | IPv6Address | None:
-    """Read a gateway; None for none, and for the unspecified address, which means the link itself."""
+    """Read a gateway; without one, or for the unspecified address, the link itself is meant."""
     if not text:
         return None
     gateway = _parsed(ip_address, text, path, "no address")

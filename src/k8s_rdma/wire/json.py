@@ -1,8 +1,6 @@
 """JSON with errors that name the field.
 
-Where a JSON document has another type than its model, in JSON's words.
-
-msgspec says it in those of Python's types.
+msgspec describes a wrong type in words of Python's types. `type_mismatch` describes it in JSON's words.
 """
 
 from __future__ import annotations
@@ -34,10 +32,11 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 def large_buffer(size: int) -> mmap.mmap:
-    """Map memory for a document of many megabytes, in huge pages where the kernel has them (madvise(2)).
+    """Map memory for a document of many megabytes, in huge pages if the kernel has them (madvise(2)).
 
-    The C library's memory the kernel faults in page by page, each time anew, which takes six times as long as
-    to copy the document into it. OSError when there is no memory.
+    The kernel maps fresh memory of the C library page by page on each use, which takes six times as long as
+    to copy the document into it.
+    OSError if there is no memory.
     """
     region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without huge pages
@@ -69,9 +68,10 @@ def decode(
     subject: str,
     reason: Reason = Reason.MALFORMED_REQUEST,
 ) -> T:
-    """Decode a document; MalformedError `<what>: <cause, with the field's path>` when it does not fit.
+    """Decode a document; MalformedError `<subject>: <cause, with the field's path>` if it does not fit.
 
-    Text that is no Unicode (lone surrogates) and more levels than `nesting.MAX_LEVELS` are such errors too.
+    Text that is no Unicode (lone surrogates) and more levels than `nesting.MAX_LEVELS` are such errors as
+    well.
     """
     try:
         require_shallow(data if isinstance(data, str) else bytes(data))
@@ -103,13 +103,13 @@ def decode_large(
 
 
 def is_document(error: MalformedError) -> bool:
-    """Report whether what does not fit is JSON at all, so that it is its content that is wrong."""
+    """Report whether the refused text is JSON at all, so that the fault is in its content."""
     cause = error.__cause__
     return isinstance(cause, msgspec.ValidationError) or not isinstance(cause, msgspec.DecodeError)
 
 
 def decode_lossy(data: bytes) -> Any:
-    """Decode a document that has several authors; ValueError when it is none.
+    """Decode a document that has several authors; ValueError if it is no document.
 
     Kubernetes keeps some of an author's bytes as they came (opaque parameters, managed fields): bytes that
     are no UTF-8 become U+FFFD, and values are `pruned` if the interpreter's stack is too small for them. One
@@ -123,7 +123,7 @@ def decode_lossy(data: bytes) -> Any:
 
 
 def describe_unknown(key: str, allowed: Iterable[str]) -> str:
-    """`unknown key; did you mean <the nearest known one>?`, or the known ones when none is near.
+    """Return `unknown key; did you mean <the nearest known one>?`, or the known keys if no key is near.
 
     Letter case and the choice between `-` and `_` do not count as a difference.
     """
@@ -147,7 +147,7 @@ def utf8_bytes(text: str) -> int:
 
 
 def shown(key: str) -> str:
-    """A foreign key as a message may hold it: escaped where it is not printable, and of bounded length."""
+    """Return a foreign key as a message may hold it: not printable characters escaped, its length bounded."""
     clipped = key if len(key) <= _SHOWN else key[:_SHOWN] + "..."
     return clipped if clipped.isprintable() and clipped.isascii() and clipped else ascii(clipped)
 
@@ -155,7 +155,8 @@ def shown(key: str) -> str:
 def _syntax(data: Buffer | str) -> str:
     """Describe where the text is no JSON, by character; empty if Python's reader takes it.
 
-    Empty as well for what is too long to be read a second time, into several times its memory.
+    It is empty also for a text that is too long to be read a second time, because that takes several times
+    its memory.
     """
     if len(data if isinstance(data, str) else memoryview(data)) > _EXPLAINED:
         return ""
@@ -179,7 +180,8 @@ _python_decoder = json.JSONDecoder()
 def line_of(text: str, path: str) -> int:
     """Return the line, from 1, of the value at a path such as `nodes[0].name`.
 
-    Where the document has no such value it is that of the nearest one above it. The text must be JSON;
+    If the document has no such value, return the line of the nearest value that contains it. The text must be
+    JSON.
     RecursionError if it is nested too deep.
     """
     position = _skip_blank(text, 0)
@@ -226,7 +228,7 @@ _EXPECTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
 
 
 def type_mismatch(kind: Any, document: bytes) -> tuple[str, str] | None:
-    """Return the first place, as in `networks.a.l2enable`, and what is there and wanted; or None."""
+    """Return the place of the first wrong type, as in `networks.a.l2enable`, and both types in words."""
     try:
         value = msgspec.json.decode(document)
     except (msgspec.DecodeError, RecursionError):
@@ -252,7 +254,7 @@ def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple
 
 
 def unknown_keys(kind: Any, value: object) -> Iterator[str]:
-    """Find keys in a document, as plain values, that its model lacks, also where that tolerates them."""
+    """Find keys in a document, as plain values, that its model lacks, also if the model tolerates them."""
     yield from _unknown(inspect.type_info(kind), value, "")
 
 

@@ -27,7 +27,7 @@ POD_RESOURCES_LISTER = "v1.PodResourcesLister"
 
 
 class PodName(NamedTuple):
-    """Kubelet's API knows pods by nothing else."""
+    """A pod as kubelet's API knows it, which has no other identity there."""
 
     namespace: str
     name: str

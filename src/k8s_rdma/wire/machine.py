@@ -1,16 +1,17 @@
-"""Machine files: what the kernel of a machine reports about its network cards, as YAML that people read.
+"""Machine files: the kernel's reports about the network cards of a machine, as YAML that people read.
 
-Recorded by `k8s-rdma gather`, or written by hand. Format: docs/gather.md, tests/machines/README.md.
-Every scalar is text; `!link /devices/...` is a symbolic link, its target counted from the root of sysfs, and
+Recorded by `k8s-rdma gather`, or written by hand. Format: docs/gather.md, tests/machines/README.md. Every
+scalar is text; `!link /devices/...` is a symbolic link, its target counted from the root of sysfs, and
 `!refused EINVAL` a file or directory that the kernel refuses to read.
 
-A block of `repeated` holds the sections of a machine with `$name` where functions differ: `with` gives a
-name's replacements, `each` its value for the first function, counted up by one for every further one.
+A block of `repeated` holds the sections of a machine with `$name` in the places in which functions differ:
+`with` gives a name's replacements, `each` its value for the first function, counted up by one for every
+further one.
 
-Files for others have their addresses replaced, the same wherever they are the same. A MAC address and the
-GUIDs and InfiniBand addresses that are made from it end with the same three octets, so these are replaced:
-vendors stay readable, and so does which belong together. All zeros and all ones mean none and all, and
-stay.
+Files for others have their addresses replaced; equal addresses get equal replacements. A MAC address and the
+GUIDs and InfiniBand addresses that are made from it end with the same three octets, so these are replaced.
+Vendors stay readable, and so does the relation between addresses. All zeros and all ones have a meaning of
+their own, and stay.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     firmware: dict[str, str] = {}
 
     def filled(self, offset: int) -> dict[str, Any]:
-        """The sections for the function of this number. MalformedError for a name that has no value."""
+        """Return the sections for the function of this number. MalformedError if a name has no value."""
         values = self.constants | {name: counted(first, offset) for name, first in self.each.items()}
         sections = {name: getattr(self, name) for name in _SECTIONS}
         return {name: _filled(section, values) for name, section in sections.items() if section}
@@ -78,7 +79,7 @@ def expanded(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counted(first: str, offset: int) -> str:
-    """A number, a PCI address (bus, device and function as one number), a MAC address or GUID, counted up.
+    """Return a number, PCI address (bus, device and function as one number), MAC address or GUID, counted up.
 
     Source of the first: SR-IOV's routing ids (PCI Express Base Specification, 9.2.1.2).
     """
@@ -141,7 +142,7 @@ class SymbolicLink:
     target: str
 
     def __post_init__(self) -> None:
-        """Refuse a target that depends on where the link is, or leaves sysfs."""
+        """Refuse a target that depends on the link's place, or leaves sysfs."""
         if not self.target.startswith("/") or posixpath.normpath(self.target) != self.target:
             msg = f"!link: expected a path from the root of sysfs without `.` and `..`, got {self.target!r}"
             raise MalformedError(msg)
@@ -149,12 +150,12 @@ class SymbolicLink:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """error: the name of what the kernel answers (errno(3))."""
+    """error: the name of the kernel's error (errno(3))."""
 
     error: str
 
     def __post_init__(self) -> None:
-        """Refuse a name that is none."""
+        """Refuse a name that is no error's."""
         if not (self.error.startswith("E") and hasattr(errno, self.error)):
             msg = f"!refused: expected the name of an error such as EINVAL, got {self.error!r}"
             raise MalformedError(msg)
@@ -170,11 +171,11 @@ class Flow(dict[str, Any]):
 
 
 class _Loader(UniqueKeys, yaml.BaseLoader):
-    """Text only: `0x10`, `no` and `21:10` are what sysfs says, not numbers and booleans."""
+    """Text only: `0x10`, `no` and `21:10` are text in sysfs, not numbers and booleans."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads; texts of several lines as blocks, nothing by reference."""
+    """Writes the form that `_Loader` reads; texts of several lines as blocks, without references."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         """Write repeated values in full."""
@@ -210,7 +211,7 @@ def load(text: str) -> Any:
 
 
 def dump(document: Any) -> str:
-    """The text of such a value, keys in their order; numbers and flags as `load` then gives them as text."""
+    """Return the text of such a value, keys in their order; numbers and flags as `load` gives them."""
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True))
 
 
@@ -218,7 +219,7 @@ FORMAT = 1
 """The version of the document's format; it changes when this program cannot read the document."""
 
 Entry = str | SymbolicLink | Refused | None
-"""The entry at a path of sysfs: a file's text, or one of the two others; None for an empty directory."""
+"""The entry at a path of sysfs: a file's text, a symbolic link or a refusal; None for an empty directory."""
 
 ErrorName = Annotated[str, msgspec.Meta(pattern=r"^E[A-Z0-9]+$")]
 Index = Annotated[int, msgspec.Meta(ge=1)]
@@ -228,9 +229,11 @@ VfIndex = Annotated[int, msgspec.Meta(ge=0)]
 class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The header of the file.
 
-    machine: in one line. source: what recorded it, or the documentation that it is made from.
-    kernel: its release. replaced: what does not stand in the file as it was. unreadable: what the recording
-    could not look at.
+    machine: in one line.
+    source: the program that recorded it, or the documentation that it is made from.
+    kernel: its release.
+    replaced: the values that were replaced in the file.
+    unreadable: the places that the recording could not read.
     """
 
     machine: str
@@ -307,10 +310,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A machine.
 
     sysfs: `Entry` by path below its root, without `/` at either end; a tree in the file.
-    vfs: by the PF's index. eswitch_modes: by PCI address. devlink_rates: by PCI address and VF.
+    vfs: by the PF's index.
+    eswitch_modes: by PCI address.
+    devlink_rates: by PCI address and VF.
     firmware: by netdev.
-    refused: questions (of `Queries`) that are answered with an error, by name, and argument
-        where there is one: `firmware eth0`.
+    refused: questions (of `Queries`) that are answered with an error, by name, and by argument if there is
+        one: `firmware eth0`.
     """
 
     about: About
@@ -344,7 +349,7 @@ def decode_machine(text: str) -> Machine:
 
 
 def encode_machine(machine: Machine) -> str:
-    """Encode as YAML: what is alike in one line each, sysfs as a tree."""
+    """Encode as YAML: objects that are alike in one line each, sysfs as a tree."""
     document = _sections(machine)
     for section in ("links", "rdma_devices"):
         if section in document:
@@ -399,7 +404,7 @@ def _flat(tree: Any) -> dict[str, Entry]:
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Entry]]:
-    """Every path below the node that is no directory with something in it."""
+    """Yield every path below the node that is a leaf: a text, a link, a refusal or an empty directory."""
     node = _from_tagged_object(node)
     if isinstance(node, str | SymbolicLink | Refused):
         yield path, node
@@ -417,7 +422,7 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Entry]]:
 
 
 def _tree(sysfs: Mapping[str, Entry]) -> dict[str, Any]:
-    """Paths as nested directories; those that hold nothing but one other are written with it as one."""
+    """Return paths as nested directories; a directory with only one entry is written together with it."""
     root: dict[str, Any] = {}
     for path, entry in sorted(sysfs.items()):
         *parents, name = path.split("/")
@@ -464,7 +469,7 @@ def disguised(machine: Machine) -> Machine:
 
 
 class _Disguise:
-    """Replacements by what they stand for, counted up in the order in which they are met."""
+    """Replacements by their originals, counted up in the order in which they are met."""
 
     def __init__(self) -> None:
         self._tails: dict[str, str] = {"000000": "000000", "ffffff": "ffffff"}

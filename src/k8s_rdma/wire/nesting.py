@@ -44,13 +44,13 @@ def require_shallow(document: bytes | str) -> None:
 
 
 def load(document: bytes | str) -> Any:
-    """Read JSON into plain values; ValueError if it is none, NestingError as `require_shallow`."""
+    """Read JSON into plain values; ValueError if it is no JSON, NestingError as `require_shallow`."""
     require_shallow(document)
     return json.loads(document)
 
 
 def pruned(text: str) -> str:
-    """Replace by null what is nested deeper than anything that is read, for decoders that recurse."""
+    """Replace values that are nested deeper than any reader looks by null, for decoders that recurse."""
     parts, depth, begin = [], 0, 0
     for token in _STRING_OR_BRACKET.finditer(text):
         if token[0] in "[{":

@@ -24,7 +24,7 @@ DEVICE_INFO_VERSION = "1.1.0"
 
 
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
-    """Section 3.1.3: addresses as `dddd:bb:dd.f`; rdma_device empty if there is none."""
+    """Section 3.1.3: addresses as `dddd:bb:dd.f`; rdma_device is empty without one."""
 
     pci_address: str
     rdma_device: str = ""
@@ -32,7 +32,7 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Section 3.1. A VF is a PCI device whatever drives it: the specification has no type for vfio."""
+    """Section 3.1. A VF is a PCI device with any driver: the specification has no type for vfio."""
 
     type: Literal["pci"] = "pci"
     version: str = DEVICE_INFO_VERSION
@@ -65,9 +65,12 @@ class _Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class NetworkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
     """The status of one interface.
 
-    name: the network's. interface: its name in the pod; of a PCI function, which has none, the one that it
-    would have. default: never, a pod's default network is another plugin's. cdi_device: of a PCI function for
-    a program in the pod, the qualified name of its CDI device (our own addition).
+    name: the network's.
+    interface: its name in the pod; a PCI function, which has no name, is listed under the one that it would
+        have.
+    default: never, a pod's default network is another plugin's.
+    cdi_device: of a PCI function for a program in the pod, the qualified name of its CDI device (our own
+        addition).
     """
 
     name: str
@@ -82,7 +85,7 @@ class NetworkStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def network_status(receipt: Receipt, results: Mapping[str, IpamResult]) -> tuple[NetworkStatus, ...]:
-    """The entries of an attachment; results: by the interfaces' names, of those that have addresses."""
+    """Return the entries of an attachment; results: of the interfaces with addresses, by their names."""
     return tuple(
         _status(receipt.network, interface, results.get(interface.ifname)) for interface in receipt.interfaces
     )

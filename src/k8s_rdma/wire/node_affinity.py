@@ -23,9 +23,12 @@ node."""
 def node_selection(
     labels: Mapping[str, str] | None, terms: tuple[NodeSelectorTerm, ...] | None
 ) -> NodeSelection:
-    """Return the nodes that a pod selects. labels: of `nodeSelector`. terms: as of `Affinity.terms`.
+    """Return the nodes that a pod selects.
 
     MalformedError names the field if there are more requirements than are judged.
+
+    labels: of `nodeSelector`.
+    terms: as of `Affinity.terms`.
     """
     if terms is None:
         return NodeSelection(labels=labels or {})

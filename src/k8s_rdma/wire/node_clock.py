@@ -39,9 +39,10 @@ _entry = msgspec.json.Decoder(ManagedFieldsEntry)
 
 
 def clock_skew_s(node: dict[str, Any]) -> float | None:
-    """Return the seconds by which a node's clock is ahead of the API server's, negative where it is behind.
+    """Return the seconds by which a node's clock is ahead of the API server's, negative if it is behind.
 
-    None if its Node object does not say it: somebody else wrote the heartbeat, or cleared who did.
+    The result is unknown (None) if somebody else wrote the heartbeat of the Node object, or cleared its
+    author.
     """
     try:
         found = _node.decode(msgspec.json.encode(node))
@@ -71,7 +72,7 @@ def _heartbeat_taken_at(data: msgspec.Raw) -> datetime | None:
 
 
 def skew_text(skew_s: float) -> str:
-    """Describe a skew in a clause, rounded to what people compare."""
+    """Describe a skew in a clause, rounded to units that people compare."""
     seconds = abs(skew_s)
     unit, length = next(
         (unit, length)

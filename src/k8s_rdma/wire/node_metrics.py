@@ -1,8 +1,8 @@
 """Counters of a node's VFs, out of its metrics: the Prometheus text format of `/metrics` of its server.
 
-A node is not trusted: what is kept of its answer is bounded, whatever it sends. Of other metrics nothing is
-kept. Lines are read in a time that grows with their length alone; the parser of `prometheus_client` takes
-14 ms for a line of 4,000 backslashes.
+A node is not trusted: only a bounded part of its answer is kept, however much it sends. Other metrics are not
+kept at all. Lines are read in a time that grows with their length alone; for example, the parser of
+`prometheus_client` takes 14 ms for a line of 4,000 backslashes.
 
 Source: "Exposition formats", Prometheus' documentation.
 """
@@ -18,7 +18,7 @@ from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import MalformedError
 
 MAX_LINE = 1024
-"""The limit for a line, in bytes. That of a VF takes 800 at most, with the longest names."""
+"""The limit for a line, in bytes. A VF's line takes 800 at most, with the longest names."""
 
 MAX_VALUE = 512
 """The limit for a label, in characters as sent: no name has more than 253."""
@@ -44,10 +44,9 @@ RETRANSMISSIONS = (
 )
 """Counters of RDMA devices that grow if packets were lost and are sent again, by the kernel's names.
 
-Those of receivers that were not ready (`rnr_nak_retry_err`) say nothing about bandwidth. Source:
-drivers/infiniband of Linux 6.1: hw/mlx5/counters.c (the first two), hw/bnxt_re/hw_counters.c, and
-sw/rxe/rxe_hw_counters.c (the last two).
-"""
+Counters of receivers that were not ready (`rnr_nak_retry_err`) are left out, because they are not about
+bandwidth. Source: drivers/infiniband of Linux 6.1: hw/mlx5/counters.c (the first two),
+hw/bnxt_re/hw_counters.c, and sw/rxe/rxe_hw_counters.c (the last two)."""
 
 _REPEATED = tuple(f'counter="{name}"'.encode() for name in RETRANSMISSIONS)
 _MAX_COUNT = 2**64
@@ -70,12 +69,13 @@ class _Sample(NamedTuple):
 class CounterReader:
     """Takes the metrics of one node, part by part.
 
-    node: the name that each sample must have; None for any. max_vfs: more than these are refused. losses:
-    whether drops and retransmissions are read.
+    node: the name that each sample must have; None for any.
+    max_vfs: more than these are refused.
+    losses: whether drops and retransmissions are read.
     """
 
     def __init__(self, *, max_vfs: int, node: str | None = None, losses: bool = False) -> None:
-        """Begin with nothing."""
+        """Begin without samples."""
         self._node = node
         self._losses = losses
         per_vf = len(_OF_VFS) + (1 + len(RETRANSMISSIONS) if losses else 0)
@@ -98,7 +98,7 @@ class CounterReader:
             self._lines.append(line)
 
     def sample(self, now_s: float) -> CounterSample | None:
-        """Return the latest sample; None if the agent has none.
+        """Return the latest sample, if the agent has one.
 
         MalformedError for text that is no such metrics, or is of another node.
         """
@@ -153,7 +153,7 @@ class CounterReader:
 
 
 def _read(line: str) -> _Sample:
-    """Read a sample. ValueError for a line that is none."""
+    """Read a sample. ValueError for a line that is no sample."""
     found = _LINE.fullmatch(line)
     if found is None or not _NUMBER.fullmatch(found["value"]):
         _refuse(line)

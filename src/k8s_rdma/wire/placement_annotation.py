@@ -1,21 +1,22 @@
-"""The pod annotation `k8s-rdma.io/placement`: what a bound pod was promised, and on which node.
+"""The pod annotation `k8s-rdma.io/placement`: the promise to a bound pod, and its node.
 
-The extender writes it in the Binding, the node's agent acts on it. Anyone who may edit the pod may edit it
-too, so it is signed (`wire.placement_keys`); without a key it is a hint only. The signature, `hmac` or
-`signature` by the kind of its key, covers the document's canonical encoding: its fields in the order below,
-no white space, neither of these two. Of an interface's options only those that the pod asks for are there.
+The extender writes it in the Binding, the node's agent acts on it. Because everyone who may edit the pod may
+edit the annotation as well, it is signed (`wire.placement_keys`); without a key it is a hint only. The
+signature, `hmac` or `signature` by the kind of its key, covers the document's canonical encoding: its fields
+in the order of `_Document`, without white space and without the signature itself. Of an interface's options
+only those that the pod asks for are there.
 
-How long a pod's annotations are, and may be: a Binding that makes them longer is carried out nevertheless.
-
-The API server validates them at every write but a Binding (kube-apiserver, BindingREST). A pod that is bound
-with too long ones can never be written to again: its status stays, and its finalizers.
+A Binding is carried out even if it makes a pod's annotations longer than their limit, because the API server
+validates them at every write except a Binding (kube-apiserver, BindingREST). A pod that is bound with too
+long annotations can never be written to again: its status stays, and its finalizers. So their length is
+checked here.
 
 `k8s-rdma.io/rates-status` is the outcome of a change of a running pod's rates. The extender writes it, people
-and `k8s-rdma rates` read it; nothing is decided by it.
+and `k8s-rdma rates` read it; no decision depends on it.
 
 `k8s-rdma.io/claim-caps` is the pod's owner's: it maps names of interfaces by ResourceClaim to caps in Mb/s, 0
-for none, such as `{"rdma0": 800}`. An interface that it does not name has its claim's cap. The node's agent
-writes the outcome to `k8s-rdma.io/claim-caps-status`, as `programmed` or `refused`.
+for no cap, for example `{"rdma0": 800}`. An interface that it does not name has its claim's cap. The node's
+agent writes the outcome to `k8s-rdma.io/claim-caps-status`, as `programmed` or `refused`.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def options_of(options: InterfaceOptions) -> Options:
 
 
 def to_core(options: Options) -> InterfaceOptions:
-    """Return the options that a document tells; ValueError when a selector's PCI address is none."""
+    """Return the options of a document; ValueError if a selector's PCI address is invalid."""
     fields: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
     return InterfaceOptions(**fields, pf=None if options.pf is None else _selector(options.pf))
 
@@ -143,13 +144,13 @@ _Index = Annotated[int, msgspec.Meta(ge=0)]
 _MOST_PFS = 64
 _MOST_POOLS = 16
 _MOST_PLACES = 16_384
-"""The limit for a pod that holds exclusive devices: a few bytes stand for as many interfaces as there are
-PFs."""
+"""The limit for a pod that holds exclusive devices, because a few bytes stand for as many interfaces as there
+are PFs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """A placement and the pod it was made for. key_id: of the key that signed it; empty if none did."""
+    """A placement and the pod it was made for. key_id: of the key that signed it; empty if not signed."""
 
     uid: PodUid
     placement: Placement
@@ -157,11 +158,11 @@ class Promise:
 
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An interface of a placement. pf, pool: indexes; of a pool, kubelet chooses the device.
+    """An interface of a placement. pf, pool: indexes; if it is of a pool, kubelet chooses the device.
 
-    entry: which of the pod's interfaces it is, where some may come to any of several PFs.
+    entry: which of the pod's interfaces it is, if some may come to any of several PFs.
     previous_min_tx_rate: the largest reservation of earlier generations that may be programmed, in every
-        generation but the first.
+        generation except the first.
     """
 
     pf: str = ""
@@ -184,14 +185,15 @@ class _Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Version 1, in the order that signatures cover; a field more or less is another version.
 
-    But for an interface's `enforce`, which is there only where it is not `auto`, for `options` and `pools`,
-    for `policy`, which is there only where it is not `any`, for `generation`, which is there only after a
-    change of rates, and for `signature`, in the place of `hmac`: a reader that does not know them refuses
-    what it could not keep or verify, and reads all others.
+    Some fields are exceptions: an interface's `enforce` (absent if it is `auto`), `options` and `pools`,
+    `policy` (absent if it is `any`), `generation` (absent before a change of rates), and `signature` in the
+    place of `hmac`. A reader that does not know them refuses a placement that it could not keep or verify,
+    and reads all others.
 
-    options: the different ones that interfaces ask for, each once however many interfaces ask for it (so that
-        the text is hardly longer than the request's); an interface's `options` is an index into it.
-    pools: of a pod that holds exclusive devices, whose interfaces name no PFs: kubelet chooses the devices.
+    options: the different ones that interfaces ask for, each once (so that the text is not much longer than
+        the request's); an interface's `options` is an index into it.
+    pools: of a pod that holds exclusive devices, whose interfaces name no PFs, because kubelet chooses the
+        devices.
     """
 
     version: Literal[1]
@@ -258,8 +260,8 @@ def decode(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None
 def decode_own(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | None) -> Promise:
     """Decode the promise of this very pod on this very node.
 
-    MalformedError: as `decode_promise`; `STALE_PLACEMENT` when it was made for another pod or node (an
-    annotation copied along with a pod's manifest, a pod moved by hand).
+    MalformedError as `decode_promise`; `STALE_PLACEMENT` if it was made for another pod or node (for example
+    an annotation copied along with a pod's manifest, or a pod moved by hand).
     """
     promise = decode_promise(text, keys=keys)
     if promise.uid != uid:
@@ -302,21 +304,21 @@ def generation_in(text: str) -> int:
 
 
 def key_named_in(text: str) -> str:
-    """Return the key that a placement says signed it, unverified: an Ed25519 key's id, `hmac`, or nothing."""
+    """Return the key that a placement names, unverified: an Ed25519 key's id, `hmac`, or an empty text."""
     if found := _NAMES_KEY.search(text):
         return found[1]
     return "hmac" if _HAS_HMAC.search(text) else ""
 
 
 def _verify(text: str, document: _Document, keys: PlacementKeys) -> VerifyingKey:
-    """Return the key that signed it; none is named in an HMAC, so all are tried."""
+    """Return the key that signed it; an HMAC names no key, so all are tried."""
     if document.hmac and document.signature:
         _refuse("signature: beside an hmac, and a placement has one of them")
     field = "signature" if document.signature else "hmac"
     signature = document.signature or document.hmac
     if not signature:
         _refuse("hmac: absent, and this cluster signs placements")
-    # As it was written, nearly always: to encode the document anew for it takes three times as long.
+    # # The text is nearly always as it was written. To encode the document again takes three times as long.
     body = text.removesuffix(_ending(field, signature))
     key = _signer(keys, field, f"{body}}}".encode(), signature) if len(body) < len(text) else None
     key = key or _signer(keys, field, _canonical(document), signature)
@@ -398,7 +400,7 @@ def _read(interface: _Interface, index: int, table: Sequence[InterfaceOptions]) 
 
 @lru_cache(maxsize=65_536)
 def _plain(interface: _Interface) -> PlacedInterface | None:
-    """Shared between all pods that say the same: there are few different ones. None when it is refused."""
+    """Return an interface, shared between pods with an equal one, because few differ; None if refused."""
     try:
         return _to_core(interface, 0, ())
     except MalformedError:

@@ -39,7 +39,8 @@ _ID_DIGITS = 16
 class VerifyingKey(Protocol):
     """A key that verifies placements.
 
-    id: names the key and says nothing of it. document_field: where its signatures are.
+    id: names the key and does not reveal it.
+    document_field: the field of its signatures.
     """
 
     @property
@@ -100,7 +101,7 @@ class PublicKey:
 
     @cached_property
     def id(self) -> str:
-        """The key's id: the start of what `openssl pkey -pubin -outform DER | sha256sum` prints."""
+        """The key's id: the beginning of the output of `openssl pkey -pubin -outform DER | sha256sum`."""
         return sha256(SPKI_PREFIX + self.raw).hexdigest()[:_ID_DIGITS]
 
     @cached_property
@@ -109,12 +110,12 @@ class PublicKey:
         return f"{self.algorithm}:{self.id}:"
 
     def verify(self, message: bytes, signature: str) -> bool:
-        """Report whether the private half made it. A signature that names another key costs nothing."""
+        """Report whether the private half made it. A signature that names another key is refused at once."""
         raw = self.signature_in(signature)
         return raw is not None and self.verifies(message, raw)
 
     def signature_in(self, text: str) -> bytes | None:
-        """Read the signature's bytes; None if it names another key, or is malformed."""
+        """Read the signature's bytes, unless it names another key, or is malformed."""
         if not text.startswith(self.prefix):
             return None
         try:
@@ -155,7 +156,7 @@ class PrivateKey:
         return self.verifier.id
 
     def sign(self, message: bytes) -> str:
-        """The signature, with the name of its key. It is kept: the watch shows it a moment after a bind."""
+        """Return the signature, with its key's name; it is cached: the watch shows it after a bind."""
         signature = self._recent[message] = self._sign(message)
         if len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
@@ -190,7 +191,8 @@ SignerKey: TypeAlias = SharedKey | PrivateKey
 class PlacementKeys:
     """The keys of one moment.
 
-    signer: None if nothing is signed, as in an agent. accepted: those that verify, the signer's first.
+    signer: the key that signs, if placements are signed here; an agent has no such key.
+    accepted: the keys that verify, the signer's first.
     """
 
     signer: SignerKey | None
@@ -220,7 +222,7 @@ class KeySource(Protocol):
         ...
 
     def __call__(self) -> PlacementKeys | None:
-        """Return the keys of now; None if placements are not signed."""
+        """Return the present keys, if placements are signed."""
         ...
 
 
@@ -237,4 +239,4 @@ class FixedKeys:
 
 
 UNSIGNED = FixedKeys()
-"""The keys of a cluster without signed placements: none."""
+"""The keys of a cluster without signed placements: an empty set."""

@@ -67,7 +67,7 @@ class AddressSpace:
     def addresses(self, index: int) -> tuple[str, str]:
         """Return the first and the last address of a block that interfaces may have.
 
-        The subnet's own address is none of them, nor is IPv4's broadcast address (RFC 1122, section 3.2.1.3);
+        The subnet's own address is excluded, and so is IPv4's broadcast address (RFC 1122, section 3.2.1.3);
         host-local itself leaves out the gateway's.
         """
         size = 1 << (self.subnet.max_prefixlen - self.prefix)
@@ -84,11 +84,12 @@ class AddressSpace:
 
 
 def address_spaces(ipam: bytes | msgspec.Raw, key: str = "ipam") -> tuple[AddressSpace, ...]:
-    """Read the subnets that `perNode` of host-local's object divides; none without it.
+    """Read the subnets that `perNode` of host-local's object divides; empty without it.
 
     `true` gives a node the larger half of a subnet's host bits, a number at least so many addresses.
-    MalformedError (`INVALID_NETCONF`) names the key. Source: host-local's `Range`
-    (`plugins/ipam/host-local/backend/allocator/config.go`, containernetworking/plugins 1.1).
+    MalformedError (`INVALID_NETCONF`) names the key.
+    Source: host-local's `Range` (`plugins/ipam/host-local/backend/allocator/config.go`,
+    containernetworking/plugins 1.1).
     """
     if PER_NODE.encode() not in bytes(ipam):
         return ()
@@ -114,7 +115,7 @@ def spaces_of(netconf: bytes) -> tuple[AddressSpace, ...]:
 
 
 def in_blocks(netconf: bytes, blocks: Mapping[AddressSpace, int]) -> bytes:
-    """A recorded configuration whose ranges are a node's blocks; blocks: of all its `spaces_of`."""
+    """Return a recorded configuration with a node's blocks as ranges; blocks: of all its `spaces_of`."""
     fields = _fields(netconf, "recorded configuration")
     ipam = _ipam_decoder.decode(fields["ipam"])
     for (_, found), space in zip(_ranges(ipam, "ipam"), spaces_of(netconf), strict=True):
@@ -154,8 +155,8 @@ def _space(place: str, found: Any, per_node: int, key: str) -> AddressSpace:
 def delegate_config(fields: Mapping[str, msgspec.Raw], delegate: msgspec.Raw) -> bytes:
     """Return the configuration of a delegate: its own object with our name, version and runtime part.
 
-    The pod's annotations are in that where its object asks for this capability. MalformedError
-    (`INVALID_NETCONF`) when `delegate` is no object.
+    That part has the pod's annotations if the object asks for this capability.
+    MalformedError (`INVALID_NETCONF`) if `delegate` is no object.
     """
     own = _fields(delegate, "network configuration: delegate")
     capabilities = decode(
@@ -176,8 +177,8 @@ def stdin_of(
 ) -> bytes:
     """Return a recorded configuration as one call's stdin.
 
-    valid: for GC, container and interface of every attachment that is to stay. Both names of the list are
-        written, as libcni does: the specification's, and that which an early draft had.
+    valid: for GC, container and interface of every attachment that is to stay. It is written under both names
+        of the list, as libcni does: the specification's, and that of an early draft.
     """
     call: dict[str, object] = {"cniVersion": version}
     if prev_result:
@@ -202,7 +203,7 @@ def in_network_of(recorded: bytes, netconf: bytes) -> bytes:
 
 
 def version_of(netconf: bytes) -> str:
-    """The version in a recorded configuration, that of the runtime's call; the first where it has none."""
+    """Return the version in a recorded configuration, that of the runtime's call; 0.1.0 without one."""
     return _text(netconf, "cniVersion") or "0.1.0"
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 VERSIONS = ("v1beta1", "v1alpha3", "v1alpha2")
-"""The versions of `scheduling.k8s.io` that are known here, the one to use first where several are served."""
+"""The known versions of `scheduling.k8s.io`; if several are served, the first one is used."""
 
 COSCHEDULING_VERSION = "v1alpha1"
 
@@ -90,7 +90,7 @@ _coscheduling = msgspec.json.Decoder(_CoschedulingObject)
 
 
 def decode_pod_group(document: bytes) -> PodGroup:
-    """Decode a PodGroup of any version of `VERSIONS`; msgspec.MsgspecError for what is none."""
+    """Decode a PodGroup of any version of `VERSIONS`; msgspec.MsgspecError if it is no PodGroup."""
     return _to_core(_pod_group.decode(document).spec)
 
 
@@ -103,7 +103,7 @@ class GroupSchedule(NamedTuple):
 
 
 def convert_pod_group(document: dict[str, Any]) -> tuple[PodGroup, GroupSchedule | None]:
-    """Convert a PodGroup and its condition, if it has one; msgspec.ValidationError for what is none."""
+    """Convert a PodGroup and its condition, if it has one; msgspec.ValidationError if it is no PodGroup."""
     found = msgspec.convert(document, _PodGroupObject)
     for condition in found.status.conditions or ():
         if condition.type in _SCHEDULED:
@@ -113,7 +113,7 @@ def convert_pod_group(document: dict[str, Any]) -> tuple[PodGroup, GroupSchedule
 
 
 def first_readable(served: Collection[str]) -> str:
-    """Return the version to use of those that are served; empty if none is known."""
+    """Return the version to use of those that are served; empty if no known version is served."""
     return next((version for version in VERSIONS if version in served), "")
 
 

@@ -1,4 +1,4 @@
-"""Pod specifications (`core/v1` PodSpec): what pods request of their node, in quantities, and their PodGroup.
+"""Pod specifications (`core/v1` PodSpec): the resources that pods request, in quantities, and their PodGroup.
 
 Sources: `PodSchedulingGroup`, k8s.io/api/core/v1 (Kubernetes 1.36); `PodGroupLabel`,
 sigs.k8s.io/scheduler-plugins/apis/scheduling.
@@ -32,7 +32,7 @@ _SUFFIXES = {"": Fraction(1), **_BINARY, **_DECIMAL}
 
 
 def quantity(text: str) -> Fraction:
-    """Return a Kubernetes quantity (`500m`, `1Gi`, `2e3`); ValueError when it is none.
+    """Return a Kubernetes quantity (`500m`, `1Gi`, `2e3`); ValueError if it is no quantity.
 
     Source: `k8s.io/apimachinery/pkg/api/resource`.
     """
@@ -51,7 +51,7 @@ LABEL = "scheduling.x-k8s.io/pod-group"
 
 
 def gang_of(namespace: str, group: SchedulingGroup | None, labels: Mapping[str, str]) -> Gang | None:
-    """Return the gang of a pod; the field goes before the label. None of a pod that belongs to none."""
+    """Return the gang of a pod, if it belongs to one; the field takes precedence over the label."""
     if group is not None and group.pod_group_name:
         return Gang(api=GangApi.KUBERNETES, namespace=namespace, name=group.pod_group_name)
     if name := labels.get(LABEL):
@@ -76,11 +76,11 @@ _Amounts: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
-    """Return the sum of the pod's resource requests; None when it may take anything else of its node.
+    """Return the sum of the pod's resource requests, unless it may take other resources of its node.
 
-    That is a host port, a volume that only one pod can have or that a node has a limited number of, a
-    claimed device, resources of the pod as a whole, affinity to other pods, or more amounts than are added
-    up. Source: `PodRequests`, `k8s.io/component-helpers/resource`.
+    Other resources are a host port, a volume that only one pod can have or that a node has a limited number
+    of, a claimed device, resources of the pod as a whole, affinity to other pods, or more amounts than are
+    added up. Source: `PodRequests`, `k8s.io/component-helpers/resource`.
     """
     containers, inits = spec.containers or (), spec.init_containers or ()
     if _uses_other_resources(spec) or _have_ports(containers) or _have_ports(inits):

@@ -138,7 +138,7 @@ def decode_series(body: bytes) -> list[Labels]:
 
 
 def decode_refusal(body: bytes) -> str:
-    """Return the error of an answer; empty if it has none."""
+    """Return the error of an answer; empty without one."""
     try:
         return decode_large(body, _refusal, "error").error
     except MalformedError:

@@ -65,5 +65,5 @@ def form(
 
 
 def empty_form(message: type[M]) -> Form[None]:
-    """The form of a message without a value; fields that it has stay at their defaults and are not read."""
+    """Return the form of a message without a value; its fields stay at their defaults and are not read."""
     return form(message, lambda _: message(), lambda _: None)

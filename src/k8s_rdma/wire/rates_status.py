@@ -57,7 +57,7 @@ def encode_rates_status(status: RatesStatus) -> str:
 
 
 def describe_rates_status(annotations: Mapping[str, str]) -> str:
-    """Describe the outcome of a pod's last change of rates; empty for none."""
+    """Describe the outcome of a pod's last change of rates; empty without one."""
     text = annotations.get(RATES_STATUS_ANNOTATION)
     if text is None:
         return ""

@@ -1,7 +1,7 @@
 """ResourceClaims (`resource.k8s.io/v1`) as kube-scheduler allocated them, and our configuration in them.
 
-Nothing in a claim is taken on trust: before Kubernetes validated quantities, capacities below zero and above
-2^63 were accepted, and rounded to what was never asked for.
+No field of a claim is trusted: before Kubernetes validated quantities, capacities below zero and above 2^63
+were accepted, and rounded to amounts that were never requested.
 
 The opaque parameters of a request are an `InterfaceConfig`:
 
@@ -9,7 +9,7 @@ The opaque parameters of a request are an `InterfaceConfig`:
 
 `maxTxRate` is a quantity in bits per second, `enforce` as in the annotation, and so are the options, in
 camelCase. Parameters of a DeviceClass are defaults; but its `maxTxRate` is the operator's limit, which a
-claim may lower, and neither raise nor remove.
+claim may lower, but neither raise nor remove.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class PreparedPod(NamedTuple):
 def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
     """Read an allocated claim with its pod.
 
-    MalformedError names the field that does not fit: `CONFLICT` where the object is not, or not any more,
-    the one that kubelet asks for.
+    MalformedError names the field that does not fit: `CONFLICT` if the object is not, or not any more, the
+    one that kubelet asks for.
     """
     subject = f"claim {prepare.claim.namespace}/{prepare.claim.name}"
     found = _claim(prepare, subject)
@@ -256,7 +256,7 @@ def _consumer(claim: _Claim, subject: str) -> ClaimConsumer:
 
 
 def _pod_claim(pod: KubePod, claim: str) -> str:
-    """The pod's name for a claim; of the one that kube-scheduler made for its extended resources, ours."""
+    """Return the pod's name for a claim; ours for the one that kube-scheduler made for extended resources."""
     extended = pod.status.extended_resource_claim_status
     if extended is not None and extended.resource_claim_name == claim:
         return EXTENDED_RESOURCES_CLAIM
@@ -351,7 +351,7 @@ def _requested(claim: _Claim) -> Iterable[tuple[str, Mapping[str, str | int]]]:
 
 
 class _Bandwidth(NamedTuple):
-    """The bandwidth that a request asks for, and what its result consumes, as much or more."""
+    """The bandwidth that a request asks for, and the bandwidth that its result consumes, as much or more."""
 
     requested_mbps: int
     consumed_mbps: int
@@ -441,7 +441,10 @@ def _parameters(parameters: bytes, path: str) -> dict[str, object]:
 
 
 def reservation_mbps(consumed_mbps: int, max_tx_rate_mbps: int) -> int:
-    """The reservation of an interface: what it consumes, at most its cap, which a PF's least may be above."""
+    """Return the reservation of an interface: the consumed bandwidth, but at most its cap.
+
+    A PF's least consumption may be above the cap.
+    """
     return min(consumed_mbps, max_tx_rate_mbps) if max_tx_rate_mbps else consumed_mbps
 
 

@@ -1,8 +1,8 @@
 """ResourceSlices (`resource.k8s.io/v1`): the PFs of a node that claims may have VFs of.
 
 A PF is one device that many claims share (`allowMultipleAllocations`, KEP-5075), with two capacities:
-`bandwidth` in bits per second, and `vfs`: each allocation takes one. Both have a request policy:
-without one, a claim that asks for nothing takes all, and negative amounts count.
+`bandwidth` in bits per second, and `vfs`: each allocation takes one. Both have a request policy, because
+without one a claim without an amount takes all, and negative amounts count.
 """
 
 from __future__ import annotations
@@ -54,14 +54,16 @@ def slice_specs(
     with_taints: bool = True,
     near_nodes: Callable[[int], Sequence[int]] | None = None,
 ) -> tuple[dict[str, Any], ...]:
-    """Return the `spec` of each slice of a node, without the pool's generation; none if nothing is offered.
+    """Return the `spec` of each slice of a node, without the pool's generation; empty without offers.
 
-    A PF without VFs is left out: the API server refuses a policy whose values are beyond the capacity.
-    agent_away: whether no new pod is to come, since no claim could be prepared.
-    with_taints: whether the API server keeps taints (feature gate DRADeviceTaints); where it does not, PFs
-    that are to get no new pods are left out.
+    A PF without VFs is left out, because the API server refuses a policy whose values are beyond the
+    capacity.
+
+    agent_away: whether no new pod is to come, because no claim could be prepared.
+    with_taints: whether the API server keeps taints (feature gate DRADeviceTaints). If it does not, PFs that
+        are to get no new pods are left out.
     near_nodes: the NUMA nodes to list for that of a PF, its own first (feature gate DRAListTypeAttributes);
-    None to publish its own alone.
+        None to publish its own alone.
     """
     devices = [_device(pf, agent_away=agent_away) for pf in offers.pfs if pf.vfs > 0]
     if near_nodes is not None:
@@ -111,12 +113,12 @@ _MBPS_UNITS = ((1_000_000, "T"), (1_000, "G"), (1, "M"))
 
 
 def quantity_of(mbps: int) -> str:
-    """Mb/s as a Kubernetes quantity in bits per second, as the API server writes it: `100G`, `1500M`, `0`."""
+    """Return Mb/s as a quantity in bits per second, as the API server writes it: `100G`, `1500M`, `0`."""
     return _quantity(mbps, _MBPS_UNITS)
 
 
 def _quantity(amount: int, units: tuple[tuple[int, str], ...]) -> str:
-    """The canonical form: the largest unit without a fraction (k8s.io/apimachinery/pkg/api/resource)."""
+    """Return the canonical form: the largest unit without a fraction (apimachinery, pkg/api/resource)."""
     if amount == 0:
         return "0"
     return next(f"{amount // factor}{unit}" for factor, unit in units if amount % factor == 0)
@@ -177,7 +179,7 @@ _decoder = msgspec.json.Decoder(SliceSpec)
 
 
 def decode_spec(spec: bytes) -> SliceSpec:
-    """Read a slice's `spec`; an empty one for what is none."""
+    """Read a slice's `spec`; an empty one if it is malformed."""
     try:
         return decode(spec, _decoder, "spec")
     except MalformedError:
@@ -185,7 +187,7 @@ def decode_spec(spec: bytes) -> SliceSpec:
 
 
 def equals(found: SliceSpec, spec: Mapping[str, Any]) -> bool:
-    """Report whether a slice is as it should be, whatever its pool's generation."""
+    """Report whether a slice is as it should be, apart from its pool's generation."""
     pool = msgspec.structs.replace(found.pool, generation=0)
     return msgspec.structs.replace(found, pool=pool) == msgspec.convert(spec, SliceSpec)
 

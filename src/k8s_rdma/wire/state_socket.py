@@ -36,7 +36,7 @@ every 15 s as a rule, and would otherwise see every second sample only."""
 HEADER = struct.Struct("<BI")
 
 MAX_BODY_BYTES = 16 << 20
-"""Ten times what 1,024 VFs and as many pods take."""
+"""Ten times the size for 1,024 VFs and as many pods."""
 
 MAX_PLACEMENT_BYTES = 256 << 10
 """The API server's limit for all annotations of a pod."""
@@ -59,8 +59,9 @@ _MAX_BYTES = {Kind.SAMPLE: 0, Kind.PLACEMENT: MAX_PLACEMENT_BYTES}
 class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The traffic of a VF, as `core.kernel.VfCounters`, and its holder at that time.
 
-    pf: PCI address. pf_name: empty for a PF that is not there any more. ifname: the interface's name in
-        the pod.
+    pf: PCI address.
+    pf_name: empty for a PF that is not there any more.
+    ifname: the interface's name in the pod.
     """
 
     pf: str
@@ -88,9 +89,10 @@ class PfPauses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Looks at the hardware since the agent started.
+    """Scans of the hardware since the agent started.
 
-    failed: those that could not see everything. seconds: what all of them took together.
+    failed: those that could not read everything.
+    seconds: the time that all of them took together.
     """
 
     total: int
@@ -125,9 +127,9 @@ class CapCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest sample of traffic, and how the agent's looks at the hardware go.
+    """The latest sample of traffic, and figures on the agent's scans of the hardware.
 
-    age_s: how old the sample was when this was sent; null, and no `vfs`, while there is none.
+    age_s: how old the sample was when this was sent; null, and no `vfs`, while there is no sample.
     failed_samples: since the agent started.
     """
 

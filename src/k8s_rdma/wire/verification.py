@@ -1,4 +1,4 @@
-"""Report of `k8s-rdma verify --report`: what was measured on which card, for everyone to read.
+"""Report of `k8s-rdma verify --report`: the measurements and the card, for everyone to read.
 
 It names no host, pod, interface or address. docs/verify.md has its form.
 """
@@ -50,7 +50,7 @@ class CardReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class VerificationReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run. version: the program's. kernel: the sending node's, without what distributions append."""
+    """A run. version: the program's. kernel: the sending node's, without distributions' suffixes."""
 
     format: Literal[1] = FORMAT
     version: str
@@ -75,7 +75,7 @@ def decode_verification(data: bytes, subject: str) -> VerificationReport:
 def card_report(
     pf: PfFacts, receiver: Receiver, outcomes: Collection[Outcome], names: Mapping[str, str]
 ) -> CardReport:
-    """Report a PF's outcomes. names: those that reasons may contain, with what stands for them."""
+    """Report a PF's outcomes. names: those that reasons may contain, with their replacements."""
     return CardReport(
         driver=pf.driver,
         device=pf.vendor,
@@ -111,7 +111,7 @@ _ADDRESS = re.compile(
 
 
 def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:
-    """Read the PFs whose VFs pods can have by annotation, with what is left of them."""
+    """Read the PFs whose VFs pods can have by annotation, with their free capacity."""
     for pf in status.pfs:
         if not pf.capacity_vfs:
             continue

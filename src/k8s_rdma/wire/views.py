@@ -1,7 +1,7 @@
 """The extender's views: `/v1/explain?pod=NAMESPACE/NAME`, `/v1/cluster`, `/v1/holders`, `/v1/namespace`.
 
-The first says where a pod is, and for every node why or why not; the second is the cluster at a glance. The
-others say who holds what on a node and in a namespace. All are of bounded length.
+The first explains for every node why a pod is, or is not, placed there. The second is the cluster at a
+glance. The others list the interfaces held on a node and in a namespace. All are of bounded length.
 
 Rates in Mb/s, times in seconds ago. Readers tolerate fields that they do not know (a newer extender).
 """
@@ -27,8 +27,9 @@ EXPLAIN_PATH = "/v1/explain"
 class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the extender that answers.
 
-    role: `active`; `standby`, which answers from its own caches; `starting`; or `absent`, in what `top` makes
-        of the API server alone. missing: what it waits for.
+    role: `active`; `standby`, which answers from its own caches; `starting`; or `absent`, in a view that
+        `top` makes of the API server alone.
+    missing: the data that it waits for.
     """
 
     role: Literal["active", "standby", "starting", "absent"]
@@ -56,14 +57,15 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node on which something is held for the pod.
+    """A node on which a reservation is held for the pod.
 
-    since_s: how long this extender has known it. placement: PF by PF, by the account of this extender.
-    signature: of the placement annotation: `valid`; `unsigned` where there is no key; else what is wrong
-        with it; null if the pod could not be read or has none.
-    reported: what the node's agent reports of the pod; null when the node cannot be read.
-    generation, programmed: of the placement, and of the rates that its agent reports as programmed. rates:
-        the outcome of the last change of rates; empty for none.
+    since_s: how long this extender has known it.
+    placement: PF by PF, by the account of this extender.
+    signature: of the placement annotation: `valid`; `unsigned` if there is no key; else its fault; null if
+        the pod could not be read or has no placement.
+    reported: the report of the node's agent about the pod; null if the node cannot be read.
+    generation, programmed: of the placement, and of the rates that its agent reports as programmed.
+    rates: the outcome of the last change of rates; empty without one.
     """
 
     node: str
@@ -77,8 +79,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """The last refusal. verb: of the extender. text: the error, or how many nodes there are of each cause.
+    """The last refusal.
 
+    verb: of the extender.
+    text: the error, or how many nodes there are of each cause.
     causes: as in `PendingRow`.
     """
 
@@ -89,7 +93,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of the namespace's limit; null for none."""
+    """The use of the namespace's limit; null without one."""
 
     used_mbps: int
     limit_mbps: int | None
@@ -100,14 +104,15 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 class PfExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A PF as the pod meets it.
 
-    unreserved_mbps, free_vfs: without what the pod itself holds. placed, placed_mbps: interfaces that would
-        go here, and what they reserve. room_for: how many of the pod's interfaces would fit here if no other
-        PF had any. objections: what it has against the others, in clauses. short_mbps: the bandwidth that is
-        missing for the smallest of those that it would take.
-    min_by, max_by: who would hold the minimum and maximum rates of what goes here, where that is not the
-        hardware for all of them: `hardware`, `software`, `accounted`.
-    devices: of a pod that holds exclusive devices, how many VFs of the PF are such; placed and placed_mbps
-        are then the most that may come here; null if it asks by annotation.
+    unreserved_mbps, free_vfs: without the pod's own reservation.
+    placed, placed_mbps: interfaces that would go here, and their reservations.
+    room_for: how many of the pod's interfaces would fit here if no other PF had any.
+    objections: its obstacles to the others, in clauses.
+    short_mbps: the bandwidth that is missing for the smallest of those that it would take.
+    min_by, max_by: the enforcers of minimum and maximum rates of the interfaces placed here, unless that is
+        the hardware for all of them: `hardware`, `software`, `accounted`.
+    devices: if the pod holds exclusive devices, how many VFs of the PF are such devices; placed and
+        placed_mbps are then the most that may come here. Null if it asks by annotation.
     """
 
     name: str
@@ -130,9 +135,11 @@ class PfExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """The verdict on one node.
 
-    verdict: `unreadable`: nothing is known of it; `unknown`: it was not searched in the time of this answer.
-    score: in thousandths. why: the reason that the scheduler gets; empty if it fits. evictable: whether
-        evicting pods might help.
+    verdict: `unreadable`: the node's state is unknown; `unknown`: it was not searched in the time of this
+        answer.
+    score: in thousandths.
+    why: the reason that the scheduler gets; empty if it fits.
+    evictable: whether evicting pods might help.
     """
 
     node: str
@@ -144,7 +151,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nodes that say the same. why: without the numbers of a single node. examples: some of them."""
+    """Nodes with the same reason. why: without the numbers of a single node. examples: some of them."""
 
     verdict: Literal["fits", "refused", "unreadable", "unknown"]
     count: int
@@ -156,14 +163,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The document.
 
     state: `bound`, `binding` (a Binding is under way), `finished`, `nominated`, `refused`, `waiting` (not yet
-        tried) or `no-rdma`, which asks for nothing.
-    policy: how its interfaces are to be spread over PFs. malformed: what is wrong with what it asks for.
-    not_allowed: whether that is what the policy for its namespace refuses.
-    places: where something is held for it. nominated: the node on which preemption makes
-        room for it, by its status. limit_refusal: how it would go beyond the limit of its namespace.
-    groups: all nodes, but when single ones were asked for: then these are in `nodes`.
-    obstacles: what keeps it from every node besides RDMA, as far as the extender sees: scheduling gates.
-    notes: what this answer lacks, one sentence each.
+        tried) or `no-rdma` for a pod without interfaces.
+    policy: how its interfaces are to be spread over PFs.
+    malformed: the fault of its annotations.
+    not_allowed: whether the fault is that the policy for its namespace refuses them.
+    places: the nodes on which a reservation is held for it.
+    nominated: the node on which preemption makes room for it, by its status.
+    limit_refusal: how it would exceed the limit of its namespace.
+    groups: all nodes, unless single ones were requested, which are in `nodes`.
+    obstacles: the obstacles on every node besides RDMA that the extender knows: scheduling gates.
+    notes: the gaps of this answer, one sentence each.
     """
 
     namespace: str
@@ -208,10 +217,12 @@ class AllocatedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A pod's ResourceClaims of our driver, by the API server: `claims` of the document of `explain`.
 
-    node: that the pod is bound to. interfaces, reserved_mbps: of claims that are not allocated yet, with the
-        preferred alternatives. allocated: the others, by the pod's names. caps: the outcome of the last
-        change of caps; empty for none.
-    obstacles: what keeps it from starting on any node. Other fields as in `Explanation`.
+    node: that the pod is bound to.
+    interfaces, reserved_mbps: of claims that are not allocated yet, with the preferred alternatives.
+    allocated: the others, by the pod's names.
+    caps: the outcome of the last change of caps; empty without one.
+    obstacles: the obstacles to its start on any node.
+    Other fields are those of `Explanation`.
     """
 
     namespace: str
@@ -255,8 +266,11 @@ MAX_ROWS = 10_000
 class Sort(StrEnum):
     """The order of nodes.
 
-    RESERVED, VFS: those with the largest share of their bandwidth or VFs taken. PODS: with most pods. AGE:
-    not heard from for longest. PROBLEMS: with problems, then as RESERVED. NAME: by name.
+    RESERVED, VFS: those with the largest share of their bandwidth or VFs taken.
+    PODS: with most pods.
+    AGE: not heard from for longest.
+    PROBLEMS: with problems, then as RESERVED.
+    NAME: by name.
     """
 
     RESERVED = "reserved"
@@ -273,10 +287,11 @@ Use: TypeAlias = Literal["annotation", "claims"]
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A PF in one of its uses, with its part of the link; null if unknown.
 
-    devices: VFs of exclusive resources, which are not among `vfs`. held_devices: those that pods are reported
-        to hold, or others.
-    min_by: who enforces reservations: `hardware`, `software`, or `accounted` for none; null if not known.
-    use: by annotation, or by ResourceClaims: what an extender knows of the latter is what pods have.
+    devices: VFs of exclusive resources, which are not among `vfs`.
+    held_devices: those that pods or others are reported to hold.
+    min_by: the enforcer of reservations: `hardware`, `software`, or `accounted` if they are not enforced;
+        null if not known.
+    use: by annotation, or by ResourceClaims. For the latter, an extender knows the VFs that pods have.
     """
 
     name: str
@@ -301,11 +316,12 @@ class PfTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A node. pods: that hold something there. heard_s: since it was last heard from; null: never.
+    """A node. pods: that hold interfaces there. heard_s: since it was last heard from; null: never.
 
-    unreadable: the node cannot be read now: PFs and pods are those of its last report, and what was
-        promised there; no PFs if it has never reported any.
-    mentions: the pods that problems name. addresses: of its server, best first, by the Node object.
+    unreadable: the node cannot be read now: PFs and pods are those of its last report, and the promises
+        there; no PFs if it has never reported any.
+    mentions: the pods that problems name.
+    addresses: of its server, best first, by the Node object.
     """
 
     name: str
@@ -366,7 +382,7 @@ class Totals(PfTotals, frozen=True, kw_only=True):
 class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that was refused last. waits_s: since it was first. why: as in `explain`.
 
-    causes: how many nodes refused it, by the reason's code; none if it is the pod itself that is refused.
+    causes: how many nodes refused it, by the reason's code; empty if the pod itself is refused.
     """
 
     pod: str
@@ -410,11 +426,14 @@ def causes_text(causes: Mapping[str, int]) -> str:
 class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
     """An interface that a pod holds; rates in Mb/s. Null: not known.
 
-    pf, pci: name and address of its PF. interface: its name in the pod. reserved_mbps: the minimum rate that
-        counts. cap_mbps: 0 for none.
-    min_by, max_by: as `wire.report.Enforced`; `none` where there is no such rate.
+    pf, pci: name and address of its PF.
+    interface: its name in the pod.
+    reserved_mbps: the minimum rate that counts.
+    cap_mbps: 0 for no cap.
+    min_by, max_by: as `wire.report.Enforced`; `none` if there is no such rate.
     sent_mbps, received_mbps: by the pod, between two samples of the VF's counters.
-    generation: of the pod's rates that are programmed. admitted: the one that its placement annotation says.
+    generation: of the pod's rates that are programmed.
+    admitted: the generation of its placement annotation.
     pool: the exclusive resource, or that of claims, whose VF it is; empty for those by annotation.
     """
 
@@ -438,7 +457,7 @@ class HolderRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def enforcers_text(row: HolderRow) -> str | None:
-    """Say what enforces the rates of an interface: empty if it has none, None if that is not known."""
+    """Name the enforcers of the rates of an interface: empty without rates, None if that is not known."""
     if row.min_by is None or row.max_by is None:
         return None
     names = {
@@ -469,7 +488,7 @@ class HolderSort(StrEnum):
 
 
 class HoldersView(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of `who`: interfaces that pods hold, in order; notes: what it lacks, one sentence each."""
+    """The document of `who`: interfaces that pods hold, in order; notes: its gaps, one sentence each."""
 
     holders: tuple[HolderRow, ...]
     notes: tuple[str, ...] = ()
@@ -478,7 +497,7 @@ class HoldersView(msgspec.Struct, frozen=True, kw_only=True):
 class NamespaceView(msgspec.Struct, frozen=True, kw_only=True):
     """The interfaces that a namespace's pods hold: the first of their interfaces, and the sums of all.
 
-    limit: null for none.
+    limit: null without one.
     """
 
     namespace: str
@@ -491,9 +510,10 @@ class NamespaceView(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The document: the first nodes by `Sort` and the pods that wait longest; the totals count all.
 
-    claims: the sums over PFs for claims. unread: claims that could not be counted, and why. notes: what the
-        view lacks, one sentence each.
-    holders: by the API server, in what `top` makes of it; null if it was not asked.
+    claims: the sums over PFs for claims.
+    unread: claims that could not be counted, and why.
+    notes: the gaps of the view, one sentence each.
+    holders: by the API server, in a view that `top` makes of it; null if it was not asked.
     """
 
     extender: ExtenderState
@@ -525,7 +545,7 @@ def decode_view(data: bytes) -> ClusterView:
 def unreadable_nodes(view: ClusterView) -> dict[str, str] | None:
     """Return by node why the extender refuses it, empty if it does not; None if it does not know yet.
 
-    Its verdict is the one that counts: it saw when each Lease was renewed, and compares no clocks.
+    The extender's verdict counts, because it saw when each Lease was renewed, and compares no clocks.
     """
     if view.extender.role not in {"active", "standby"}:
         return None

@@ -1,7 +1,7 @@
-"""YAML with bounds on what a text grows to, and its faults by line (YAML 1.1, as PyYAML reads it).
+"""YAML with bounds on the size of the document, and its faults by line (YAML 1.1, as PyYAML reads it).
 
-A few lines may be nested without end, or name one node so often that no memory holds the document: aliases of
-aliases double it with each line, and a node may be an alias within itself.
+A few lines may be nested without end, or name one node so often that no memory holds the document. For
+example, aliases of aliases double it with each line, and a node may be an alias within itself.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class _Loader(UniqueKeys, yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """Return the document; yaml.YAMLError tells the line of what is wrong."""
+    """Return the document; yaml.YAMLError names the line of a fault."""
     document, _ = compose(text)
     return document
 
 
 def compose(text: str) -> tuple[Any, yaml.Node | None]:
-    """Return the document and its nodes, which have the lines; None for an empty text. yaml.YAMLError."""
+    """Return the document and its nodes, which have the lines. yaml.YAMLError for a fault."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

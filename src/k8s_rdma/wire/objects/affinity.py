@@ -1,4 +1,4 @@
-"""Node affinity of pods (`core/v1` Affinity), as far as it leaves nodes out by what they are.
+"""Node affinity of pods (`core/v1` Affinity): the parts that exclude nodes by their labels and fields.
 
 Source: k8s.io/api/core/v1, types.go (Kubernetes 1.36).
 """
@@ -43,11 +43,11 @@ class _NodeAffinity(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Affinity(PassedOver, frozen=True, kw_only=True, rename="camel", gc=True):
-    """The `spec.affinity` of a pod, as far as it leaves nodes out by what they are."""
+    """The `spec.affinity` of a pod: the parts that exclude nodes by their labels and fields."""
 
     node_affinity: _NodeAffinity | None = None
 
     def terms(self) -> tuple[NodeSelectorTerm, ...] | None:
-        """Return the terms of the required node affinity; None if the pod has none."""
+        """Return the terms of the required node affinity, if the pod has any."""
         required = (self.node_affinity or _NodeAffinity()).required_during_scheduling_ignored_during_execution
         return None if required is None else required.node_selector_terms or ()

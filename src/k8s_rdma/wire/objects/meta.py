@@ -30,7 +30,7 @@ class OwnerReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ObjectIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The part of `ObjectMeta` that says which object it is, and in which version.
+    """The part of `ObjectMeta` that identifies an object and its version.
 
     namespace: None for an object of the whole cluster.
     """

@@ -44,7 +44,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ContainerDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of a container that says what it takes of its node."""
+    """The part of a container that determines the resources that it takes of its node."""
 
     resources: Resources | None = None
     ports: tuple[Port, ...] | None = None
@@ -102,7 +102,7 @@ class SchedulingGate(msgspec.Struct, frozen=True):
 
 
 class PodSpecDemand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The part of the specification that says what a pod takes of its node, and how it is scheduled."""
+    """The part of the specification that determines the resources that a pod takes, and its scheduling."""
 
     node_name: str | None = None
     host_network: bool | None = None
@@ -135,7 +135,7 @@ class PodSpec(PodSpecDemand, frozen=True, kw_only=True):
     tolerations: tuple[EndingToleration, ...] | None = None
 
     def node_affinity(self) -> tuple[NodeSelectorTerm, ...] | None:
-        """Return the terms of the required node affinity; None without one."""
+        """Return the terms of the required node affinity, if the pod has any."""
         return None if self.affinity is None else self.affinity.terms()
 
     def selection(self) -> NodeSelection:
@@ -143,7 +143,7 @@ class PodSpec(PodSpecDemand, frozen=True, kw_only=True):
         return node_selection(self.node_selector, self.node_affinity())
 
     def lasting_tolerations(self) -> tuple[ApiToleration, ...]:
-        """Return the tolerations that do not end, as those do that admission adds to every pod."""
+        """Return the tolerations that do not end, unlike those that admission adds to every pod."""
         return tuple(
             ApiToleration(key=entry.key, operator=entry.operator, value=entry.value, effect=entry.effect)
             for entry in self.tolerations or ()
