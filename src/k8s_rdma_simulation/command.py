@@ -89,7 +89,7 @@ def encode(results: Sequence[Result]) -> bytes:
 
 @contextmanager
 def _progress(runs: int) -> Iterator[Callable[[str], Callable[[float], bool]]]:
-    """Show a bar on a terminal. Yield what makes a run's callback, which returns False after Ctrl-C."""
+    """Show a bar on a terminal. Yield a maker of each run's callback, which returns False after Ctrl-C."""
     interrupted = False
 
     def interrupt(*_: object) -> None:
@@ -169,7 +169,7 @@ def _write(path: Path | None, write: Callable[[Path], object]) -> None:
 
 
 def _mean(values: Iterator[float | None]) -> float | None:
-    """The mean of those that are known."""
+    """Return the mean of the known values."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers else None
 

@@ -129,7 +129,7 @@ def _over_time(by_policy: Mapping[str, Sequence[Result]]) -> Figure:
             panel.plot(times, means, label=policy, color=colour, linestyle=dashes, linewidth=1.4)
         panel.set_title(curve.title, loc="left")
         panel.set_ylim(bottom=0)
-        # labels have no fractions, so ticks have none
+        # # labels have no fractions, so ticks must not have any
         panel.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
         panel.yaxis.set_major_formatter("{x:,.0f}")
     for panel in panels[-2:]:

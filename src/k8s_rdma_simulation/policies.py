@@ -28,7 +28,7 @@ class Mix:
         self._unusable: WeakKeyDictionary[NodeState, float] = WeakKeyDictionary()
 
     def unusable_mbps(self, state: NodeState) -> float:
-        """The free bandwidth of a node that the next pod cannot use, as a mean over the mix.
+        """Return the free bandwidth of a node that the next pod cannot use, as a mean over the mix.
 
         A pod can use the PFs that take its smallest interface, if the node takes the pod: the fragmentation
         of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023), with PFs for GPUs.
@@ -61,7 +61,7 @@ class Candidate:
     fit: Fit
 
     def outcome(self) -> Outcome:
-        """The node with the pod on it."""
+        """Return the node with the pod on it."""
         found = self.cluster.outcome(self.request, self.state)
         if found is None:
             msg = f"{self.state.inventory.node} fits the request, and has no placement for it"
@@ -95,29 +95,29 @@ def _equal(_candidate: Candidate) -> int:
 
 
 def _least_capacity(candidate: Candidate) -> int:
-    """The less bandwidth is free on the node, the better."""
+    """Prefer nodes with less free bandwidth."""
     return link_mbps(candidate.state.inventory) - free_mbps(candidate.state)
 
 
 def _least_fragmentation(candidate: Candidate) -> int:
-    """The less bandwidth becomes unusable for the mix, the better; of equal ones as the score has it."""
+    """Prefer nodes on which less bandwidth becomes unusable for the mix; of equal ones the higher score."""
     unusable = candidate.mix.unusable_mbps
     increase_mbps = unusable(candidate.outcome().state) - unusable(candidate.state)
     return round(link_mbps(candidate.state.inventory) - increase_mbps) * (WHOLE + 1) + candidate.fit.score
 
 
 def _best_fit(candidate: Candidate) -> int:
-    """The fuller the PFs of the pod, the better."""
+    """Prefer nodes on which the pod's PFs are fuller."""
     return _weighted(candidate, bandwidth_share, node_percent=0)
 
 
 def _fullest(candidate: Candidate) -> int:
-    """The fuller PFs and node, by the larger share of VFs or bandwidth, the better."""
+    """Prefer nodes whose PFs are fuller, by the larger share of VFs or bandwidth."""
     return _weighted(candidate, fullness, node_percent=50)
 
 
 def _weighted(candidate: Candidate, worth: Worth, node_percent: int) -> int:
-    """The mean worth of the PFs of the pod's interfaces, and that of the node's PFs, in this proportion."""
+    """Return the mean worth of the PFs of the pod's interfaces and of the node's PFs, in this proportion."""
     state, interfaces = candidate.outcome()
     worths = pf_worths(state.inventory, state.used, worth)
     placed = sum(worths[pci] * number for pci, number in interfaces.items()) / sum(interfaces.values())
@@ -147,10 +147,10 @@ def policy_of(name: str) -> Policy:
 
 
 def link_mbps(inventory: Inventory) -> int:
-    """The bandwidth of the links that are up."""
+    """Return the bandwidth of the links that are up."""
     return sum(pf.link_mbps or 0 for pf in inventory.pfs)
 
 
 def free_mbps(state: NodeState) -> int:
-    """The bandwidth that is not reserved."""
+    """Return the bandwidth that is not reserved."""
     return sum(room_of(pf, state.used.get(pf.pci, NOTHING_USED)).mbps for pf in state.inventory.pfs)

@@ -51,7 +51,10 @@ class LogNormal(_Section, frozen=True, kw_only=True):
 class Distribution(_Section, frozen=True, kw_only=True):
     """A distribution of times in seconds: exactly one of these.
 
-    fixed: always this. exponential: with this mean. uniform: between two. lognormal: see `LogNormal`.
+    fixed: always this time.
+    exponential: with this mean.
+    uniform: between two.
+    lognormal: see `LogNormal`.
     empirical: one of these, each as likely.
     """
 
@@ -62,7 +65,7 @@ class Distribution(_Section, frozen=True, kw_only=True):
     empirical: Annotated[tuple[Positive, ...], msgspec.Meta(min_length=1, max_length=1_000_000)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse none and several, and an interval that ends before it begins."""
+        """Refuse no distribution and several, and an interval that ends before it begins."""
         kinds = [self.fixed, self.exponential, self.uniform, self.lognormal, self.empirical]
         if sum(kind is not None for kind in kinds) != 1:
             msg = "fixed: exactly one of fixed, exponential, uniform, lognormal, empirical is needed"
@@ -118,9 +121,11 @@ class NodeGroup(_Section, frozen=True, kw_only=True):
 class PodShape(_Section, frozen=True, kw_only=True):
     """Pods that arrive.
 
-    share: of all arrivals, beside those of the other shapes. interfaces: the objects of the annotation
-    `rdma_interfaces_required`. policy: as `k8s-rdma.io/policy`. gang: pods that come, are placed and end
-    together. lifetime: from the bind on.
+    share: of all arrivals, beside those of the other shapes.
+    interfaces: the objects of the annotation `rdma_interfaces_required`.
+    policy: as `k8s-rdma.io/policy`.
+    gang: pods that come, are placed and end together.
+    lifetime: from the bind on.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=63)]
@@ -136,7 +141,7 @@ class PodShape(_Section, frozen=True, kw_only=True):
         return read_pod(annotations, strict=True).request
 
     def __post_init__(self) -> None:
-        """Refuse what the extender would refuse."""
+        """Refuse a request that the extender would refuse."""
         try:
             self.request()
         except MalformedError as error:
@@ -154,13 +159,15 @@ class Failures(_Section, frozen=True, kw_only=True):
 class SchedulerSettings(_Section, frozen=True, kw_only=True):
     """The schedulers.
 
-    percentage_of_nodes: that are searched for each pod, as `percentageOfNodesToScore` of kube-scheduler; None
-        for its default, which falls with their number. backoff, max_backoff: seconds after the first refusal
-        and at most (`podInitialBackoffSeconds`, `podMaxBackoffSeconds`). report_delay: seconds after which a
-        pod's end is known.
-    replicas: schedulers that work at the same time, each on one pod or gang. bind_delay: seconds from a
-        decision to its bind, in which the decision grows stale. judge_binds: whether the binder judges again
-        on its own books, as the extender does; else binds take effect as they were decided.
+    percentage_of_nodes: that are searched for each pod, as `percentageOfNodesToScore` of kube-scheduler; null
+        for its default, which falls with their number.
+    backoff, max_backoff: seconds after the first refusal and at most (`podInitialBackoffSeconds`,
+        `podMaxBackoffSeconds`).
+    report_delay: seconds after which a pod's end is known.
+    replicas: schedulers that work at the same time, each on one pod or gang.
+    bind_delay: seconds from a decision to its bind, in which the decision grows stale.
+    judge_binds: whether the binder judges again on its own books, as the extender does; else binds take
+        effect as they were decided.
     """
 
     percentage_of_nodes: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
@@ -190,7 +197,8 @@ class Arrival(NamedTuple):
 class Scenario(_Section, frozen=True, kw_only=True):
     """A scenario. duration: simulated time. warm_up: the time at its beginning that figures leave out.
 
-    arrivals: the time between two, of pods or gangs. trace: instead, a file of them in CSV, beside this one.
+    arrivals: the time between two, of pods or gangs.
+    trace: instead, a file of them in CSV, beside this one.
     max_pods: after which no more arrive.
     stop_at_first_refusal: to measure the load that a policy reaches before it refuses a pod.
     """
@@ -266,7 +274,7 @@ _MAX_TRACE_BYTES = 256 << 20
 
 
 def load_trace(scenario: Scenario, path: str) -> list[Arrival] | None:
-    """Read the trace that a scenario names beside its file; None if it draws arrivals.
+    """Read the trace that a scenario names beside its file, unless it draws arrivals.
 
     MalformedError names the file, the line and the column.
     """

@@ -4,7 +4,8 @@ Pods arrive, are placed by the extender's own code, end, and fail with nodes and
 same arrivals, lifetimes and failures of a seed; equal seeds give equal results.
 
 With a delay between decision and bind, schedulers work as by optimistic concurrency (Schwarzkopf et al.,
-"Omega", EuroSys 2013): each decides on the cluster as it is, and the one binder refuses what no longer fits.
+"Omega", EuroSys 2013): each decides on the present cluster, and the one binder refuses decisions that no
+longer fit.
 """
 
 from __future__ import annotations
@@ -46,9 +47,11 @@ _UNFIT = -1
 class ShapeResult(msgspec.Struct, kw_only=True, rename="camel"):
     """Figures of the pods of one shape. Times in seconds.
 
-    refusals: attempts that found no place. conflicts: binds that the binder refused, since others had taken
-    the room after the decision. waiting: pods that wait at the end. restarted: that ended with a node, and
-    came again. waits: from arrival to bind, of pods that were bound.
+    refusals: attempts that found no place.
+    conflicts: binds that the binder refused, because others had taken the room after the decision.
+    waiting: pods that wait at the end.
+    restarted: that ended with a node, and came again.
+    waits: from arrival to bind, of pods that were bound.
     """
 
     shape: str
@@ -78,11 +81,15 @@ class Sample(msgspec.Struct, kw_only=True, rename="camel"):
 class Result(msgspec.Struct, kw_only=True, rename="camel"):
     """Figures of one run.
 
-    complete: whether it reached its end. seconds: of simulated time. reserved, vfs: the shares of all
-    bandwidth and of all VFs that pods have, as means over time. load_at_first_refusal: the share of bandwidth
-    reserved when a pod was refused for the first time; None if none was. fragmentation: the share of the
-    free bandwidth that is on nodes that do not take the next pod, by shares of arrivals. over_link: nodes
-    with more reserved than a link has, while that is up, added up over samples: 0 if binds are judged.
+    complete: whether it reached its end.
+    seconds: of simulated time.
+    reserved, vfs: the shares of all bandwidth and of all VFs that pods have, as means over time.
+    load_at_first_refusal: the share of bandwidth reserved when a pod was refused for the first time, if one
+        was.
+    fragmentation: the share of the free bandwidth that is on nodes that do not take the next pod, by shares
+        of arrivals.
+    over_link: nodes with more reserved than a link has, while that is up, added up over samples: 0 if binds
+        are judged.
     samples: at `SAMPLES` times after the warm-up.
     """
 
@@ -102,7 +109,7 @@ class Result(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Kind(IntEnum):
-    """Events; of those at one time, ends come before what may use their room."""
+    """Events; of those at one time, ends come before events that may use their room."""
 
     END = 0
     REPAIR = 1
@@ -260,7 +267,7 @@ class Simulation:
         return self._scenario.pods[shape].gang
 
     def _attempt(self, group: _Group) -> None:
-        """Bind all pods of the group, or none; or have the next idle scheduler decide on it."""
+        """Bind the group as a whole, if it fits; or have the next idle scheduler decide on it."""
         if self._scenario.scheduler.bind_delay:
             group.queued = True
             self._waiting[group.shape][group.id] = group
@@ -285,7 +292,7 @@ class Simulation:
                 self._refuse(group)
 
     def _bind_decided(self, scheduler: _Scheduler, group: _Group, decided: Sequence[Placement]) -> None:
-        """Bind as decided where that still fits, for the whole group; else try again after the backoff."""
+        """Bind as decided if the whole group still fits; else try again after the backoff."""
         self._idle.append(scheduler)
         for placement in decided:
             found = self._judge_bind(group, placement)
@@ -301,7 +308,7 @@ class Simulation:
         self._dispatch()
 
     def _judge_bind(self, group: _Group, decided: Placement) -> Placement | None:
-        """Place the pod on the node that was decided, as the node is now; None if it does not fit."""
+        """Place the pod on the node that was decided, if it fits the node's present state."""
         if decided.node not in self._cluster:
             return None
         if not self._scenario.scheduler.judge_binds:
@@ -310,7 +317,7 @@ class Simulation:
         return found if isinstance(found, Placement) else None
 
     def _place(self, group: _Group, scheduler: _Scheduler) -> list[Placement]:
-        """Bind all pods of the group to nodes that the scheduler chooses; [] and none if one finds none."""
+        """Bind all pods of the group to nodes that the scheduler chooses; if one fits nowhere, bind none."""
         placements: list[Placement] = []
         for _ in range(self._size(group.shape)):
             position = self._choose(group.shape, scheduler)
@@ -332,7 +339,7 @@ class Simulation:
         self._weigh(placement.node)
 
     def _choose(self, shape: int, scheduler: _Scheduler) -> int | None:
-        """Find the best of the nodes that a search finds; it begins where the scheduler's last one ended."""
+        """Find the best node of a search; it begins where the scheduler's last one ended."""
         fits, nodes = self._fits[shape], len(self._inventories)
         if self._policy.in_order:
             first = fits.find(1)

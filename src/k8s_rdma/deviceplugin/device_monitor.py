@@ -116,7 +116,7 @@ class DeviceMonitor:
 
     @property
     def scan_age_s(self) -> float:
-        """Time since the last scan; nothing may have required one since."""
+        """Time since the last scan; it may be long if no event required one since."""
         return self._clock() - self._scanned_at
 
     def rescan(self) -> None:
@@ -185,7 +185,7 @@ class DeviceMonitor:
 class DevicesLink(AgentLink):
     """The devices of the agent's last report, and since when the agent is silent; kept up to date by `run`.
 
-    report: None before the first one. silent_since: by `clock`; None while the agent reports.
+    report: the latest, if there was one. silent_since: by `clock`, while the agent is silent.
     """
 
     def __init__(self, socket: Path, *, changed: Callable[[], None], clock: Callable[[], float]) -> None:
@@ -228,7 +228,7 @@ class DevicesLink(AgentLink):
 class HostScanner:
     """Scanner of the host's RDMA devices, for one thread at a time.
 
-    It opens nothing before the first scan.
+    It opens its resources at the first scan.
     """
 
     def __init__(self, host: Host, *, changed: Callable[[], None]) -> None:
@@ -257,7 +257,7 @@ class HostScanner:
     def scan(self, agent: Agent, now_s: float, *, anew: bool = False) -> DeviceInventory:
         """Return the devices as of now.
 
-        Where the host cannot be read, those of the last scan, with the reason.
+        If the host cannot be read, those of the last scan, with the reason.
 
         anew: scan with or without a sign of a change.
         """

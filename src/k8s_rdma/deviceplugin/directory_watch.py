@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 CHECK_INTERVAL_S, POLL_INTERVAL_S = 5.0, 1.0
-"""Interval of checks without an event, as a mount over a directory comes without one; and where there are no
-events, as the kernel limits the watches of each user."""
+"""Interval of checks without an event, because a mount over a directory comes without one; and if there are
+no events, because the kernel limits the watches of each user."""
 
 
 class DirectoryWatch:

@@ -82,7 +82,7 @@ RETRY_S, LAST_RETRY_S = 0.2, 5.0
 """The delay before the agent, or the API server, is asked again; the longest one for the API server."""
 
 ANSWER_S = 4.0
-"""The time for the agent's answer beyond what it may wait: kubelet gives up after 45 s."""
+"""The time for the agent's answer beyond its longest wait: kubelet gives up after 45 s."""
 
 AGENT_AWAY_S = 60.0
 """The time without the agent after which no new pods are to come; it restarts within seconds."""
@@ -114,7 +114,7 @@ MAX_ERROR_CHARACTERS = 500
 class ClaimsAgent:
     """The agent, at its `claims.sock`.
 
-    offers: the latest; None before the first. away_since_s: of the monotonic clock; None while it is there.
+    offers: the latest, if there were any. away_since_s: of the monotonic clock, while it is away.
     """
 
     def __init__(self, socket: Path, *, silence_s: float = SILENCE_S) -> None:
@@ -207,7 +207,7 @@ class DraDriver:
         agent_away_s: float = AGENT_AWAY_S,
         promise_times: PromiseTimes = PROMISE_TIMES,
     ) -> None:
-        """Serve nothing yet. MalformedError when a directory's path is too long for sockets."""
+        """Prepare only. MalformedError if a directory's path is too long for sockets."""
         self._agent_away_s = agent_away_s
         self._api = api
         self._node = NodeName(config.node or "")
@@ -250,7 +250,7 @@ class DraDriver:
 
     @property
     def agent_up(self) -> bool:
-        """Report whether the agent tells what it offers."""
+        """Report whether the agent reports its offers."""
         return self._agent.away_since_s.value is None
 
     async def run(self) -> NoReturn:
@@ -296,7 +296,7 @@ class DraDriver:
             raise
 
     def _endpoints(self) -> tuple[tuple[Path, Handlers], ...]:
-        """The plugin's socket, which is to be there first, and the one that kubelet finds it by."""
+        """Return the plugin's socket, which is to be there first, and the one that kubelet finds it by."""
         return (
             (
                 self._socket,
@@ -420,9 +420,9 @@ class DraDriver:
         return await self._agent.ask(lambda: question, time.monotonic())
 
     async def _offer(self) -> NoReturn:
-        """Publish each change of what the agent offers, and its absence when that lasts.
+        """Publish each change of the agent's offers, and its absence if that lasts.
 
-        What an earlier process published is withdrawn then, as only the agent knows whether it still holds.
+        Slices of an earlier process are withdrawn then, because only the agent knows whether they still hold.
         Not before kubelet has registered the driver: it would fail the pods that come, and try again late.
         """
         await self._known_to_kubelet.wait()
@@ -487,7 +487,7 @@ async def _isolated(
 
 
 def health_of(offers: Offers, *, agent_away: bool) -> tuple[DeviceHealth, ...]:
-    """The health of each PF, without a time: unhealthy while its link is down, or the agent away.
+    """Return the health of each PF, without a time: unhealthy while its link is down, or the agent away.
 
     Other problems of a PF are for its operator: the interfaces that pods have work.
     """

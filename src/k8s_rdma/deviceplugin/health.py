@@ -38,7 +38,7 @@ UNCLAIMED_GRACE_S = 30.0
 which moves the device and then waits for address plugins, each for up to 10 s."""
 
 SILENT_AGENT_GRACE_S = 600.0
-"""Time for which allocations stay valid while the agent is silent: nothing else moves devices, and the agent
+"""Time for which allocations stay valid while the agent is silent: it alone moves devices, and the agent
 is back within kubelet's longest pause between two starts of a container, 300 s, and the time to load an
 image."""
 
@@ -94,7 +94,7 @@ class Health:
         )
 
     def due_at(self) -> float | None:
-        """Return the time at which health may change without an event; None for never."""
+        """Return the time at which health may change without an event, if it may."""
         return min(self._deadlines, default=None)
 
     def _allocated(self, agent: Agent) -> dict[str, AllocatedDevice]:
@@ -189,7 +189,7 @@ class _DeviceHistory:
 
 
 def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
-    """Return an absent device by what its function and its nodes show, else as it was seen last."""
+    """Return an absent device by the state of its function and its nodes, else by its last state."""
     if last is None or away.is_listed:
         return away.device
     return replace(last, nodes=away.device.nodes, at_home=False, netdev="")
@@ -197,7 +197,7 @@ def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The agent's last report. report: None before the first. silent_since: None while it reports."""
+    """The agent's last report, if there was one. silent_since: while it does not report."""
 
     report: AgentReport | None = None
     silent_since: float | None = None
@@ -246,7 +246,7 @@ class Damping:
     def faults(
         self, name: str, faults: tuple[str, ...], now_s: float
     ) -> tuple[tuple[str, ...], float | None]:
-        """Return the faults that count, and until when if nothing changes; None for ever."""
+        """Return the faults that count, and the time at which they end without a change, if they do."""
         history = self._histories.get(name)
         if faults:
             history = history or self._histories.setdefault(name, _FaultHistory())

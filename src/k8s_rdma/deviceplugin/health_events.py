@@ -47,7 +47,7 @@ async def node_events(config: DevicePluginConfig, api: EventsApi | None) -> Asyn
     writing = asyncio.create_task(events.run())
     try:
         yield events.record
-    finally:  # no task group: what ends the caller must come to it as it is
+    finally:  # no task group: the caller must get the original exception
         writing.cancel()
         with suppress(asyncio.CancelledError):
             await writing
@@ -103,7 +103,7 @@ class EventLimiter:
     """Rate limit of each device's health changes."""
 
     def __init__(self) -> None:
-        """Start with every device healthy and nothing reported."""
+        """Start with every device healthy, and without reports."""
         self._buckets: dict[str, _TokenBucket] = {}
         self.counts: Counter[tuple[str, bool]] = Counter()
         """Changes of each device to healthy or unhealthy, reported or not."""
@@ -120,7 +120,7 @@ class EventLimiter:
         return found
 
     def due_at(self) -> float | None:
-        """Return the time at which a report is due without a change; None for never."""
+        """Return the time at which a report is due without a change, if there is one."""
         return min(self._due.values(), default=None)
 
     def _changes(self, inventory: DeviceInventory, now_s: float) -> Iterator[HealthChange]:
@@ -173,5 +173,5 @@ class HealthChange:
 
     @property
     def why(self) -> str:
-        """Faults of the device; empty when it has none."""
+        """Faults of the device, if it has any."""
         return "; ".join(self.device.faults)

@@ -106,7 +106,7 @@ class SharedLink:
 
     @property
     def inventory(self) -> DeviceInventory:
-        """Current inventory; the same object while nothing differs."""
+        """Current inventory; the same object without a change."""
         if self._devices.inventory is not self._base or self._inventory.published != self._published:
             self._base = self._devices.inventory
             self._inventory = replace(self._base, published=self._published)
@@ -259,7 +259,7 @@ class PluginApp:
         return Answer(f"{'ok' if ready else 'not ready'}\n{self._state()}", status=200 if ready else 503)
 
     def _state(self) -> str:
-        """List the state of each resource, and what cannot be read, a line each."""
+        """List the state of each resource, and the unreadable parts, a line each."""
         lines = [f"{_state(server)}\n" for server in self._servers]
         lines += [f"claims: {self._driver.problem or 'kubelet uses the driver'}\n"] if self._driver else []
         lines += [f"unreadable: {why}\n" for why in self._monitor.inventory.unreadable]
@@ -446,7 +446,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
 
 @asynccontextmanager
 async def api_client(config: DevicePluginConfig) -> AsyncIterator[Client | None]:
-    """Open the client of the API server; None if nothing needs it.
+    """Open the client of the API server, if it is needed.
 
     One for all, as each has its own connections and TLS. MalformedError when the credentials are unusable.
     """
@@ -545,7 +545,7 @@ class DevicePlugin:
 
     async def _follow_devices(self) -> None:
         inventory = self._monitor.inventory
-        self._log_faults = True  # not before the agent was asked: what it is to write would seem missing
+        self._log_faults = True  # not before the agent was asked, because its files would seem missing
         self._update()
         while True:
             inventory = await self._monitor.wait_for_change(inventory)
@@ -560,7 +560,7 @@ class DevicePlugin:
                 if self._log_faults:
                     plugin_server.resource.log_fault()
             except Exception:
-                # Others must not go without what is new for a fault of one; it keeps its last list.
+                # The fault of one must not keep new devices from others; it keeps its last list.
                 _log.exception("resource_failed", resource=plugin_server.resource.name)
 
     def _http(self) -> HttpServer:

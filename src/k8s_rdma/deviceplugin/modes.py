@@ -1,6 +1,6 @@
 """Modes of resources: `exclusive`, `shared`, `mount`, and the slots of mode `exact`.
 
-`exclusive` gives each RDMA device to one container. Devices of the others count nothing real: `mount`
+`exclusive` gives each RDMA device to one container. Devices of the others count no real devices: `mount`
 gives `/dev/infiniband`, or the devices in it; `shared` gives all matching devices to every holder. Slots
 are both the resource of mode `exact` and the shares of exclusive resources; the agent writes their CDI
 specifications when it knows the pod's devices. A slot that an attachment still holds is given to no other

@@ -52,7 +52,7 @@ delay a failed attempt would be followed by the next at once, for ever."""
 
 
 class PluginServer:
-    """Server of one resource: whenever it is woken it compares the state with what is due, and acts on it."""
+    """Server of one resource: whenever it is woken it compares the state with the due one, and acts on it."""
 
     def __init__(
         self, resource: Resource, directory: Path, *, clock: Callable[[], float] = monotonic
@@ -119,7 +119,7 @@ class PluginServer:
         return LAST_RETRY_S
 
     async def _step(self) -> float | None:
-        """Do what is due; return the time to wait for a change, None without limit."""
+        """Do all that is due; return the time to wait for a change, if it is limited."""
         state = self._observe()
         match state.next_action():
             case Action.SERVE:
@@ -201,7 +201,7 @@ class PluginServer:
         return 0.0
 
     def _log_state(self, state: ServingState) -> None:
-        """Log the reason why nothing is due."""
+        """Log the reason why no step is due."""
         if state.has_successor:
             self._failed(f"another process serves {self._path} now")
         elif state.kubelet is None:
@@ -224,7 +224,7 @@ class ServingState:
     served.
     kubelet: kubelet's socket. registered: socket of the kubelet that took the last registration.
     followed: whether kubelet's call goes on; was_followed: whether there was one since that registration.
-    since_s: time since kubelet's call ended or, if there was none, since that registration.
+    since_s: time since kubelet's call ended or, without a call, since that registration.
     """
 
     is_served_here: bool
@@ -246,7 +246,7 @@ class ServingState:
         return Action.NOTHING if self.kubelet == self.registered and self.followed else Action.REGISTER
 
     def grace_left_s(self) -> float:
-        """Return the time for which kubelet is left alone; 0 when there is none, or the time is up."""
+        """Return the time for which kubelet is left alone; 0 if the time is up."""
         if self.kubelet is None or self.kubelet != self.registered or self.followed:
             return 0.0
         return max(0.0, (SETTLE_S if self.was_followed else FIRST_CALL_GRACE_S) - self.since_s)

@@ -1,6 +1,6 @@
 """Prepared claims beside kubelet's calls: their `status.devices`, and those that kubelet forgets.
 
-It asks nothing where a claim has a new pod before the end of the former one, nor once its checkpoint is lost.
+It does not ask if a claim has a new pod before the end of the former one, nor once its checkpoint is lost.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Entries:
     async def run(
         self, observe: Callable[[Offers], None], attempt: Callable[[_Entry], Awaitable[None]]
     ) -> NoReturn:
-        """Observe each change of the offers, and attempt what is due, until cancelled."""
+        """Observe each change of the offers, and attempt all due writes, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(observe))
             while True:
@@ -154,7 +154,7 @@ class ClaimStatuses:
         await self._entries.run(self._observe, self._attempt)
 
     def _observe(self, offers: Offers) -> None:
-        """Have written what differs from before; forget claims that are unprepared."""
+        """Have changes written; forget claims that are unprepared."""
         now_s = self._time.monotonic()
         prepared = {claim.claim.uid: claim for claim in offers.claims}
         entries = {
@@ -188,7 +188,7 @@ class ClaimStatuses:
             del self._entries.by_uid[entry.claim.uid]
 
     async def _apply(self, entry: _Entry) -> None:
-        """Apply the status where it differs from what the API server has; not to a claim that is gone."""
+        """Apply the status if it differs from the API server's; not to a claim that is gone."""
         claim = entry.claim
         found = await read_claim(self._api, claim)
         if found is None or found.uid != claim.uid:
@@ -260,7 +260,7 @@ class Handovers:
             entry.due_s = min(entry.due_s, self._time.monotonic() + entry.backoff.fail())
 
     async def _try_to_hand_over(self, entry: _Entry, prepared: PreparedClaim) -> bool:
-        """Return whether nothing is left to do: no pod waits for the promise, or one has it now."""
+        """Report whether all is done: no pod waits for the VFs of the claim, or one has them now."""
         claim = entry.claim
         document = await self._api.get_claim_document(claim.namespace, claim.name)
         found = decode_state(document) if document is not None else None
@@ -386,6 +386,6 @@ class AbandonedPromises:
 
 
 async def read_claim(api: SlicesApi, claim: ClaimName) -> ClaimState | None:
-    """Read a claim by its name; None if there is none. API errors, and MalformedError."""
+    """Read a claim by its name, if it exists. API errors, and MalformedError."""
     document = await api.get_claim_document(claim.namespace, claim.name)
     return None if document is None else decode_state(document)

@@ -98,7 +98,7 @@ class Resource:
 
     @property
     def unhealthy(self) -> str:
-        """Names of the unhealthy devices, and the reasons; empty when there are none."""
+        """Names of the unhealthy devices, and the reasons."""
         return _reasons(self.devices)
 
     def log_fault(self) -> None:
@@ -133,7 +133,7 @@ class Resource:
         return [self._mode.prefer(choice, self._devices.inventory) for choice in completed]
 
     async def _allocate(self, containers: Sequence[tuple[str, ...]]) -> Sequence[AllocateResponse]:
-        """Allocate for all containers or for none: kubelet drops the whole response when one fails."""
+        """Allocate for all containers, or refuse all: kubelet drops the whole response if one fails."""
         started = monotonic()
         inventory = self._devices.inventory
         try:
@@ -148,7 +148,7 @@ class Resource:
         return allocations
 
     async def _pre_start(self, _ids: tuple[str, ...]) -> None:
-        """Do nothing; the plugin's options do not ask kubelet to make this call."""
+        """Answer without effect; the plugin's options do not ask kubelet to make this call."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,7 +210,7 @@ TIMEOUT_S = 15.0
 `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`)."""
 
 GRACE_S = 1.0
-"""Time for the calls under way when an endpoint closes; they wait for nothing but kubelet."""
+"""Time for the calls under way when an endpoint closes; they wait for kubelet only."""
 
 MAX_PATH_BYTES = 107
 """`sun_path` without its NUL (unix(7))."""
@@ -245,9 +245,9 @@ class Endpoint:
 async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) -> Endpoint:
     """Serve at a path, in place of any socket there.
 
-    The socket is created under a temporary name and then renamed: nothing connects to it before it serves,
-    and gRPC, which removes the path that it was given when it stops, does not remove a successor's socket.
-    K8sRdmaError when it cannot serve.
+    The socket is created under a temporary name and then renamed. So clients cannot connect to it before it
+    serves, and gRPC, which removes the path that it was given when it stops, does not remove a successor's.
+    K8sRdmaError if it cannot serve.
     """
     temporary = _temporary_path(path)
     server = new_server()
@@ -313,7 +313,7 @@ class SocketFile(NamedTuple):
 
 
 def socket_at(path: Path) -> SocketFile | None:
-    """Return the socket at a path; None when there is none."""
+    """Return the socket at a path, if there is one."""
     try:
         found = path.lstat()
     except OSError:

@@ -53,8 +53,8 @@ FIRST_DELAY_S, LAST_DELAY_S = 1.0, 300.0
 """The delays between writes."""
 
 LAST_CHANGE_S, LAST_ABSENCE_S = 30.0, 2.0
-"""The longest delay of what differs from the last write; and while there is no slice, as kubelet deletes them
-when it starts."""
+"""The longest delay of a difference from the last write; and while there is no slice, because kubelet deletes
+them when it starts."""
 
 STEADY_S = 30.0
 """The time without a difference after which a change is written at once."""
@@ -106,7 +106,7 @@ class WriteLimit:
         self._written, self._written_s, self._equal_since_s = specs, now_s, now_s
 
     def left_s(self, specs: _Specs, now_s: float, *, absent: bool) -> float:
-        """The time until these may be written, as the slices differ; 0 when they may.
+        """Return the time until these may be written, as the slices differ; 0 when they may.
 
         absent: whether there are no slices.
         """
@@ -132,7 +132,7 @@ class SlicePublisher:
         time: Time = REAL_TIME,
         near_nodes: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
-        """Publish nothing before the first offers: what an earlier process published stays.
+        """Wait for the first offers: the slices of an earlier process stay until then.
 
         near_nodes: as of `slice_specs`.
         """
@@ -237,7 +237,7 @@ class SlicePublisher:
         self._change.set()
 
     async def _try_to_reconcile(self) -> float:
-        """Make the slices equal to the offers. Returns the delay until the next attempt, 0 for none."""
+        """Make the slices equal to the offers. Return the delay until the next attempt, 0 without one."""
         if self._specs is None or self._found is None:
             return 0.0
         if self._differs(self._found, self._specs):
@@ -300,7 +300,7 @@ class SlicePublisher:
         return dropped_fields(decode_spec(stored.spec), spec)
 
     async def _withdraw(self, dropped: tuple[str, ...]) -> float:
-        """Publish without what the API server drops. Returns the delay until the next attempt, 0 for none."""
+        """Publish without fields that the API server drops. Return the delay until the next attempt, or 0."""
         if dropped == (TAINTS,):
             _log.warning("taints_dropped", gate="DRADeviceTaints", instead="their PFs are left out")
             self._with_taints = False

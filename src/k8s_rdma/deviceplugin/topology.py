@@ -8,7 +8,7 @@ of other resources, since the last query. There is no guess, and so no preferenc
 - several have, so that it may be any of them;
 - it is the first query: all pods count as old then.
 
-A pod that got devices of other resources alone, just before a pod that has none of them, is mistaken for it:
+A pod that got devices of other resources alone, just before a pod without any of them, is mistaken for it:
 devices near that pod's GPUs are then preferred for no reason, which does no harm.
 """
 
@@ -133,12 +133,12 @@ class AdmittedPodGuess:
     """Record of the time at which each pod and each of its devices appeared, by a monotonic clock."""
 
     def __init__(self, ours: frozenset[str]) -> None:
-        """ours: resources that say nothing about where a pod belongs."""
+        """Begin without pods. ours: resources that do not determine where a pod belongs."""
         self._ours = ours
         self._since_s: dict[tuple[Pod, Device | None], float] | None = None
 
     def update(self, pods: Sequence[PodDevices], now_s: float) -> None:
-        """Record the pods' devices. No pods at all mean nothing: kubelet has just started."""
+        """Record the pods' devices. No pods at all are ignored: kubelet has just started."""
         if not pods:
             return
         previous = self._since_s
@@ -326,7 +326,7 @@ def _distance(pf: _Pf) -> int:
 
 
 def _good_pfs(used: Sequence[_Pf], unused: Sequence[_Pf], fewest: int, lacking: int) -> list[_Pf]:
-    """Choose good PFs where there are too many to compare: near one PF, or on as many NUMA nodes as due."""
+    """Choose good PFs if there are too many to compare: near one PF, or on as many NUMA nodes as due."""
     anchor = used[0] if used else max(unused, key=lambda pf: (pf.nearness, pf.free))
     numa_nodes = {pf.place.numa_node for pf in used or [anchor]}
     by_preference = sorted(

@@ -1,8 +1,8 @@
 """ASGI applications: access, responses that are rendered once and sent many times, metrics.
 
-Access is by open paths, bearer tokens (RFC 6750, section 2.1) and TLS from certificate files. Metrics are
-in the Prometheus text format 0.0.4. The types are those of ASGI's "HTTP & WebSocket ASGI Message Format",
-version 2.3. Metric families are collected at a scrape: the state that they show counts for itself.
+Access is by open paths, bearer tokens (RFC 6750, section 2.1) and TLS from certificate files. Metrics are in
+the Prometheus text format 0.0.4. The types are those of ASGI's "HTTP & WebSocket ASGI Message Format",
+version 2.3. Metric families are collected at a scrape, because the state that they show counts for itself.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class AccessConfig(Protocol):
 
     @property
     def tls(self) -> TlsConfig | None:
-        """The files; None for plain HTTP."""
+        """The files, if it serves TLS."""
 
     @property
     def token_file(self) -> str | None:
@@ -169,8 +169,9 @@ class AccessConfig(Protocol):
 class Access:
     """Access to a server: TLS, and the paths that require a bearer token.
 
-    tls, tokens: the current ones; None for plain HTTP, and where no token gives access.
-    open_paths: require none, as `PROBE_PATHS`; None: every path where there are no tokens, else no other.
+    tls, tokens: the current ones, if the server has TLS and if tokens give access.
+    open_paths: the paths without a token, in addition to `PROBE_PATHS`. None: every path if there are no
+        tokens, else no further path.
     """
 
     tls: ServerTls | None = None
@@ -184,7 +185,7 @@ class Access:
         return self.tokens is None if self.open_paths is None else path in self.open_paths
 
     def refusal(self, path: str, fields: Iterable[tuple[bytes, bytes]]) -> Answer | None:
-        """Return the answer to a request without access to a path; None for one with access."""
+        """Return the answer to a request without access to a path, if it has no access."""
         if self.is_open(path) or (self.tokens is not None and self.tokens().accept(fields)):
             return None
         if self.tokens is None:
@@ -237,7 +238,7 @@ def access_of(config: AccessConfig) -> Access:
 class Tokens:
     """The accepted tokens.
 
-    The time of a comparison tells nothing about them: digests are compared, with all of them.
+    The time of a comparison does not depend on them, because digests are compared, with all of them.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
@@ -248,7 +249,7 @@ class Tokens:
         return self.bearer(fields) is not None
 
     def bearer(self, fields: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-        """Return the digest of the accepted token in header fields; None without one.
+        """Return the digest of the accepted token in header fields, if they have one.
 
         It is in one `Authorization`, or by itself in one `TOKEN_FIELD`.
         """
@@ -348,8 +349,10 @@ def tls_context(
 ) -> ServerTls:
     """Read the configured TLS; the context is built again when a file has changed.
 
-    demand: whether clients must have a certificate where there is a client_ca_file; else TLS requests one,
-    and a client with a wrong one is refused. MalformedError names the field of an unusable file.
+    MalformedError names the field of an unusable file.
+
+    demand: whether clients must have a certificate if there is a client_ca_file. Else TLS requests one, and a
+        client with a wrong one is refused.
     """
     paths = [config.cert_file, config.key_file, *([config.client_ca_file] if config.client_ca_file else [])]
     contexts = Reloaded(lambda: _load_context(config, demand=demand), *map(Path, paths), clock=clock)
@@ -367,15 +370,15 @@ def _load_context(config: TlsConfig, *, demand: bool) -> ssl.SSLContext:
 
 
 class ClientTlsConfig(Protocol):
-    """The keys of a configuration file that say whom a client trusts, and what it shows servers."""
+    """The keys of a configuration file for a client's trust in servers, and for its own certificate."""
 
     @property
     def ca_file(self) -> str | None:
-        """The servers' CA; None for those that this system trusts."""
+        """The servers' CA; None for the system's."""
 
     @property
     def cert_file(self) -> str | None:
-        """The client's certificate; None for none."""
+        """The client's certificate, if it has one."""
 
     @property
     def key_file(self) -> str | None:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 _TOGETHER = 2
-"""Times the limit of one body, for those of all addresses; what one address sends has room for one."""
+"""Times the limit of one body, for the bodies of all addresses; one address has room for one body."""
 
 
 class BodyError(Exception):
-    """A body is refused, in the words of the message. status: of the answer; outcome: in the metrics."""
+    """A body is refused with this message. status: of the answer; outcome: in the metrics."""
 
     status: HTTPStatus
     outcome: str
@@ -61,9 +61,10 @@ class ClientGoneError(Exception):
 
 
 class _Body:
-    """A body, as far as it is here.
+    """A body, with the part that has been received.
 
-    size: bytes of it that are here; content: may be longer.
+    size: bytes that have been received.
+    content: may be longer.
     """
 
     __slots__ = ("_announced", "address", "content", "size")
@@ -75,7 +76,7 @@ class _Body:
         self._announced = announced
 
     def extend(self, part: bytes) -> None:
-        """Append a part. Memory for what is announced is taken once a huge page of it has come."""
+        """Append a part. Memory for the announced size is taken once a huge page of it has come."""
         end = self.size + len(part)
         if self.size < HUGE_PAGE_BYTES <= end <= self._announced:
             with suppress(OSError):  # without memory for all of it, it grows as it comes
@@ -89,7 +90,7 @@ class _Body:
         self.size = end
 
     def drop(self) -> None:
-        """Forget what is here."""
+        """Discard the received part."""
         self.content = bytearray()
 
 
@@ -101,7 +102,7 @@ class Bodies:
     """
 
     def __init__(self, limit: int, *, bound: str, advice: str = "") -> None:
-        """limit: of one, in bytes. bound: what clients know it by. advice: for a client that exceeds it."""
+        """Begin empty. limit: of a body, in bytes. bound: its name for clients. advice: for a larger body."""
         self._limit, self._bound, self._advice = limit, bound, advice
         self._bytes: Counter[str] = Counter()
         self._incoming: dict[_Body, None] = {}
@@ -111,9 +112,9 @@ class Bodies:
     async def reading(self, scope: Scope, receive: Receive) -> AsyncIterator[Buffer]:
         """Read a whole body, which counts until the block ends.
 
-        BodyError as soon as that is known, and nothing of it is kept then: TooSlowError with the first byte
-        that comes after another took its room. What a client still sends of a request that is answered
-        already is dropped by the server.
+        BodyError is raised as soon as the refusal is known, and the received part is discarded then.
+        TooSlowError is raised with the first byte that comes after another body took its room. If a request
+        is answered already, the server drops the rest of it.
         """
         field = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         announced = int(field) if field.isdigit() else 0

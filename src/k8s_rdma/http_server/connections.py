@@ -36,8 +36,9 @@ _THRESHOLD_BYTES = 128 << 10
 class Limits:
     """Limits of one server; times are kept to a tenth of a second, that to send to a fifth of it.
 
-    connections: at a time, with those that negotiate TLS; see `Connections.admit`.
-    head_bytes: request line and header fields. fields: number of header fields.
+    connections: at a time, including those that negotiate TLS; see `Connections.admit`.
+    head_bytes: request line and header fields.
+    fields: number of header fields.
     body_bytes: None leaves bodies to the application.
     request_timeout_s: for a whole request, from its first byte, or from the connection's begin.
     send_timeout_s: for a client to read an answer.
@@ -60,7 +61,7 @@ class Connection(Protocol):
     """A connection, as `Connections` uses it.
 
     address: the client's.
-    deadline: by the loop's clock, for what the client must send; `inf` when it must send nothing.
+    deadline: by the loop's clock, for the bytes that the client must send; `inf` if it must send no bytes.
     unsent_since: time since which the client has left a part of an answer unread; kept by `Connections`, and
         reset by each new request.
     """
@@ -91,7 +92,7 @@ class Connections:
 
     One check of all, in place of a timer for each request, holds them to the limits.
 
-    due_s: time of the next check by the loop's clock; `inf` while there is nothing to check.
+    due_s: time of the next check by the loop's clock; `inf` without connections to check.
     """
 
     def __init__(self, limits: Limits, *, sooner: Callable[[], None]) -> None:
@@ -196,7 +197,7 @@ class Connections:
 def unsent_bytes(connected: socket.socket) -> int:
     """Count the bytes in the kernel that the client has not read (tcp(7), SIOCOUTQ).
 
-    Whatever is queued behind it, in the transport or in TLS, waits for it.
+    All bytes queued behind them, in the transport or in TLS, wait for them.
     """
     descriptor = connected.fileno()
     if descriptor < 0:
@@ -218,7 +219,7 @@ def set_receive_buffer(opened: socket.socket, size: int) -> None:
     """Set the receive buffer in bytes (socket(7), SO_RCVBUF, which the kernel doubles, and limits).
 
     On the listening socket it limits TCP's window for good (tcp_select_initial_window in
-    net/ipv4/tcp_output.c), and what is received before a connection is accepted, too.
+    net/ipv4/tcp_output.c), and also the data that is received before a connection is accepted.
     """
     opened.setsockopt(SOL_SOCKET, SO_RCVBUF, size)
 
@@ -238,7 +239,7 @@ def return_large_buffers() -> None:
 def return_free_memory() -> None:
     """Return free memory between live objects to the kernel (malloc_trim(3)), if the C library can.
 
-    What ended connections left in cycles is freed first; long-lived objects are not searched.
+    Objects that ended connections left in cycles are freed first; long-lived objects are not searched.
     """
     gc.collect(1)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

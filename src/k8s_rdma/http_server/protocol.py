@@ -1,10 +1,10 @@
 """HTTP/1.1 on one connection: uvicorn's ASGI cycle behind a reader of our own, which holds clients to limits.
 
-uvicorn's own protocol with httptools bounds neither the length of a head, nor the time that a request takes
-to come and an answer to go, nor the requests that a client sends ahead (pipelining). Here a connection has
-one request at a time, and one a read: what comes with a request or before its answer ends it (RFC 9112,
-section 9.3.2, has the client ask again). So nothing is queued, what a connection keeps is bounded, and no
-client has many requests answered while others wait.
+uvicorn's own protocol with httptools has no bound for the length of a head, for the time that a request takes
+to come and an answer to go, and for the requests that a client sends ahead (pipelining). Here a connection
+has one request at a time, and one a read. Further bytes with a request or before its answer end the
+connection (RFC 9112, section 9.3.2, has the client ask again). So requests are not queued, the memory of a
+connection is bounded, and no client has many requests answered while others wait.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _CHUNK_OVERHEAD = len("1000\r\n\r\n")
 """Bytes around a chunk of some size; see RFC 9112, section 7.1."""
 
 READ_BYTES = 120 << 10
-"""The most that one read takes: bytes objects of 128 KiB would have mappings of their own
-(`connections.return_large_buffers`), each of whose pages the kernel faults in anew."""
+"""The most that one read takes, because bytes objects of 128 KiB would have mappings of their own
+(`connections.return_large_buffers`), which the kernel fills page by page each time."""
 
 _CLOSE = (b"connection", b"close")
 _SENDS_BODY = frozenset({b"content-length", b"transfer-encoding"})
@@ -77,7 +77,7 @@ class _Stage(Enum):
 
 
 class _Stopped(Exception):  # noqa: N818  it is no error of ours
-    """Stop of the parser, raised within it. A new one each time, as it keeps its frames."""
+    """Stop of the parser, raised within it. A new one each time, because it keeps its frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ServerState:
     """The state that a server shares with its connections.
 
     tasks: of the requests under way.
-    receive_buffer: of all connections; what is read is parsed before the next read.
+    receive_buffer: of all connections; received bytes are parsed before the next read.
     """
 
     app: Application
@@ -155,7 +155,7 @@ class _Cycle(RequestResponseCycle):
         self.on_response()
 
     def _rendered_head(self) -> bytes:
-        """Render the head, which ends the connection where the application or the client wants it to."""
+        """Render the head, which ends the connection if the application or the client demands it."""
         fields: Fields = [*self.default_headers, *self._head["headers"]]
         if _CLOSE in fields:
             self.keep_alive = False
@@ -203,7 +203,7 @@ class HttpProtocol(asyncio.Protocol):
         self._head_bytes = self._body_bytes = 0
         self._has_large_body = False
 
-    # What the transport calls:
+    # # The calls of the transport:
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream
         """Wait for a request, if there is room for the connection."""
@@ -257,7 +257,7 @@ class HttpProtocol(asyncio.Protocol):
             else:
                 self._refuse(self._refusal or _MALFORMED)
             return
-        # The parser tells of no field before its end, and of nothing that surrounds chunks.
+        # # The parser reports no field before its end, and no bytes between chunks.
         if self._surplus > 2 * self._limits.head_bytes:
             self._refuse(self._head_too_large())
 
@@ -269,7 +269,7 @@ class HttpProtocol(asyncio.Protocol):
         """Resume the application: the client has read."""
         self.flow.resume_writing()
 
-    # What the parser calls:
+    # # The calls of the parser:
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -282,7 +282,7 @@ class HttpProtocol(asyncio.Protocol):
         self._fields = []
         self._announces_body = False
         self._head_bytes = self._body_bytes = 0
-        self.unsent_since = None  # it has read what it asked for before, or cannot ask for long
+        self.unsent_since = None  # # it has read its former answers, or cannot ask for long
         self._set_deadline(self._limits.request_timeout_s)
 
     def on_url(self, url: bytes) -> None:
@@ -333,7 +333,7 @@ class HttpProtocol(asyncio.Protocol):
             set_receive_buffer(self._socket, RECEIVE_BUFFER_BYTES)
         self._expect_next_request()
 
-    # What `Connections` and the server call:
+    # # The calls of `Connections` and the server:
 
     def time_out(self) -> None:
         """Tell a client in the middle of a request that its time is over.
@@ -354,7 +354,7 @@ class HttpProtocol(asyncio.Protocol):
         return unsent_bytes(self._socket)
 
     def abort(self) -> None:
-        """Close at once; asyncio's TLS transport cannot take what the application still sends."""
+        """Close at once; asyncio's TLS transport cannot take further bytes of the application."""
         self._disconnect_application()
         self.transport.abort()
 
@@ -365,7 +365,7 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._cycle.keep_alive = False
 
-    # What it does:
+    # # Its own steps:
 
     def _check_certificate(self, certificate: dict[str, Any] | None) -> None:
         """Check a verified certificate, if the client has one."""
@@ -453,9 +453,10 @@ class HttpProtocol(asyncio.Protocol):
             self._stop(self._head_too_large())
 
     def _check_head(self) -> None:
-        """Refuse what cannot be served (RFC 9112, sections 3.2 and 3.2.3; RFC 9110, sections 7.8 and 9.3.6).
+        """Refuse a request that cannot be served (RFC 9112, 3.2 and 3.2.3; RFC 9110, 7.8 and 9.3.6).
 
-        The parser takes a request for an upgrade to have no body, and what follows for another protocol.
+        The parser takes a request for an upgrade to have no body, and the bytes after it for another
+        protocol.
         """
         if self._certificate_refusal is not None:
             self._stop(self._certificate_refusal)
@@ -484,9 +485,9 @@ class HttpProtocol(asyncio.Protocol):
         raise _Stopped
 
     def _refuse(self, refusal: _Refusal) -> None:
-        """Send the reason, and read nothing more.
+        """Send the reason, and read no more.
 
-        Where it cannot be sent in its turn, the connection just ends.
+        If it cannot be sent in its turn, the connection just ends.
         """
         self._refused = True
         has_body = not self._is_head_request()
@@ -509,7 +510,7 @@ class HttpProtocol(asyncio.Protocol):
         return bool(in_request) and self._parser.get_method() == b"HEAD"
 
     def _disconnect_application(self) -> None:
-        """Drop what the application still sends."""
+        """Drop further bytes of the application."""
         if self._cycle is not None:
             self._cycle.disconnected = True
             self._cycle.message_event.set()
@@ -519,7 +520,7 @@ class HttpProtocol(asyncio.Protocol):
         self._parser = None  # type: ignore[assignment]  # nothing is parsed any more
 
     def _can_send_refusal(self) -> bool:
-        """Report whether this request has no answer yet, and none before it is outstanding."""
+        """Report whether this request has no answer yet, and no earlier answer is outstanding."""
         if self._stage is _Stage.BODY and self._cycle is not None:
             return not self._cycle.response_started
         return self._is_idle()
@@ -537,5 +538,5 @@ class PlainHttpProtocol(HttpProtocol, asyncio.BufferedProtocol):
         return self._state.receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse what was received."""
+        """Parse the received bytes."""
         self.data_received(self._state.receive_buffer[:nbytes])

@@ -58,7 +58,7 @@ class HttpServer:
         limits: Limits | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
+        """Prepare a server. shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
         self.started = False
         self._wake = asyncio.Event()
         connections = Connections(limits or Limits(), sooner=self._wake.set)
@@ -131,7 +131,7 @@ _TAKEN = (
 
 
 def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
-    """Open a listening socket; for an empty address on all addresses of both families, where there are two.
+    """Open a listening socket; for an empty address on all addresses of both families, if there are two.
 
     K8sRdmaError names the address and the reason if it cannot listen.
     """
@@ -155,7 +155,7 @@ def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:
 class TlsListener:
     """Listener for connections with TLS, from its creation until it is closed, as an `asyncio.Server`.
 
-    It closes its socket when nothing waits for it any more.
+    It closes its socket as soon as no connection waits for it any more.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class TlsListener:
         protocol_factory: Callable[[], HttpProtocol],
         connections: Connections,
     ) -> None:
-        """context: for the next connection. protocol_factory: builds the protocol above TLS."""
+        """Begin to accept. context: of the next connection. protocol_factory: makes the protocol above it."""
         listener.setblocking(False)
         set_receive_buffer(listener, RECEIVE_BUFFER_BYTES)
         self._listener = listener
@@ -216,7 +216,7 @@ class TlsListener:
             accepted.close()
             if not isinstance(error, OSError):  # which TLS errors are: it is the client's business
                 _log.error("not_negotiated", error=str(error) or type(error).__name__)
-            error.__traceback__ = None  # its frames hold TLS's buffers, and what holds the error
+            error.__traceback__ = None  # # its frames hold TLS's buffers, and the objects that hold the error
         except BaseException:
             accepted.close()
             raise
@@ -239,7 +239,7 @@ class Handshake:
         self._task = None
 
     def unsent_bytes(self) -> int:
-        """Count none: nothing is sent above TLS yet."""
+        """Return 0, because no data is sent above TLS yet."""
         return 0
 
     def time_out(self) -> None:

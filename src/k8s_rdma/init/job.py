@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 POLL_S = 0.05
-"""Poll interval for files without change events, as in sysfs; each poll is one small file or directory."""
+"""Poll interval for files without change events, as in sysfs; each poll reads one small file or directory."""
 _DRIVER = "see the PF driver's lines in dmesg"
 _ROOM = (
     "the firmware left no room for the VFs' memory or bus numbers: enable SR-IOV, ARI and Above 4G Decoding "
@@ -74,14 +74,15 @@ class InitConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     """YAML with these keys in camelCase.
 
     hardware: which PFs, how many VFs each, whether those are trusted; the same section as the agent's.
-    state_dir: where the agent keeps its ledger, which names the pods that hold VFs; only read here.
-    sys_root: where sysfs is, writable.
-    keep_used_vfs: whether a PF whose number of VFs cannot change, as pods use them, is a success: it keeps
-        those it has. Else the process fails, and as an init container keeps the agent from starting,
-        without which those pods cannot be ended.
-    name_vfs: whether VF netdevs with a name of the kernel's own choice (`eth7`) get that of their PF and
-        their index (`enp4s0f0v3`); names given by udev stay.
-    tries: per PF. backoff_s: before the second try; doubled before each further one.
+    state_dir: the directory of the agent's ledger, which names the pods that hold VFs; only read here.
+    sys_root: the directory of sysfs, writable.
+    keep_used_vfs: whether a PF whose number of VFs cannot change, because pods use them, is a success: it
+        keeps its present VFs. Else the process fails. As an init container it then keeps the agent from
+        starting, without which those pods cannot be ended.
+    name_vfs: whether VF netdevs with a name of the kernel's own choice (`eth7`) get a name of their PF and
+        their index (`enp4s0f0v3`); names from udev stay.
+    tries: per PF.
+    backoff_s: before the second try; doubled before each further one.
     driver_timeout_s: for the drivers of PFs, and their netdevs, to be there.
     rdma_timeout_s: after that, for the RDMA devices of PFs that are to have one.
     carrier_timeout_s: for a PF's link, before its VFs get their driver; without a link they get it then.
@@ -129,7 +130,7 @@ class Job:
     log: FilteringBoundLogger
 
     def link(self) -> Link:
-        """The PF's netdev; SetupError when it is gone."""
+        """Return the PF's netdev; SetupError if it is gone."""
         found = self.links.link(self.target.name)
         if found is None:
             msg = f"PF {self.target.name} ({self.target.pci}): its netdev is gone"
@@ -154,7 +155,8 @@ class Machine:
 class SetupError(KernelError):
     """A PF, or some of its VFs, could not be made ready.
 
-    advice: what to do about it. lasting: whether trying again would end the same.
+    advice: the remedy.
+    lasting: whether another attempt would end the same.
     """
 
     def __init__(self, message: str, *, advice: str, lasting: bool = False) -> None:
@@ -165,7 +167,7 @@ class SetupError(KernelError):
 
 
 def refused_write(subject: str, error: OSError) -> SetupError:
-    """The error for a value that the kernel refused in sysfs; `subject` names the operation."""
+    """Return the error for a value that the kernel refused in sysfs; `subject` names the operation."""
     number = error.errno or errno.EIO
     return SetupError(
         f"{subject}: {errno.errorcode.get(number, number)}: {os.strerror(number)}",
@@ -236,10 +238,10 @@ class Pods:
 
 @contextmanager
 def ledger_held(path: Path, boot_id: str) -> Iterator[Pods]:
-    """Read the agent's ledger; meanwhile no agent can start and allocate VFs that are about to change.
+    """Read the agent's ledger; until it is closed, no agent can start and allocate VFs that will change.
 
-    Nothing is written to it, and it is not made where there is none: no agent ran on this node yet. Receipts
-    of another boot hold nothing any more.
+    The ledger is not changed, and not created if it does not exist: no agent ran on this node yet. Receipts
+    of another boot hold no VFs any more.
     """
     if not path.exists():
         yield Pods()
@@ -263,7 +265,7 @@ def _holders(ledger: Ledger, boot_id: str) -> dict[VfRef, str]:
 
 
 def used_vfs(pf: PciAddress, vfs: Sequence[VfFunction], pods: Pods, links: SriovLinks) -> Mapping[int, str]:
-    """The user of each used VF of a PF."""
+    """Return the user of each used VF of a PF."""
     host = _Host(links)
     found = {vf.index: pods.holders.get(VfRef(pf, vf.index)) or host.user(vf) for vf in vfs}
     if pods.unknown:
@@ -295,7 +297,7 @@ class _Host:
         return next((use for link in self._netdevs_of(vf) if (use := self._use_of(link))), None)
 
     def _netdevs_of(self, vf: VfFunction) -> Sequence[Link]:
-        """A VF's netdevs; by the names in sysfs where netlink has no link's device (Linux before 5.14)."""
+        """Return a VF's netdevs; by names in sysfs if netlink has no link's device (Linux before 5.14)."""
         if not self._untold:
             return self._netdevs.netdevs_of(vf)
         return [self._by_name[name] for name in vf.netdevs or () if name in self._by_name]

@@ -43,7 +43,7 @@ LOOK_EVERY_S = 0.5
 def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
     """Make the machine's PFs ready; return the outcomes, as `make_all_ready` does.
 
-    dry_run: change nothing, and do not wait for drivers.
+    dry_run: plan only, and do not wait for drivers.
     """
     process.configure_logging("init")
     stop = threading.Event()
@@ -60,9 +60,11 @@ def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
 
 
 def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
-    """Every PF that is selected, in parallel; a failure of one is its own.
+    """Make every selected PF ready, in parallel; a failure of one does not affect others.
 
-    dry_run: change nothing. One outcome a PF of the machine, and one for each that is named and is not there.
+    Return one outcome for each PF of the machine, and one for each that is named and does not exist.
+
+    dry_run: plan only.
     """
     started, work = time.monotonic(), plan if dry_run else make_ready
     if dry_run:
@@ -76,7 +78,7 @@ def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = Fals
             _log.warning("ledger_unreadable", error=pods.unknown)
         workers = undo.enter_context(ThreadPoolExecutor(MAX_PARALLEL, thread_name_prefix="pf"))
         ends = [
-            # In a context of its own, so that what is logged there says which process it is.
+            # # In a context of its own, so that its log messages have the process's fields.
             workers.submit(copy_context().run, work, machine, config, pods, target)
             for target in selecting.targets
         ]
@@ -86,7 +88,7 @@ def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = Fals
 
 
 def _skipped(selecting: Selecting) -> Iterator[Outcome]:
-    """PFs that are seen and nothing is done with, and what is not seen; each with its reason."""
+    """Yield PFs that are left alone, and those that cannot be seen; each with its reason."""
     for skipped in selecting.skipped:
         result = Result.FAILED if is_fault(skipped) else Result.SKIPPED
         yield Outcome(pf=skipped.pf.name, result=result, message=skipped.why, advice=skipped.advice)
@@ -118,9 +120,9 @@ class Selecting:
 
 
 def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
-    """Wait for drivers and netdevs, then for RDMA devices where they are demanded.
+    """Wait for drivers and netdevs, then for RDMA devices if they are demanded.
 
-    KernelError when the machine cannot be looked at.
+    KernelError if the machine cannot be scanned.
     """
     waits = (
         ("driver", config.driver_timeout_s, is_unfinished),
@@ -143,8 +145,9 @@ def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
 def is_fault(skipped: SkippedPf) -> bool:
     """Report whether leaving out this PF is a fault.
 
-    Who names a PF wants it. A PF without driver, or without what its driver should have made, is broken;
-    one that is lent to a program or another namespace, or that only a broad rule meant, is not.
+    It is a fault if a rule names the PF. It is also a fault if the PF has no driver, or lacks a device that
+    its driver should have made. It is no fault if the PF is lent to a program or another namespace, or if
+    only a broad rule selects it.
     """
     return skipped.rule.names_it or is_unfinished(skipped)
 
@@ -177,7 +180,7 @@ def _with_conflicts(machine: Machine, targets: Sequence[Target]) -> Iterator[Tar
 
 
 class _Scan:
-    """Looks at the machine; `found` is what the last one saw."""
+    """Scans the machine; `found` is the result of the last scan."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -188,7 +191,7 @@ class _Scan:
         try:
             self.found = self._observer.discover()
         except OSError as error:
-            if is_absent(error):  # while it was being looked at, as its driver leaves or comes
+            if is_absent(error):  # # during the scan, because its driver leaves or comes
                 return False
             msg = f"sysfs: {error}"
             raise KernelError(msg) from error

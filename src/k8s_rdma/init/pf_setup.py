@@ -1,8 +1,8 @@
 """Setup of one PF: decide the number of VFs, create, configure, bind and name them; retries, outcomes.
 
 Every driver accepts this order: no driver on the VFs until the PF is up, has its link, and has the VFs'
-addresses, since a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF of a PF
-without link, takes a random MAC, or ten seconds until it has a link of its own.)
+addresses, because a VF's driver asks for those once, when it is bound. (igbvf, bound to a VF of a PF without
+link, takes a random MAC, or ten seconds until it has a link of its own.)
 """
 
 from __future__ import annotations
@@ -59,9 +59,13 @@ _RENAMED = "4"
 class Result(StrEnum):
     """Result for a PF.
 
-    READY: as asked, and nothing was to be done. CHANGED: as asked now. PLANNED: would be changed.
-    REFUSED: not as asked since its VFs are used; it works on with those it has. FAILED: not as asked.
-    SKIPPED: not selected in the end. NOT_THERE: a rule names it, and there is no such PF.
+    READY: as requested, without a change.
+    CHANGED: as requested, by a change.
+    PLANNED: would be changed.
+    REFUSED: not as requested because its VFs are used; it works on with its present VFs.
+    FAILED: not as requested.
+    SKIPPED: not selected in the end.
+    NOT_THERE: a rule names it, and there is no such PF.
     """
 
     READY = "no change"
@@ -75,9 +79,10 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """requested: VFs, None for all. previous, current: VFs it had and has; None if it cannot have any.
+    """requested: VFs, None for all. previous, current: VFs before and now; None if it cannot have any.
 
-    message: what was done, or why not. advice: what to do; empty when there is nothing.
+    message: the changes, or the reason for a failure.
+    advice: the remedy; empty if there is none.
     """
 
     pf: str
@@ -91,10 +96,13 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class PfProgress:
-    """Counts that grow as things are done, so that what fails later does not hide them.
+    """Counts that grow with each change, so that a later failure does not hide them.
 
-    created: VFs that there are since, None while their number is unchanged. settings: on VFs. bound: VFs
-    given to their driver. named: netdevs. notes: one sentence each.
+    created: VFs that there are since, None while their number is unchanged.
+    settings: on VFs.
+    bound: VFs given to their driver.
+    named: netdevs.
+    notes: one sentence each.
     """
 
     created: int | None = None
@@ -117,15 +125,15 @@ class PfProgress:
         return (*removed, *(f"{count} {change}" for change, count in counts if count), *link_up)
 
     def describe(self) -> str:
-        """The changes and the notes."""
+        """Return the changes and the notes."""
         return "; ".join(filter(None, [", ".join(self.changes()), *self.notes]))
 
 
 class PfSetup:
-    """The way of one PF; a second try goes on where the first one ended."""
+    """The setup of one PF; a second try goes on where the first one ended."""
 
     def __init__(self, job: Job, pods: Pods) -> None:
-        """Look who uses its VFs. What becomes of them afterwards is our own doing."""
+        """Read which VFs are used. Later changes of them are our own."""
         self._job = job
         vfs = job.sriov.vfs()
         self.previous_vfs = len(vfs)
@@ -134,7 +142,7 @@ class PfSetup:
         self._waited_for: set[int] = set()
 
     def decision(self) -> int | Refused:
-        """Decide the number of VFs, and change nothing; OSError when the PF cannot be read."""
+        """Decide the number of VFs, without a change; OSError if the PF cannot be read."""
         sriov, rule = self._job.sriov, self._job.target.rule
         if self._job.target.conflict:
             return Refused(
@@ -190,7 +198,7 @@ class PfSetup:
             self.progress.brought_up = True
 
     def _with_netdevs(self, vfs: Sequence[VfFunction]) -> Sequence[VfFunction]:
-        """Wait for drivers to make missing netdevs, and return the VFs; those are bound anew next time."""
+        """Wait for drivers to make missing netdevs, and return the VFs; those are bound again next time."""
         slow = [vf for vf in vfs if vf.driver and not vf.netdevs and vf.index not in self._waited_for]
         if not slow:
             return vfs
@@ -211,7 +219,7 @@ class PfSetup:
         return bound
 
     def _addresses(self, vfs: Sequence[VfFunction]) -> dict[int, str]:
-        """The hardware addresses of netdevs by VF."""
+        """Return the hardware addresses of netdevs by VF."""
         links = NetdevsOf(self._job.links.links())
         return {vf.index: link.mac for vf in vfs for link in links.netdevs_of(vf)}
 
@@ -239,11 +247,14 @@ class Refused:
 
 
 def decide(*, requested: int | None, total: int, current: int, used: Mapping[int, str]) -> int | Refused:
-    """Decide the number of VFs; equal to `current` when nothing changes.
+    """Decide the number of VFs; equal to `current` for no change.
 
-    requested: None for all. total: what the PF can have (`sriov_totalvfs`). used: who uses a VF, by its
-    index. Another number than `current` takes the removal of all there are (Linux `drivers/pci/iov.c`,
+    Another number than `current` requires the removal of all VFs (Linux `drivers/pci/iov.c`,
     `sriov_numvfs_store`), so that it is refused while any is used.
+
+    requested: None for all.
+    total: the most that the PF can have (`sriov_totalvfs`).
+    used: the user of a VF, by its index.
     """
     count = total if requested is None else requested
     if count > total:
@@ -273,16 +284,16 @@ def who_uses(used: Mapping[int, str]) -> str:
 
 
 def wait_for_link(job: Job) -> None:
-    """Wait for the PF's own link, as VFs get theirs slowly without it; a time-out is logged and no error."""
+    """Wait for the PF's own link, because VFs get theirs slowly without it; a time-out is only logged."""
     path = f"class/net/{job.target.name}/carrier"
     if not wait_until(job.clock, job.config.carrier_timeout_s, lambda: job.sysfs.value_if_any(path) == "1"):
         job.log.warning("pf_without_link", waited_s=job.config.carrier_timeout_s)
 
 
 def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
-    """Have VFs taken by their driver, those that have one anew; what failed, by index.
+    """Have VFs taken by their driver, again if they have one; return the failures, by index.
 
-    One after the other, so that netdevs are numbered as VFs are.
+    VFs are bound one after the other, so that netdevs are numbered like VFs.
     """
     failed: dict[int, str] = {}
     written_at = job.clock.monotonic()
@@ -301,7 +312,7 @@ def bind(job: Job, vfs: Iterable[VfFunction]) -> dict[int, str]:
 def wait_for_netdevs(
     job: Job, vfs: Sequence[VfFunction], failed: Mapping[int, str]
 ) -> tuple[VfFunction, ...]:
-    """Wait until each VF has a netdev, and return the VFs; SetupError names one that has none in time."""
+    """Wait until each VF has a netdev, and return the VFs; SetupError names one without a netdev in time."""
     missing = deque(vfs)
     progress_at = job.clock.monotonic()
 
@@ -354,9 +365,10 @@ def set_mtu(job: Job, mtu: int, links: Iterable[Link]) -> int:
 
 
 def name_netdevs(job: Job, vfs: Iterable[VfFunction]) -> int:
-    """Name those that the kernel numbered as udev would on a host of its own; how many were.
+    """Name netdevs that the kernel numbered as udev would on a host of its own; return their number.
 
-    A name that is taken, too long, or refused, as that of a netdev which is up, stays away and is no failure.
+    A name that is taken, too long, or refused (for example because the netdev is up) is left out, which is no
+    failure.
     """
     links = NetdevsOf(job.links.links())
     return sum(_name(job, vf.index, *links.netdevs_of(vf)) for vf in vfs if len(links.netdevs_of(vf)) == 1)
@@ -399,7 +411,7 @@ def let_probe(job: Job, probe: bool) -> None:
 def create_vfs(job: Job, previous: int, count: int) -> None:
     """Replace unused VFs by `count` VFs without a driver.
 
-    Without its drivers that takes the kernel milliseconds a VF. When it fails, as many as before are made.
+    Without drivers that takes the kernel milliseconds a VF. If it fails, the former number is restored.
     """
     let_probe(job, False)
     if previous:
@@ -461,7 +473,7 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
 
 
 def plan(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Outcome:
-    """Return what `make_ready` would begin with, and change nothing."""
+    """Return the outcome with which `make_ready` would begin, without a change."""
     with _job(machine, config, target, _log) as job:
         setup = None
         try:

@@ -1,14 +1,14 @@
-"""Addresses and trust of VFs: made from those of their PF, and set where the PF has others.
+"""Addresses and trust of VFs: made from those of their PF, and set if the PF has others.
 
 They are the same after every boot, without a file to keep them in.
 
-Ethernet: a locally administered unicast MAC (IEEE 802, clause 8.4) of 46 free bits: 12 bits of a hash of
-the PF's first three octets, 10 bits VF index, the PF's last three octets. The last three octets are unique
-per manufacturer, so VFs of PFs of one manufacturer never share a MAC; VFs of two manufacturers could only
-where the hash (1 in 4,096) and the PFs' serial numbers are the same.
+Ethernet: a locally administered unicast MAC (IEEE 802, clause 8.4) of 46 free bits: 12 bits of a hash of the
+PF's first three octets, 10 bits VF index, the PF's last three octets. The last three octets are unique per
+manufacturer, so VFs of PFs of one manufacturer never share a MAC. VFs of two manufacturers could share one
+only if the hash (1 in 4,096) and the PFs' serial numbers are the same.
 
-InfiniBand: a 64-bit GUID with the bit "local" set (EUI-64), the rest a hash of the PF's port GUID, the VF
-and which of its two GUIDs it is. A million of them hold two equal ones with a chance of 1 in ten million.
+InfiniBand: a 64-bit GUID with the bit "local" set (EUI-64), the rest a hash of the PF's port GUID, the VF and
+which of its two GUIDs it is. A million of them hold two equal ones with a chance of 1 in ten million.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_VFS = 1024
 
 
 def vf_mac(pf_mac: str, index: int) -> str:
-    """The MAC of a PF's VF; `pf_mac` is the PF's permanent one, `aa:bb:cc:dd:ee:ff`."""
+    """Return the MAC of a PF's VF; `pf_mac` is the PF's permanent one, `aa:bb:cc:dd:ee:ff`."""
     octets = bytes.fromhex(pf_mac.replace(":", ""))
     if len(octets) != 6 or not 0 <= index < MOST_VFS:
         msg = f"no MAC for VF {index} of {pf_mac}"
@@ -45,7 +45,7 @@ def vf_mac(pf_mac: str, index: int) -> str:
 
 
 def vf_guid(pf_guid: str, index: int, guid_of: GuidOf) -> str:
-    """A GUID of a PF's VF, `aa:bb:cc:dd:ee:ff:00:11`; never zero. `pf_guid` is the PF's port GUID, so too."""
+    """Return a GUID of a PF's VF, `aa:bb:cc:dd:ee:ff:00:11`; never zero. `pf_guid`: the PF's port GUID."""
     octets = bytes.fromhex(pf_guid.replace(":", ""))
     if len(octets) != 8 or index < 0:
         msg = f"no GUID for VF {index} of {pf_guid}"
@@ -82,11 +82,12 @@ def address_conflicts(addresses: Mapping[str, str]) -> dict[str, str]:
 def desired_settings(
     link_type: LinkType, pf_address: str, index: int, trust: bool | None
 ) -> tuple[Setting, ...]:
-    """The settings of a VF, addresses first.
+    """Return the settings of a VF, addresses first.
 
-    On InfiniBand its port follows the PF's; mlx5 has it down by default.
+    On InfiniBand its port follows the PF's, because mlx5 has it down by default.
+
     pf_address: the PF's permanent hardware address; of InfiniBand's the last 8 of 20 bytes are its port GUID
-    (RFC 4391, 9.1.1).
+        (RFC 4391, 9.1.1).
     """
     if link_type is LinkType.ETHERNET:
         settings: tuple[Setting, ...] = (VfMac(vf_mac(pf_address, index)),)
@@ -98,7 +99,7 @@ def desired_settings(
 
 
 def differs(setting: Setting, info: VfInfo) -> bool | None:
-    """Report whether the PF has another value for the VF; None if its driver does not report it."""
+    """Report whether the PF has another value for the VF, if its driver reports it."""
     if isinstance(setting, VfMac):
         return info.mac != setting.value
     if isinstance(setting, VfTrust):
@@ -124,7 +125,7 @@ class Configuration:
     """The settings of some VFs of one PF."""
 
     def __init__(self, job: Job, vfs: Sequence[VfFunction]) -> None:
-        """The settings of these VFs."""
+        """Compute the settings of these VFs."""
         self._job = job
         self._pf = job.link()
         address = job.links.permanent_address(self._pf)
@@ -137,19 +138,19 @@ class Configuration:
         """Kinds of settings that the PF's driver has no means for."""
 
     def apply(self) -> int:
-        """Set what differs, and say how many settings that were."""
+        """Set the settings that differ, and return their number."""
         infos = self._infos()
         return sum(
             self._set(vf, setting) for vf, setting in self._settings() if self._is_due(vf, setting, infos[vf])
         )
 
     def _is_due(self, vf: int, setting: Setting, info: VfInfo) -> bool:
-        """Report whether to set it; what the driver does not report is set only while the VF is unbound."""
+        """Report whether to set it; a setting that is not reported is set only on an unbound VF."""
         differing = differs(setting, info)
         return vf not in self._bound if differing is None else differing
 
     def stale(self, addresses: Mapping[int, str]) -> set[int]:
-        """The VFs whose netdevs (by their hardware addresses) have not what the PF has for them."""
+        """Return the VFs whose netdevs (by hardware address) differ from the PF's settings for them."""
         return {
             vf
             for vf, setting in self._settings()
@@ -157,7 +158,7 @@ class Configuration:
         }
 
     def check(self, addresses: Mapping[int, str]) -> None:
-        """SetupError when the PF, or a netdev by its address, has something else than what was set."""
+        """Raise SetupError if the PF, or a netdev by its address, differs from the settings."""
         infos = self._infos()
         stale = self.stale(addresses)
         wrong = [

@@ -1,7 +1,7 @@
 """The node's directories of plugins and networks, and the CNI executable in them.
 
 Other programs read these directories at any moment, so each file appears, changes and disappears atomically.
-A draft has a name that no runtime reads, the same each time, so that drafts do not pile up where a writer is
+A draft has a name that no runtime reads, the same each time, so that drafts do not pile up if a writer is
 killed. Blocking.
 """
 
@@ -36,22 +36,22 @@ class NodeDirectory:
     """One of the node's directories; every OSError in here names its path."""
 
     def __init__(self, path: Path, leads: Callable[[Path], Path] | None = None) -> None:
-        """Read nothing yet. leads: translates our path to the node's, if that is known."""
+        """Set the paths only. leads: translates our path to the node's, if that is known."""
         self.path = path
         self._leads = leads
 
     def draft(self, name: str) -> Path:
-        """The path of a file while it is being written."""
+        """Return the path of a file while it is being written."""
         return self.path / f".{name}.new"
 
     def names(self) -> list[str]:
-        """Files and links, not directories, in the order of their bytes, as libcni sorts them."""
+        """Return files and links, not directories, in the order of their bytes, as libcni sorts them."""
         with os.scandir(self.path) as entries:
             found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return sorted(found, key=os.fsencode)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file, or of the node's file behind a link; None if there is none."""
+        """Return the content of a file, or of the node's file behind a link, if it exists."""
         path = self.path / name
         try:
             return read_found_file(self._leads(path) if self._leads else path)
@@ -59,7 +59,7 @@ class NodeDirectory:
             return None
 
     def explain_loss(self, name: str) -> str:
-        """The target of a link that leaves the directory to a place we cannot see; empty otherwise."""
+        """Return the target of a link that leaves the directory to a place we cannot see; empty otherwise."""
         path = self.path / name
         if self._leads or not path.is_symlink():
             return ""
@@ -84,7 +84,7 @@ class NodeDirectory:
         self._sync()
 
     def remove(self, name: str) -> bool:
-        """Take a file away, and what was left of writing it; whether it was there."""
+        """Remove a file, and its draft; report whether it was there."""
         self.draft(name).unlink(missing_ok=True)
         try:
             (self.path / name).unlink()
@@ -162,7 +162,7 @@ class InstalledProgram:
     """
 
     def __init__(self, directory: NodeDirectory) -> None:
-        """Read nothing yet."""
+        """Set the paths only."""
         self._directory = directory
         self.paths = (directory.path / PROGRAM, directory.path / LEGACY_PLUGIN)
 
@@ -179,7 +179,7 @@ class InstalledProgram:
             raise K8sRdmaError(msg, details=str(error)) from error
 
     def remove(self) -> bool:
-        """Take it away, and the other name where it is ours; whether it was there. K8sRdmaError."""
+        """Remove it, and the other name if that is ours; report whether it was there. K8sRdmaError."""
         try:
             if self._linked():
                 self._directory.remove(LEGACY_PLUGIN)
@@ -212,8 +212,8 @@ def _is_identical(program: Path, installed: Path) -> bool:
 def find_program() -> Path | None:
     """Find the executable: the one named in K8S_RDMA_CNI; else this package's own, one on PATH, the node's.
 
-    Its own comes first: a virtual environment need not be on PATH, and what is there may be an older one.
-    Nothing depends on the current directory, which may be a stranger's.
+    Its own comes first, because a virtual environment need not be on PATH, and PATH may have an older one.
+    The result does not depend on the current directory, which may be a stranger's.
     """
     named = os.environ.get("K8S_RDMA_CNI")
     candidates = [Path(named)] if named else _candidates()
@@ -229,7 +229,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _of_this_package() -> list[Path]:
-    """Executables in the installed wheel; none in an editable installation."""
+    """Return executables in the installed wheel; empty in an editable installation."""
     try:
         files = distribution(DISTRIBUTION).files or []
     except PackageNotFoundError:
@@ -238,7 +238,7 @@ def _of_this_package() -> list[Path]:
 
 
 def require_program() -> Path:
-    """The executable; K8sRdmaError says what to do where there is none."""
+    """Return the executable; K8sRdmaError describes the remedy if it is missing."""
     program = find_program()
     if program is None:
         msg = f"{PROGRAM} was not found: build it with `make cni`, or name it in K8S_RDMA_CNI"
@@ -247,5 +247,5 @@ def require_program() -> Path:
 
 
 def left_for(program: Path, files: Sequence[str]) -> str:
-    """The problem of an executable that these files still name: without it no pod of the node would start."""
+    """Describe an executable that these files still name: without it no pod of the node would start."""
     return f"left: {program}, which {', '.join(files)} calls; take it out there, and run this again"

@@ -1,8 +1,8 @@
 """Installation of executable and network configuration, in the order that never fails a pod of the node.
 
-The executable is there before a configuration names it, and goes when none has named it for a while. A
-process that is killed between any two changes, or a power loss, leaves one network or the other, whole.
-`install-cni --follow` keeps both in place for as long as it runs.
+The executable is there before a configuration names it, and goes after no configuration has named it for a
+while. If a process is killed between any two changes, or power is lost, one network or the other stays,
+whole. `install-cni --follow` keeps both in place for as long as it runs.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def _reconcile_forever(keeper: _Reconciler, directories: Sequence[Path], s
 
 
 def _require(directories: Sequence[Path]) -> None:
-    """A directory that was mounted into a container stays there when the node's is made anew."""
+    """Raise if a directory is gone: one mounted into a container stays there when the node's is replaced."""
     for directory in directories:
         try:
             links = directory.stat().st_nlink
@@ -164,9 +164,9 @@ class _Reconciler:
 
 @contextmanager
 def _watching(directories: Sequence[Path], stirred: asyncio.Event) -> Iterator[Callable[[], None]]:
-    """Watch files within the block, as far as the kernel has watches; poll the others.
+    """Watch files within the block, with the watches that the kernel has left; poll the others.
 
-    What is given is to be called before every look: a directory may have been made anew.
+    Call the result before every check, because a directory may have been created again.
     """
     try:
         changes = DirectoryChanges(contents=True)
@@ -216,9 +216,11 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
 class Outcome:
     """Result of one pass.
 
-    replaced: whether the executable was put there. rewritten: whether our file was put there, changed or
-    taken away. own: what is in it now. rival: the file that it was made of, or that has our plugin by hand.
-    problems: why not all is as it should be.
+    replaced: whether the executable was put there.
+    rewritten: whether our file was put there, changed or removed.
+    own: its present content.
+    rival: the file that it was made of, or that has our plugin by hand.
+    problems: the reasons why not all is as it should be.
     """
 
     replaced: bool = False
@@ -233,7 +235,7 @@ class Installation:
     """The installation of the CNI plugin on one node."""
 
     def __init__(self, *, binaries: NodeDirectory, confs: NodeDirectory, desired: DesiredConflist) -> None:
-        """Read nothing yet. binaries, confs: the runtime's directories of plugins and of networks."""
+        """Set the paths only. binaries, confs: the runtime's directories of plugins and of networks."""
         self.program = InstalledProgram(binaries)
         self.conf = ConfDirectory(confs, desired.file)
         self._desired = desired
@@ -246,7 +248,7 @@ class Installation:
         return self._desired.network is not Network.NONE
 
     def paths(self, outcome: Outcome) -> tuple[Path, ...]:
-        """The paths of the executable, and of the file that has our plugin."""
+        """Return the paths of the executable, and of the file that has our plugin."""
         if not self.has_network:
             return self.program.paths
         return (
@@ -273,9 +275,9 @@ class Installation:
         return all_locked(present, wait_s)
 
     def install(self, program: Path) -> Outcome:
-        """Make all of it as it should be; K8sRdmaError when a directory cannot be read or written.
+        """Make all of it as it should be; K8sRdmaError if a directory cannot be read or written.
 
-        Where there is no executable, nor can be, our file is taken away: it would fail all pods.
+        If there is no executable, and cannot be, our file is removed, because it would fail all pods.
         """
         replaced, problems = self._install_program(program)
         if not self.has_network:
@@ -296,9 +298,11 @@ class Installation:
         )
 
     def remove(self, grace_s: float, report: Callable[[str], None]) -> None:
-        """Take all of it away; K8sRdmaError when that fails, and then the executable is there still.
+        """Remove all of it; if that fails (K8sRdmaError), the executable is still there.
 
-        A network that names the executable counts also where none is kept: without it no pod would start.
+        A network that names the executable counts also if we keep no network, because without it no pod would
+        start.
+
         grace_s: between our file and the executable, for calls that were begun by the former.
         """
         if self.conf.remove():

@@ -1,4 +1,4 @@
-"""Our file in the runtime's configuration directory: what it should hold, and making it so.
+"""Our file in the runtime's configuration directory: its desired content, and its writing.
 
 The other plugin's file is never touched. Ours is made of it, sorts before it, and goes when it goes.
 """
@@ -42,8 +42,9 @@ _NO_OTHER = "no network of another plugin is there; install the cluster's (--wai
 class Network(StrEnum):
     """The network in our file.
 
-    NONE: nothing of ours, and only a removal looks at it. CHAINED: the node's first other network, and our
-    plugin behind it. ALONE: our plugin.
+    NONE: no file of ours; only a removal reads it.
+    CHAINED: the node's first other network, and our plugin behind it.
+    ALONE: our plugin.
     """
 
     NONE = "none"
@@ -55,7 +56,7 @@ class Network(StrEnum):
 class DesiredConflist:
     """file: ours, which sorts before the other's. section: our plugin's.
 
-    name, version: of the network, where our plugin stands alone.
+    name, version: of the network, if our plugin stands alone.
     """
 
     network: Network
@@ -69,8 +70,10 @@ class DesiredConflist:
 class InstalledConflists:
     """Contents of the directory.
 
-    own: what is in our file; None for no file. former: others of ours, under a name of before. rival: the
-    first file of another program by which pods get an interface; empty for none. data: its content;
+    own: the content of our file, if it exists.
+    former: others of ours, under a name of before.
+    rival: the first file of another program by which pods get an interface; empty without one.
+    data: its content.
     unreadable: why that is unknown.
     """
 
@@ -83,7 +86,7 @@ class InstalledConflists:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """own: what our file is to hold; None for no file. problem: why our plugin is not where it should be.
+    """own: the content that our file should have, if any. problem: why our plugin is not where it should be.
 
     by_hand: the other's file has our plugin already, where it should be.
     """
@@ -95,7 +98,7 @@ class Decision:
 
 
 def decide(found: InstalledConflists, desired: DesiredConflist) -> Decision:
-    """The content that our file should have; the previous one while the other file is malformed.
+    """Return the content that our file should have; the previous one while the other file is malformed.
 
     A file in which an administrator chained our plugin by hand stays as it is.
     """
@@ -124,7 +127,7 @@ def _chained(found: InstalledConflists, desired: DesiredConflist) -> bytes:
 
 
 def _hidden(found: InstalledConflists, desired: DesiredConflist) -> str:
-    """The reason why no runtime reads our file; empty if one does."""
+    """Return the reason why no runtime reads our file; empty if one does."""
     if not found.rival or os.fsencode(found.rival) > os.fsencode(desired.file):
         return ""
     return f"{found.rival}: comes before {desired.file}, which no runtime would read; name ours otherwise"
@@ -134,20 +137,20 @@ class ConfDirectory:
     """The runtime's configuration directory, and our file in it."""
 
     def __init__(self, directory: NodeDirectory, file: str) -> None:
-        """Read nothing yet."""
+        """Set the paths only."""
         self._directory = directory
         self._file = file
         self.path = directory.path / file
 
     def read(self) -> InstalledConflists:
-        """See what is there; K8sRdmaError when the directory cannot be looked at."""
+        """Read the present files; K8sRdmaError if the directory cannot be read."""
         try:
             return self._read_once()
         except OSError as error:
             raise _failed(f"{self._directory.path}: cannot be looked at", error) from error
 
     def apply(self, decision: Decision, found: InstalledConflists) -> bool:
-        """Make it so; whether anything had to be done. K8sRdmaError names what cannot be written."""
+        """Make it so; report whether there was a change. K8sRdmaError names a file that cannot be written."""
         changed = decision.own != found.own
         try:
             if changed and decision.own is not None:
@@ -161,7 +164,7 @@ class ConfDirectory:
         return changed or bool(found.former)
 
     def remove(self) -> bool:
-        """Take away what is ours; whether there was any. K8sRdmaError when that fails."""
+        """Remove our files; report whether there were any. K8sRdmaError if that fails."""
         try:
             if not self._directory.path.is_dir():
                 return False
@@ -212,14 +215,14 @@ class ConfDirectory:
         )
 
     def _is_beside_ours(self, name: str, text: bytes | None) -> bool:
-        """Report whether a file is as good as none, such as the loopback's; one before ours counts."""
+        """Report whether a file gives no interface, such as the loopback's; one before ours counts as one."""
         behind = os.fsencode(name) > os.fsencode(self._file)
         return behind and text is not None and gives_no_interface(name, text)
 
     def _read(self, name: str) -> tuple[bytes | None, str]:
-        """A file's content, or the reason why it is unreadable; neither where it disappeared meanwhile.
+        """Return a file's content, or why it is unreadable; neither if it has just disappeared.
 
-        A link that leads nowhere is a file to runtimes, which fail with it.
+        A link to a missing file is a file to runtimes, which fail with it.
         """
         try:
             text = self._directory.read(name)

@@ -44,9 +44,9 @@ OF_RUN_DIR = (
 
 
 def remove_run_dir(run_dir: Path) -> bool:
-    """Remove what the agent made in its runDir, and that if nothing else is in it; whether it was there.
+    """Remove the agent's files in its runDir, and that if it is empty then; report whether it was there.
 
-    K8sRdmaError names what cannot be removed.
+    K8sRdmaError names a file that cannot be removed.
     """
     if not run_dir.is_dir():
         return False
@@ -64,7 +64,7 @@ def remove_run_dir(run_dir: Path) -> bool:
 
 
 def remove_specifications(cdi_dir: Path) -> tuple[Path, ...]:
-    """Remove our CDI specifications; K8sRdmaError names what cannot be removed."""
+    """Remove our CDI specifications; K8sRdmaError names a file that cannot be removed."""
     if not cdi_dir.is_dir():
         return ()
     ours = tuple(path for path in sorted(cdi_dir.iterdir()) if _is_specification(path.name))
@@ -110,9 +110,9 @@ def attached_pods(run_dir: Path, state_dir: Path) -> AttachedPods:
 
 
 def started_with_us(caches: Iterable[Path]) -> tuple[str, ...]:
-    """`network/interface of container` of the attachments whose list had our plugin, as the runtime keeps it.
+    """Return `network/interface of container` of cached attachments whose list had our plugin.
 
-    caches: directories of libcni; what is there and is no attachment does not count.
+    caches: directories of libcni; files that are no attachments do not count.
     """
     found = []
     for path in sorted(entry for cache in caches if cache.is_dir() for entry in cache.iterdir()):
@@ -124,7 +124,7 @@ def started_with_us(caches: Iterable[Path]) -> tuple[str, ...]:
 
 
 def _of_agent(path: Path) -> tuple[str, ...] | None:
-    """List the pods that hold interfaces by the agent's report; None if no agent listens."""
+    """List the pods that hold interfaces by the agent's report, if an agent listens."""
     try:
         with socket.socket(socket.AF_UNIX) as agent:
             agent.settimeout(TIMEOUT_S)
@@ -175,7 +175,8 @@ NAMED = 10
 class NodePaths:
     """Paths of the node, as this process sees them.
 
-    crio: the socket of CRI-O, which ends a pod by the list that the pod was started with. caches: of libcni.
+    crio: the socket of CRI-O, which ends a pod by the list that the pod was started with.
+    caches: of libcni.
     pci_devices: in sysfs.
     """
 
@@ -199,7 +200,7 @@ class Uninstalling:
         report: Callable[[str], None],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Read nothing yet. report: gets what was done and what is left, a line each."""
+        """Set the paths only. report: gets a line for each change, and for each thing that is left."""
         self._paths = paths
         self._conf = conf
         self._program = program
@@ -207,10 +208,11 @@ class Uninstalling:
         self._pause = pause
 
     def run(self, grace_s: float) -> bool:
-        """Remove what can be; whether that was all, else it is to be run again.
+        """Remove as much as possible; report whether that was all, else it is to be run again.
 
-        grace_s: between our network configuration and the executable, for calls that were begun. K8sRdmaError
-        names the pods that hold something, or what cannot be removed.
+        K8sRdmaError names the pods that hold interfaces, or a file that cannot be removed.
+
+        grace_s: between our network configuration and the executable, for calls that were begun.
         """
         self.check()
         if self._conf.remove():

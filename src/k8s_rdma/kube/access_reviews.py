@@ -35,7 +35,7 @@ class ReviewsApi(Protocol):
     """The reviews of the API server. Both raise `kube.api.API_ERRORS`."""
 
     async def authenticate(self, token: str) -> User | None:
-        """Return the token's user; None for a token that the API server does not accept."""
+        """Return the token's user, if the API server accepts the token."""
         ...
 
     async def may_list_pods(self, user: User, namespace: str) -> bool:

@@ -1,7 +1,7 @@
 """The Kubernetes API as this system uses it: values and Protocols.
 
-`kube.client` is the implementation that talks to an API server; nothing here imports a client library.
-`AbsentApi` stands for one where a process runs without an API server. Published nodes have a Protocol for
+`kube.client` is the implementation that talks to an API server; this module imports no client library.
+`AbsentApi` stands for one if a process runs without an API server. Published nodes have a Protocol for
 readers (the extender) and one for writers (agents).
 
 An informer lists and watches objects of the API server, again whenever a watch is lost. Time is an object.
@@ -41,21 +41,27 @@ API server does."""
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pod as far as this system looks at it; a Struct, since lists of a hundred thousand are made.
+    """A pod, with the fields that this system reads; a Struct, because lists of a hundred thousand are made.
 
-    node: where it is bound; None while it is not.
+    node: the node that it is bound to; None before.
     finished: its phase is Succeeded or Failed: its containers will not run again.
-    annotations: those under this system's own keys only, unless all were asked for.
-    version: `resourceVersion`, another one with every write. priority: 0 if admission set none.
-    terminating: its deletion was requested. labels: what disruption budgets select it by; none of a pod that
-        is not bound, has no annotation of this system, or too many labels.
-    nominated: `status.nominatedNodeName`, where preemption made room for it. started: `status.startTime` as
-        written, empty before. demand: what its resource requests add up to; None when it may take other
-        things of its node as well, or has no annotation of this system. devices: the number of devices of
-        each extended resource that its containers get. annotation_bytes: of all annotations, also those of
-        others; 0 for a bound pod, and without an annotation of this system. gang: that it belongs to. claims:
-        names of its ResourceClaims, also of generated ones, as for extended resources. host_network: whether
-        it is in its node's network, and so without interfaces. gates: names of its `schedulingGates`.
+    annotations: those under this system's own keys only, unless all were requested.
+    version: `resourceVersion`, another one with every write.
+    priority: 0 if admission set no priority.
+    terminating: its deletion was requested.
+    labels: the labels by which disruption budgets select it; empty for a pod that is not bound, has no
+        annotation of this system, or too many labels.
+    nominated: `status.nominatedNodeName`, the node on which preemption made room for it.
+    started: `status.startTime` as written, empty before.
+    demand: the sum of its resource requests; None if it may take other resources of its node as well, or has
+        no annotation of this system.
+    devices: the number of devices of each extended resource that its containers get.
+    annotation_bytes: of all annotations, including those of others; 0 for a bound pod, and without an
+        annotation of this system.
+    gang: the gang that it belongs to.
+    claims: names of its ResourceClaims, including generated ones, as for extended resources.
+    host_network: whether it is in its node's network, and so without interfaces.
+    gates: names of its `schedulingGates`.
     """
 
     namespace: str
@@ -118,7 +124,7 @@ class Changed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[T]):
-    """An object that was deleted, or that no longer belongs to what is followed; as it was last."""
+    """An object that was deleted, or does not belong to the followed objects any more; in its last state."""
 
     item: T
 
@@ -130,8 +136,9 @@ Event = Page[T] | Listed[T] | Changed[T] | Deleted[T]
 class PodBinding:
     """The write that sets a pod's node and, in the same transaction, adds annotations to the pod.
 
-    uid: precondition; a pod of the same name that was made anew is not bound. version: precondition, too;
-        a pod that anybody wrote to since is not bound (409). Empty: whatever was written.
+    uid: precondition; a pod of the same name that was created again is not bound.
+    version: precondition as well; a pod that was written to since is not bound (409). Empty for no such
+        condition.
     """
 
     namespace: str
@@ -146,10 +153,11 @@ class PodBinding:
 class LeaseView:
     """A Lease of `coordination.k8s.io/v1`.
 
-    holder: `holderIdentity`, empty when it was released. duration_s: `leaseDurationSeconds`, whole seconds
-    for which a renewal counts. version: `resourceVersion`, another one with every write; empty while the
-    object is not made. owner: the UID of a Node object with which it is to go; heeded when it is made.
-    owner_name: of that Node, where the Lease does not have its name.
+    holder: `holderIdentity`, empty if it was released.
+    duration_s: `leaseDurationSeconds`, whole seconds for which a renewal counts.
+    version: `resourceVersion`, another one with every write; empty while the object does not exist.
+    owner: the UID of a Node object with which it is to be deleted; used when it is created.
+    owner_name: of that Node, if the Lease does not have its name.
     """
 
     namespace: str
@@ -177,7 +185,7 @@ def about_pod(pod: Pod) -> Subject:
 
 
 def about_node(node: NodeName) -> Subject:
-    """A node, as kubelet names it in its own Events: with its name for a UID, by which kubectl finds them."""
+    """Return a node as in kubelet's own Events: its UID is its name, by which kubectl finds them."""
     return Subject(kind="Node", namespace="default", name=node, uid=node)
 
 
@@ -206,9 +214,10 @@ class ObjectEvent:
 class BudgetView:
     """A PodDisruptionBudget of `policy/v1`.
 
-    selector: whether it is for a pod with these labels in its namespace, as kube-scheduler reads it: one that
-    selects by nothing is for none. allowed: disruptions that it still allows. disrupted: pods that count as
-    disrupted already (`status.disruptedPods`, by name).
+    selector: reports whether it is for a pod with these labels in its namespace, as kube-scheduler reads it:
+        an empty selector selects no pods.
+    allowed: disruptions that it still allows.
+    disrupted: pods that count as disrupted already (`status.disruptedPods`, by name).
     """
 
     namespace: str
@@ -220,7 +229,7 @@ class BudgetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaNodeView:
-    """An `RdmaNode`. version: `resourceVersion`. status: its bytes, empty if there is none."""
+    """An `RdmaNode`. version: `resourceVersion`. status: its bytes, empty without a status."""
 
     node: NodeName
     version: str
@@ -236,10 +245,11 @@ class OwnNodeView:
 
 
 class ApiRefusedError(K8sRdmaError):
-    """The API server answered that it did not do it (HTTP 4xx); `status` is the code, nothing was written.
+    """The API server refuses the call (HTTP 4xx); `status` is the code, and no object was written.
 
-    `TOO_LARGE` also where it answers 409 or 500 for it. retry_after_s: the time that it asks to wait for; 0
-    where it asks for none.
+    `TOO_LARGE` also if it answers 409 or 500 for that reason.
+
+    retry_after_s: the time to wait that it demands; 0 if it demands no wait.
     """
 
     reason = Reason.API_FAILURE
@@ -265,7 +275,7 @@ class PodGroupVersionError(ApiRefusedError):
 
 
 class ApiUnreachableError(K8sRdmaError):
-    """No connection to the API server came about; nothing was written."""
+    """No connection to the API server could be made; no object was written."""
 
     reason = Reason.API_FAILURE
 
@@ -280,17 +290,18 @@ API_ERRORS = (ApiRefusedError, ApiUnreachableError, ApiUncertainError)
 
 
 class ClusterApi(Protocol):
-    """The calls. Each raises one of the three errors above, and nothing else that is not a defect."""
+    """The calls. Each raises one of the three errors of this module, and no other error except defects."""
 
     async def get_pod(self, namespace: str, name: str) -> PodView | None:
-        """The pod as it is now, None when there is none."""
+        """Return the present state of the pod, if it exists."""
         ...
 
     async def get_pod_group(self, gang: Gang) -> PodGroup:
-        """Read the gang's PodGroup; one without a number if a label names it and there is none.
+        """Read the gang's PodGroup; if a label names one that does not exist, a group without a number.
 
-        ApiRefusedError with 404 if a field of the pod names it and there is none: kube-scheduler waits for it
-        as well. PodGroupVersionError if it cannot be asked for.
+        ApiRefusedError with 404 if a field of the pod names one that does not exist: kube-scheduler waits for
+        it as well.
+        PodGroupVersionError if no known version is served.
         """
         ...
 
@@ -341,14 +352,14 @@ class LeaseApi(Protocol):
     """The calls for a Lease; errors as in `ClusterApi`."""
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
-        """The Lease as it is now, None when there is none."""
+        """Return the present state of the Lease, if it exists."""
         ...
 
     async def write_lease(self, lease: LeaseView) -> LeaseView:
-        """Take, renew or release: set holder and duration, with the time now; answers what is there then.
+        """Take, renew or release: set holder and duration, with the present time; return the result.
 
-        Makes the object when `version` is empty. ApiRefusedError with 409 when there is one already, or
-        one of another version: somebody else has written it.
+        It creates the object if `version` is empty.
+        ApiRefusedError with 409 if it exists already, or has another version: somebody else has written it.
         """
         ...
 
@@ -372,8 +383,7 @@ class EventsApi(Protocol):
 class NodePodsApi(EventsApi, Protocol):
     """The calls about the pods of one node; errors as in `ClusterApi`.
 
-    What is written to a pod is refused (`ApiRefusedError`: 404, 409 or 422) when the pod of that name has
-    another UID.
+    A write to a pod is refused (`ApiRefusedError`: 404, 409 or 422) if the pod of that name has another UID.
     """
 
     def follow_pods_of(self, node: NodeName) -> AsyncIterator[Event[PodView]]:
@@ -381,7 +391,7 @@ class NodePodsApi(EventsApi, Protocol):
         ...
 
     async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
-        """The pod as it is now with all of its annotations, None when there is none."""
+        """Return the present state of the pod with all of its annotations, if it exists."""
         ...
 
     async def annotate_pod(self, pod: Pod, key: str, value: str) -> None:
@@ -401,27 +411,27 @@ class PublishedApi(Protocol):
         ...
 
     def follow_leases(self, namespace: str) -> AsyncIterator[Event[LeaseView]]:
-        """The Leases of a namespace: as `ClusterApi.follow_pods`."""
+        """Follow the Leases of a namespace, as `ClusterApi.follow_pods`."""
         ...
 
     async def leases_version(self, namespace: str) -> int:
-        """The version of the API server's Leases at some moment between the call and its answer.
+        """Return the version of the API server's Leases at some moment between the call and its answer.
 
-        A Lease of a larger `resourceVersion` was written after that moment; both are of one kind of objects,
+        A Lease of a larger `resourceVersion` was written after that moment. Both are of one kind of objects,
         so their versions may be compared ("Resource versions" in Kubernetes' API concepts).
         """
         ...
 
 
 class PublishingApi(Protocol):
-    """The calls of who writes; what is written of an older `version` is refused (409)."""
+    """The calls of a writer; a write with an older `version` is refused (409)."""
 
     def follow_node(self, node: NodeName) -> AsyncIterator[Event[OwnNodeView]]:
-        """The Node object, if there is one: as `ClusterApi.follow_pods`."""
+        """Follow the Node object, if it exists, as `ClusterApi.follow_pods`."""
         ...
 
     async def get_rdma_node(self, node: NodeName) -> RdmaNodeView | None:
-        """The `RdmaNode` as it is now, None when there is none."""
+        """Return the present state of the `RdmaNode`, if it exists."""
         ...
 
     async def create_rdma_node(self, node: NodeName, uid: str) -> RdmaNodeView:
@@ -429,7 +439,7 @@ class PublishingApi(Protocol):
         ...
 
     async def write_status(self, written: RdmaNodeView) -> RdmaNodeView:
-        """Replace its status; answers what is there then."""
+        """Replace its status; return the result."""
         ...
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
@@ -453,7 +463,7 @@ class AddressesApi(Protocol):
         ...
 
     async def find_rdma_node(self, matches: Callable[[RdmaNodeView], bool]) -> RdmaNodeView | None:
-        """Return the first `RdmaNode` that matches; None if none does."""
+        """Return the first `RdmaNode` that matches, if one does."""
         ...
 
     async def get_lease(self, namespace: str, name: str) -> LeaseView | None:
@@ -552,9 +562,10 @@ async def follow(
 ) -> NoReturn:
     """List and watch: hand over every event of a stream, and of a new one when it is lost, until cancelled.
 
-    subject: what is followed, for the log. The delay before a new stream doubles to 30 s, and begins anew
-    after a stream that lasted for `STEADY_S` or brought changes since its list. A change that makes
-    `on_event` fail is left out.
+    The delay before a new stream doubles to 30 s. It is reset after a stream that lasted for `STEADY_S` or
+    brought changes since its list. A change that makes `on_event` fail is left out.
+
+    subject: the followed objects, for the log.
     """
     backoff = Backoff(first_retry_s, LAST_RETRY_S)
     while True:
@@ -580,8 +591,8 @@ async def follow(
 def handle_item(subject: str, handle: Callable[[T], None], item: T) -> None:
     """Hand over one object, or one change of it.
 
-    What somebody wrote into one object must not end the process, nor keep it from hearing of all others: an
-    object that makes `handle` fail, which is a defect, is logged and left out.
+    The content of one object must not end the process, nor keep it from learning of all others. So an object
+    that makes `handle` fail, which is a defect, is logged and left out.
     """
     try:
         handle(item)

@@ -1,9 +1,9 @@
-"""HTTP answers of others, with a limit of bytes and of time, whatever the server does.
+"""HTTP answers of others, with a limit of bytes and of time that holds for any server.
 
-httpx2's timeouts are for each read, so that a server which sends a byte now and then is never late. A
-blocking client has no other end than that of its reads and writes: each waits no longer than is left until
-one deadline, from the connection to the last byte of the body. A compressed body counts as what it becomes;
-bodies that are compressed twice, or by other ways than gzip, are refused.
+httpx2's timeouts are for each read, so that a server that sends a byte now and then is never late. Only the
+reads and writes of a blocking client can end: each waits at most for the rest of the time until one deadline,
+from the connection to the last byte of the body. A compressed body counts by its decompressed size. Bodies
+that are compressed twice, or by other ways than gzip, are refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ListBudget:
 
     @property
     def left_s(self) -> float:
-        """Return the time that is left, above zero; raise as `spend`."""
+        """Return the remaining time, above zero; raise as `spend`."""
         self.spend(0)
         return max(self._ends_at_s - monotonic(), _LEAST_S)
 
@@ -75,7 +75,7 @@ class Reply(NamedTuple):
 
 
 def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> Reply:
-    """Get an answer, whatever its status. AnswerTooLongError for more than max_bytes."""
+    """Get an answer of any status. AnswerTooLongError for more than max_bytes."""
     response = bounded_response(http, request, max_bytes)
     return Reply(response.status_code, response.content)
 
@@ -173,7 +173,7 @@ class _Deadline:
                 hook(request)
 
     def left_s(self, timeout: float | None) -> float:
-        """Return the time for one operation; raise httpx2.ReadTimeout where there is no more."""
+        """Return the time for one operation; raise httpx2.ReadTimeout if no time is left."""
         left_s = self._ends_at_s - monotonic()
         if left_s <= 0:
             msg = f"no whole answer within {self._given_s:g} s"
@@ -225,7 +225,7 @@ class _TimedStream:
         return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, left_s), self._deadline)
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what the connection says of itself."""
+        """Return the connection's own information."""
         return self._stream.get_extra_info(info)
 
 
@@ -237,7 +237,7 @@ class BoundedAsyncClient(httpx2.AsyncClient):
         self._limit_s = limit_s
 
     async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
-        """Send a request; httpx2.ReadTimeout and httpx2.DecodingError for what goes beyond the limits."""
+        """Send a request; httpx2.ReadTimeout and httpx2.DecodingError for an answer beyond the limits."""
         if stream:
             return await super().send(request, stream=True, **options)
         try:

@@ -1,7 +1,7 @@
-"""Calls of the API server through lightkube: names in paths, and errors by what they say of a write.
+"""Calls of the API server through lightkube: names in paths, and errors by their effect on a write.
 
-`Documents` are the API server's objects of any kind as they are, for doctor; through lightkube's connection,
-which knows the forms that credentials have.
+`Documents` are the API server's objects of any kind in their original form, for doctor; through lightkube's
+connection, which knows the forms of credentials.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-import httpx2  # what lightkube 1.x raises
+import httpx2  # # the errors of lightkube 1.x
 import msgspec
 import structlog
 from lightkube import ApiError, NotReadyError
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE = 500
-"""Objects a list call returns at once, as kubectl does; fewer where they are large."""
+"""Objects that a list call returns at once, as kubectl does; fewer if they are large."""
 
 _PAGE_BYTES = 16 << 20
 """The length of a page, which bounds the memory that a list takes."""
@@ -63,7 +63,7 @@ MAX_LIST_BYTES = 256 << 20
 
 _MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-"""The errors of kube-apiserver for an object that is too large for etcd: nothing was written. Source:
+"""The errors of kube-apiserver for an object that is too large for etcd, which was not written. Source:
 `ErrGRPCRequestTooLarge` (etcd, api/v3rpc/rpctypes/error.go); grpc-go, stream.go."""
 
 _TOO_LARGE_CODES = (HTTPStatus.CONFLICT, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -87,7 +87,7 @@ _NO_PART = frozenset("/%?#")
 
 
 def segment(name: str) -> str:
-    """The name, which becomes part of a path; refused (400) where it could lead to another one, or to none.
+    """Return the name as part of a path; refuse it (400) if it could lead to another path.
 
     Source: `IsValidPathSegmentName`, k8s.io/apimachinery/pkg/api/validation/path; the longest name is that of
     `DNS1123SubdomainMaxLength`.
@@ -100,7 +100,7 @@ def segment(name: str) -> str:
 
 @contextmanager
 def named_errors(operation: str) -> Iterator[None]:
-    """Sort a failure by what it says about the write; the message starts with `operation`."""
+    """Sort a failure by its effect on the write; the message starts with `operation`."""
     try:
         yield
     except ApiError as error:
@@ -121,7 +121,7 @@ def named_errors(operation: str) -> Iterator[None]:
 
 
 async def read_refusal(response: httpx2.Response) -> None:
-    """Read the answer that refuses a watch, as an event hook; nothing else would read it."""
+    """Read the answer that refuses a watch, as an event hook, because it is not read otherwise."""
     if response.is_error:
         await aread_body(response, MAX_REFUSAL_BYTES)
 
@@ -140,13 +140,13 @@ def api_error(
 
 
 def _retry_after_s(response: httpx2.Response | None) -> float:
-    """The header `Retry-After`, which API servers write as seconds."""
+    """Return the header `Retry-After`, which API servers write as seconds."""
     value = "" if response is None else response.headers.get("retry-after", "")
     return float(min(int(value), MAX_RETRY_AFTER_S)) if _SECONDS.fullmatch(value) else 0.0
 
 
 def status_message(response: httpx2.Response) -> str:
-    """The message of the Status object, or HTTP's phrase for the code."""
+    """Return the message of the Status object, or HTTP's phrase for the code."""
     try:
         return str(response.json()["message"])
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -166,10 +166,11 @@ class Documents:
         timeout_s: float = 10.0,
         in_cluster: bool = False,
     ) -> None:
-        """Connect to what kubectl would ask, by a file alone or by its options.
+        """Connect to the API server that kubectl would use, by a file alone or by its options.
 
-        in_cluster: by the service account and nothing else. MalformedError when there is no usable
-        configuration.
+        MalformedError if there is no usable configuration.
+
+        in_cluster: by the service account only.
         """
         selection = KubeconfigSelection.from_file(kubeconfig)
         with usable_credentials(selection.file, in_cluster=in_cluster):
@@ -191,11 +192,11 @@ class Documents:
         return str(self._http.base_url).rstrip("/")
 
     def now(self) -> datetime:
-        """The API server's clock, to the second, by the latest answer; ours where it tells none."""
+        """Return the API server's clock, to the second, by the latest answer; ours if it has no date."""
         return self._now or datetime.now(UTC)
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-        """Read the document at a path; None if there is none (404). ApiRefusedError and the like."""
+        """Read the document at a path, if it exists (404 if not). ApiRefusedError and the like."""
         try:
             with named_errors(f"get {path}"):
                 return self._document(self._send("GET", path, params=dict(query or {})))
@@ -205,23 +206,23 @@ class Documents:
             raise
 
     def get_object(self, path: str) -> dict[str, Any] | None:
-        """Read the object at a path, of the form that all have; None without it. Errors as of `get`."""
+        """Read the object at a path, of the form that all have, if it exists. Errors as of `get`."""
         found = self.get(path)
         if found is not None:
             require_form(found, f"get {path}")
         return found
 
     def text(self, path: str) -> str:
-        """Read what is no JSON, such as metrics. ApiRefusedError and the like, also where there is none."""
+        """Read a text, such as metrics. ApiRefusedError and the like, also if it does not exist."""
         with named_errors(f"get {path}"):
             return self._send("GET", path).raise_for_status().text
 
     def proxied(
         self, path: str, *, query: Mapping[str, str | list[str]], headers: Mapping[str, str], max_bytes: int
     ) -> Reply:
-        """Get an answer by the API server's proxy, whatever its status.
+        """Get an answer of any status through the API server's proxy.
 
-        ApiUncertainError and the like where there is none, or one of more than max_bytes.
+        ApiUncertainError and the like if there is no answer, or one of more than max_bytes.
         """
         with named_errors(f"get {path}"):
             request = self._http.build_request("GET", path, params=dict(query), headers=dict(headers))
@@ -235,10 +236,11 @@ class Documents:
         max_bytes: int = MAX_LIST_BYTES,
         any_form: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """The objects of a list, page by page; none if there is no such kind.
+        """Yield the objects of a list, page by page; without objects if there is no such kind.
 
-        any_form: whether the caller looks at the form of each object. ApiUncertainError for a list without
-        end, and for objects without a name.
+        ApiUncertainError for a list without end, and for objects without a name.
+
+        any_form: whether the caller checks the form of each object.
         """
         continuation, names = dict[str, str](), set[tuple[str, str]]()
         limit, budget = PAGE, ListBudget(max_bytes, LIST_S)
@@ -267,7 +269,7 @@ class Documents:
     def _unpaged(
         self, path: str, query: Mapping[str, str], budget: ListBudget, *, any_form: bool
     ) -> Iterator[dict[str, Any]]:
-        """The objects of a list that comes as one answer, which is in memory object by object."""
+        """Yield the objects of a list that comes as one answer, which is in memory object by object."""
         splitter, operation = ListSplitter(), f"list {path}"
         request = self._http.build_request("GET", path, params=dict(query))
         pieces = stream_answer(self._http, request, budget)
@@ -310,12 +312,12 @@ class Documents:
         return bounded_response(self._http, self._http.build_request(method, path, **parts), MAX_ANSWER_BYTES)
 
     def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Post a document; the object that was made, or the answer to one that is not stored, as a review."""
+        """Post a document; return the new object, or the answer to one that is not stored (a review)."""
         with named_errors(f"post {path}"):
             return self._document(self._send("POST", path, json=dict(document)))
 
     def delete(self, path: str) -> None:
-        """Delete the object at a path, which may take its time; nothing where there is none."""
+        """Delete the object at a path, which may take its time; an absent object is no error."""
         try:
             with named_errors(f"delete {path}"):
                 self._document(self._send("DELETE", path))
@@ -324,7 +326,7 @@ class Documents:
                 raise
 
     def patch(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """The object after a JSON merge patch; 409 where that has another `resourceVersion`."""
+        """Return the object after a JSON merge patch; 409 if it has another `resourceVersion`."""
         with named_errors(f"patch {path}"):
             return self._document(self._send("PATCH", path, json=dict(document), headers=_MERGE_PATCH))
 
@@ -350,12 +352,12 @@ class _DocumentPage(NamedTuple):
     limit: int
 
     def next_limit(self) -> int:
-        """Return the number of objects for the next one: more where there was room for twice as many."""
+        """Return the number of objects for the next page: more if there was room for twice as many."""
         return min(PAGE, 2 * self.limit) if 2 * self.length <= _PAGE_BYTES else self.limit
 
 
 def _items_of(path: str, document: Mapping[str, Any], *, any_form: bool) -> list[dict[str, Any]]:
-    """Return the objects of a list. ApiUncertainError if they are none, or have no names."""
+    """Return the objects of a list. ApiUncertainError if its items are no objects, or have no names."""
     items = document.get("items")
     items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -374,5 +376,5 @@ def _full_name(item: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def connections_of(client: AsyncClient) -> httpx2.AsyncClient:
-    """The connections of a lightkube client, with its credentials."""
+    """Return the connections of a lightkube client, with its credentials."""
     return client._client._client  # no other way in

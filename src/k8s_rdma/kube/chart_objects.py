@@ -23,10 +23,11 @@ EXTENDER_CONFIG = "k8s-rdma-extender"
 
 
 def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T]) -> T | None:
-    """Read the extender's configuration of the first namespace that has it; None if none has.
+    """Read the extender's configuration of the first namespace that has it, if one has.
 
-    kind: the model to read it as, which may leave out keys. MalformedError names the ConfigMap and the field;
-    ApiRefusedError and the like.
+    MalformedError names the ConfigMap and the field; ApiRefusedError and the like.
+
+    kind: the model to read it as, which may leave out keys.
     """
     for namespace in namespaces:
         found = api.get(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{EXTENDER_CONFIG}")

@@ -1,7 +1,7 @@
-"""Leases by which a node holds something in the cluster: an address, or a block of them.
+"""Leases by which a node holds something in the cluster, for example an address, or a block of them.
 
-The API server makes an object of a name once, so that two nodes never hold one thing. A Lease ends with the
-Node object, whatever becomes of the node.
+The API server creates an object of a name once, so that two nodes never hold one thing. A Lease ends with the
+Node object.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ClaimedLeases:
         self._duration_s = duration_s
 
     async def claim(self, name: str) -> str | None:
-        """Make the Lease of a name, unless there is one; return its holder.
+        """Create the Lease of a name, unless it exists; return its holder.
 
-        None if another node made it at the same time and has deleted it since. K8sRdmaError (`API_FAILURE`)
-        if there is no Node object.
+        The holder is unknown (None) if another node created it at the same time and has deleted it since.
+        K8sRdmaError (`API_FAILURE`) if there is no Node object.
         """
         lease = await self._api.get_lease(self._namespace, name)
         if lease is None:

@@ -160,7 +160,7 @@ class RdmaNodes:
             yield cast("Event[OwnNodeView]", event)
 
     async def leases_version(self, namespace: str) -> int:
-        """List the namespace's Leases of a name that none has: an answer without content, but a version."""
+        """List the namespace's Leases of an unused name: the answer has no content, but a version."""
         action = f"list leases of namespace {namespace}"
         with named_errors(action):
             listing = self._client.list(
@@ -231,7 +231,7 @@ Kubernetes' documentation, "Server-Side Apply", "Clearing managedFields"."""
 
 
 async def write_lease(client: AsyncClient, lease: LeaseView) -> LeaseView:
-    """`POST` without a version; else `PATCH`, which leaves alone what others keep in the object."""
+    """Write with `POST` without a version; else with `PATCH`, which leaves the fields of others alone."""
     with named_errors(f"write lease {lease.namespace}/{lease.name}"):
         written, namespace = LeaseObject.from_view(lease), segment(lease.namespace)
         if not lease.version:
@@ -249,8 +249,8 @@ SILENCE_S = 600.0
 
 KEEPALIVE_S = 75.0
 """An agent renews its Lease every 60 s. The API server closes idle connections after 90 s (`IdleTimeout`,
-k8s.io/apiserver/pkg/server/secure_serving.go); firewalls and load balancers that drop them silently do so
-after minutes, as a rule."""
+k8s.io/apiserver/pkg/server/secure_serving.go). Firewalls and load balancers that drop them silently usually
+do so after minutes."""
 
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 5.0
@@ -269,13 +269,15 @@ def connect(
     silence_s: float = SILENCE_S,
     keepalive_s: float = KEEPALIVE_S,
 ) -> Client:
-    """A client by a kubeconfig file, or else as `kube.kubeconfig` finds the API server for a process.
+    """Return a client by a kubeconfig file, or else as `kube.kubeconfig` finds the API server for a process.
 
-    in_cluster: the service account and nothing else. timeout_s: for each call, and as long again for an exec
-    plugin where one is asked before it. silence_s: as in `Client`. keepalive_s: the time for which an idle
-    connection is used again, unless the API server has closed it.
-    MalformedError when there is no such configuration, or it says nothing usable. To be called inside
-    the event loop that uses it.
+    It must be called inside the event loop that uses it.
+    MalformedError if there is no such configuration, or it is not usable.
+
+    in_cluster: the service account only.
+    timeout_s: for each call, and as long again for an exec plugin if one runs before it.
+    silence_s: as in `Client`.
+    keepalive_s: the time for which an idle connection is used again, unless the API server has closed it.
     """
     with usable_credentials(kubeconfig, in_cluster=in_cluster):
         server = process_api_server(KubeconfigSelection(file=kubeconfig), in_cluster=in_cluster)
@@ -286,7 +288,7 @@ def connect(
 
 
 def _calling_by(http: httpx2.AsyncClient, namespace: str) -> AsyncClient:
-    """A lightkube client with these connections instead of its own, which it has never used."""
+    """Return a lightkube client with these connections instead of its own, which it has never used."""
     cluster = Cluster(server=str(http.base_url), insecure=True)
     config = SingleConfig("", Context(cluster="", namespace=namespace), cluster, User())
     client = AsyncClient(config, timeout=http.timeout)
@@ -304,10 +306,10 @@ def require_kubeconfig(path: str) -> None:
 
 
 class _Pace:
-    """Lets watches begin ever more slowly that end as soon as they began.
+    """Delays the begin of watches that end as soon as they began, longer each time.
 
-    lightkube begins the next one without a pause, hundreds in a second where an API server that is going
-    down, or a proxy before it, ends them all at once.
+    lightkube begins the next one without a pause. These are hundreds in a second if an API server that is
+    shutting down, or a proxy before it, ends them all at once.
     """
 
     def __init__(self) -> None:
@@ -334,7 +336,7 @@ def _pod_path(namespace: str, name: str) -> str:
 class Client(RdmaNodes, ResourceSlices, AccessReviews):
     """Every Protocol of this package through a lightkube client, which it owns.
 
-    silence_s: a watch that says nothing for so long is taken for lost: a connection that a firewall
+    silence_s: a watch without a message for so long is taken for lost, because a connection that a firewall
         forgot never ends by itself.
     """
 
@@ -356,7 +358,7 @@ class Client(RdmaNodes, ResourceSlices, AccessReviews):
         return await self._pod_groups.get(gang)
 
     async def get_whole_pod(self, namespace: str, name: str) -> PodView | None:
-        """Read a pod with all of its annotations; None without it."""
+        """Read a pod with all of its annotations, if it exists."""
         pod = await self._pod(namespace, name)
         return pod.whole() if pod else None
 

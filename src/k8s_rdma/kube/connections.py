@@ -1,6 +1,6 @@
-"""HTTP clients for the API server: TLS, proxies and credentials by what `kube.kubeconfig` has found.
+"""HTTP clients for the API server: TLS, proxies and credentials by the result of `kube.kubeconfig`.
 
-A `proxy-url` goes before the environment's proxies, and a token before what a plugin gives.
+A `proxy-url` takes precedence over the environment's proxies, and a token over a plugin's.
 
 Source: client-go: `TLSConfigFor` in transport/transport.go; tools/clientcmd/client_config.go.
 """
@@ -61,12 +61,12 @@ def _parameters(server: ApiServer) -> dict[str, Any]:
 
 
 def _name_server(name: str, request: httpx2.Request) -> None:
-    """Have the certificate of this name expected, which is also the name that is asked for (SNI)."""
+    """Have the certificate of this name expected, which is also the requested name (SNI)."""
     request.extensions["sni_hostname"] = name
 
 
 def _tls(server: ApiServer) -> ssl.SSLContext:
-    """The context that verifies the cluster and shows the user's certificate."""
+    """Return the context that verifies the cluster and shows the user's certificate."""
     cluster, user = server.cluster, server.user
     subject = f"cluster {server.cluster_name}: certificate-authority"
     authority = _pem(subject, cluster.certificate_authority, cluster.certificate_authority_data)
@@ -97,9 +97,9 @@ def _trust(context: ssl.SSLContext, authority: str, subject: str) -> None:
 
 
 def _pem(subject: str, file: str, data: str) -> str | None:
-    """The text of a field that is a file or base64, which goes first; None if neither is set.
+    """Return the text of a field that is a file or base64, which takes precedence, if either is set.
 
-    Signs that are not ASCII can stand in remarks between the blocks alone.
+    Characters that are not ASCII can occur only in remarks between the blocks.
     """
     try:
         if data:
@@ -116,7 +116,7 @@ def _pem(subject: str, file: str, data: str) -> str | None:
 def _authenticate(
     http: httpx2.Client | httpx2.AsyncClient, server: ApiServer, *, plugin_timeout_s: float | None
 ) -> None:
-    """Have the calls of a client made with what the user's file or plugin gives."""
+    """Have the calls of a client made with the credentials of the user's file or plugin."""
     user = server.user
     if user.token_file:
         http.auth = Fetched(partial(file_token, user.token_file))

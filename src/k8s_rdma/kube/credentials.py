@@ -38,7 +38,7 @@ class Credential:
 
 
 def usable_token(text: str, source: str) -> str:
-    """The token, without white space around it; ConfigError when there is none, or no header can carry it."""
+    """Return the token, without white space around it; ConfigError if it cannot be sent in a header."""
     token = text.strip()
     if not token:
         msg = f"{source}: the token is empty"
@@ -74,9 +74,11 @@ class ClientCertificate:
         self._loaded: str | None = None
 
     def load(self, certificate: str | None, source: str) -> bool:
-        """Report whether there may be connections with another one, which are then to be closed.
+        """Report whether there may be connections with another certificate, which are then to be closed.
 
-        certificate: chain and key, PEM. ConfigError when it cannot be used, or there is none any more.
+        ConfigError if it cannot be used, or is missing after one was used.
+
+        certificate: chain and key, PEM.
         """
         previous = self._loaded
         if certificate == previous:
@@ -116,7 +118,7 @@ def load_certificate(context: ssl.SSLContext, certificate: str, source: str) -> 
 
 
 class Fetched(httpx2.Auth):
-    """A credential that is fetched for the first call, and anew once it has expired or is refused (401)."""
+    """A credential that is fetched for the first call, and again once it has expired or is refused (401)."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class Fetched(httpx2.Auth):
         *,
         source: str = "",
     ) -> None:
-        """certificate: where that of a credential goes; source: whose it is, in messages."""
+        """Begin without one. certificate: loads that of a credential; source: its owner, for messages."""
         self._fetch = fetch
         self._certificate = certificate
         self._source = source
@@ -157,7 +159,7 @@ class Fetched(httpx2.Auth):
         yield _bearing(await self._fetched_after(sent), request)
 
     async def _fetched_after(self, refused: Credential | None) -> Credential:
-        """Another than the refused one; perhaps what another call has fetched meanwhile."""
+        """Return another credential than the refused one; another call may have fetched it since."""
         async with self._fetching:
             if (cached := self._usable()) is not None and cached is not refused:
                 return cached

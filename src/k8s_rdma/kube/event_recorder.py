@@ -44,12 +44,12 @@ _TOO_MANY_REQUESTS = 429
 class Outbox:
     """Queues writes by key (the kind, its object, and which of several); the latest one replaces the others.
 
-    Writes run in the order in which their keys came; a failed one is tried again after all others, as it may
-    be its own fault.
+    Writes run in the order in which their keys came. A failed one is tried again after all others, because
+    the fault may be its own.
     """
 
     def __init__(self, time: Time, *, limit: int = OUTBOX_LIMIT) -> None:
-        """Write nothing until `run`. limit: of waiting writes; a further one drops the oldest."""
+        """Begin idle, until `run`. limit: of waiting writes; a further one drops the oldest."""
         self._waiting: OrderedDict[Key, Write] = OrderedDict()
         self._limit = limit
         self._pause = time.pause
@@ -57,9 +57,9 @@ class Outbox:
         self._backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
 
     def put(self, key: Key, write: Write) -> None:
-        """Have it written, instead of what waits under this key.
+        """Have it written, instead of a write that waits under this key.
 
-        write: raises as `kube.api` says, and what it raises decides whether it is tried again.
+        write: raises as `kube.api` describes; the error decides whether it is tried again.
         """
         if key not in self._waiting and len(self._waiting) >= self._limit:
             dropped, _ = self._waiting.popitem(last=False)
@@ -73,7 +73,7 @@ class Outbox:
             del self._waiting[key]
 
     async def run(self) -> NoReturn:
-        """Write what comes, until cancelled."""
+        """Write everything that is put, until cancelled."""
         while True:
             await self._filled.wait()
             await self._pause(SETTLE_S)
@@ -89,7 +89,7 @@ class Outbox:
             self._filled.clear()
 
     async def _attempt(self, key: Key, write: Write) -> float | None:
-        """Write once; the delay before the next attempt, None if no other can help."""
+        """Write once; return the delay before the next attempt, if another attempt can help."""
         try:
             await write()
         except API_ERRORS as error:
@@ -121,7 +121,7 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSource:
-    """The component that records, and its node where it is of one.
+    """The component that records, and its node if it belongs to one.
 
     repeat_s: the least time between two writes of one event.
     """
@@ -182,7 +182,7 @@ class EventRecorder:
     def _note(
         self, about: Subject, reason: str, message: str, *, warning: bool, part: str = ""
     ) -> _Recorded | None:
-        """Count it; None when it was written too short a time ago to be written again."""
+        """Count it; return it unless its last write is too recent for another one."""
         key, now = (about.uid, reason, part), self._now()
         previous = self._recorded.get(key)
         if previous is None:
@@ -219,12 +219,12 @@ class EventRecorder:
         )
 
     def _name(self, about: Subject, now: datetime) -> str:
-        """A unique name as client-go's: an object's events sort by their time."""
+        """Return a unique name as client-go's: an object's events sort by their time."""
         self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
         return f"{about.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"
 
     async def _write(self, recorded: _Recorded) -> None:
-        """Write the event as it is by now; make it anew where it has expired."""
+        """Write the present state of the event; create it again if it has expired."""
         try:
             if recorded.exists:
                 await self._api.repeat_event(recorded.event)

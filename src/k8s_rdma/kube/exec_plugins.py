@@ -1,8 +1,8 @@
 """Exec plugins: programs that a kubeconfig names for credentials, such as `kubelogin`.
 
-A command's plugin has the user before it, as kubectl's: it writes to the command's standard error, reads its
-standard input if that is a terminal, and may take its time, for example until a device code is confirmed in
-a browser. A process's plugin has neither, and a time limit.
+A command's plugin may interact with the user, as with kubectl. It writes to the command's standard error,
+reads its standard input if that is a terminal, and may take its time, for example until a device code is
+confirmed in a browser. A process's plugin has neither, and a time limit.
 
 Source: `ExecCredential` in pkg/apis/clientauthentication/v1; `refreshCredsLocked` and `newAuthenticator` in
 client-go, plugin/pkg/client/auth/exec/exec.go; `ExecInteractiveMode` in tools/clientcmd/api/types.go.
@@ -52,9 +52,11 @@ class _ExecCredential(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginCall:
-    """A plugin and its input. timeout_s: None for a command's, which also has its input and output.
+    """A plugin and its input.
 
-    environment: beside our own. is_interactive: whether it reads our standard input.
+    timeout_s: None for a command's, which also has its input and output.
+    environment: in addition to our own.
+    is_interactive: whether it reads our standard input.
     """
 
     command: tuple[str, ...]
@@ -70,7 +72,7 @@ class PluginCall:
 
 
 def prepare_plugin(server: ApiServer, plugin: ExecPlugin, timeout_s: float | None) -> PluginCall:
-    """Make a plugin's input. ConfigError for a version that is not supported, and without a terminal.
+    """Prepare a plugin's input. ConfigError for an unsupported version, and for a missing terminal.
 
     timeout_s: None for a plugin of a command.
     """
@@ -113,7 +115,7 @@ def _is_interactive(plugin: ExecPlugin, source: str, *, is_command: bool) -> boo
 
 
 def _cluster_info(server: ApiServer) -> dict[str, Any]:
-    """The cluster as of `ExecCluster`: certificates by their bytes alone."""
+    """Return the cluster in the form of `ExecCluster`: certificates by their bytes alone."""
     cluster: KubeconfigCluster = server.cluster
     authority = cluster.certificate_authority_data
     if cluster.certificate_authority:
@@ -138,7 +140,7 @@ def _cluster_info(server: ApiServer) -> dict[str, Any]:
 
 
 def plugin_credential(call: PluginCall) -> Credential:
-    """Get a credential from a plugin; ConfigError says why there is none. Blocks until the plugin ends."""
+    """Get a credential from a plugin; ConfigError gives the reason of a failure. Blocks until it ends."""
     try:
         document = _answer(call)
         require_shallow(document)

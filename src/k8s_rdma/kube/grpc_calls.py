@@ -55,7 +55,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class RefusedCallError(Exception):
-    """A call is answered with this code and these words, where no `Reason` has that code."""
+    """A call is answered with this code and this message, if no `Reason` has that code."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -64,12 +64,12 @@ class RefusedCallError(Exception):
 
 
 def connect(socket: Path) -> grpc.aio.Channel:
-    """A channel that connects when it is first used, and again when its connection is lost."""
+    """Return a channel that connects when it is first used, and again when its connection is lost."""
     return grpc.aio.insecure_channel(address(socket), options=_CHANNEL)
 
 
 def address(socket: Path) -> str:
-    """A socket as gRPC has it, which reads a URI."""
+    """Return a socket as gRPC has it, which reads a URI."""
     return f"unix:{quote(str(socket))}"
 
 
@@ -104,7 +104,7 @@ async def answers(
 
 
 def new_server() -> grpc.aio.Server:
-    """A server of no services and sockets yet."""
+    """Return a server, still without services and sockets."""
     return grpc.aio.server(options=_SERVER)
 
 

@@ -159,7 +159,7 @@ class ApiServer:
 
 @contextmanager
 def usable_credentials(kubeconfig: str | None, *, in_cluster: bool = False) -> Iterator[None]:
-    """MalformedError, which names the file, for what is found wrong within."""
+    """Convert faults that are found within to MalformedError, which names the file."""
     try:
         yield
     except (ConfigError, OSError, ValueError, ImportError, httpx2.InvalidURL) as error:  # of proxies, too
@@ -169,7 +169,7 @@ def usable_credentials(kubeconfig: str | None, *, in_cluster: bool = False) -> I
 
 
 def command_api_server(selection: KubeconfigSelection) -> ApiServer:
-    """Find what kubectl with these options would ask. To be called in `usable_credentials`."""
+    """Find the API server that kubectl with these options would use. Call it in `usable_credentials`."""
     if selection.file:
         return _chosen(_merged(_read(_expanded(selection.file))), selection)
     merged = _merged(*map(_read, found := _files()))
@@ -191,9 +191,11 @@ def command_namespace(selection: KubeconfigSelection) -> str:
 
 
 def process_api_server(selection: KubeconfigSelection, *, in_cluster: bool) -> ApiServer:
-    """Find the file's; without one the service account's, and without that one, kubectl's.
+    """Find the file's; without a file the service account's, and without that one, kubectl's.
 
-    in_cluster: the service account's and nothing else. To be called in `usable_credentials`.
+    It must be called in `usable_credentials`.
+
+    in_cluster: the service account's only.
     """
     if in_cluster or (not selection.file and _in_pod()):
         return _service_account(selection.namespace)
@@ -234,7 +236,7 @@ def _paths() -> list[Path]:
 
 
 def _files() -> list[Path]:
-    """The files that kubectl would read: missing ones do not matter."""
+    """Return the files that kubectl would read: missing ones do not matter."""
     return [path for path in _paths() if path.exists()]
 
 
@@ -252,7 +254,7 @@ def _expanded(path: str) -> Path:
 
 
 def _read(path: Path) -> _File:
-    """Read a file and make its paths absolute, which are relative to it. An empty one says nothing.
+    """Read a file and make its paths absolute, which are relative to it. An empty file has no entries.
 
     ConfigError names the file, and the line or the field.
     """
@@ -336,7 +338,7 @@ def _first(
 
 
 def _chosen(merged: _Merged, selection: KubeconfigSelection) -> ApiServer:
-    """Choose the entries. A context without a user is anonymous, as to kubectl."""
+    """Choose the entries. A context without a user is anonymous, as for kubectl."""
     name = selection.context or merged.current_context
     if not name and not selection.cluster:
         msg = "no current-context; kubectl config use-context NAME sets it"
@@ -386,7 +388,7 @@ def _require_supported_cluster(cluster: KubeconfigCluster, subject: str) -> None
 
 
 def _supported_user(user: KubeconfigUser, subject: str, name: str) -> KubeconfigUser:
-    """The user with its token as it is sent; ConfigError for what is not supported."""
+    """Return the user with its token as it is sent; ConfigError for unsupported credentials."""
     if user.impersonated:
         acting = f"{subject}: its user acts as {user.impersonated!r}"
         msg = f"{acting}, which is not supported; use that one's credentials"
@@ -401,7 +403,7 @@ def _supported_user(user: KubeconfigUser, subject: str, name: str) -> Kubeconfig
 
 
 def _with_scheme(cluster: KubeconfigCluster, user: KubeconfigUser) -> str:
-    """The server's URL. Without a scheme it is https if the cluster or the user has anything of TLS."""
+    """Return the server's URL. Without a scheme it is https if the cluster or the user has TLS settings."""
     if "://" in cluster.server:
         return cluster.server
     has_tls = any(

@@ -53,7 +53,9 @@ class _Read:
 class LeaderElector:
     """Acquires, renews and releases the Lease for this process.
 
-    clock: seconds, monotonic. sleep: by the same clock. obstacle: why it does not hold, for people.
+    clock: seconds, monotonic.
+    sleep: by the same clock.
+    obstacle: why it does not hold the Lease, for people.
     """
 
     def __init__(
@@ -89,10 +91,10 @@ class LeaderElector:
         return self._is_leader and self._clock() < self._renew_deadline
 
     async def confirm(self, since: float = inf) -> str:
-        """Have the API server say that this process holds the Lease; answers why not, empty when it does.
+        """Confirm with the API server that this process holds the Lease; return why not, empty if it does.
 
-        A renewal or a question that began after `since` says it, too; by default it is asked after this call
-        began. One question answers all who wait for it.
+        A renewal or a question that began after `since` is a confirmation as well; by default only one after
+        this call counts. One question answers all who wait for it.
         """
         if self._confirmed_at > since and self.holds():
             return ""
@@ -120,12 +122,12 @@ class LeaderElector:
                 return
 
     async def release(self) -> None:
-        """Give the Lease back, so that the next process need not wait; nothing of this one is in doubt."""
+        """Give the Lease back, so that the next process need not wait. No write may be in doubt."""
         if not self._is_leader:
             return
         self._is_leader = False
         try:
-            # Read, since a renewal that was cut short may have been written.
+            # # Read, because a renewal that was cut short may have been written.
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)
             if lease is None or lease.holder != self._terms.holder:
                 return
@@ -136,7 +138,7 @@ class LeaderElector:
             _log.info("lease_released", lease=self.name)
 
     async def _read_lease(self) -> str:
-        """The reason why the Lease is not this process's; empty when it is."""
+        """Return the reason why the Lease is not this process's; empty if it is."""
         began = self._clock()
         try:
             lease = await self._api.get_lease(self._terms.namespace, self._terms.name)

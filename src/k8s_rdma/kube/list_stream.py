@@ -8,11 +8,11 @@ MAX_PART_BYTES = 32 * 1024**2
 """The limit of one item, and of the answer without its items. An object in etcd has 1.5 MiB at most."""
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-"""A string, the quote of a string that is not complete yet, or what opens and closes objects and arrays."""
+"""A string, the quote of a string that is not complete yet, or a bracket of objects and arrays."""
 
 _ITEMS_KEY = b'"items"'
 _ITEMS_DEPTH = 2
-"""The depth of what lies between items: inside the list's braces, and inside the array."""
+"""The depth of the space between items: inside the list's braces, and inside the array."""
 
 
 class ListSplitter:
@@ -59,7 +59,7 @@ class ListSplitter:
         return bytes(self._frame + self._pending)
 
     def _keep(self, data: bytes, start: int, scanned: int) -> None:
-        """Keep an item that is not complete, and what is not scanned; the frame for good."""
+        """Keep an item that is not complete, and data that is not scanned; the frame for good."""
         if not self._in_items:
             self._frame += data[start:scanned]
         begin = start if self._in_items and self._depth > _ITEMS_DEPTH else scanned

@@ -1,9 +1,9 @@
 """List and watch of the API server's objects, as values: page by page, then change by change.
 
 Objects are decoded straight into the few fields that are read. Everyone who may create an object writes a
-part of every list that it is in: `metadata.managedFields` alone may be nested 10,000 levels deep. So an
-object that cannot be read is left out, and logged; the others are read. Sources: "Efficient detection of
-changes" and "Retrieving large results sets in chunks" of Kubernetes' API concepts.
+part of every list that it is in. For example, `metadata.managedFields` alone may be nested 10,000 levels
+deep. So an object that cannot be read is left out, and logged; the others are read. Sources: "Efficient
+detection of changes" and "Retrieving large results sets in chunks" of Kubernetes' API concepts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAGE_BYTES = 16 << 20
 who makes it, and ten times as much once it is decoded."""
 
 LIST_S = 900.0
-"""The limit for a whole list, whose objects are used while it comes. It begins anew after a failure, so that
+"""The limit for a whole list, whose objects are used while it comes. It starts again after a failure, so that
 a slow API server has the time for 150,000 pods."""
 
 _log = structlog.get_logger()
@@ -83,8 +83,10 @@ _identified = msgspec.json.Decoder(_Identified)
 class Selection:
     """Objects to list and watch.
 
-    kind: a lightkube resource with a method `view`. subject: what they are, for errors and the log.
-    namespace: None for all. fields: as of lightkube's `list`.
+    kind: a lightkube resource with a method `view`.
+    subject: a word for them, for errors and the log.
+    namespace: None for all.
+    fields: as of lightkube's `list`.
     """
 
     kind: Any
@@ -93,14 +95,14 @@ class Selection:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self) -> str:
-        """The path of the list, relative to the API server's URL."""
+        """Return the path of the list, relative to the API server's URL."""
         info = api_info(self.kind)
         group, version, _ = info.resource
         scope = f"namespaces/{segment(self.namespace)}/" if self.namespace is not None else ""
         return f"{f'apis/{group}' if group else 'api'}/{version}/{scope}{info.plural}"
 
     def query(self) -> dict[str, str]:
-        """The parameters that select them."""
+        """Return the parameters that select them."""
         return {"fieldSelector": build_selector(dict(self.fields), for_fields=True)} if self.fields else {}
 
 
@@ -112,9 +114,9 @@ async def watch_objects(
     paged: bool = False,
     max_bytes: int = MAX_PODS_BYTES,
 ) -> AsyncIterator[Event[Any]]:
-    """List and watch objects, as values; raises when the watch is lost or silent for so long.
+    """List and watch objects, as values; raise when the watch is lost or silent for so long.
 
-    paged: whether what is listed may come in pages: a large list then takes the memory of two pages only.
+    paged: whether the list may come in pages: a large list then takes the memory of two pages only.
     max_bytes: the limit for a whole list.
     """
     subject, path, query = selection.subject, selection.path(), selection.query()
@@ -160,10 +162,10 @@ class _Part(NamedTuple):
 async def _lists(
     http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader, budget: ListBudget
 ) -> AsyncIterator[_Part]:
-    """The pages of a list; the API server makes the next one while this one is being used.
+    """Yield the pages of a list; the API server makes the next one while this one is being used.
 
-    Where a continuation has expired (410) the whole list is asked for at once, as Kubernetes' own clients do
-    (`FullListIfExpired`, k8s.io/client-go/tools/pager): one begun anew page by page may expire again.
+    If a continuation has expired (410), the whole list is requested at once, as Kubernetes' own clients do
+    (`FullListIfExpired`, k8s.io/client-go/tools/pager), because a second list page by page may expire again.
     """
     following: asyncio.Task[_Page] | None = None
 
@@ -201,7 +203,7 @@ async def _lists(
 async def _unpaged(
     http: httpx2.AsyncClient, path: str, query: Mapping[str, str], reader: _Reader, budget: ListBudget
 ) -> AsyncIterator[_Part]:
-    """The parts of a list that comes as one answer, no longer than pages are."""
+    """Yield the parts of a list that comes as one answer, no longer than pages are."""
     splitter, items, length, is_anew = ListSplitter(), [], 0, True
     async with http.stream("GET", path, params=query) as response:
         response.raise_for_status()
@@ -224,7 +226,7 @@ class _Page(NamedTuple):
     limit: int
 
     def next_limit(self) -> int:
-        """Return the number of objects for the next one: more where there was room for twice as many."""
+        """Return the number of objects for the next page: more if there was room for twice as many."""
         return min(PAGE, 2 * self.limit) if 2 * len(self.content) <= _PAGE_BYTES else self.limit
 
 
@@ -253,7 +255,7 @@ async def _page(http: httpx2.AsyncClient, path: str, query: Mapping[str, str], l
 async def _changes(
     http: httpx2.AsyncClient, path: str, query: dict[str, str], reader: _Reader
 ) -> AsyncIterator[Event[Any]]:
-    """The changes from a version on, by one watch after another."""
+    """Yield the changes from a version on, by one watch after another."""
     timeout = http.timeout
     patient = httpx2.Timeout(connect=timeout.connect, read=None, write=timeout.write, pool=timeout.pool)
     while True:
@@ -280,7 +282,7 @@ _CHANGES: Mapping[str, type[Changed[Any]] | type[Deleted[Any]]] = {
 
 
 class _Reader:
-    """Reads lists and events of one kind of objects. subject: what is read, for the log."""
+    """Reads lists and events of one kind of objects. subject: a word for them, for the log."""
 
     def __init__(self, kind: Any, subject: str) -> None:
         self.subject = subject
@@ -313,7 +315,7 @@ class _Reader:
         return next((kind(view) for view in self.views([item])), None), version
 
     def views(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The objects as values, but for those that make it fail, which is a defect."""
+        """Yield the objects as values, without those that make it fail, which is a defect."""
         for item in items:
             try:
                 yield item.view()
@@ -342,13 +344,13 @@ def _decoders(kind: Any) -> tuple[msgspec.json.Decoder[_List[Any]], msgspec.json
 
 
 def decode_object(kind: type[T], data: bytes) -> T:
-    """Decode an object, however deep it is nested. MsgspecError when it is none of that kind."""
+    """Decode an object nested to any depth. MsgspecError if it is no object of that kind."""
     _, decoder = _decoders(cast("Any", kind))
     return cast("T", _tolerant(decoder, data))
 
 
 def _tolerant(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
-    """Decode what may be nested deeper than the interpreter's stack is."""
+    """Decode a document that may be nested deeper than the interpreter's stack."""
     try:
         return decoder.decode(data)
     except RecursionError:

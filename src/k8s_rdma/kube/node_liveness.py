@@ -23,9 +23,12 @@ class _Lease(msgspec.Struct, frozen=True):
 class NodeLiveness:
     """Verdicts on nodes that publish themselves.
 
-    leases: by node. now: by the API server's clock. stale_s: as in the extender's configuration.
+    leases: by node.
+    now: by the API server's clock.
+    stale_s: as in the extender's configuration.
     extender: why it refuses nodes (`wire.views.unreadable_nodes`); None if it was not asked, or did not
-        answer. faults: Leases that cannot be read, one sentence each.
+        answer.
+    faults: Leases that cannot be read, one sentence each.
     """
 
     leases: Mapping[str, NodeLease]
@@ -46,10 +49,11 @@ class NodeLiveness:
     def why_refused(self, node: str, generation: str, skew_s: float | None) -> str:
         """Describe why the extender refuses the node; empty if it does not.
 
-        The extender knows when it saw the Lease renewed. Without its word, two clocks are compared: the
+        The extender knows when it saw the Lease renewed. Without its verdict, two clocks are compared: the
         node's, which dated the renewal, and the API server's.
 
-        generation: of what the node publishes. skew_s: as `wire.node_clock.clock_skew_s` says.
+        generation: of the published state of the node.
+        skew_s: as of `wire.node_clock.clock_skew_s`.
         """
         if self.extender is not None and node in self.extender:
             return self.extender[node]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def time_in_header(date: str) -> datetime | None:
-    """The time in an HTTP header; None for what is none, such as one without a time zone."""
+    """Return the time in an HTTP header, if it is a time with a time zone."""
     try:
         found = parsedate_to_datetime(date)
     except ValueError:
@@ -25,7 +25,7 @@ _TEXTS = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def require_metadata(item: Mapping[str, Any], subject: str) -> None:
-    """Require what every object is known by. ApiUncertainError names the field."""
+    """Require the fields that identify every object. ApiUncertainError names the field."""
     metadata = item.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or not isinstance(name, str) or not name:

@@ -1,7 +1,7 @@
 """The few fields of Kubernetes objects that are read and written, as lightkube resources.
 
-lightkube's own models hold every field of an object; decoding only these takes a tenth of the time and of
-the memory, which counts when all pods of a cluster are listed.
+lightkube's own models hold every field of an object. Decoding only these takes a tenth of the time and of the
+memory, which counts when all pods of a cluster are listed.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ class PodObject(KubePod, NamespacedResourceG, frozen=True, kw_only=True):
 
 
 def _labels(labels: dict[str, str]) -> dict[str, str]:
-    """The labels, or none if they are more than are kept: a pod may have 100,000, which take 10 MB.
+    """Return the labels, or an empty mapping if they are more than are kept: a pod may have 100,000 (10 MB).
 
-    No budget selects such a pod then, which costs its owner alone: if all did, others' pods would be evicted.
+    No budget then selects such a pod, which costs only its owner. If all budgets did, others' pods would be
+    evicted.
     """
     return labels if len(labels) <= _MAX_LABELS else {}
 
@@ -250,7 +251,7 @@ class EventObject(msgspec.Struct, NamespacedResource):
 
     @staticmethod
     def repetition(event: ObjectEvent) -> dict[str, object]:
-        """The merge patch that tells an Event again."""
+        """Return the merge patch that repeats an Event."""
         return {"message": visible(event.message), "count": event.count, "lastTimestamp": _time(event.last)}
 
 
@@ -278,7 +279,7 @@ class LeaseObject(msgspec.Struct, NamespacedResource):
 
     @classmethod
     def from_view(cls, lease: LeaseView) -> LeaseObject:
-        """The object to write, renewed now."""
+        """Return the object to write, renewed now."""
         owner = OwnerReference.of_node(lease.owner_name or lease.name, lease.owner)
         return cls(
             metadata=WholeMeta(
@@ -375,6 +376,6 @@ def _selects(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def _meets(labels: Mapping[str, str], expression: _Expression) -> bool:
-    """Report whether labels meet an expression; one that Kubernetes does not know selects nothing."""
+    """Report whether labels meet an expression; an operator that Kubernetes does not know selects no pods."""
     operator, value = expression.operator, labels.get(expression.key)
     return operator in LABEL_OPERATORS and meets(value, operator, expression.values or ())

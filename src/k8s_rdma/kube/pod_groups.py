@@ -1,8 +1,8 @@
-"""PodGroups, by whichever version of their API the API server serves.
+"""PodGroups, by any version of their API that the API server serves.
 
 Kubernetes 1.36 serves `scheduling.k8s.io/v1alpha2` alone, 1.37 serves v1beta1 and v1alpha3, each only if its
-feature gate is on. Discovery says which: once, and again after an answer that there is no such object, which
-is also the answer of an API server that serves the version no more.
+feature gate is on. Discovery finds the version: once, and again after an answer that there is no such object,
+because an API server that does not serve the version any more answers so as well.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class PodGroups:
         raise ApiRefusedError(msg, status=_NOT_FOUND)
 
     async def _coscheduling_group(self, gang: Gang) -> PodGroup:
-        """Read the group of a label, which makes no gang if there is none: nothing else holds its pods."""
+        """Read the group of a label; without a group it makes no gang, because its pods are not held back."""
         found = await self._read(pod_group_path(gang, COSCHEDULING_VERSION))
         return PodGroup() if found is None else decode_coscheduling_group(found)
 
     async def _discover(self) -> str:
-        """Ask which version is served, unless that was asked just now; PodGroupVersionError for none."""
+        """Ask for the served version, unless that was asked just now; PodGroupVersionError if unknown."""
         async with self._discovery:
             if self._clock() - self._discovered_at >= _AGAIN_S:
                 self._served = [version async for version in self._served_versions()]
@@ -112,7 +112,7 @@ class PodGroups:
                 yield listed.version
 
     async def _read(self, path: str) -> bytes | None:
-        """Read a document; None if there is none."""
+        """Read a document, if it exists."""
         reply = await self._http.get(path)
         return None if reply.status_code == _NOT_FOUND else reply.raise_for_status().content
 

@@ -1,4 +1,4 @@
-"""Pods by the workload that owns them, as their own metadata says it: no owner is read."""
+"""Pods by the workload that owns them, by their own metadata: no owner is read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def owned_pods(api: Documents, namespace: str | None) -> Iterator[OwnedPod]:
 
 
 def owned_pod(document: Mapping[str, Any]) -> OwnedPod:
-    """Take what matters of a pod; fields of another form count as absent."""
+    """Take the relevant fields of a pod; fields of another form count as absent."""
     meta, spec = _mapping(document.get("metadata")), _mapping(document.get("spec"))
     annotations = _mapping(meta.get("annotations"))
     return OwnedPod(

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class PodResources(Protocol):
-    """Answers come from kubelet's memory. K8sRdmaError (`KUBELET_FAILURE`) when there is none in time."""
+    """Answers come from kubelet's memory. K8sRdmaError (`KUBELET_FAILURE`) if no answer comes in time."""
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """Read a pod's devices; K8sRdmaError also where kubelet knows no such pod, as after its start."""
+        """Read a pod's devices; K8sRdmaError also if kubelet does not know the pod, as after its start."""
         ...
 
     async def all(self) -> tuple[PodDevices, ...]:
@@ -23,7 +23,7 @@ class PodResources(Protocol):
         ...
 
     async def allocatable(self) -> tuple[tuple[str, str], ...]:
-        """Read resource and id of each healthy device, in use or not; none of a kubelet without that call."""
+        """Read resource and id of each healthy device, in use or not; empty if kubelet lacks that call."""
         ...
 
     async def close(self) -> None:

@@ -42,12 +42,12 @@ class PodResourcesClient:
         self._implements_allocatable = True
 
     async def of_pod(self, namespace: str, name: str) -> PodDevices:
-        """Read a pod's devices, by List where Get has no answer.
+        """Read a pod's devices, by List if Get has no answer.
 
-        A pod that kubelet does not know is not one that holds nothing. After its start kubelet knows no pods,
-        until the API server has sent them, and an ADD that was begun for the one before goes on (CRI-O 1.36,
-        `server/sandbox_run_linux.go`; containerd breaks it off). It is not waited for: CRI-O keeps the new
-        kubelet's own request waiting as long as that ADD lasts, and minutes beyond.
+        A pod that kubelet does not know may hold devices. After its start kubelet knows no pods until the API
+        server has sent them, and an ADD that was begun for the former kubelet goes on (CRI-O 1.36,
+        `server/sandbox_run_linux.go`; containerd breaks it off). The call does not wait for it, because CRI-O
+        keeps the new kubelet's own request waiting as long as that ADD lasts, and minutes beyond.
         """
         deadline = self._deadline()
         try:
@@ -66,9 +66,9 @@ class PodResourcesClient:
         return await self._list(self._deadline())
 
     async def allocatable(self) -> tuple[tuple[str, str], ...]:
-        """Read resource and id of each healthy device; none of a kubelet before 1.21, which lacks the call.
+        """Read resource and id of each healthy device; empty for a kubelet before 1.21, which lacks the call.
 
-        Kubelet names a device once for each of its NUMA nodes, and these in another order each time.
+        Kubelet names a device once for each of its NUMA nodes, in another order each time.
         """
         try:
             devices = await self._call(GET_ALLOCATABLE_RESOURCES, None, self._deadline())

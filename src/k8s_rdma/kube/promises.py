@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
-    """Read a promise; None, and a line of log, also when the pod has one that does not count."""
+    """Read a promise, if the pod has a valid one; an invalid one is logged."""
     try:
         return read_promise(pod, keys, policies)
     except MalformedError as error:
@@ -31,11 +31,12 @@ def promised_to(pod: PodView, keys: PlacementKeys | None, policies: NamespacePol
 
 
 def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePolicies) -> Promise | None:
-    """Read what a bound pod's placement annotation promises; None without one, and in the node's network.
+    """Read the promise of a bound pod's placement annotation, if it has one and a network of its own.
 
-    MalformedError when it has one that does not count. Without keys anybody may have written it, so it counts
-    only if it gives what the pod asks for, and no more than its namespace may have: then it says no more than
-    where. The request is read only then: every change of a pod comes by here, and a long one takes 0.1 s.
+    Without keys anyone may have written the annotation. So it counts only if it gives what the pod asks for,
+    and at most what its namespace may have. Then it determines only the place. The request is read only then,
+    because every change of a pod comes by here, and a long one takes 0.1 s.
+    MalformedError if the annotation is invalid.
     """
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     if not text or pod.node is None or pod.host_network:
@@ -50,7 +51,7 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
 
 
 def unverified_promise(pod: PodView) -> Promise | None:
-    """Read a promise as `read_promise`, without its signature: for readers without the keys."""
+    """Read a promise as `read_promise`, without checking its signature: for readers without the keys."""
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     return (
         decode_own(text, uid=pod.uid, node=pod.node, keys=None)
@@ -60,9 +61,9 @@ def unverified_promise(pod: PodView) -> Promise | None:
 
 
 def _require_given(pod: PodView, placement: Placement) -> None:
-    """Refuse a placement that does not give what the pod asks for.
+    """Refuse a placement that does not give the requested interfaces.
 
-    Not strict: unknown keys say nothing of rates, and it may have been bound where they are tolerated.
+    Not strict: unknown keys do not concern rates, and the pod may have been bound while they were tolerated.
     """
     request = read_request(request_text(pod.annotations), strict=False).request
     if not satisfies(placement.request(), request):

@@ -125,7 +125,7 @@ class SlicesApi(Protocol):
         ...
 
     async def get_claim_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a ResourceClaim as JSON of one line; None if the API server says that there is none.
+        """Read a ResourceClaim as JSON of one line, if the API server has it.
 
         MalformedError for one that is nested too deep to be read.
         """
@@ -136,7 +136,7 @@ class SlicesApi(Protocol):
         ...
 
     async def get_pod_document(self, namespace: str, name: str) -> bytes | None:
-        """Read a pod as JSON of one line; None and MalformedError as for claims."""
+        """Read a pod as JSON of one line, if it exists; MalformedError as for claims."""
         ...
 
     async def node_uid(self, node: NodeName) -> str:
@@ -225,7 +225,7 @@ class ResourceSlices:
             return (await self._client.get(NodeUidObject, segment(node))).metadata.uid
 
     async def _document(self, kind: type[D], namespace: str, name: str) -> bytes | None:
-        """Read an object; None only by a Status that names it, as a proxy or another path says 404, too."""
+        """Read an object, if it exists; only a Status that names it counts, because proxies answer 404."""
         try:
             with named_errors(f"get {kind._api_info.plural} {namespace}/{name}"):
                 return await self._get(kind, namespace, name)

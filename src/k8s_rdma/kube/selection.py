@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class KubeconfigSelection:
     """Options of a command; None for those that are absent.
 
-    file: the only kubeconfig. context, cluster, user: names of its entries; cluster and user go before those
-    of the context. namespace: of objects that are named without one.
+    file: the only kubeconfig.
+    context, cluster, user: names of its entries; cluster and user take precedence over those of the context.
+    namespace: of objects that are named without one.
     """
 
     file: str | None = None

@@ -272,7 +272,7 @@ class Changes:
     def close(self) -> None:
         """Stop; no callback runs afterwards.
 
-        Must not be called from the callback. A second call does nothing.
+        Must not be called from the callback. A second call has no effect.
         """
         self._open.close()
 
@@ -429,7 +429,7 @@ class CachedScan(Generic[T]):
     ) -> None:
         """Subscribe in the calling thread's network namespace.
 
-        observe: scans; its argument is the links that changed, None when anything may have changed.
+        observe: scans; its argument is the links that changed, or None if anything may have changed.
         files: the files to watch after a scan, because no event reports their changes.
         nodes: the device nodes to watch after a scan.
         incomplete: whether part could not be read and is to be tried again.
@@ -456,7 +456,7 @@ class CachedScan(Generic[T]):
         """
         if self._result is not None and not self._due and not anew:
             return self._result
-        self._due = False  # before anything is looked at: what changes meanwhile is looked at next time
+        self._due = False  # before the scan: later changes are scanned next time
         previous, self._result = self._result, None
         self._changes.look_at_files()
         dirty = self._changes.dirty()
@@ -541,7 +541,7 @@ class _Inotify:
         self.close()
 
     def close(self) -> None:
-        """End all watches; a second call does nothing."""
+        """End all watches; a second call has no effect."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -613,7 +613,7 @@ class Deletions(_Inotify):
         return bool(self._watched.keys() - watched)
 
     def drain(self) -> frozenset[Path] | None:
-        """Return the paths deleted or moved away since the last call; None when events were lost."""
+        """Return the paths deleted or moved away since the last call, unless events were lost."""
         deleted: set[Path] = set()
         untold = False
         while data := self._read():

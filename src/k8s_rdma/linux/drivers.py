@@ -5,7 +5,7 @@ All is from the kernel's sources.
 Netlink sets the minimum and the maximum rate of a VF together (`rtnl_set_vf_rate`, net/core/rtnetlink.c:
 EOPNOTSUPP without `ndo_set_vf_rate`, EINVAL for a maximum below the minimum). The rest is each driver's
 own. Another setting is in the table when it can be set, holds at once, and can be taken back
-(`do_setvfinfo` there: EOPNOTSUPP where the driver has no function for it). Paths below are under
+(`do_setvfinfo` there: EOPNOTSUPP if the driver has no function for it). Paths below are under
 drivers/net/ethernet/. The tables of docs/drivers.md are made from the rows; CONTRIBUTING.md has the recipe.
 
 The sources were read in Linux 6.1 and 6.12.117, those of ionic and hns3 in the latter; no rule differs.
@@ -89,8 +89,8 @@ class Driver:
     switchdev_refuses: settings that it refuses while the embedded switch is in switchdev mode.
     errors: meanings of errors of rates and of settings. rate_errors, setting_errors: of one of them alone.
     vf_module: the module that drives its VFs, if that is another one.
-    rdma_module: the module that makes its RDMA devices (drivers/infiniband/hw, Linux 6.18); empty for none.
-    tells_link_speed: whether it tells the link's speed as the maximum of a VF that has none.
+    rdma_module: the module that makes its RDMA devices (drivers/infiniband/hw, Linux 6.18), if any.
+    tells_link_speed: whether it reports the link's speed as the maximum of a VF without one.
     own_groups: whether it shows its scheduler by devlink as groups, with each VF in one
         (`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12).
     """
@@ -120,7 +120,7 @@ def ability(
     vendor: str = "",
     vst: bool = False,
 ) -> RateAbility:
-    """Return the rates that can be programmed on the VFs of a PF; none for a driver that is not in the table.
+    """Return the rates that can be programmed on the VFs of a PF; no rates for an unknown driver.
 
     link_mbps: None while the link is down. vendor: PCI vendor and device, `15b3:1017`.
     vst: whether all its VFs have a VLAN that the PF gives them (mlx4's VST mode).
@@ -224,7 +224,7 @@ def _hns3(port: Port) -> RateAbility:
 
 
 def _qede(_: Port) -> RateAbility:
-    """The driver ignores 0, so that no rate could be reset when a pod ends: none is programmed.
+    """The driver ignores 0, so that no rate could be reset when a pod ends: rates are not programmed.
 
     It would accept a maximum, and minima in whole percent of the link with 1 % left to every VF without one.
     A VF without a maximum is read back with the link's speed as its maximum.

@@ -41,7 +41,7 @@ _CARD = re.compile(r"(?P<card>card\d+)(-.*)?")
 
 
 class Gpus:
-    """The GPUs of one machine. Methods block to read a few small files; what cannot be read is left out."""
+    """The GPUs of one machine. Methods block to read a few small files; unreadable GPUs are left out."""
 
     def __init__(self, sysfs: Sysfs | None = None, nvidia: Sysfs | None = None) -> None:
         """Read through these; `nvidia` is the directory of `NVIDIA_GPUS`."""
@@ -72,7 +72,7 @@ class Gpus:
     def by_device(self, devices: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Gpu]:
         """Return the GPU of each of these devices (resource and id) that is one or a share of one.
 
-        Whether a pod has it is not known here: none is `in_use`.
+        Whether a pod has it is not known here: `in_use` is always False.
         """
         names: Mapping[str, PciAddress] | None = None
         places: dict[PciAddress, Neighbour | None] = {}

@@ -204,7 +204,7 @@ class SriovKernel:
         return end
 
     def close(self) -> None:
-        """Release sockets and threads; a second call does nothing."""
+        """Release sockets and threads; a second call has no effect."""
         self._open.close()
 
     def _apply(self, step: Step) -> None:
@@ -394,7 +394,7 @@ class KnownPfs:
         return infos
 
     def _gather(self) -> None:
-        """Mark as stale what changed since the last call."""
+        """Mark everything that changed since the last call as stale."""
         dirty = self._changes.dirty()
         self._stale |= dirty.links
         self._all_stale |= dirty.everything
@@ -478,7 +478,7 @@ class VfTraffic:
                     yield vf, _Counted(counters[link.index], rdma)
 
     def _by_pf(self, pf: PfState) -> Iterator[tuple[VfRef, LinkCounters]]:
-        """Yield the PF's counters; none if the driver counts nothing or cannot report all VFs."""
+        """Yield the PF's counters, if the driver counts and can report all VFs."""
         link = self._queries.rtnl.link(pf.name)
         try:
             stats = self._queries.vf_stats(link.index) if link else ()

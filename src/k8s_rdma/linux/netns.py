@@ -102,7 +102,7 @@ class Namespaces:
         return Path("/proc/self/ns/net").stat().st_ino == netns.inode
 
     def find(self, path: str) -> NetnsRef | None:
-        """Return the namespace that is mounted at a path of the node; None when there is none."""
+        """Return the namespace that is mounted at a path of the node, if there is one."""
         try:
             namespace = os.open(self.on_host(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
@@ -115,7 +115,7 @@ class Namespaces:
 
     @contextmanager
     def opened(self, netns: NetnsRef) -> Iterator[int | None]:
-        """Open exactly this namespace; None when it no longer exists.
+        """Open exactly this namespace, if it still exists.
 
         KernelError when that is unknown, because the path cannot be accessed from here.
         """
@@ -157,7 +157,7 @@ class Namespaces:
     def _open(self, netns: NetnsRef) -> int | None:
         path = self.on_host(netns.path)
         try:
-            # O_NONBLOCK: what lies there may be a FIFO as well.
+            # O_NONBLOCK: the file may be a FIFO as well.
             namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESRCH) and self._would_be_found(path):

@@ -35,7 +35,7 @@ def nearest_nodes(sysfs: Sysfs, node: int) -> tuple[int, ...]:
 
 
 def _socket(sysfs: Sysfs, node: int) -> int | None:
-    """Return the socket of a node's first processor; None for a node without any."""
+    """Return the socket of a node's first processor, if it has one."""
     cpus = _numbers(sysfs.value_if_any(f"{_NODES}/node{node}/cpulist"))
     return sysfs.number_if_any(f"{_CPUS}/cpu{cpus[0]}/topology/physical_package_id") if cpus else None
 

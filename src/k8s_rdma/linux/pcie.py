@@ -49,16 +49,16 @@ class PcieLink:
 
 
 def slowest_link(function: PciFunction) -> PcieLink | None:
-    """Return the slowest link between a function and its root port; None if no speed is reported.
+    """Return the slowest link between a function and its root port, if a speed is reported.
 
-    A link that is not reported (`Unknown`, a virtual bridge) limits nothing. OSError when one cannot be read.
+    A link that is not reported (`Unknown`, a virtual bridge) is no limit. OSError if one cannot be read.
     """
     links = (link_of(function.sysfs, pci) for pci in (function.pci, *reversed(function.pcie_path())))
     return min((link for link in links if link is not None), key=lambda link: link.mbps, default=None)
 
 
 def link_of(sysfs: Sysfs, pci: PciAddress) -> PcieLink | None:
-    """Return a function's link upwards, or a port's downwards; None if it is not known."""
+    """Return a function's link upwards, or a port's downwards, if it is known."""
     directory = f"bus/pci/devices/{pci}"
     speed = _SPEED.fullmatch(sysfs.value_if_any(f"{directory}/current_link_speed") or "")
     width = sysfs.value_if_any(f"{directory}/current_link_width") or ""

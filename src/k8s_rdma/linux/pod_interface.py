@@ -67,7 +67,7 @@ def located_vfs(
 
 
 def change_interface(step: ConfigureInterface | ClearInterface, namespaces: Namespaces) -> None:
-    """Apply the step in its namespace; one that no longer exists has nothing to clear."""
+    """Apply the step in its namespace; one that no longer exists needs no clearing."""
     if isinstance(step, ConfigureInterface):
         with namespaces.existing(step.netns) as namespace:
             configure(step, namespace)

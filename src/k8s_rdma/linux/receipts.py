@@ -102,7 +102,7 @@ class Receipts:
             raise
 
     def load(self) -> Ledger:
-        """Load all receipts and promises; none is skipped.
+        """Load all receipts and promises, without exception.
 
         CorruptLedgerError names a row that is invalid, or contradicts another.
         """
@@ -148,7 +148,7 @@ class Receipts:
                 lower_version(self._db)
 
     def remove(self, attachment: Attachment) -> None:
-        """Forget an attachment. If a crash loses this mark, the next start finds nothing left to undo."""
+        """Forget an attachment. If a crash loses this mark, the next start undoes it again."""
         with self._failures("cannot be written"), self._transaction(durable=False):
             self._delete(attachment)
             lower_version(self._db)
@@ -170,7 +170,7 @@ class Receipts:
             lower_version(self._db)
 
     def require_writable(self) -> None:
-        """Raise LedgerError unless a receipt could be written now; tested by a write that changes nothing."""
+        """Raise LedgerError unless a receipt could be written now; tested by a write without a change."""
         with self._failures("cannot be written"), self._transaction(durable=False):
             [(version,)] = self._db.execute("PRAGMA user_version").fetchall()
             self._db.execute(f"PRAGMA user_version = {version}")
@@ -261,7 +261,7 @@ def encode_mark(mark: ClaimMark) -> bytes:
 
 
 def decode_mark(data: bytes) -> ClaimMark:
-    """Parse a marker's content, empty for none; MalformedError names the field that does not fit."""
+    """Parse a marker's content; empty without one. MalformedError names the field that does not fit."""
     return decode(data, _mark_decoder, "marker") if data else ClaimMark()
 
 

@@ -71,7 +71,7 @@ class Sysfs:
             os.close(descriptor)
 
     def value(self, path: str) -> str | None:
-        """Return a file's text without surrounding white space; None when it has no value."""
+        """Return a file's text without surrounding white space, if it has a value."""
         try:
             return self.read(path).strip()
         except OSError as error:
@@ -80,7 +80,7 @@ class Sysfs:
             raise
 
     def value_if_any(self, path: str) -> str | None:
-        """Return `value`, or None when there is no such file."""
+        """Return `value`, if there is such a file."""
         try:
             return self.value(path)
         except OSError as error:
@@ -89,14 +89,14 @@ class Sysfs:
             raise
 
     def number(self, path: str) -> int | None:
-        """Return a file's number, decimal or `0x`; None when it has no value.
+        """Return a file's number, decimal or `0x`, if it has a value.
 
         OSError (EBADMSG) for other text.
         """
         return _number(path, self.value(path))
 
     def number_if_any(self, path: str) -> int | None:
-        """Return `number`, or None when there is no such file."""
+        """Return `number`, if there is such a file."""
         return _number(path, self.value_if_any(path))
 
     def names_if_any(self, path: str) -> list[str] | None:
@@ -109,7 +109,7 @@ class Sysfs:
             raise
 
     def target_if_any(self, path: str) -> str | None:
-        """Return `target`, or None when there is no such link."""
+        """Return `target`, if there is such a link."""
         try:
             return self.target(path)
         except OSError as error:
@@ -147,7 +147,7 @@ class PciFunction:
         return "" if override == _NO_OVERRIDE else override
 
     def numa_node(self) -> int | None:
-        """Return its NUMA node; None if the firmware does not report one."""
+        """Return its NUMA node, if the firmware reports one."""
         node = self.sysfs.number_if_any(self._path("numa_node"))
         return None if node is None or node < 0 else node
 
@@ -161,7 +161,7 @@ class PciFunction:
         return self.sysfs.names_if_any(f"{_DEVICES}/{self.pci}") is not None
 
     def pf(self) -> PciAddress | None:
-        """Return the PF of a VF; None for a function that is not a VF."""
+        """Return the PF of a function, if it is a VF."""
         pf = self.sysfs.target_if_any(self._path("physfn"))
         return None if pf is None else pci_address(pf)
 

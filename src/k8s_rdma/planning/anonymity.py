@@ -1,7 +1,7 @@
-"""Snapshots without names: all that others wrote is written anew, from the values that were read.
+"""Snapshots without names: all texts of others are written again, from the values that were read.
 
-So a name or an address stays in no form that was not thought of, such as a MAC with dashes, in escapes, or
-in an annotation that cannot be read.
+So a name or an address cannot stay in an unforeseen form, such as a MAC with dashes, in escapes, or in an
+annotation that cannot be read.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Anonymiser:
         return self._mac(text) if len(text) == _MAC else self._guid(text)
 
     def _request(self, annotations: Mapping[str, str]) -> dict[str, str]:
-        """Write what was read of a pod's annotations anew, so that no text of its owner stays.
+        """Write the values of a pod's annotations again, so that no text of its owner stays.
 
         An annotation that cannot be read is replaced by a text that cannot be read either.
         """
@@ -105,7 +105,7 @@ class _Anonymiser:
         )
 
     def _taint(self, entry: TaintOrToleration) -> TaintOrToleration:
-        """Replace key and value, but for the keys of Kubernetes itself; an empty one is of every taint."""
+        """Replace key and value, except keys of Kubernetes itself; an empty key is of every taint."""
         is_kubernetes = f".{entry.key.partition('/')[0]}".endswith(f".{_KUBERNETES}")
         return replace(
             entry,
@@ -164,8 +164,8 @@ class _Anonymiser:
 def anonymised(snapshot: Snapshot) -> Snapshot:
     """Replace names of nodes, pods, namespaces and gangs, taints, UIDs, MACs and GUIDs, equal ones alike.
 
-    Texts of others, selectors of nodes and their labels, but for operating system and architecture, are left
-    out.
+    Texts of others are left out, and so are selectors of nodes and their labels, except operating system and
+    architecture.
     MalformedError names a placement that cannot be read.
     """
     aliases = _Anonymiser()

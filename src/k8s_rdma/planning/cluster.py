@@ -1,7 +1,7 @@
-"""Cluster in memory: which nodes take a request, where it goes, and what pods use.
+"""Cluster in memory: the nodes that take a request, the node that it goes to, and the use by pods.
 
-Placement, scores and accounts are those of `core`, which the extender decides by. Nodes of equal hardware and
-equal use share one state, and the judgements on it: each is found once, by counting alone where that decides.
+Placement, scores and accounts are those of `core`, by which the extender decides. Nodes of equal hardware and
+equal use share one state, and the judgements on it: each is found once, by counting alone if that decides.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class Node:
-    """A node and who holds what there. foreign: what others than pods hold."""
+    """A node and the interfaces of its pods. foreign: the VFs that others than pods hold."""
 
     inventory: Inventory
     foreign: Mapping[PciAddress, Used] = field(default_factory=dict)
@@ -117,25 +117,25 @@ class Cluster:
         return iter(self._nodes)
 
     def __len__(self) -> int:
-        """The number of nodes."""
+        """Return the number of nodes."""
         return len(self._nodes)
 
     def node(self, name: NodeName) -> Node:
-        """The node, to be read only. KeyError if there is none."""
+        """Return the node, to be read only. KeyError if it does not exist."""
         return self._nodes[name]
 
     def state(self, name: NodeName) -> NodeState:
-        """The node's state. KeyError if there is none."""
+        """Return the node's state. KeyError if it does not exist."""
         return self._states[name]
 
     def state_without(self, name: NodeName, uids: Collection[PodUid]) -> NodeState:
-        """The node's state if those pods held nothing there. KeyError if there is no such node."""
+        """Return the node's state without those pods. KeyError if there is no such node."""
         node = self._nodes[name]
         pods = {uid: interfaces for uid, interfaces in node.pods.items() if uid not in uids}
         return self._interned.find(node.inventory, replace(node, pods=pods).used())
 
     def pods(self) -> dict[PodUid, NodeName]:
-        """The pods that hold interfaces, with their nodes."""
+        """Return the pods that hold interfaces, with their nodes."""
         return {uid: name for name, node in self._nodes.items() for uid in node.pods}
 
     def add_node(self, name: NodeName, node: Node) -> None:
@@ -144,25 +144,25 @@ class Cluster:
         self._states[name] = self._interned.find(node.inventory, node.used())
 
     def remove_node(self, name: NodeName) -> Node:
-        """Remove a node with the pods on it. KeyError if there is none."""
+        """Remove a node with the pods on it. KeyError if it does not exist."""
         del self._states[name]
         return self._nodes.pop(name)
 
     def bind(self, uid: PodUid, placement: Placement) -> None:
-        """Have a pod that holds nothing on the node yet hold the placement there."""
+        """Have a pod that is not on the node yet hold the placement there."""
         node, state = self._nodes[placement.node], self._states[placement.node]
         node.pods[uid] = placement.interfaces
         used = total(state.used, usage_of(placement.interfaces, node.inventory))
         self._states[placement.node] = self._interned.find(node.inventory, used)
 
     def release(self, uid: PodUid, name: NodeName) -> None:
-        """End what the pod holds on the node. KeyError if it holds nothing there."""
+        """Release the interfaces of a pod on the node. KeyError if it has no interfaces there."""
         node = self._nodes[name]
         del node.pods[uid]
         self._states[name] = self._interned.find(node.inventory, node.used())
 
     def fit(self, request: Request, state: NodeState) -> Fit | None:
-        """The score of the request on a state; None if it does not fit."""
+        """Return the score of the request on a state, if it fits."""
         fits = self._judgements_on(request).fits
         found = fits.get(state, _NOT_JUDGED)
         if found is _NOT_JUDGED:
@@ -174,7 +174,7 @@ class Cluster:
         return replace(self._place(request, self._states[name]), node=name)
 
     def best(self, request: Request, names: Collection[NodeName] | None = None) -> NodeName | None:
-        """The node of the highest score, of equal ones the first by name; None if it fits on none."""
+        """Return the node of the highest score, if it fits on any; of equal ones the first by name."""
         scores = (
             (-found.score, name)
             for name in (self if names is None else names)
@@ -198,7 +198,7 @@ class Cluster:
         return count
 
     def outcome(self, request: Request, state: NodeState) -> Outcome | None:
-        """The state with one more such pod; None if it does not fit."""
+        """Return the state with one more such pod, if it fits."""
         counted = self._engine.count(self._bounds_of(request, state.inventory), state)
         if counted is not None:
             return Outcome(self._interned.find(state.inventory, counted.used), counted.interfaces)

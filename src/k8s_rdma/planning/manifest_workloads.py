@@ -35,23 +35,25 @@ _OWN = "k8s-rdma.io/"
 
 @dataclass(frozen=True, slots=True)
 class ManifestWorkloads:
-    """The workloads of a manifest; and what in it is not judged, a sentence each."""
+    """The workloads of a manifest; and its parts that are not judged, a sentence each."""
 
     workloads: tuple[Workload, ...]
     warnings: tuple[str, ...] = ()
 
 
 def load_workloads(manifest: Path | None, count: int | None, classes: PriorityClasses) -> ManifestWorkloads:
-    """Read workloads as `read_workloads`, of a file or of standard input; none without a manifest."""
+    """Read workloads as `read_workloads`, of a file or of standard input; empty without a manifest."""
     return ManifestWorkloads(()) if manifest is None else read_workloads(read_text(manifest), count, classes)
 
 
 def read_workloads(text: str, count: int | None = None, classes: PriorityClasses = None) -> ManifestWorkloads:
     """Read the workloads of a manifest, or of an annotation's list, that ask for interfaces.
 
-    Pods that another object of the manifest has made count with it. count: of pods of each, instead of the
-    manifest's.
-    MalformedError names what cannot be read or counted, and says if nothing asks for interfaces.
+    Pods that another object of the manifest has made count with it.
+    MalformedError names the part that cannot be read or counted; it is raised also if no object asks for
+    interfaces.
+
+    count: of pods of each, instead of the manifest's.
     """
     if text.lstrip().startswith("["):
         pod = {"kind": "Pod", "metadata": {"name": "pod", "annotations": {ANNOTATION: text}}, "spec": {}}
@@ -85,7 +87,7 @@ def read_workloads(text: str, count: int | None = None, classes: PriorityClasses
 
 
 def _claimed_by(pod: Mapping[str, Any], classes: Sequence[Mapping[str, Any]]) -> str:
-    """Return the way in which a pod asks for devices that kube-scheduler alone allocates; empty for none."""
+    """Return the way in which a pod asks for devices that kube-scheduler alone allocates, if it does."""
     spec = pod["spec"]
     if not isinstance(spec, dict):
         return ""
@@ -101,7 +103,7 @@ def _uid(document: Mapping[str, Any]) -> str:
 
 
 def _owner(document: Mapping[str, Any]) -> str:
-    """Return the UID of the object that has made an object; empty for none."""
+    """Return the UID of the object that has made an object; empty without one."""
     references = (document.get("metadata") or {}).get("ownerReferences")
     for reference in references if isinstance(references, list) else ():
         if isinstance(reference, dict) and reference.get("controller") is True:
@@ -154,7 +156,7 @@ _KUEUE_GROUP, _KUEUE_MAKES_GROUP = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s
 
 
 def _gang(namespace: str, spec: PodSpec, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """Return the gang that the pods name, or that Kueue makes for them; empty for none."""
+    """Return the gang that the pods name, or that Kueue makes for them; empty without a gang."""
     gang = gang_of(namespace, spec.scheduling_group, labels)
     if gang is not None:
         return f"{gang.namespace}/{gang.name}"
@@ -171,7 +173,7 @@ def _gang_of_object(document: Mapping[str, Any], template: PodTemplate) -> str:
 
 
 def _priority_class(name: str | None, classes: PriorityClasses) -> PriorityClass:
-    """The class of that name; without a name the cluster's default. ValueError for an unknown name."""
+    """Return the class of that name; without a name the cluster's default. ValueError for an unknown name."""
     if not name:
         defaults = (found for found in classes or () if found.global_default)
         return min(defaults, key=lambda found: found.value, default=PriorityClass(name="", value=0))
@@ -187,7 +189,7 @@ def _priority_class(name: str | None, classes: PriorityClasses) -> PriorityClass
 
 
 def _with_text(spec: Any) -> Any:
-    """The specification with quantities as text, as the API server has them."""
+    """Return the specification with quantities as text, as the API server has them."""
     match spec:
         case dict():
             return {

@@ -36,7 +36,7 @@ _SIMPLEST = Request((InterfaceRequest(),))
 _NOTHING = Share()
 _BLOCKING = ("NoSchedule", "NoExecute")
 _CORDON = DeviceTaint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-"""A pod that tolerates this taint may be on a cordoned node, as those of a DaemonSet."""
+"""A pod that tolerates this taint may be on a cordoned node, for example a pod of a DaemonSet."""
 
 PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
 """The PriorityClasses of a cluster; None if they are not known."""
@@ -44,12 +44,14 @@ PriorityClasses: TypeAlias = tuple[PriorityClass, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Pods that are alike. name: `namespace/name`. gang: all or none of its pods are to be placed.
+    """Pods that are alike.
 
+    name: `namespace/name`.
+    gang: its pods are all placed, or the gang is not placed at all.
     gang_size: the number of the pods in each of several such gangs; 0 if all are in one.
-    preempts: whether pods of lower priority may be evicted for them. depends_on_neighbours: whether it may
-    matter to them which pods a node has. obstacle: why no node can be found for them here; empty if one
-    can.
+    preempts: whether pods of lower priority may be evicted for them.
+    depends_on_neighbours: whether it may matter to them which pods a node has.
+    obstacle: why no node can be found for them here; empty if one can.
     """
 
     name: str
@@ -77,10 +79,12 @@ class Workload:
 
 @dataclass(slots=True, kw_only=True)
 class PlannedCluster:
-    """A cluster with what is known of its nodes and pods. unreadable: what is missing, a sentence each.
+    """A cluster with the known facts about its nodes and pods.
 
-    vf_resource: by which kube-scheduler counts VFs; None if it does not. counted: all resources that it
-    counts and pods have interfaces by. free_devices: of these, by node.
+    unreadable: the missing facts, a sentence each.
+    vf_resource: by which kube-scheduler counts VFs, if it does.
+    counted: all resources that it counts and pods have interfaces by.
+    free_devices: of these, by node.
     """
 
     cluster: Cluster
@@ -97,9 +101,9 @@ class PlannedCluster:
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> PlannedCluster:
-        """Count what pods hold or were promised; what cannot be read counts for nothing, and is noted.
+        """Count the interfaces that pods hold or were promised; unreadable data is noted, not counted.
 
-        A node that takes no pods is left out. What pods were promised there counts for their namespaces.
+        A node that takes no pods is left out. Promises to pods there count for their namespaces.
         """
         unreadable = list(snapshot.unreadable)
         promised = _promised(snapshot.pods, unreadable)
@@ -116,7 +120,7 @@ class PlannedCluster:
         for name, record in planned.nodes.items():
             try:
                 planned.add_node(name, record, _node(name, record, promised.get(name, {}), programmed))
-            except Exception as error:  # whatever it is, it is of this node alone
+            except Exception as error:  # # any error, because it concerns this node alone
                 unreadable.append(f"node {name}: {error}")
         for name in promised.keys() - set(planned.cluster):
             for uid, placement in promised[name].items():
@@ -147,7 +151,7 @@ class PlannedCluster:
             self._count(name, uid, interfaces, +1)
 
     def remove_node(self, name: NodeName) -> Node:
-        """Remove a node with the pods on it. KeyError if there is none."""
+        """Remove a node with the pods on it. KeyError if it does not exist."""
         node = self.cluster.remove_node(name)
         del self.free_devices[name]
         for uid, interfaces in node.pods.items():
@@ -155,7 +159,7 @@ class PlannedCluster:
         return node
 
     def bind(self, workload: Workload, placement: Placement) -> PodUid:
-        """Have one more pod of a workload hold a placement; its UID."""
+        """Have one more pod of a workload hold a placement; return its UID."""
         uid = PodUid(f"whatif/{len(self.pods)}")
         self.pods[uid] = PodRecord(
             namespace=workload.namespace,
@@ -170,24 +174,24 @@ class PlannedCluster:
         return uid
 
     def release(self, uid: PodUid, name: NodeName) -> Placement:
-        """End what a pod holds on a node, and return it. KeyError if it holds nothing there."""
+        """Release the interfaces of a pod on a node, and return them. KeyError if it has none there."""
         placement = self.placement(uid, name)
         self._count(name, uid, placement.interfaces, -1)
         self.cluster.release(uid, name)
         return placement
 
     def restore(self, uid: PodUid, placement: Placement) -> None:
-        """Have a pod hold again what it held before `release`."""
+        """Have a pod hold its interfaces of before `release` again."""
         self.cluster.bind(uid, placement)
         self._count(placement.node, uid, placement.interfaces, +1)
 
     def placement(self, uid: PodUid, name: NodeName) -> Placement:
-        """The interfaces that a pod holds on a node. KeyError if it holds nothing there."""
+        """Return the interfaces that a pod holds on a node. KeyError if it has no interfaces there."""
         interfaces = self.cluster.node(name).pods[uid]
         return Placement(node=name, interfaces=interfaces, policy=policy_of(self.pods.get(uid)))
 
     def named_node(self, text: str) -> NodeName:
-        """The node of that name; MalformedError if there is none, or none whose state is known."""
+        """Return the node of that name; MalformedError if it does not exist, or its state is unknown."""
         name = NodeName(text)
         if name not in self.cluster:
             msg = f"node {text}: there is none of that name whose state is known"
@@ -195,7 +199,7 @@ class PlannedCluster:
         return name
 
     def named_pf(self, text: str) -> tuple[NodeName, Pf]:
-        """The PF at `NODE/PF`, by its name or PCI address; MalformedError if there is none."""
+        """Return the PF at `NODE/PF`, by its name or PCI address; MalformedError if it does not exist."""
         node, _, pf_name = text.partition("/")
         name = self.named_node(node)
         pfs = self.cluster.node(name).inventory.pfs
@@ -207,7 +211,7 @@ class PlannedCluster:
         return name, found
 
     def device_room(self, name: NodeName, request: Request) -> int | None:
-        """The number of such pods for which a node has devices; None if kube-scheduler counts none."""
+        """Return the number of such pods for which a node has devices, if kube-scheduler counts any."""
         free = self.free_devices[name]
         rooms = [free[resource] // number for resource, number in request.devices if resource in self.counted]
         return max(0, min(rooms)) if rooms else None
@@ -220,7 +224,7 @@ class PlannedCluster:
         return f"asks for {interfaces} interfaces, but requests {number} of {self.vf_resource}"
 
     def share(self, name: NodeName, uids: Iterable[PodUid], namespace: str) -> Share:
-        """Add up what those pods of a namespace hold on a node."""
+        """Add up the interfaces that those pods of a namespace hold on a node."""
         pods = self.cluster.node(name).pods
         shares = [
             Share.of_interfaces(pods[uid])
@@ -230,18 +234,18 @@ class PlannedCluster:
         return Share(sum(share.mbps for share in shares), sum(share.vfs for share in shares))
 
     def pending(self) -> Iterator[PodRecord]:
-        """The pods that ask for interfaces, and have no node."""
+        """Return the pods that ask for interfaces, and have no node."""
         return (pod for pod in self.pods.values() if not pod.node and requests_interfaces(pod.annotations))
 
     def eligible(self, workload: Workload) -> list[NodeName]:
-        """The nodes that the pods may be on by selection, taints and cordons, whatever they hold."""
+        """Return the nodes that the pods may be on by selection, taints and cordons; room is ignored."""
         nodes, tolerations = workload.nodes, workload.tolerations
         return [name for name in self.cluster if may_be_on(self.nodes[name], nodes, tolerations)]
 
     def limit_refusal(self, namespace: str, request: Request, freed: Share = _NOTHING) -> str:
         """Describe how one more such pod exceeds its namespace's limit; empty if it does not.
 
-        freed: the part of what the namespace holds that does not count.
+        freed: the part of the namespace's use that does not count.
         """
         limit = limit_of(self.limits, namespace)
         if limit is None:
@@ -262,7 +266,7 @@ class PlannedCluster:
 
 
 def _promised(pods: Iterable[PodRecord], unreadable: list[str]) -> dict[NodeName, dict[PodUid, Placement]]:
-    """The promises of bound pods, by node."""
+    """Return the promises of bound pods, by node."""
     found: dict[NodeName, dict[PodUid, Placement]] = {}
     for pod in pods:
         try:
@@ -280,7 +284,7 @@ def _node(
     promised: Mapping[PodUid, Placement],
     programmed: Mapping[PodUid, int],
 ) -> Node:
-    """The node of a record; ValueError or MalformedError if nothing may be concluded from it.
+    """Return the node of a record; ValueError or MalformedError if its status is not reliable.
 
     programmed: generations of rates by pod, of those that the node's report does not hold.
     """
@@ -313,7 +317,7 @@ def may_be_on(node: NodeRecord, nodes: NodeSelection, tolerations: Collection[To
 
 
 def workload_of(pod: PodRecord) -> Workload:
-    """A pod as a workload of its own. MalformedError if its annotations cannot be read."""
+    """Return a pod as a workload of its own. MalformedError if its annotations cannot be read."""
     return Workload(
         name=f"{pod.namespace}/{pod.name}",
         namespace=pod.namespace,
@@ -328,7 +332,7 @@ def workload_of(pod: PodRecord) -> Workload:
 
 
 def relocated(pod: PodRecord | None, uid: PodUid, placement: Placement) -> Workload:
-    """A pod that is to go to another node, by its placement where its annotations say nothing."""
+    """Return a pod that is to go to another node, by its placement if its annotations are unreadable."""
     if pod is not None and requests_interfaces(pod.annotations):
         try:
             return workload_of(pod)
@@ -346,7 +350,7 @@ def relocated(pod: PodRecord | None, uid: PodUid, placement: Placement) -> Workl
 
 
 def policy_of(pod: PodRecord | None) -> PfPolicy:
-    """The policy that a pod asks for; any where that cannot be read."""
+    """Return the policy that a pod asks for; ANY if that cannot be read."""
     try:
         return workload_of(pod).request.policy if pod else PfPolicy.ANY
     except MalformedError:

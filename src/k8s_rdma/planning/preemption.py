@@ -1,9 +1,9 @@
-"""Preemption on a planned cluster: the node on which pods of lower priority make room for another, and they.
+"""Preemption on a planned cluster: pods of lower priority make room for another pod on a node.
 
-kube-scheduler proposes victims where resources are short that it counts, the extender corrects them, and
-kube-scheduler takes the node whose victims matter least; all by the code that decides in production
-(`core.preemption`), but for kube-scheduler's choice of a node. Disruption budgets are not known, nor pods of
-gangs without interfaces.
+kube-scheduler proposes victims if resources are short that it counts, the extender corrects them, and
+kube-scheduler takes the node whose victims matter least. All of it is done by the code that decides in
+production (`core.preemption`), except kube-scheduler's choice of a node. Disruption budgets are not known,
+nor pods of gangs without interfaces.
 
 Source: `pickOneNodeForPreemption`, `pkg/scheduler/framework/preemption`.
 """
@@ -84,9 +84,9 @@ class Preemption:
         self._gangs = _gangs(planned.pods.values())
 
     def make_room(self) -> NodeName | None:
-        """Evict pods where they matter least, of equal nodes on the first by name; None if none helps.
+        """Evict pods where they matter least, of equal nodes on the first by name; return it, if any helps.
 
-        Pods that are being deleted there end, too.
+        Pods that are being deleted there end as well.
         """
         for name in self._outdated:
             self._rooms[name] = self._search(name)
@@ -106,11 +106,11 @@ class Preemption:
         return room.node
 
     def search_again(self, name: NodeName) -> None:
-        """Pods came or went on a node. With a limit of the namespace that matters to all nodes."""
+        """Note that pods came or went on a node. With a limit of the namespace that matters to all nodes."""
         self._outdated |= self._rooms.keys() if self._is_limited else {name}
 
     def undo(self) -> None:
-        """Have all pods hold again what they held."""
+        """Have all pods hold their former interfaces again."""
         for uid, placement in (*self.evicted, *self._ended):
             self._planned.restore(uid, placement)
         self.evicted.clear()
@@ -159,7 +159,7 @@ class Preemption:
             )
 
     def _pods(self, name: NodeName) -> dict[PodUid, PodRecord]:
-        """The pods that hold interfaces on a node and have a record."""
+        """Return the pods that hold interfaces on a node and have a record."""
         records = self._planned.pods
         return {uid: records[uid] for uid in self._planned.cluster.node(name).pods if uid in records}
 

@@ -31,7 +31,7 @@ def room_after(
 ) -> tuple[Difference, ...]:
     """Count pods of each shape that fit now, and with other reservations; each shape by itself.
 
-    Interfaces that the cluster does not have count for nothing.
+    Interfaces that the cluster does not have are ignored.
     """
     changed = planned.copy()
     by_pod: dict[tuple[PodUid, NodeName], list[ResizedInterface]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Snapshots of a cluster: what decisions about interfaces depend on, as one JSON file.
+"""Snapshots of a cluster: the data on which decisions about interfaces depend, as one JSON file.
 
-Nodes are as they publish themselves (`wire.rdma_node`), pods by the annotations that say what they ask for
-and what they were promised. The file has each node and each pod on a line of its own.
+Nodes are as they publish themselves (`wire.rdma_node`), pods by the annotations with their requests and
+promises. The file has each node and each pod on a line of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 VERSION = 4
 _WITH_GROUPS = 4
-"""The first version that says of pods whether those of their gang go together."""
+"""The first version that has of pods whether those of their gang go together."""
 
 
 _LIST_TIMEOUT_S = 60.0
@@ -71,8 +71,8 @@ _Amount = Annotated[int, msgspec.Meta(ge=0)]
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node; labels, taints and unschedulable as in Kubernetes' Node.
 
-    status: what it publishes; None if that cannot be read. why: the reason why it takes no pods, whatever
-    it publishes; empty if it does.
+    status: the status that it publishes, if that can be read.
+    why: the reason why it takes no pods, whatever it publishes; empty if it does.
     """
 
     name: str
@@ -84,7 +84,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A PriorityClass of Kubernetes. global_default: whether pods have it that name none."""
+    """A PriorityClass of Kubernetes. global_default: whether pods without a class of their own have it."""
 
     name: str
     value: int
@@ -95,14 +95,19 @@ class PriorityClass(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A pod that asks for interfaces or was promised some.
 
-    node: empty while it is not bound. annotations: those that say so, a placement without its signature.
-    devices: of extended resources, which its containers request. gang: name of its PodGroup.
-    node_selector, tolerations: as in its specification, without tolerations that end. node_affinity: terms of
-        the required one; None without one.
-    programmed: the generation of its rates that its node has reported as programmed, by the extender's word.
+    node: empty while it is not bound.
+    annotations: its requests and its placement, without the signature.
+    devices: of extended resources, which its containers request.
+    gang: name of its PodGroup.
+    node_selector, tolerations: as in its specification, without tolerations that end.
+    node_affinity: terms of the required one, if it has any.
+    programmed: the generation of its rates that its node has reported as programmed, by the extender's note.
 
-    The rest is for preemption. started: `status.startTime`. terminating: whether its deletion was requested.
-    requests: thousandths of each resource that it takes of its node; None if it may take other things.
+    The other fields are for preemption.
+
+    started: `status.startTime`.
+    terminating: whether its deletion was requested.
+    requests: thousandths of each resource that it takes of its node; None if it may take other resources.
     depends_on_neighbours: whether it may matter to it which pods its node has.
     disrupted_together: whether evicting it means evicting all pods of its gang; None if that is not known.
     group_priority: of its PodGroup, if that has one.
@@ -129,7 +134,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
     group_priority: int | None = None
 
     def occupant(self) -> Occupant:
-        """The pod as one that could make room for others."""
+        """Return the pod as one that could make room for others."""
         requests = sorted((self.requests or {}).items())
         demand = tuple((resource, Fraction(amount, 1000)) for resource, amount in requests)
         return Occupant(
@@ -142,7 +147,7 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         )
 
     def promise(self) -> Promise | None:
-        """The promise that it was bound with; None without one. MalformedError as `decode_own`."""
+        """Return the promise that it was bound with, if any. MalformedError as `decode_own`."""
         text = self.annotations.get(PLACEMENT_ANNOTATION)
         if not text or not self.node:
             return None
@@ -158,7 +163,7 @@ class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A cluster. strategy, limits, vf_resource: of its extender. unreadable: what is missing, in sentences.
+    """A cluster. strategy, limits, vf_resource: of its extender. unreadable: missing facts, in sentences.
 
     priority_classes: None if they are not known, as in version 1.
     """
@@ -192,8 +197,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 def decode_snapshot(data: bytes, origin: str) -> Snapshot:
     """Parse a snapshot. origin: the file's name.
 
-    MalformedError names the line and the field, or the line of what is no JSON, and says so of a newer
-    version.
+    MalformedError names the line and the field, or the line of a fault of JSON, or the version if it is
+    newer.
     """
     _require_json(data, origin)
     version = _decode(data, _version_decoder, origin).version
@@ -306,10 +311,10 @@ def snapshot_of_cluster(
 def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | None = None) -> Snapshot:
     """Take a snapshot by the API server. namespace: the chart's, for the extender's configuration.
 
-    extender: why it refuses nodes, as of `NodeLiveness`.
+    If a single object cannot be read, that is noted.
+    ApiRefusedError and the like if nodes or pods cannot be listed.
 
-    What cannot be read of one object is noted. ApiRefusedError and the like where nodes or pods cannot be
-    listed.
+    extender: why it refuses nodes, as of `NodeLiveness`.
     """
     unreadable: list[str] = []
     found = _extender_config(api, namespace, unreadable)
@@ -359,7 +364,7 @@ def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> _
 def _promise_reader(
     api: Documents, namespace: str, config: _ExtenderConfig | None, unreadable: list[str]
 ) -> Callable[[PodView], Promise | None]:
-    """The way to read pods' promises as the extender does; without its keys they count unverified."""
+    """Return a reader of pods' promises like the extender's; without its keys they count unverified."""
     why = "whether they are signed is not known"
     if config is not None:
         if config.placement_key_file is None:
@@ -377,7 +382,7 @@ def _promise_reader(
 def _refusals(
     api: Documents, config: _ExtenderConfig, extender: Mapping[str, str] | None, unreadable: list[str]
 ) -> Callable[[dict[str, Any], RdmaNodeStatus], str]:
-    """The way to find why the extender refuses a node; empty if it does not."""
+    """Return a function that explains why the extender refuses a node; empty if it does not."""
     if config.source != "crd":
         return lambda node, _status: (extender or {}).get(_name(node), "")
     try:
@@ -420,7 +425,7 @@ class _Groups:
         self._unreadable = unreadable
 
     def judge(self, pod: PodRecord, gang: Gang | None) -> PodRecord:
-        """Add to a pod what its PodGroup says of evictions; a group that is gone says nothing any more."""
+        """Add to a pod its PodGroup's rules for evictions; a group that is gone has no rules any more."""
         if gang is None or gang.api is not GangApi.KUBERNETES:
             return pod
         if self._groups is None:
@@ -432,7 +437,7 @@ class _Groups:
 
     @cached_property
     def _groups(self) -> dict[tuple[str, str], PodGroup | None] | None:
-        """The groups by namespace and name, None for one that cannot be read; None if none can be listed."""
+        """The groups by namespace and name, if they can be listed; None for an unreadable one."""
         try:
             return {
                 (item["metadata"]["namespace"], item["metadata"]["name"]): self._group(item)
@@ -453,7 +458,7 @@ class _Groups:
 
 
 def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeStatus | str]]:
-    """The status of each node, or why it cannot be read."""
+    """Yield the status of each node, or why it cannot be read."""
     for item in items:
         name = (item.get("metadata") or {}).get("name")
         if not isinstance(name, str):
@@ -489,7 +494,7 @@ def _converted(item: Any, kind: type[Any], noun: str, unreadable: list[str]) -> 
 
 
 def _pod(found: _Pod, read: Callable[[PodView], Promise | None], unreadable: list[str]) -> PodRecord | None:
-    """The record of an unfinished pod that has to do with interfaces."""
+    """Return the record of an unfinished pod, if it has to do with interfaces."""
     pod, spec = found.view(), found.spec
     own = {key: text for key, text in pod.annotations.items() if key != PLACEMENT_ANNOTATION}
     if pod.finished or not (requests_interfaces(own) or PLACEMENT_ANNOTATION in pod.annotations):
@@ -533,7 +538,7 @@ def _pod(found: _Pod, read: Callable[[PodView], Promise | None], unreadable: lis
 
 
 def _programmed(pod: PodView) -> int:
-    """Return the generation of the pod's rates that the extender says to be programmed; 0 for none."""
+    """Return the generation of the pod's rates that the extender notes as programmed; 0 without one."""
     try:
         status = decode_rates_status(pod.annotations.get(RATES_STATUS_ANNOTATION, ""))
     except MalformedError:
@@ -542,5 +547,5 @@ def _programmed(pod: PodView) -> int:
 
 
 def _thousandths(demand: ResourceDemand) -> dict[str, int]:
-    """The demand as kube-scheduler counts it: it rounds up as well."""
+    """Return the demand as kube-scheduler counts it: it rounds up as well."""
     return {resource: ceil(1000 * amount) for resource, amount in demand}

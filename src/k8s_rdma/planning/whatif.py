@@ -1,7 +1,7 @@
-"""Capacity questions on a planned cluster: whether pods fit, how many more, and what changes would do.
+"""Capacity questions on a planned cluster: whether pods fit, how many more, and the effect of changes.
 
-Pods are placed one after the other as production does, each on the node of the highest score; of equal ones
-kube-scheduler takes any, and this the first by name. Nothing here changes its arguments.
+Pods are placed one after the other as in production, each on the node of the highest score. Of equal nodes
+kube-scheduler takes any, and this module the first by name. Arguments are never changed.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _SHAPES_GBPS = (0, 1, 5, 10, 25, 50, 100, 200, 400)
 class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about one workload.
 
-    count, placed: pods that there are to be, and that have a place. nodes: how many of these on each node.
-    obstacles: where not all fit, the reasons, and the number of nodes that refuse the next pod for each.
-    no_eviction: where not all fit with preemption, why no pods are evicted for the next one.
+    count, placed: the number of pods, and of those that have a place.
+    nodes: how many of these on each node.
+    obstacles: if not all fit, the reasons, and the number of nodes that refuse the next pod for each.
+    no_eviction: if not all fit with preemption, why no pods are evicted for the next one.
     """
 
     name: str
@@ -75,7 +76,7 @@ class WorkloadFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that loses its place. to: the node that takes it; empty if none does, for the reason `why`."""
+    """A pod that loses its place. to: the node that takes it; empty if no node does, for the reason `why`."""
 
     pod: str
     node: str
@@ -93,7 +94,8 @@ class Eviction(Move, frozen=True, kw_only=True):
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer about workloads that are placed beside each other, those of higher priority first.
 
-    evictions: of pods that lose their place to them. unreadable: what is not counted.
+    evictions: of pods that lose their place to them.
+    unreadable: the facts that are not counted.
     """
 
     fits: bool
@@ -106,8 +108,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def fit(planned: PlannedCluster, workloads: Sequence[Workload], *, preempt: bool = False) -> FitAnswer:
     """Place the workloads one after the other, those of higher priority first, and gangs as a whole.
 
-    preempt: whether to evict pods of lower priority where there is no place otherwise. The evicted ones are
-    placed anew in the end.
+    preempt: whether to evict pods of lower priority if there is no place otherwise. The evicted ones are
+        placed again in the end.
     """
     trial = planned.copy()
     found: dict[int, WorkloadFit] = {}
@@ -143,7 +145,7 @@ def _gangs(workloads: Sequence[Workload]) -> Iterable[list[tuple[int, Workload]]
 
 @dataclass(slots=True, kw_only=True)
 class Filling:
-    """The pods of one workload that were placed, by evicting others where that was allowed."""
+    """The pods of one workload that were placed, by evicting others if that was allowed."""
 
     planned: PlannedCluster
     workload: Workload
@@ -175,18 +177,18 @@ class Filling:
 
     @property
     def evicted(self) -> Sequence[tuple[PodUid, Placement]]:
-        """The pods that were evicted, with what they held."""
+        """The pods that were evicted, with their interfaces."""
         return self.preemption.evicted if self.preemption else ()
 
     def undo(self) -> None:
-        """Have the pods hold nothing again, and the evicted ones what they held."""
+        """Release the pods' interfaces, and give the evicted ones theirs back."""
         for uid, name in self.bound:
             self.planned.release(uid, name)
         if self.preemption:
             self.preemption.undo()
 
     def _fill(self) -> dict[str, int]:
-        """Place pods one by one; the reasons why there is no place for one more, where one is needed."""
+        """Place pods one by one; return the reasons why there is no place for one more, if one is missing."""
         planned, workload, cluster = self.planned, self.workload, self.planned.cluster
         ranking = [*filter(None, map(self._rank, self.eligible))]
         heapify(ranking)
@@ -208,7 +210,7 @@ class Filling:
         return {}
 
     def _rank(self, name: NodeName) -> tuple[int, NodeName] | None:
-        """The order in which nodes take the next pod, the least first; None if it does not fit."""
+        """Return a key by which nodes take the next pod, the least first, if it fits."""
         cluster, request = self.planned.cluster, self.workload.request
         found = cluster.fit(request, cluster.state(name))
         if found is None or self.planned.device_room(name, request) == 0:
@@ -247,7 +249,7 @@ def _undone(fillings: Sequence[Filling]) -> Iterator[WorkloadFit]:
 def _evictions(
     planned: PlannedCluster, evicted: Iterable[tuple[Filling, PodUid, Placement]]
 ) -> tuple[Eviction, ...]:
-    """Place evicted pods anew; those of higher priority, then the larger ones, first."""
+    """Place evicted pods again; those of higher priority, then the larger ones, first."""
     victims = [
         (relocated(planned.pods[uid], uid, placement), placement.node, filling.workload.name)
         for filling, uid, placement in evicted
@@ -260,7 +262,7 @@ def _evictions(
 
 
 def _turn(workload: Workload) -> tuple[int, int, str]:
-    """The order in which pods that lose their place are placed anew."""
+    """Return a key by which pods that lose their place are placed again."""
     return -workload.priority, -Share.of_request(workload.request).mbps, workload.name
 
 
@@ -295,7 +297,7 @@ class HeadroomAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def headroom(planned: PlannedCluster, workloads: Sequence[Workload]) -> HeadroomAnswer:
-    """Count pods of each workload that fit, whatever the others need; without any, of common shapes."""
+    """Count pods of each workload that fit, each workload by itself; without any, of common shapes."""
     shapes = workloads or common_shapes(planned.cluster)
     return HeadroomAnswer(
         shapes=tuple(shape_room(planned, workload) for workload in shapes),
@@ -305,7 +307,7 @@ def headroom(planned: PlannedCluster, workloads: Sequence[Workload]) -> Headroom
 
 
 def common_shapes(cluster: Cluster) -> list[Workload]:
-    """One interface of common rates up to the fastest link, and one on each PF of the largest node."""
+    """Return one interface of common rates up to the fastest link, and one on each PF of the largest node."""
     pfs = [cluster.state(name).inventory.pfs for name in cluster]
     fastest = max((pf.link_mbps or 0 for of_node in pfs for pf in of_node), default=0)
     rails = max(map(len, pfs), default=0)
@@ -345,7 +347,7 @@ def shape_room(planned: PlannedCluster, workload: Workload) -> ShapeRoom:
 
 
 def stranded(cluster: Cluster) -> Iterator[StrandedPf]:
-    """The PFs on which one resource is used up and the other is not."""
+    """Yield the PFs on which one resource is used up and the other is not."""
     for name in cluster:
         state = cluster.state(name)
         for pf in state.inventory.pfs:
@@ -376,7 +378,7 @@ class Losses:
 
 
 def lose(planned: PlannedCluster, losses: Losses) -> WithoutAnswer:
-    """Place pods anew that lose their place. MalformedError names a node or PF that there is not."""
+    """Place pods again that lose their place. MalformedError names a node or PF that does not exist."""
     trial = planned.copy()
     displaced: list[tuple[Workload, NodeName]] = []
     for text in losses.nodes:
@@ -392,7 +394,7 @@ def lose(planned: PlannedCluster, losses: Losses) -> WithoutAnswer:
 
 
 def _lose(planned: PlannedCluster, name: NodeName, pf: Pf, *, keeps_vfs: bool) -> list[Workload]:
-    """Have a node lose a PF or its link; the pods that need it, which hold nothing on the node then."""
+    """Have a node lose a PF or its link; return the pods that need it, without their interfaces there."""
 
     def needs_pf(placement: Placement) -> bool:
         return any(
@@ -418,7 +420,7 @@ def _with_pfs(inventory: Inventory, pfs: Iterable[Pf]) -> Inventory:
 def _pods_on(
     planned: PlannedCluster, name: NodeName, loses_place: Callable[[Placement], bool]
 ) -> dict[PodUid, Workload]:
-    """The pods on a node that lose their place there."""
+    """Return the pods on a node that lose their place there."""
     found = {}
     for uid, interfaces in planned.cluster.node(name).pods.items():
         pod = planned.pods.get(uid)
@@ -439,10 +441,11 @@ def _move(planned: PlannedCluster, workload: Workload, node: NodeName) -> Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """Changes of a cluster; None for none.
+    """Changes of a cluster; None for no change.
 
-    vfs: of each PF that has VFs for annotations. headroom_percent: of each link that stays unreserved.
-    nodes: to be added, without pods, `like` one that there is.
+    vfs: of each PF that has VFs for annotations.
+    headroom_percent: of each link that stays unreserved.
+    nodes: to be added, without pods, each `like` an existing one.
     """
 
     vfs: int | None = None
@@ -470,7 +473,7 @@ class WithAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """Report whether what pods hold would still fit."""
+        """Report whether the interfaces of pods would still fit."""
         return not self.overcommitted
 
 

@@ -1,7 +1,7 @@
 """The server's link to the agent: the answers of each report, and traffic counters for scrapes.
 
 Answers are rendered once for each state of the node. A VF's traffic is one series, with the pod that holds
-the VF. An unknown value has no sample, since 0 would be a statement.
+the VF. An unknown value has no sample, because 0 would be a statement.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Value = Callable[[PfReport], int | None]
-    """The value of a PF; None when it is not known."""
+    """The value of a PF; None if it is not known."""
 
 RETRY = {"retry-after": "1"}
 """Header of answers that may succeed soon, in seconds (RFC 9110, section 10.2.3)."""
@@ -64,7 +64,7 @@ class Answers:
     """The answer of each path in one state.
 
     metrics: those of this state, without traffic.
-    generation: that of `/v1/node`; None without such a document.
+    generation: that of `/v1/node`, if there is such a document.
     unchanged: the answer to clients that have this generation.
     """
 
@@ -146,7 +146,7 @@ def _health(agent: str) -> Answer:
 
 
 def render_metrics(report: NodeReport | None) -> bytes:
-    """Render the metrics of a node; None while nothing is known of it."""
+    """Render the metrics of a node; None while its state is unknown."""
     return exposition(_node_metrics(report))
 
 
@@ -187,7 +187,7 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
 
 
 def _rate_metrics(report: NodeReport) -> Iterator[Metric]:
-    """Render the rates of interfaces that pods hold; a cap only where there is one."""
+    """Render the rates of interfaces that pods hold; a cap only if there is one."""
     names = {pf.pci: pf.name for pf in report.pfs}
     reserved, caps = [], []
     for allocation in report.allocations:
@@ -204,7 +204,7 @@ def _rate_metrics(report: NodeReport) -> Iterator[Metric]:
 
 
 def _generations(report: NodeReport) -> Iterator[tuple[dict[str, str], int]]:
-    """The generation that all of a pod's interfaces have, by its labels."""
+    """Yield the generation that all of a pod's interfaces have, by its labels."""
     generations: dict[tuple[str, str], int] = {}
     for allocation in filter(lambda allocation: allocation.interfaces, report.allocations):
         pod = (allocation.pod.namespace, allocation.pod.name)
@@ -263,7 +263,7 @@ def _pf_metrics(report: NodeReport) -> tuple[tuple[str, str, Value], ...]:
 
 
 def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-    """Count VFs by PF and pool, and Mb/s by PF: of pods, as programmed where that is more, and of others.
+    """Count VFs by PF and pool, and Mb/s by PF: of pods, as programmed if that is more, and of others.
 
     The pool of VFs that pods request by annotation is the empty one.
     """
@@ -356,7 +356,7 @@ ANSWER_TIMEOUT_S = 2.0
 class AnswersLink(AgentLink):
     """The current answers; `run` keeps them up to date.
 
-    Nothing is answered from a report once the connection that brought it has ended.
+    A report counts only until the connection that brought it ends.
     """
 
     def __init__(
@@ -368,10 +368,10 @@ class AnswersLink(AgentLink):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         first_report_timeout_s: float = FIRST_REPORT_TIMEOUT_S,
     ) -> None:
-        """scan: scans the hardware while the agent is away; without one nothing is known then.
+        """Begin without a report. scan: scans the hardware while the agent is away, if that is possible.
 
         It runs in a thread of its own at every attempt to reach the agent. It reports everything in use as
-        foreign, returns the same object while nothing differs and another generation when something does, and
+        foreign, returns the same object for equal states and another generation for different ones, and
         raises K8sRdmaError.
         """
         super().__init__(socket, pause=pause, first_report_timeout_s=first_report_timeout_s)

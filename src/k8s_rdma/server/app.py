@@ -194,7 +194,7 @@ class Watches:
         self._active: list[tuple[Hashable, asyncio.Event]] = []
 
     def acquire(self, client: Hashable) -> asyncio.Event | None:
-        """Take a slot, an event that is set when another client gets it; None when all are taken fairly."""
+        """Take a slot, an event that is set if another client gets it; None if all are taken fairly."""
         if len(self._active) >= self._limit:
             count = Counter(holder for holder, _ in self._active)
             greediest, watches = count.most_common(1)[0]
@@ -212,7 +212,7 @@ class Watches:
 
 
 def parse_watch(query: bytes) -> Watch | None:
-    """Parse the watch of a query string; None without one. MalformedError names the parameter."""
+    """Parse the watch of a query string, if there is one. MalformedError names the parameter."""
     parameters: dict[str, str] = {}
     for name, value in _fields(query):
         if name not in _PARAMETERS:

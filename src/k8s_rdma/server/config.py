@@ -22,9 +22,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
     run_dir: the directory of the agent's `state.sock`.
     node, kernel, hardware: as in the agent's file, for scanning the hardware while the agent is away. The
-        scan requires a node's name, and does not run with `virtual` functions, since it would change them.
-    tls: its files; None for plain HTTP. token_file: bearer tokens, one a line.
-    open_paths: served without a token, as probes' paths always are; None: all without token_file, else none.
+        scan requires a node's name, and does not run with `virtual` functions, because it would change them.
+    tls: its files; null for plain HTTP.
+    token_file: bearer tokens, one a line.
+    open_paths: served without a token, as probes' paths always are; null: all without token_file, else no
+        other.
     max_connections: at a time.
     """
 

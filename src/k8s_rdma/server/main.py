@@ -56,7 +56,7 @@ for placements alone."""
 
 
 def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start.
+    """Serve until SIGTERM or SIGINT. K8sRdmaError if it cannot start.
 
     scan: as for `AnswersLink`; by default that of the configuration.
     """
@@ -123,7 +123,7 @@ def _allow_connections(count: int) -> None:
 
 
 class HardwareScan:
-    """An `agent_link.Scan`. Nothing is opened before its first call, which may never come."""
+    """An `agent_link.Scan`. It opens its resources at its first call, which may never come."""
 
     def __init__(self, reports: NodeReports, selection: Selection, sysfs: Path = Path("/sys")) -> None:
         self._reports = reports
@@ -141,9 +141,9 @@ class HardwareScan:
         self._opened.close()
 
     def __call__(self) -> NodeReport:
-        """Report the hardware, with everything in use as foreign; the same object while nothing has changed.
+        """Report the hardware, with everything in use as foreign; the same object without a change.
 
-        KernelError when the kernel cannot be queried at all.
+        KernelError if the kernel cannot be queried at all.
         """
         try:
             hardware = self._scan()

@@ -49,7 +49,7 @@ _START_S, _END_S, _DELETE_S = 180.0, 120.0, 60.0
 """Limits for a pod's start, with the image; for the senders' start and the measurement; for a pod's end."""
 
 _LONGEST_S = 600
-"""Kubernetes ends the pods after this time, whatever became of this process."""
+"""Kubernetes ends the pods after this time, even if this process is gone."""
 
 _USER = 65_532
 _ENDED = ("Succeeded", "Failed")
@@ -57,10 +57,14 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOptions:
-    """Options for the pods. image: empty for that of the sending node's agent.
+    """Options for the pods.
 
-    sender, receiver: nodes. receiver_pf: its name; None for that of the sending PF. namespace: of the pods.
-    chart_namespace: of the agents. scheduler: empty if a policy adds it.
+    image: empty for that of the sending node's agent.
+    sender, receiver: nodes.
+    receiver_pf: its name; None for that of the sending PF.
+    namespace: of the pods.
+    chart_namespace: of the agents.
+    scheduler: empty if a policy adds it.
     """
 
     sender: str
@@ -83,7 +87,7 @@ class ClusterSite:
         self._hostnames: dict[str, str] = {}
 
     def prepare(self) -> None:
-        """Delete what is left of earlier runs. K8sRdmaError while another one is under way."""
+        """Delete the pods of earlier runs. K8sRdmaError while another run is under way."""
         pods = list(self._api.items(self._path, {"labelSelector": f"{_NAME}={_LABEL}"}))
         names = [pod["metadata"]["name"] for pod in pods]
         if any((pod.get("status") or {}).get("phase") not in _ENDED for pod in pods):
@@ -98,11 +102,11 @@ class ClusterSite:
         self._image = self._image or self._agents_image()
 
     def facts(self) -> tuple[PfFacts, ...]:
-        """The sending node's PFs. Verbs are left to one node: RdmaNodes do not list RDMA devices."""
+        """Return the sending node's PFs. Verbs are left to one node: RdmaNodes do not list RDMA devices."""
         return tuple(pf_facts(self._status(self._options.sender)))
 
     def receivers(self) -> tuple[PfFacts, ...]:
-        """The receiving node's PFs."""
+        """Return the receiving node's PFs."""
         return tuple(pf_facts(self._status(self._options.receiver)))
 
     def run(self, trial: Trial) -> tuple[Flow, ...]:
@@ -132,7 +136,7 @@ class ClusterSite:
         )
 
     def _flow(self, mbps: float, pf: PfFacts, rates: Rates) -> Flow:
-        """Combine a figure with what the agent does with such rates on the PF as it published it."""
+        """Combine a figure with the enforcers of such rates on the PF, as the agent published it."""
         node = NodeName(self._options.sender)
         published = facts_of_status(self._status(self._options.sender), node).inventory.pf(pf.pci)
         if published is None:
@@ -186,7 +190,7 @@ class ClusterSite:
         self._api.post(self._path, pod)
 
     def _address(self, name: str) -> str:
-        """Wait for the receiver; its address, as its node's agent publishes it."""
+        """Wait for the receiver; return its address, as its node's agent publishes it."""
 
         def published(pod: dict[str, Any]) -> str | None:
             if (result := result_of(pod)) is not None:
@@ -214,7 +218,7 @@ class ClusterSite:
         return result.mbps
 
     def _wait(self, name: str, read: Callable[[dict[str, Any]], T | None], timeout_s: float) -> T:
-        """Wait until something can be read of a pod. UnmeasuredError with what its status says."""
+        """Wait until `read` returns a value for a pod. UnmeasuredError with the reason in its status."""
         now_s = scheduled_s = time.monotonic()
         deadline_s = now_s + timeout_s
         while True:
@@ -238,7 +242,7 @@ class ClusterSite:
         return pod
 
     def _why(self, pod: dict[str, Any]) -> str:
-        """Say what a pod waits for, by its latest warning where one may read events."""
+        """Describe why a pod waits, by its latest warning if events may be read."""
         name = pod["metadata"]["name"]
         path = f"/api/v1/namespaces/{segment(self._options.namespace)}/events"
         try:
@@ -267,7 +271,7 @@ class ClusterSite:
             msg = f"node {node}: there is no RdmaNode; agents write them with publish: {{rdmaNode: true}}"
             raise K8sRdmaError(msg)
         status = decode_status(msgspec.json.encode(document.get("status") or {}))
-        facts_of_status(status, NodeName(node))  # refuses one that says nothing
+        facts_of_status(status, NodeName(node))  # # raises for a status without content
         return status
 
     def _hostname(self, node: str) -> str:
@@ -285,7 +289,7 @@ class ClusterSite:
 
 
 def result_of(pod: dict[str, Any]) -> PodResult | None:
-    """Read how a pod ended; None while it runs. UnmeasuredError when it will not run."""
+    """Read how a pod ended, if it has. UnmeasuredError if it will not run."""
     status = pod.get("status") or {}
     for container in status.get("containerStatuses") or ():
         if terminated := (container.get("state") or {}).get("terminated"):
@@ -306,9 +310,9 @@ def refusal_of(pod: dict[str, Any]) -> str:
 
 
 def published_address(text: str) -> str | None:
-    """Return the address of the interface for measurements, by an agent's annotation; None before it has it.
+    """Return the address of the interface for measurements, by an agent's annotation, once it has one.
 
-    UnmeasuredError when it will have none.
+    UnmeasuredError if it will have no address.
     """
     try:
         entries = decode(text or "[]", _entries_decoder, NETWORK_STATUS_ANNOTATION)

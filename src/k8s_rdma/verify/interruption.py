@@ -1,7 +1,7 @@
-"""The signals that end a command, deferred while it gives back what it made.
+"""The signals that end a command, deferred while it undoes its changes.
 
-Ctrl-C raises KeyboardInterrupt between any two instructions, those of a cleanup among them, and a terminal
-signals the programs that the command runs as well: `umount` ends, and the namespace stays.
+Ctrl-C raises KeyboardInterrupt between any two instructions, also in a cleanup. A terminal also signals the
+programs that the command runs: for example, `umount` ends, and the namespace stays.
 """
 
 from __future__ import annotations

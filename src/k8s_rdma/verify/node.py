@@ -1,8 +1,8 @@
 """Trials on one node: interfaces by CNI calls of the installed executable, each in a namespace of its own.
 
 The agent places them like those of any pod, so a PF that is full refuses them. It gives interfaces to calls
-without a placement only where placements are not signed (`allowUnplaced`); elsewhere use `verify.cluster`.
-The namespaces are mounted in `verify` below the agent's `runDir`: a run that was killed leaves them there,
+without a placement only if placements are not signed (`allowUnplaced`); if they are, use `verify.cluster`.
+The namespaces are mounted in `verify` below the agent's `runDir`. A run that was killed leaves them there,
 and the next one gives the interfaces back first.
 """
 
@@ -52,8 +52,8 @@ _MESSAGE, _DEPTH = 16_384, 16
 """Bytes of an RDMA write, and how many are under way: few are left to be sent when the time is over."""
 
 _ACK_TIMEOUT = "18"
-"""A queue pair repeats what is not acknowledged after 4.096 us * 2^18: what waits below a small cap is late,
-and soft-RoCE of Linux 6.1 does not survive repetitions."""
+"""A queue pair repeats packets that are not acknowledged after 4.096 us * 2^18: packets that wait below a
+small cap are late, and soft-RoCE of Linux 6.1 does not survive repetitions."""
 
 _MIB = 1 << 20
 _BEGINNING, _PACKET = 16, 14 + 20 + 8 + 12 + 4
@@ -63,7 +63,7 @@ specification, chapter 9, annex A17)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """An interface in its namespace (a file). rdma: its RDMA device; empty for none."""
+    """An interface in its namespace (a file). rdma: its RDMA device; empty without one."""
 
     netns: Path
     address: str
@@ -81,16 +81,18 @@ class Endpoint:
             return thread.submit(inside).result()
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line that runs a program in the namespace."""
+        """Return the command line that runs a program in the namespace."""
         return ["nsenter", f"--net={self.netns}", "--", *arguments]
 
 
 class NodeSite:
     """The node that this runs on; a context manager, one at a time.
 
-    run_dir: the agent's. plugin: the CNI executable. receiver_pf: name or PCI address of a PF, for traffic
-    that leaves the card; None for the sender's. soft_roce: whether interfaces get a soft-RoCE device
-    (`rdma_rxe`), where VFs have no RDMA device of their own.
+    run_dir: the agent's.
+    plugin: the CNI executable.
+    receiver_pf: name or PCI address of a PF, for traffic that leaves the card; None for the sender's.
+    soft_roce: whether interfaces get a soft-RoCE device (`rdma_rxe`), if VFs have no RDMA device of their
+        own.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class NodeSite:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Lock the node for this run, and give back what an earlier one left."""
+        """Lock the node for this run, and release the interfaces of an earlier one."""
         with ExitStack() as stack:
             try:
                 self._directory.mkdir(mode=0o700, exist_ok=True)
@@ -129,7 +131,7 @@ class NodeSite:
         self._stack.close()
 
     def facts(self) -> tuple[PfFacts, ...]:
-        """The node's PFs. K8sRdmaError when no agent answers."""
+        """Return the node's PFs. K8sRdmaError if no agent answers."""
         report = self._report()
         reported = {pf.pci: pf for pf in report.pfs}
         return tuple(
@@ -267,7 +269,7 @@ class NodeSite:
             raise UnmeasuredError(refusal)
 
     def _interface(self, netns: str) -> Interface:
-        """Return what the agent reports of an interface that was added."""
+        """Return the agent's report of an interface that was added."""
         deadline_s = time.monotonic() + _REPORT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             for allocation in self._report().allocations:
@@ -307,7 +309,7 @@ def _send_from(source: Endpoint, target: tuple[str, int], session: Session, flow
 
 
 def frames_written(printed: str) -> float:
-    """Read Mb/s of Ethernet frames in what ib_write_bw prints. UnmeasuredError if there is no result."""
+    """Read Mb/s of Ethernet frames from the output of ib_write_bw. UnmeasuredError if it has no result."""
     line = re.search(rf"^ *{_MESSAGE} +\d+ +\S+ +(?P<average>[\d.]+)", printed, re.MULTILINE)
     path = re.search(r"\bMtu *: *(?P<mtu>\d+)\[B\]", printed)
     if line is None or path is None:

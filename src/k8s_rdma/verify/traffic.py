@@ -1,12 +1,12 @@
 """TCP traffic between interfaces, measured where it arrives.
 
-A receiver waits for all senders, so that they compete from the first byte that counts; then it counts for a
-while and closes the connections, which ends the senders. Every sender proves itself by the run's token:
-others on the network may connect, too. One processor must fill a fast link, so senders send pages without
-copying them (sendfile(2) of a memfd), and receivers discard without copying (MSG_TRUNC, tcp(7)).
+A receiver waits for all senders, so that they compete from the first byte that counts. Then it counts for a
+while and closes the connections, which ends the senders. Every sender proves itself by the run's token,
+because others on the network may connect as well. One processor must fill a fast link, so senders send pages
+without copying them (sendfile(2) of a memfd), and receivers discard without copying (MSG_TRUNC, tcp(7)).
 
 In pods of `verify cluster` the same runs as a program. Its result is the message with which its container
-ends (`terminationMessagePath` of core/v1), which needs no right to read logs.
+ends (`terminationMessagePath` of core/v1), because that needs no right to read logs.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Session:
     wait_s: float = CONNECT_S
 
     def hello(self, flow: int) -> bytes:
-        """The first bytes of a connection."""
+        """Return the first bytes of a connection."""
         return f"{self.token}{flow:0{_FLOW_DIGITS}}".encode()
 
 
 def streams_of(link_mbps: int) -> int:
-    """The number of connections by which one sender fills a link: a processor serves one."""
+    """Return the number of connections by which one sender fills a link: a processor serves one."""
     return 1 if link_mbps <= 10_000 else 4
 
 
@@ -129,7 +129,7 @@ def _accepted(listener: socket.socket, session: Session) -> Iterator[tuple[int, 
 
 
 def _hello(connection: socket.socket, length: int, deadline_s: float) -> bytes:
-    """Read the first bytes, or what comes of them in time."""
+    """Read the first bytes, or those of them that come in time."""
     deadline_s = min(deadline_s, time.monotonic() + _HELLO_TIMEOUT_S)
     received = b""
     with suppress(OSError):
@@ -160,7 +160,7 @@ class _Counter(threading.Thread):
         self._payload = 0
 
     def frames_bits(self) -> float:
-        """The bits of all frames up to now, without preamble, check sequence and gap."""
+        """Return the bits of all frames up to now, without preamble, check sequence and gap."""
         segment = self._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         return 8 * self._payload * (1 + _HEADERS[self._connection.family] / segment)
 
@@ -257,7 +257,7 @@ _Mbps = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class PodResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The result of a pod: Mb/s by flow where it received, or why it could not."""
+    """The result of a pod: Mb/s by flow that it received, or why it could not."""
 
     mbps: Annotated[tuple[_Mbps, ...], msgspec.Meta(max_length=MAX_FLOWS)] = ()
     error: Annotated[str, msgspec.Meta(max_length=2048)] = ""
@@ -309,7 +309,7 @@ def _end(result: Path, error: Exception) -> int:
 
 
 def _address(version: int) -> str:
-    """Return the interface's address of this version of IP, or another one if it has none of it."""
+    """Return the interface's address of this version of IP, or another one if it has no such address."""
     deadline_s = time.monotonic() + _ADDRESS_S
     while time.monotonic() < deadline_s:
         with Rtnl() as rtnl:

@@ -66,7 +66,7 @@ class Viewer(Protocol):
 
     @property
     def party(self) -> str:
-        """The party as in `parties`: its share of what all viewers have together is bounded."""
+        """The party as in `parties`: its share of the resources of all viewers is bounded."""
         ...
 
     async def visibility(self, namespaces: Collection[str]) -> Visibility:
@@ -174,11 +174,11 @@ class ReviewedAccess:
             return denial
 
     def _recent(self, digest: bytes) -> User | Denial | None:
-        """The latest answer about a token, while it counts."""
+        """Return the latest answer about a token, while it counts."""
         return self._users.get(digest) or self._refused.get(digest)
 
     def _refusals_of(self, peer: str) -> int:
-        """The number of a peer's refused tokens since counting began anew, which it does every `REVIEW_S`."""
+        """Return the number of a peer's refused tokens in the present period of `REVIEW_S`."""
         if self._clock() - self._refused_since >= REVIEW_S:
             self._refused_of.clear()
             self._refused_since = self._clock()
@@ -187,8 +187,9 @@ class ReviewedAccess:
     async def visibility(self, user: User, namespaces: Collection[str]) -> Visibility:
         """Find the namespaces whose pods a user may list, by answers that still count, and by new ones.
 
-        Asks first about those that the user could see, then about new ones, then about those that were asked
-        about longest ago: what was visible stays so, and after enough requests all is.
+        Ask first about those that the user could see, then about new ones, then about those that were asked
+        about longest ago. So visible namespaces stay visible, and after enough requests all that are allowed
+        are visible.
         """
         current = {name: self._permissions.get((user, name)) for name in namespaces}
         last = {

@@ -47,7 +47,7 @@ HEADERS: Mapping[str, str] = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-store",
 }
-"""Headers of every answer: it runs no script, loads nothing of others, and is part of no other page."""
+"""Headers of every answer: it runs no script, loads no content of others, and is part of no other page."""
 
 _TITLES = {
     400: "This address is not understood",
@@ -272,7 +272,7 @@ class WebApp:
         )
 
     def _waiting_by_claim(self, explanation: Explanation) -> PendingRow | None:
-        """Find a pod among those that wait by claim; only if it asks for nothing by annotation."""
+        """Find a pod among those that wait by claim; only if it requests no interfaces by annotation."""
         if explanation.state != "no-rdma":
             return None
         pod = f"{explanation.namespace}/{explanation.name}"
@@ -286,13 +286,13 @@ class WebApp:
     def _measure(
         self, request: Request, cluster: Cluster | None, names: Iterable[str]
     ) -> Mapping[str, Measured]:
-        """Have nodes that a page shows be measured; return what is known of them by now."""
+        """Have nodes that a page shows be measured; return the present measurements."""
         nodes = cluster.nodes if cluster else {}
         addresses = {name: nodes[name].addresses for name in names if name in nodes}
         return self._nodes.watch(addresses, party=request.viewer.party)
 
     def _sent_mbps(self, measured: Mapping[str, Measured]) -> Mapping[PfName, float]:
-        """Return what pods send by PF: now, or else by Prometheus."""
+        """Return the rates at which pods send by PF: now, or else by Prometheus."""
         now = {
             PfName(node, pf): mbps
             for node, found in measured.items()
@@ -325,7 +325,7 @@ class WebApp:
         return sorted((*cluster.snapshot.view.pending, *by_claim), key=lambda row: -row.waits_s)
 
     def _notes(self, cluster: Cluster) -> dict[str, Any]:
-        """Return what a list of waiting pods says of those by claim, as values for a template."""
+        """Return the notes of a list of waiting pods about those by claim, as values for a template."""
         claims = self._claims.want() if self._claims.is_on else None
         is_known = claims is not None and claims.read_at is not None and not claims.failure
         return {
@@ -336,7 +336,7 @@ class WebApp:
         }
 
     def _cluster(self) -> Cluster:
-        """Return the latest snapshot. NoAnswerError if there is none yet."""
+        """Return the latest snapshot. NoAnswerError before the first one."""
         snapshot = self._extender.snapshot
         if snapshot is None:
             raise NoAnswerError(self._extender.failure)

@@ -50,7 +50,7 @@ EVERY_S = 10.0
 """The least time between two readings; as `top` has it."""
 
 MAX_PODS = 1000
-"""Pods with claims that are looked at; by turns of their namespaces, as with all these bounds."""
+"""The limit for pods with claims; by turns of their namespaces, as with all these bounds."""
 
 MAX_REQUESTS = 16
 """Distinct requests that are judged on all nodes, each in a second at most."""
@@ -68,8 +68,9 @@ _log = structlog.get_logger()
 class ClaimPods:
     """Pods that wait by claim, those that wait longest first.
 
-    unlisted: pods with claims that were not looked at.
-    read_at: seconds; None before the first reading. failure: why the last one failed; empty if it did not.
+    unlisted: pods with claims that were not read.
+    read_at: seconds; None before the first reading.
+    failure: why the last one failed; empty if it did not.
     """
 
     rows: tuple[PendingRow, ...] = ()
@@ -80,8 +81,9 @@ class ClaimPods:
 
 @dataclass(slots=True, kw_only=True)
 class ClaimPodReader:
-    """Reads while pages want it. connect: makes a connection to the API server; None to read nothing.
+    """Reads while pages want it.
 
+    connect: makes a connection to the API server; None to read no pods.
     clock: seconds. Blocking calls run in a thread, one reading at a time.
     """
 
@@ -101,7 +103,7 @@ class ClaimPodReader:
         return self.connect is not None
 
     def want(self) -> ClaimPods:
-        """Have claims read from now on; return what is known by now, nothing of an earlier time."""
+        """Have claims read from now on; return the present result, without results of an earlier time."""
         if not self._pages.load():
             self.latest = ClaimPods()
         return self.latest
@@ -211,7 +213,7 @@ class _Waiting:
 
     @classmethod
     def read(cls, pod: Mapping[str, Any]) -> _Waiting | None:
-        """Read a pod; None if it has no claims, or none that can be read."""
+        """Read a pod, if it has claims that can be read."""
         meta = pod["metadata"]
         try:
             entries = pod_claims(pod)
@@ -244,7 +246,7 @@ class _Judge:
 
     @cached_property
     def classes(self) -> OurClasses:
-        """All DeviceClasses; one that cannot be read is none of ours."""
+        """All DeviceClasses; one that cannot be read is not ours."""
         found: dict[str, tuple[Selector, ...] | None] = {}
         for document in self.class_documents:
             name = str(document["metadata"]["name"])
@@ -256,13 +258,13 @@ class _Judge:
 
     @cached_property
     def ours(self) -> frozenset[str]:
-        """The names of our DeviceClasses, that of the chart even if it does not exist."""
+        """The names of our DeviceClasses, including that of the chart even if it does not exist."""
         return frozenset(name for name, found in self.classes.selectors.items() if found is not None) | {
             DEVICE_CLASS
         }
 
     def rows(self, pod: _Waiting) -> Iterator[PendingRow]:
-        """Make the row of a pod; none if it asks for nothing of ours."""
+        """Make the row of a pod, if it asks for a device of ours."""
         if not self._read_templates(pod):
             self.unread += 1
             return
@@ -322,7 +324,7 @@ class _Judge:
         return "; ".join(f"{count(number, 'node')}: {cause}" for cause, number in causes.most_common(5))
 
     def _documents(self, pod: _Waiting) -> ClaimDocuments:
-        """Return a pod's claims, or templates of those that are not generated, and what is missing."""
+        """Return a pod's claims, or templates of those that are not generated, and the missing objects."""
         documents = claim_documents(
             pod.namespace,
             pod.entries,

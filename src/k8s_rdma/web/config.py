@@ -14,10 +14,11 @@ DEFAULT_PORT = 54008
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase: where a server answers, and how it is trusted.
+    """YAML with these keys in camelCase: the address of a server, and the trust in it.
 
-    token_file: the bearer token that it demands. ca_file: PEM, the issuer of its certificate; None for the
-    system's. cert_file, key_file: PEM, the client certificate that it demands.
+    token_file: the bearer token that it demands.
+    ca_file: PEM, the issuer of its certificate; null for the system's.
+    cert_file, key_file: PEM, the client certificate that it demands.
     """
 
     url: str
@@ -59,7 +60,8 @@ class PrometheusEndpoint(Endpoint, frozen=True, kw_only=True):
 class NodesEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase: the servers of nodes, at the addresses that their Node objects have.
 
-    tls: None for plain HTTP. token_file: the bearer token that they demand.
+    tls: null for plain HTTP.
+    token_file: the bearer token that they demand.
     """
 
     port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
@@ -72,14 +74,16 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
 
     listen: the address to listen on; empty for all of them, IPv6 and IPv4.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
-    tls: its files; None for plain HTTP.
-    extender: where the data comes from. poll_s: seconds between two questions for the whole cluster.
-    prometheus: where traffic comes from, of an agent's metrics. nodes: the nodes' servers, which are read for
-        open pages: traffic of now, and names of interfaces. Without either, traffic is not shown.
+    tls: its files; null for plain HTTP.
+    extender: the source of the data.
+    poll_s: seconds between two questions for the whole cluster.
+    prometheus: the source of traffic, of an agent's metrics.
+    nodes: the nodes' servers, which are read for open pages: present traffic, and names of interfaces.
+        Without either, traffic is not shown.
     claims: whether pods that wait by ResourceClaim are read from the API server, for open pages.
-    access: `loopback`: everyone on this host sees everything; `reviews`: the API server decides by the
-        bearer token of each request.
-    kubeconfig: for reviews and claims; None for the service account, KUBECONFIG, ~/.kube/config, in this
+    access: `loopback`: everyone on this host sees everything; `reviews`: the API server decides by the bearer
+        token of each request.
+    kubeconfig: for reviews and claims; null for the service account, KUBECONFIG, ~/.kube/config, in this
         order.
     max_connections: at a time.
     """

@@ -1,6 +1,6 @@
 """The extender's views: the cluster, polled in the background, and single pods on request.
 
-What the extender said last stays, with its age.
+The extender's last answer stays, with its age.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ExtenderViews:
             await asyncio.sleep(self._poll_s)
 
     async def poll(self) -> None:
-        """Ask for the whole cluster once; what was received before stays when there is no answer."""
+        """Ask for the whole cluster once; if there is no answer, the former one stays."""
         query = {"sort": Sort.NAME.value, "limit": str(MAX_ROWS)}
         try:
             view = await self._source.get(CLUSTER_PATH, query, decode_view)
@@ -79,13 +79,13 @@ class ExtenderViews:
             self.failure = ""
 
     async def explain(self, party: str, namespace: str, name: str) -> Explanation | None:
-        """Explain a pod to a viewer's party; None if the extender has none of that name. NoAnswerError."""
+        """Explain a pod to a viewer's party, if the extender has a pod of that name. NoAnswerError."""
         return await self._source.ask(party, EXPLAIN_PATH, {"pod": f"{namespace}/{name}"}, decode_explanation)
 
     async def holders(self, party: str, node: str) -> HoldersView | None:
-        """List the holders on a node; None if the extender has none of that name. NoAnswerError."""
+        """List the holders on a node, if the extender has a node of that name. NoAnswerError."""
         return await self._source.ask(party, HOLDERS_PATH, {"node": node}, decode_holders)
 
     async def namespace(self, party: str, name: str) -> NamespaceView | None:
-        """Show the use of a namespace; None if the extender has no such view. NoAnswerError."""
+        """Show the use of a namespace, if the extender has such a view. NoAnswerError."""
         return await self._source.ask(party, NAMESPACE_PATH, {"name": name}, decode_namespace)

@@ -1,4 +1,4 @@
-"""Interfaces that pods hold, by pod: what is reserved, their names, and what is sent."""
+"""Interfaces that pods hold, by pod: their reservations, names and traffic."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Holding:
 class PodHoldings:
     """A pod, and those of its interfaces that are on the page. row: one of them.
 
-    interfaces, reserved_mbps: of all its interfaces in the list. flow: of all these; None if not known.
+    interfaces, reserved_mbps: of all its interfaces in the list.
+    flow: of all these; None if not known.
     """
 
     row: HolderRow
@@ -57,7 +58,7 @@ class PodHoldings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTraffic:
-    """Traffic that is known. measured: by node, of now. flows: means of some minutes, by Prometheus."""
+    """Known traffic. measured: by node, at present. flows: means of some minutes, by Prometheus."""
 
     measured: Mapping[str, Measured]
     flows: Mapping[FlowKey, Flow]
@@ -76,7 +77,7 @@ class KnownTraffic:
         return tuple(interface.name for interface in found), _sum_of(found)
 
     def flow_of(self, alike: Sequence[Alike], holdings: Sequence[Holding]) -> Flow | None:
-        """Add up the flows of a pod: those of now if all are known, or else Prometheus'."""
+        """Add up the flows of a pod: the present ones if all are known, or else Prometheus'."""
         flows = [holding.flow for holding in holdings]
         if None in flows:
             rows = (kind.row for kind in alike)
@@ -90,7 +91,7 @@ def _sum_of(interfaces: Iterable[InterfaceTraffic]) -> Flow | None:
 
 
 def _add(flows: Sequence[Flow | None]) -> Flow | None:
-    """Add up flows; None if one is not known."""
+    """Add up flows, if all are known."""
     known_flows = [flow for flow in flows if flow is not None]
     if not known_flows or len(known_flows) < len(flows):
         return None

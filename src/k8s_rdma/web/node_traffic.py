@@ -1,8 +1,8 @@
-"""Traffic of now: counters of the nodes that open pages show, read from the nodes' servers.
+"""Present traffic: counters of the nodes that open pages show, read from the nodes' servers.
 
 A page that is loaded has its nodes read for a minute from then on, once for all viewers; nodes that no open
-page shows are not read. Each node has a task of its own, so that one that is slow, silent or hostile keeps
-no figure of another one back; what it may send is bounded, and is believed about itself alone. If viewers
+page shows are not read. Each node has a task of its own, so that one that is slow, silent or hostile does not
+delay the figures of another one. Its answers are bounded, and are believed about itself alone. If viewers
 want more nodes than are read, each has a share.
 """
 
@@ -71,7 +71,8 @@ class PodOnPf(NamedTuple):
 class Measured:
     """The last sample of a node. sent_mbps: by PF with pods, None until all rates there are known.
 
-    has_rates: whether there were two samples. failure: why there is none; empty when there is one.
+    has_rates: whether there were two samples.
+    failure: why there is no sample; empty if there is one.
     """
 
     interfaces: Mapping[PodOnPf, tuple[InterfaceTraffic, ...]] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class NodeServers:
         self._server_name = None if tls is None else tls.server_name
 
     async def sample(self, node: str, address: str) -> CounterSample | None:
-        """Return the latest counters of a node; None if its agent has none.
+        """Return the latest counters of a node, if its agent has any.
 
         MalformedError, or an error of the connection, without a usable answer.
         """
@@ -127,7 +128,7 @@ class NodeServers:
             return await self._read(node, reply)
 
     def _explained(self, reply: httpx2.Response) -> str:
-        """Say what a refusal is about, in words of our own: what a node says is not trusted."""
+        """Explain a refusal in words of our own, because a node's text is not trusted."""
         if reply.status_code != httpx2.codes.UNAUTHORIZED:
             return ""
         if self._token is None:
@@ -149,7 +150,8 @@ class NodeServers:
 class _Watched:
     """A node that is read. wanted_until: when wants end, by viewer's party.
 
-    task: reads it; None before it begins. failures: how many questions got no answer.
+    task: reads it; None before it begins.
+    failures: how many questions got no answer.
     """
 
     addresses: tuple[str, ...]
@@ -166,7 +168,7 @@ class _Watched:
 
 
 class NodeTraffic:
-    """Reads the nodes that pages want; without servers, none. clock: seconds, as that of the servers."""
+    """Reads the nodes that pages want, if there are servers. clock: seconds, as that of the servers."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class NodeTraffic:
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Read nothing yet."""
+        """Begin without nodes."""
         self._servers = servers
         self._clock = clock
         self._pause = pause
@@ -183,10 +185,10 @@ class NodeTraffic:
         self._new: asyncio.Queue[tuple[str, _Watched]] = asyncio.Queue()
 
     def watch(self, addresses: Mapping[str, tuple[str, ...]], *, party: str) -> Mapping[str, Measured]:
-        """Have nodes read for a viewer's party from now on, by name; return what is known of them.
+        """Have nodes read for a viewer's party from now on, by name; return their present measurements.
 
-        If too many are read, a node of a party with more of them makes room: what a party has within its
-        share stays. Empty without servers.
+        If too many are read, a node of a party with more of them makes room, so that a party keeps its share.
+        Empty without servers.
         """
         if self._servers is None:
             return {}
@@ -271,7 +273,7 @@ async def _read(servers: NodeServers, node: str, watched: _Watched) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Say why a node has no figures: of TLS what OpenSSL found, not how its calls are named."""
+    """Explain why a node has no figures; for TLS by OpenSSL's reason, not by names of its calls."""
     if isinstance(error, MalformedError):
         return error.message
     found: BaseException | None = error
@@ -306,6 +308,6 @@ def _place(holder: VfHolder) -> PodOnPf:
 
 
 def _sum(rates: list[float | None]) -> float | None:
-    """Add up rates; None if one is not known."""
+    """Add up rates, if all are known."""
     known_rates = [rate for rate in rates if rate is not None]
     return sum(known_rates) if len(known_rates) == len(rates) else None

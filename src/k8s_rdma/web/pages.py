@@ -126,8 +126,10 @@ class Part(Generic[Row]):
 class Health:
     """The cluster in one line.
 
-    totals: of PFs by annotation; claims: of PFs for claims. oldest_s: of the nodes' reports; None if there
-    is none. silent: nodes that have never reported.
+    totals: of PFs by annotation.
+    claims: of PFs for claims.
+    oldest_s: of the nodes' reports, if there are any.
+    silent: nodes that have never reported.
     """
 
     nodes: int
@@ -214,9 +216,10 @@ def visible_problems(node: NodeRow, visibility: Visibility) -> tuple[str, ...]:
 
 
 def claims_note(claims: ClaimPods | None, *, has_pfs: bool) -> str:
-    """Say what a list of pods lacks of those that wait by ResourceClaim.
+    """Describe the gaps of a list of pods about those that wait by ResourceClaim.
 
-    claims: None if they are not read. has_pfs: whether there are PFs for claims.
+    claims: None if they are not read.
+    has_pfs: whether there are PFs for claims.
     """
     if claims is None:
         command = "kubectl rdma explain pod NAMESPACE/NAME"
@@ -246,12 +249,12 @@ def is_over(pf: PfRow) -> bool:
 
 
 def sent_on(pf: PfRow, node: NodeRow, sent_mbps: Mapping[PfName, float]) -> float | None:
-    """Find what pods send on a PF, in Mb/s; of a split PF all of it counts for annotations."""
+    """Find the rate at which pods send on a PF, in Mb/s; of a split PF all of it counts for annotations."""
     return None if _is_claims_part(pf, node) else sent_mbps.get(PfName(node.name, pf.name))
 
 
 def unmeasured_on(pf: PfRow, node: NodeRow, measured: Mapping[str, Measured]) -> bool:
-    """Report whether a node was read, and does not say what pods send on a PF."""
+    """Report whether a node was read, and does not report the traffic of pods on a PF."""
     found = measured.get(node.name)
     if found is None or _is_claims_part(pf, node):
         return False
@@ -274,7 +277,7 @@ def namespace_of(pod: str) -> str:
 
 
 def format_rate(mbps: float | None) -> str:
-    """Format a rate: `500 Mb/s`, `12.5 Gb/s`; `unknown` where it is not known."""
+    """Format a rate: `500 Mb/s`, `12.5 Gb/s`; `unknown` if it is not known."""
     if mbps is None:
         return "unknown"
     mbps = round(mbps)
@@ -282,13 +285,13 @@ def format_rate(mbps: float | None) -> str:
 
 
 def format_enforcers(row: HolderRow) -> str:
-    """Say what enforces the rates of an interface."""
+    """Name the enforcers of the rates of an interface."""
     text = enforcers_text(row)
     return "unknown" if text is None else text or "no rates"
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Format a time span: `3 s`, `12 min`, `5 h`, `9 d`; `never` for none."""
+    """Format a time span: `3 s`, `12 min`, `5 h`, `9 d`; `never` without one."""
     if seconds is None:
         return "never"
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -303,7 +306,7 @@ def format_percent(part: float | None, whole: int | None) -> str:
 
 
 def bar_start(pf: PfExplanation) -> str:
-    """Return where on the bar of a link the part begins that is missing for an interface."""
+    """Return the place on the bar of a link at which the missing part for an interface begins."""
     reserved_mbps = (pf.link_mbps or 0) - pf.unreserved_mbps
     return bar_width(max(0, reserved_mbps - pf.short_mbps), pf.link_mbps)
 

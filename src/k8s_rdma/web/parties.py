@@ -1,4 +1,4 @@
-"""Shares of parties: one of them takes nothing whole that all have together.
+"""Shares of parties: no party takes all of a resource that is common to all.
 
 A party is a user by name, the service accounts of a namespace, or an address.
 """
@@ -21,7 +21,7 @@ _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 def party_of(username: str) -> str:
-    """Return the party of a user: of a service account its namespace, where one user can make any number."""
+    """Return the party of a user; for a service account its namespace, in which one user can make many."""
     return username.rpartition(":")[0] if username.startswith(_SERVICE_ACCOUNT) else username
 
 
@@ -32,7 +32,7 @@ class FairTurns:
     """
 
     def __init__(self, places: int, *, of_party: int) -> None:
-        """places: at a time. of_party: of these, those of one party."""
+        """Begin with all places free. places: at a time. of_party: the most of these for one party."""
         self._free = places
         self._of_party = of_party
         self._running: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class Recent(Generic[Key, Value]):
         """Keys by party, the oldest first."""
 
     def get(self, key: Key) -> Value | None:
-        """Return the value that still counts; None if there is none."""
+        """Return the value, if it still counts."""
         entry = self._values.get(key)
         return entry[1] if entry is not None and self._clock() - entry[0] < self._lasts_s else None
 

@@ -1,7 +1,7 @@
 """Use of workloads beside their reservations, as Prometheus records it: the page "Right-sizing".
 
-The records are those of deploy/monitoring/usage.yaml. A workload that is not measured has no record of what
-it sends, which is unknown and not zero.
+The records are those of deploy/monitoring/usage.yaml. A workload that is not measured has no record of its
+traffic, which is unknown and not zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_WORKLOADS = 20_000
 """Workloads that are read; more are refused."""
 
 MAX_NAME = 253
-"""Letters of a name in Kubernetes; a record with more is none of ours."""
+"""Letters of a name in Kubernetes; a record with more is not ours."""
 
 WORKLOADS_ON_A_PAGE = 50
 FIRST_NAMESPACES = 10
@@ -78,14 +78,15 @@ class WorkloadRecord:
 
     @property
     def stranded_mbps(self) -> float | None:
-        """Return what is reserved beyond the rate that was not exceeded for 95 % of the time."""
+        """Return the reservation beyond the rate that was not exceeded for 95 % of the time."""
         return None if self.p95_mbps is None else max(0.0, self.reserved_mbps - self.p95_mbps)
 
 
 def decode_records(body: bytes) -> tuple[WorkloadRecord, ...]:
     """Parse the records of workloads, the most stranded first, and those that are not measured last.
 
-    Of several series with the same names, as of replicas, the largest counts. MalformedError.
+    Of several series with the same names, for example of replicas, the largest counts.
+    MalformedError if they cannot be read.
     """
     found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for labels, bits in _vectors.amounts(body):
@@ -152,7 +153,7 @@ def _namespace(name: str, workloads: Sequence[WorkloadRecord]) -> NamespaceRecor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """Records of workloads. is_read: whether Prometheus was asked; failure: the reason without an answer."""
+    """Records of workloads. is_read: whether Prometheus was asked; failure: why there is no answer."""
 
     workloads: tuple[WorkloadRecord, ...] = ()
     is_read: bool = False
@@ -160,7 +161,7 @@ class Records:
 
 
 class RecordReader:
-    """Reads records while a page shows them, once for all viewers; none without an endpoint."""
+    """Reads records while a page shows them, once for all viewers, if there is an endpoint."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class RecordReader:
         return self._source is not None
 
     def want(self) -> Records:
-        """Have records read from now on; return what is known by now, nothing of an earlier time."""
+        """Have records read from now on; return the present ones, without those of an earlier time."""
         if not self._pages.load():
             self._latest = Records()
         return self._latest

@@ -40,7 +40,8 @@ class NoAnswerError(K8sRdmaError):
 class Source:
     """Asks a server.
 
-    name: for messages. explain_refusal: the message of an answer that refuses; empty if it has none.
+    name: for messages.
+    explain_refusal: the message of an answer that refuses; empty without one.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Source:
     ) -> Document | None:
         """Return an answer, None for status 404.
 
-        Each question has a connection of its own: files that were renewed count from the next one on, and a
+        Each question has a connection of its own, because renewed files count from the next one on, and a
         Service may choose another replica.
         """
         headers = {"accept-encoding": "identity"}

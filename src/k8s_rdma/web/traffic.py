@@ -23,8 +23,8 @@ WINDOW = "2m"
 """Rates are means of this time: four scrapes in 30 s each."""
 
 RESET_WINDOW = "5m"
-"""The time for which a rate is not known after a counter began anew, or was 0 once (some drivers): `rate`
-makes a burst of all that it counts, also if the window begins with the 0."""
+"""The time for which a rate is not known after a counter was reset, or was 0 once (some drivers). Without it,
+`rate` makes a burst of the whole count, also if the window begins with the 0."""
 
 _SENT = "k8s_rdma_vf_transmitted_bytes_total"
 _RECEIVED = "k8s_rdma_vf_received_bytes_total"
@@ -116,7 +116,7 @@ class Traffic:
             self.failure = ""
 
     async def flows(self, party: str, **labels: str) -> Mapping[FlowKey, Flow]:
-        """Return what pods send and receive, of series with these labels; empty if it is not known."""
+        """Return the rates at which pods send and receive, of series with these labels, if known."""
         if self._source is None or self.failure:
             return {}
         queries = (_query(metric, _POD_LABELS, labels) for metric in (_SENT, _RECEIVED))

@@ -1,9 +1,10 @@
 """The fields that a pod that requests interfaces needs in addition to its annotation.
 
-`deploy/policies/inject.yaml` says the same in CEL; `tests/injection_cases.py` holds both to one table.
+`deploy/policies/inject.yaml` has the same rules in CEL; `tests/injection_cases.py` checks both with one
+table.
 
-The API server sends admission reviews to a mutating webhook. Source: k8s.io/api/admission/v1. Of the pod
-only what injection depends on is read.
+The API server sends admission reviews to a mutating webhook. Source: k8s.io/api/admission/v1. Only the fields
+of the pod on which injection depends are read.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ _reviews = msgspec.json.Decoder(Review)
 
 
 def decode_review(body: Buffer) -> Request:
-    """The request of a review; MalformedError names the field."""
+    """Return the request of a review; MalformedError names the field."""
     return decode(body, _reviews, "AdmissionReview").request
 
 
 def encode_patch(uid: str, patch: list[Operation], warnings: Sequence[str] = ()) -> bytes:
-    """The review that admits the object with a patch, with warnings for its author."""
+    """Return the review that admits the object with a patch, with warnings for its author."""
     response: dict[str, Any] = {"uid": uid, "allowed": True}
     if warnings:
         response["warnings"] = list(warnings)
@@ -88,7 +89,7 @@ def encode_patch(uid: str, patch: list[Operation], warnings: Sequence[str] = ())
 
 
 def encode_refusal(uid: str, message: str) -> bytes:
-    """The review that refuses the object, with status 422."""
+    """Return the review that refuses the object, with status 422."""
     return _encode({"uid": uid, "allowed": False, "status": {"code": 422, "message": message}})
 
 
@@ -97,7 +98,7 @@ def _encode(response: dict[str, Any]) -> bytes:
 
 
 def pointer(*parts: str | int) -> str:
-    """A JSON pointer (RFC 6901, section 3)."""
+    """Return a JSON pointer (RFC 6901, section 3)."""
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts)
 
 
@@ -107,15 +108,16 @@ _NCCL_NET = {"name": "NCCL_NET", "value": "IB"}
 _MAX_CONTAINERS = 256
 """Containers of a pod with interfaces. Each may have three operations in the patch, at ten times its size."""
 _DEFAULT_SCHEDULER = "default-scheduler"
-"""The name that the API server writes where a pod names none."""
+"""The name that the API server writes if a pod names no scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injection:
     """The fields to add to pods that request interfaces.
 
-    scheduler_name: for pods that name none; empty to leave them to the cluster's scheduler. slot: the
-    resource by which a container gets device nodes; empty for none. device_resources: all such resources.
+    scheduler_name: for pods that name no scheduler; empty to leave them to the cluster's.
+    slot: the resource by which a container gets device nodes; empty for no such resource.
+    device_resources: all such resources.
     """
 
     scheduler_name: str
@@ -170,12 +172,12 @@ def _require_few(spec: WholePodSpec) -> None:
 
 
 def _requests_interfaces(annotations: Mapping[str, str]) -> bool:
-    """Report whether the pod asks for any; what is malformed asks, and the extender refuses it."""
+    """Report whether the pod asks for any; a malformed annotation does, because the extender refuses it."""
     return not _NO_INTERFACES.fullmatch(annotations.get(ANNOTATION, annotations.get(ANNOTATION_ALIAS, "")))
 
 
 def _named(pod: CreatedPod) -> set[str] | None:
-    """Return the containers that the annotation names, None without it; MalformedError for another name."""
+    """Return the containers that the annotation names, if it is there; MalformedError for another name."""
     text = (pod.metadata.annotations or {}).get(CONTAINERS_ANNOTATION)
     if text is None:
         return None

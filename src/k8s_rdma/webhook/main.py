@@ -1,6 +1,6 @@
 """The process `k8s-rdma webhook`: a mutating admission webhook over HTTPS, without any privilege.
 
-It holds no state and knows nothing of the cluster: every answer is made of the request alone.
+It holds no state and does not read the cluster: every answer is made of the request alone.
 """
 
 from __future__ import annotations
@@ -54,11 +54,10 @@ DEFAULT_PORT = 54007
 
 SHUTDOWN_S = 5
 MAX_BODY_BYTES = 1 << 20
-"""Longer reviews are answered unread, as a review holds up all others for as long as it is read.
+"""Longer reviews are answered unread, because a review holds up all others for as long as it is read.
 
 A review is its pod and 2 KiB. Annotations have at most 256 KiB in all (k8s.io/apimachinery,
-`TotalAnnotationSizeLimitB`), and pods of 100 KiB are rare.
-"""
+`TotalAnnotationSizeLimitB`), and pods of 100 KiB are rare."""
 
 INJECT_PATH = "/inject"
 INDEX = """\
@@ -76,9 +75,9 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
 
     listen: the address to listen on; empty for all of them, IPv6 and IPv4.
     port: TCP; 0 for a free one. The environment variable PORT overrides it.
-    tls: its files; the API server accepts nothing else. None for plain HTTP, behind a proxy.
+    tls: its files, because the API server accepts HTTPS only. None for plain HTTP, behind a proxy.
     scheduler_name: for pods that name no scheduler; None if the cluster's own asks the extender.
-    slot: the resource by which a container gets device nodes; None for none.
+    slot: the resource by which a container gets device nodes, if there is one.
     device_resources: the others; a container that requests one gets no slot.
     max_connections: at a time.
     """
@@ -167,7 +166,7 @@ class WebhookApp:
             await answer(scope, receive, send)
 
     async def _inject(self, scope: Scope, receive: Receive) -> Answer | None:
-        """Answer a review; None when the client has disconnected."""
+        """Answer a review, unless the client has disconnected."""
         try:
             async with self._bodies.reading(scope, receive) as body:
                 answered, outcome = self._review(body)
@@ -182,7 +181,7 @@ class WebhookApp:
         return answer
 
     def _review(self, body: Buffer) -> tuple[bytes, str]:
-        """The review's answer, and its outcome for the metrics; MalformedError when it is no review."""
+        """Return the review's answer, and its outcome for the metrics; MalformedError if it is no review."""
         request = decode_review(body)
         try:
             patch = self._injection.patch(request.object)
@@ -202,7 +201,7 @@ class WebhookApp:
         return error_answer(405, error, headers={"allow": allowed})
 
     def metrics(self) -> str:
-        """The metrics, in the text format."""
+        """Return the metrics, in the text format."""
         build = gauge(
             "k8s_rdma_webhook_build_info", "1, with the program's version.", [({"version": __version__}, 1)]
         )

@@ -68,7 +68,7 @@ class FoundPf:
     """A PF of the machine. total_vfs: the most VFs it supports. num_vfs: the VFs it is set to have.
 
     netdevs: names in sysfs, without representors; None while its driver has made none. link: the PF's own
-    netdev. bond: the name of the bond that this is a port of; empty for none. port: the identities of its
+    netdev. bond: the name of the bond that this is a port of, if any. port: the identities of its
     port; none while it has no netdev. representors: names of netdevs that are the host's ends of others.
     """
 
@@ -104,7 +104,7 @@ class FoundPf:
 
     @property
     def link_type(self) -> LinkType | None:
-        """Link layer of its port; None without a netdev, or when it is neither Ethernet nor InfiniBand."""
+        """Link layer of its port, if it has a netdev and is Ethernet or InfiniBand."""
         return _LINK_TYPES.get(self.link.type) if self.link else None
 
     def must_be_as_found(self) -> None:
@@ -169,7 +169,7 @@ class AbsentPf:
     """A PF that a rule names and that does not exist.
 
     name: of its netdev, or its PCI address. likely: the name of a PF that no rule selects and that differs
-    from it by an ending alone, as ens7f0np0 from ens7f0; empty if there is none.
+    from it by an ending alone, as ens7f0np0 from ens7f0, if there is one.
     """
 
     name: str

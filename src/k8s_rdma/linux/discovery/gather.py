@@ -71,7 +71,7 @@ OMITTED = (
 
 
 class RecordingSysfs(Sysfs):
-    """Wraps another sysfs and records what is read through it. Writes are refused (EROFS)."""
+    """Wraps another sysfs and records every file read through it. Writes are refused (EROFS)."""
 
     def __init__(self, sysfs: Sysfs) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class RecordingSysfs(Sysfs):
 
 
 class RecordingQueries:
-    """Wraps other `Queries` and records each answer; a refusal is recorded and answered with nothing.
+    """Wraps other `Queries` and records each answer; a refusal is recorded and answered as empty.
 
     The observation then goes on: one query that needs a privilege does not hide the others.
     """
@@ -262,7 +262,7 @@ def _above(path: str) -> set[str]:
 
 
 def gather(sysfs: Sysfs, queries: Queries) -> Machine:
-    """Record this machine, anonymized (`wire.machine`); `about` lists what could not be read."""
+    """Record this machine, anonymized (`wire.machine`); `about` lists files that could not be read."""
     read, queried = RecordingSysfs(sysfs), RecordingQueries(queries)
     gathering = _Gathering(sysfs, read, queried)
     gathering.observe()
@@ -294,7 +294,7 @@ def gather(sysfs: Sysfs, queries: Queries) -> Machine:
 
 
 class _Gathering:
-    """A recording in progress, with the list of what could not be read."""
+    """A recording in progress, with the list of files that could not be read."""
 
     def __init__(self, unnoted: Sysfs, sysfs: RecordingSysfs, queries: RecordingQueries) -> None:
         self._unnoted, self._sysfs, self._queries = unnoted, sysfs, queries

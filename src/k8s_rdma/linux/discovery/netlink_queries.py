@@ -44,7 +44,7 @@ class NetlinkQueries:
         self.close()
 
     def close(self) -> None:
-        """Close the sockets; once more does nothing."""
+        """Close the sockets; a second call has no effect."""
         self._open.close()
 
     def links(self) -> Sequence[Link]:
@@ -68,7 +68,7 @@ class NetlinkQueries:
         return addressed_links(self.rtnl)
 
     def rdma(self) -> RdmaNetlink | None:
-        """Return the RDMA netlink of this namespace; None while the kernel has no RDMA."""
+        """Return the RDMA netlink of this namespace, if the kernel has RDMA."""
         if self._rdma is None:
             try:
                 self._rdma = self._open.enter_context(RdmaNetlink())
@@ -78,12 +78,12 @@ class NetlinkQueries:
         return self._rdma
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
-        """Return all RDMA devices that this namespace sees; none while the kernel has no RDMA."""
+        """Return all RDMA devices that this namespace sees; empty while the kernel has no RDMA."""
         rdma = self.rdma()
         return rdma.devices() if rdma else ()
 
     def netns_mode(self) -> NetnsMode | None:
-        """Return the mode of RDMA devices in namespaces, shared or exclusive; None without RDMA."""
+        """Return the mode of RDMA devices in namespaces, shared or exclusive, if the kernel has RDMA."""
         rdma = self.rdma()
         return rdma.netns_mode() if rdma else None
 
@@ -96,17 +96,17 @@ class NetlinkQueries:
         return devlink_rates(self._devlink, "pci")
 
     def firmware(self, name: str) -> str:
-        """Return the firmware version that a netdev's driver reports; empty when it reports none."""
+        """Return the firmware version that a netdev's driver reports, if it reports one."""
         found = self._ethtool.driver_info(name)
         return found.firmware if found else ""
 
     def dcb(self, name: str) -> DcbState | None:
-        """Return the DCB settings that a netdev's driver reports; None when it has none."""
+        """Return the DCB settings that a netdev's driver reports, if it has any."""
         with Dcb() as dcb:
             return dcb.state(name)
 
     def pauses(self, name: str) -> bool | None:
-        """Return True when a netdev uses global pause frames; None when its driver does not report it."""
+        """Report whether a netdev uses global pause frames, if its driver reports it."""
         return self._ethtool.pauses(name)
 
     def pause_frames(self, name: str) -> Mapping[int, PauseFrames]:

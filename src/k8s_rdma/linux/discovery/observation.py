@@ -290,7 +290,7 @@ def _may_hold_vfs(skipped: SkippedPf) -> bool:
 
 
 def group_of(driver: str, rate: DevlinkRate) -> str:
-    """Return the rate group that an administrator put a VF in or gave rates; empty for none."""
+    """Return the rate group that an administrator put a VF in or gave rates, if there is one."""
     return rate.group if rate.group_rated or not row_of(driver).own_groups else ""
 
 

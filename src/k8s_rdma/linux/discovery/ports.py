@@ -1,4 +1,4 @@
-"""Ports of network cards: their speed, what identifies them, and whether two PFs are one port.
+"""Ports of network cards: their speed, their identity, and whether two PFs are one port.
 
 Several PFs may be one port: NVIDIA GB10 and Socket Direct cards have a PF on each PCIe link, cards with NPAR
 several on one. Each reports the whole speed, which the port has once. Three identities are compared, the
@@ -34,7 +34,7 @@ NO_RESERVATIONS = "it takes no interfaces with a reservation"
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec\b.*")
 _NOTHING = "0:"
-"""Characters of a GUID that a device reports while it has none."""
+"""Characters of a GUID that a device reports while it has no GUID."""
 
 Speed = tuple[int | None, str]
 """Mb/s and an empty text, or None and the reason why it is unknown."""
@@ -71,7 +71,7 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortIdentity:
-    """The identities that a PF reports of its port, each empty if it reports none.
+    """The identities that a PF reports of its port, each empty if it is not reported.
 
     switch_port: `phys_switch_id` and `phys_port_name`. image_port: `sys_image_guid` and the PCI function.
     """
@@ -97,7 +97,7 @@ UNKNOWN_PORT = PortIdentity()
 
 
 def read_identity(function: PciFunction, link: Link, rdma_device: str | None) -> PortIdentity:
-    """Read what a PF reports of its port. OSError when it cannot be read."""
+    """Read the identities that a PF reports of its port. OSError if they cannot be read."""
     sysfs, netdev = function.sysfs, f"class/net/{link.name}"
     switch, name = (sysfs.value_if_any(f"{netdev}/{file}") for file in ("phys_switch_id", "phys_port_name"))
     image = sysfs.value_if_any(f"class/infiniband/{rdma_device}/sys_image_guid") if rdma_device else None

@@ -49,7 +49,7 @@ class RdmaDevices:
         return self._by_netdev.get(link.index, ())
 
     def firmware(self, device: str) -> str:
-        """Firmware version; empty if the device reports none, as software devices."""
+        """Firmware version; empty if the device does not report it, for example a software device."""
         info = self._by_name.get(device)
         return (info and info.firmware) or self._sysfs.value_if_any(f"{_CLASS}/{device}/fw_ver") or ""
 

@@ -70,7 +70,7 @@ def from_netlink(info: VfInfo) -> VfSettings:
 
 
 def _mac(info: VfInfo) -> str:
-    """Return the MAC that a PF stores for a VF; on InfiniBand the VF's port GUID, empty while it has none.
+    """Return the MAC that a PF stores for a VF; on InfiniBand the VF's port GUID, if it has one.
 
     On InfiniBand the kernel reports the PF's own address for every VF, and only the VF's own interface knows
     the first four octets (its queue pair) of the VF's address (Linux
@@ -93,7 +93,7 @@ def _flag(value: bool | None) -> str:
 
 
 def read_vf_settings(sysfs: Sysfs, pf: PciAddress) -> Mapping[int, VfSettings] | None:
-    """Read the settings of a PF's VFs by index; None without such files, as with the kernel's own driver.
+    """Read the settings of a PF's VFs by index, if there are such files; the kernel's driver has none.
 
     A VF whose file has no value is left out. OSError (EBADMSG) for a file of another format.
     """

@@ -27,7 +27,7 @@ _SAYS_NOTHING = (errno.EOPNOTSUPP, errno.ENODEV)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DcbState:
-    """DCB settings. pfc: priorities with priority flow control; None if the driver does not report them.
+    """DCB settings. pfc: priorities with priority flow control, if the driver reports them.
 
     by_dscp: whether DSCP determines the priority of any frame, for which drivers trust DSCP (mlx5:
     `mlx5e_dcbnl_ieee_setapp`, drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c).
@@ -45,12 +45,12 @@ class Dcb(SocketClient[NetlinkSocket]):
         self.socket = socket or NetlinkSocket()
 
     def state(self, netdev: str) -> DcbState | None:
-        """Return the settings that a netdev's driver reports; None without DCB or without such a netdev."""
+        """Return the settings that a netdev's driver reports, if there are DCB and such a netdev."""
         answer = self.answer(netdev)
         return None if answer is None else decode_dcb(answer)
 
     def answer(self, netdev: str) -> bytes | None:
-        """Return all settings, encoded; None as with `state`."""
+        """Return all settings, encoded, if `state` has a result."""
         body = _HEADER.pack(0, _IEEE_GET) + text(_DCB_IFNAME, netdev)
         try:
             return self.socket.get(_RTM_GETDCB, body, f"DCB of {netdev}")

@@ -73,11 +73,11 @@ class Devlink(SocketClient[NetlinkSocket]):
         return {name: mode for name, mode in found.items() if mode is not None}
 
     def devices(self) -> tuple[DevlinkDevice, ...]:
-        """Return all devices; none if the kernel has no devlink."""
+        """Return all devices; empty if the kernel has no devlink."""
         return tuple(map(device_of, self.dump(_DEV_GET, "devlink devices")))
 
     def dump(self, command: int, operation: str) -> list[dict[int, bytes]]:
-        """Return the attributes of all objects of a kind; none if the kernel has no devlink."""
+        """Return the attributes of all objects of a kind; empty if the kernel has no devlink."""
         family = self._find_family()
         if family is None:
             return []
@@ -89,7 +89,7 @@ class Devlink(SocketClient[NetlinkSocket]):
         try:
             found = _attributes(self.socket.get(self._find_family() or 0, body, operation))
         except NetlinkError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # it has none, or no longer exists
+            if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # it has no such object, or no longer exists
                 return None
             raise
         mode = number(found[_ESWITCH_MODE])
@@ -176,7 +176,7 @@ def _above(
 
 
 def _mbps(rate: _Attributes, kind: int) -> int:
-    """Convert to Mb/s, rounded up so that a small rate does not become 0, which means none."""
+    """Convert to Mb/s, rounded up because 0 would mean no rate."""
     return -(-int.from_bytes(rate.get(kind, b""), sys.byteorder) // BYTES_PER_MEGABIT)
 
 

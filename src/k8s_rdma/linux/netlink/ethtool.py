@@ -51,7 +51,7 @@ _PAUSE_FRAMES = re.compile(r"(rx|tx)_prio([0-7])_pause")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverInfo:
-    """Information that a netdev's driver reports about itself; empty if it reports nothing.
+    """Information that a netdev's driver reports about itself; empty fields are not reported.
 
     bus_info: the address of a PCI function; free text for other devices.
     """
@@ -76,7 +76,7 @@ class Ethtool(SocketClient[socket.socket]):
                 raise DriverError("any netdev", error.errno or errno.EIO) from error
 
     def driver_info(self, name: str) -> DriverInfo | None:
-        """Return a netdev's driver information; None without any.
+        """Return a netdev's driver information, if there is any.
 
         KernelError when there is no such netdev.
         """
@@ -124,7 +124,7 @@ class Ethtool(SocketClient[socket.socket]):
         return {setting: value for setting, value in found.items() if value is not None}
 
     def _setting(self, name: str, question: bytes, offset: int) -> str | None:
-        """Return the number at this offset of the answer as text; None if the driver has no such setting."""
+        """Return the number at this offset of the answer as text, if the driver has such a setting."""
         try:
             answer = self._request(name, question)
         except DriverError as error:

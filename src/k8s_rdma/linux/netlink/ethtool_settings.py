@@ -110,7 +110,7 @@ class EthtoolSettings(SocketClient[NetlinkSocket]):
         return self.socket.get(family, body, f"driver of link #{index}")
 
     def _find_family(self) -> int | None:
-        """Return the family's number; None before Linux 5.6, which has none."""
+        """Return the family's number, which exists since Linux 5.6."""
         if self._family is None:
             self._family = find_family(self.socket, "ethtool")
         return self._family

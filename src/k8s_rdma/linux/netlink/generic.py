@@ -19,7 +19,7 @@ _HEADER = struct.Struct("=BBxx")
 
 
 def find_family(socket: NetlinkSocket, name: str) -> int | None:
-    """Return a family's number; None if this kernel does not have it. socket: of generic netlink."""
+    """Return a family's number, if this kernel has it. socket: of generic netlink."""
     body = _HEADER.pack(_GETFAMILY, 1) + text(_FAMILY_NAME, name)
     try:
         answer = socket.get(_CONTROLLER, body, f"{name} family")

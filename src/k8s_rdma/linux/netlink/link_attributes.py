@@ -82,7 +82,7 @@ def read_link_attributes(rtnl: Rtnl, index: int, operation: str) -> dict[str, st
 def set_link_attributes(rtnl: Rtnl, index: int, home: Mapping[str, str], operation: str) -> None:
     """Set the attributes of a link to those that it had at home; programs are detached.
 
-    What the kernel refuses stays: the caller reads the attributes again.
+    Attributes that the kernel refuses stay: the caller reads them again.
     """
     settings = [u32(kind, int(home[name])) for name, kind in _NUMBERS.items() if name in home]
     settings.append(attribute(_IFALIAS, unquote_to_bytes(home.get("alias", ""))))

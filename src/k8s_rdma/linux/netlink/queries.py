@@ -60,7 +60,7 @@ Source: `enum ib_port_state`, include/rdma/ib_verbs.h."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaPort:
-    """A port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: None without one."""
+    """A port of an RDMA device. state: `ACTIVE`, `DOWN`, `INIT`, `ARMED`. netdev_index: of its netdev."""
 
     number: int
     state: str
@@ -101,7 +101,7 @@ class Queries(Protocol):
         ...
 
     def rdma_devices(self) -> Sequence[RdmaDevice]:
-        """Return all RDMA devices; none if the kernel has no RDMA."""
+        """Return all RDMA devices; empty if the kernel has no RDMA."""
         ...
 
     def eswitch_modes(self) -> Mapping[str, str]:
@@ -113,5 +113,5 @@ class Queries(Protocol):
         ...
 
     def firmware(self, name: str) -> str:
-        """Return a netdev's firmware version (ETHTOOL_GDRVINFO); empty when its driver reports none."""
+        """Return a netdev's firmware version (ETHTOOL_GDRVINFO), if its driver reports it."""
         ...

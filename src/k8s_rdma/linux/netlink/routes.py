@@ -51,7 +51,7 @@ _OPEN_VSWITCH = "openvswitch"
 
 
 def solicit(socket: NetlinkSocket, index: int, address: IPv4Address, operation: str) -> None:
-    """Solicit the neighbour with an address on a link, if none is known; do not wait for the answer."""
+    """Solicit the neighbour with an address on a link, unless it is known; do not wait for the answer."""
     socket.request(_NEWNEIGH, _neighbour(index, address, _NTF_USE), operation, CREATE)
 
 

@@ -243,11 +243,11 @@ class Link:
     """A netdev.
 
     peer: index of the other end of a veth pair, in this namespace unless `peer_elsewhere`.
-    peer_elsewhere: this namespace's number for the peer's namespace; None when it is the same one.
+    peer_elsewhere: this namespace's number for the peer's namespace, if it is another one.
     type: ARPHRD_*, 1 for Ethernet and 32 for InfiniBand (`include/uapi/linux/if_arp.h`).
     device: its device, a PCI address for a PCI function (since Linux 5.14).
     altnames: alternative names, which no other link of the namespace can have either.
-    xdp: its XDP programs, number and mode of each; empty for none.
+    xdp: its XDP programs, number and mode of each, if any.
     """
 
     index: int
@@ -370,7 +370,7 @@ def bridge_vlans(rtnl: Rtnl, operation: str) -> dict[int, frozenset[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCounters:
-    """Counters of a link, as the link itself keeps them; None: not known."""
+    """Counters of a link, as the link itself keeps them, if known."""
 
     tx_bytes: int
     rx_bytes: int
@@ -446,7 +446,7 @@ def _link(body: bytes) -> Link:
 
 
 def xdp_programs(value: bytes) -> str:
-    """Describe the XDP programs of IFLA_XDP: number and mode of each; empty for none."""
+    """Describe the XDP programs of IFLA_XDP: number and mode of each; empty without programs."""
     found = attributes(value)
     present = ((mode, found[kind]) for mode, kind in _XDP_PROGRAMS.items() if kind in found)
     return ", ".join(f"{number(program)} ({mode})" for mode, program in present)

@@ -22,7 +22,7 @@ _GET, _IFINDEX = 1, 8
 
 
 def queue_shapers(socket: NetlinkSocket, index: int) -> str | None:
-    """Return a digest of the shapers of a netdev of the socket's namespace; empty for none.
+    """Return a digest of the shapers of a netdev of the socket's namespace; empty without shapers.
 
     None if the kernel or the driver has no shapers. An error of the driver counts as a value, by its name.
     socket: of generic netlink.
@@ -39,6 +39,6 @@ def queue_shapers(socket: NetlinkSocket, index: int) -> str | None:
 
 
 def _shaper(answer: bytes) -> bytes:
-    """Return what an answer says of a shaper; the netdev's index changes with its namespace."""
+    """Return an answer's data of a shaper; the netdev's index changes with its namespace."""
     found = each_attribute(answer, _HEADER.size)
     return b"".join(attribute(kind, value) for kind, value in found if kind != _IFINDEX)

@@ -46,9 +46,9 @@ _TRUST, _NODE_GUID, _PORT_GUID, _VLAN_LIST, _VLAN_INFO = 9, 10, 11, 12, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfStats:
-    """Counters that a PF keeps of a VF, in the VF's direction: `tx` is what the VF sent.
+    """Counters that a PF keeps of a VF, in the VF's direction: `tx` is sent by the VF.
 
-    All are 0 as well where the driver counts nothing (no `ndo_get_vf_stats`); the kernel reports no
+    All are 0 as well if the driver has no counters (no `ndo_get_vf_stats`); the kernel reports no
     difference.
     """
 
@@ -62,7 +62,7 @@ class VfStats:
 
 
 def vf_infos(rtnl: Rtnl, index: int) -> tuple[VfInfo, ...]:
-    """Return the VFs of a PF's netdev, ordered by index; none if the driver reports none (netdevs of VFs).
+    """Return the VFs of a PF's netdev, by index; empty if the driver reports none (netdevs of VFs).
 
     Holds the RTNL lock for 1-2 ms per VF on some drivers. NetlinkError ENODEV when the link no longer exists,
     EPROTO when the driver reported fewer VFs than exist, as while one is being reset.

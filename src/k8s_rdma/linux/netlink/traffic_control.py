@@ -191,7 +191,7 @@ def is_supported(socket: NetlinkSocket, kind: str = "tbf") -> bool:
 
 
 def limit(socket: NetlinkSocket, index: int, mbps: int, operation: str) -> None:
-    """Limit what a link sends, Mb/s; 0 removes our limit.
+    """Limit the traffic that a link sends, Mb/s; 0 removes our limit.
 
     KernelError when the limit is not in effect afterwards.
 
@@ -325,7 +325,7 @@ class TrafficControl:
         self._socket.request(_NEWQDISC, body, operation, CREATE | REPLACE)
 
     def add_ingress(self, index: int, operation: str) -> None:
-        """Add the ingress qdisc, where filters see what a link receives."""
+        """Add the ingress qdisc, where filters see the received traffic of a link."""
         self._add_qdisc(index, (INGRESS_FILTERS, INGRESS), "ingress", b"", operation)
 
     def set_class(self, index: int, htb_class: HtbClass, operation: str) -> None:
@@ -365,7 +365,7 @@ class TrafficControl:
         return found
 
     def class_state(self, index: int, handle: int, operation: str) -> ClassState | None:
-        """Return the state of one HTB class; None when it does not exist.
+        """Return the state of one HTB class, if it exists.
 
         The kernel sends the answer to subscribers of changes, and to the requester only with ECHO
         (`net/sched/sch_api.c`, tclass_get_notify).
@@ -378,7 +378,7 @@ class TrafficControl:
             raise
 
     def redirect(self, index: int, target: int, operation: str, *, priority: int, source: str = "") -> None:
-        """Send what a link receives out of link `target`; with a source MAC only frames from that MAC.
+        """Send received traffic of a link out of link `target`; with a source MAC only frames from that MAC.
 
         Filters of a lower priority see a frame first.
         """
@@ -474,7 +474,7 @@ def _rate_spec(rate: int) -> bytes:
 
 
 def _class_state(body: bytes) -> ClassState | None:
-    """Decode an HTB class; None for a class of another kind."""
+    """Decode an HTB class; a class of another kind is ignored."""
     found = attributes(body, _TCMSG.size)
     options = attributes(found.get(_OPTIONS, b""))
     if _HTB_PARMS not in options:

@@ -55,7 +55,7 @@ def function_of(sysfs: Sysfs, device: CharacterDevice) -> str:
 
 
 def rdma_cm_numbers(sysfs: Sysfs) -> tuple[int, int] | None:
-    """Return major and minor number of the connection manager; None if it does not exist."""
+    """Return major and minor number of the connection manager, if it exists."""
     return _numbers(sysfs, _RDMA_CM)
 
 
@@ -154,12 +154,12 @@ class PodNodes:
         return tuple(node for name in rdma_devices for node in found.get(name, ()))
 
     def rdma_device(self, pci: PciAddress) -> str:
-        """Return the name of a function's RDMA device, in whichever namespace it is; empty for none."""
+        """Return the name of a function's RDMA device in any namespace, if it has one."""
         with _as_kernel_error(f"VF {pci}"):
             return next(iter(sorted(character_devices(self._sysfs, pci))), "")
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """Return major and minor number of the connection manager's node; None if there is none."""
+        """Return major and minor number of the connection manager's node, if it exists."""
         with _as_kernel_error("rdma_cm"):
             return rdma_cm_numbers(self._sysfs)
 

@@ -65,18 +65,18 @@ class Functions:
     _vfs: dict[PciAddress, dict[PciAddress, int]] = field(default_factory=dict)
 
     def facts_of(self, pci: PciAddress) -> FunctionFacts | None:
-        """Return a function; None when there is none at this address."""
+        """Return the function at this address, if there is one."""
         if pci not in self._read:
             self._read[pci] = self._facts(pci)
         return self._read[pci]
 
     def of_device(self, path: str) -> FunctionFacts | None:
-        """Return the function of a device in a class (`class/infiniband/mlx5_0`); None without one."""
+        """Return the function of a device in a class (`class/infiniband/mlx5_0`), if there is one."""
         target = self.sysfs.target_if_any(f"{path}/device") or ""
         return self.facts_of(pci_address(target)) if _ADDRESS.fullmatch(target) else None
 
     def of_netdev(self, link: Link) -> FunctionFacts | None:
-        """Return the function of a netdev; None without one."""
+        """Return the function of a netdev, if it has one."""
         if _ADDRESS.fullmatch(link.device):
             return self.facts_of(pci_address(link.device))
         return self.of_device(f"class/net/{link.name}")
@@ -126,7 +126,7 @@ def node_faults(
 def port_faults(
     ports: Sequence[RdmaPort], links: Mapping[int, Link], own: Link | None, link_type: LinkType
 ) -> tuple[str, ...]:
-    """Return the reasons why none of a device's ports is usable; none when one is.
+    """Return the reasons why all of a device's ports are unusable; empty if one is usable.
 
     links: by index. own: its function's netdev, used where netlink reports none for a port. The netdev of an
     InfiniBand port (IPoIB) does not count.
@@ -162,11 +162,11 @@ class RdmaQueries(Protocol):
         ...
 
     def rdma_devices(self) -> Sequence[ListedDevice]:
-        """Return all RDMA devices of the host's namespace; none if the kernel has no RDMA."""
+        """Return all RDMA devices of the host's namespace; empty if the kernel has no RDMA."""
         ...
 
     def netns_mode(self) -> NetnsMode | None:
-        """Return the mode of RDMA devices in namespaces; None if the kernel has no RDMA."""
+        """Return the mode of RDMA devices in namespaces, if the kernel has RDMA."""
         ...
 
 

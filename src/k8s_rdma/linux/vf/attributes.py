@@ -32,7 +32,7 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
     """Reads and restores attributes of netdevs of the calling thread's network namespace."""
 
     def __init__(self, rtnl: Rtnl, sysfs: Sysfs | None = None) -> None:
-        """Use this socket. sysfs: of the same namespace; None to leave out what only sysfs shows."""
+        """Use this socket. sysfs: of the same namespace; None to leave out those of sysfs."""
         self._rtnl = rtnl
         self._sysfs = sysfs
         self.socket = EthtoolSettings()
@@ -54,7 +54,7 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         return tuple(sorted(found.items()))
 
     def restore(self, link: Link, home: Attributes, operation: str) -> None:
-        """Set what can be set to what it was at home, and detach programs; what is refused stays."""
+        """Restore attributes that can be set, and detach programs; refused attributes stay."""
         attributes = dict(home)
         detach_xdp(self._rtnl, link.index, operation)
         set_link_attributes(self._rtnl, link.index, attributes, operation)
@@ -69,7 +69,7 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
 
 
 def _dcb(rtnl: Rtnl, name: str) -> str | None:
-    """Return a digest of the DCB settings, or the error's name; None if the driver has none."""
+    """Return a digest of the DCB settings, or the error's name, if the driver has any."""
     try:
         answer = Dcb(rtnl.socket).answer(name)
     except NetlinkError as error:

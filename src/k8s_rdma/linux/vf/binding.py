@@ -45,7 +45,7 @@ class PciDriver:
         self._pci = pci
 
     def name(self) -> str | None:
-        """Return the driver that the function is bound to; None for none."""
+        """Return the driver that the function is bound to, if any."""
         return PciFunction(self._sysfs, self._pci).driver()
 
     def override(self) -> str:
@@ -69,7 +69,7 @@ class PciDriver:
         self.bind(driver)
 
     def unbind(self) -> None:
-        """Unbind it from its driver, which removes the driver's devices; no change when it has none.
+        """Unbind it from its driver, which removes the driver's devices; no change without one.
 
         Returns when the driver has released it: vfio-pci only when no program has it open.
         """
@@ -136,7 +136,7 @@ class VfBinding:
         self._changing: dict[PciAddress, _Change] = {}
 
     def bind(self, step: BindVf) -> None:
-        """Bind the VF to a program's driver; KernelError, without a change, where the host cannot."""
+        """Bind the VF to a program's driver; KernelError, without a change, if the host cannot."""
         function, operation = self._function(step), f"{describe(step.vf)}: bind to {step.driver}"
         driver = PciDriver(self._sysfs, function.pci)
         if driver.name() != step.driver:

@@ -241,7 +241,7 @@ class VfLocator:
             raise KernelError(msg) from error
 
     def at_home(self, vf: VfRef) -> Link | None:
-        """Return its netdev in the host's namespace; None when it is elsewhere.
+        """Return its netdev in the host's namespace, if it is there.
 
         KernelError for an unknown VF.
         """
@@ -258,7 +258,7 @@ class VfLocator:
         raise KernelError(msg)
 
     def pf_link(self, vf: VfRef) -> Link:
-        """Return the netdev of its PF. KernelError when that has none here."""
+        """Return the netdev of its PF. KernelError if that has no netdev here."""
         function = PciFunction(self._sysfs, vf.pf)
         names = function.netdevs() or ()
         links = {name: link for name in names if (link := self._rtnl.link(name))}
@@ -285,7 +285,7 @@ class VfLocator:
 def netdev_of(
     pci: PciAddress, namespace_rtnl: Rtnl, namespace: int, *, index: int | None = None
 ) -> Link | None:
-    """Return a function's netdev in a namespace (a socket there, and its descriptor); None if it has none.
+    """Return a function's netdev in a namespace (a socket there, and its descriptor), if any.
 
     index: the last known one; reading all of 60 links for each of 60 VFs would take long.
     """

@@ -82,7 +82,7 @@ def with_mac_of_home(step: GiveVf, link: Link) -> GiveVf:
 
 
 def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
-    """Set MAC and MTU where they differ; the netdev is taken down for another MAC.
+    """Set MAC and MTU if they differ; the netdev is taken down for another MAC.
 
     The MTU comes first: igbvf resets the VF for it and only then reads another MAC that the PF has for it.
     """
@@ -99,7 +99,7 @@ def apply_link_settings(link: Link, step: GiveVf, rtnl: Rtnl) -> None:
 
 
 def require_link_settings(link: Link, step: GiveVf) -> None:
-    """Raise KernelError when the netdev in the pod lacks what was set."""
+    """Raise KernelError if the netdev in the pod lacks a setting."""
     for name, desired, found in (("MAC", step.mac, link.mac), ("MTU", step.mtu, link.mtu)):
         if desired is not None and found != desired:
             place = f"{step.ifname} in {step.netns.path}"

@@ -1,4 +1,4 @@
-"""Rates and settings of a PF's VFs: check, write where they differ, read back both with one query."""
+"""Rates and settings of a PF's VFs: check, write if they differ, read back both with one query."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class SriovLinks(Protocol):
         ...
 
     def permanent_address(self, link: Link) -> str:
-        """Return the permanent hardware address, or the present one where the driver reports none."""
+        """Return the permanent hardware address, or the present one if the driver does not report it."""
         ...
 
     def vf_infos(self, index: int) -> Sequence[VfInfo]:

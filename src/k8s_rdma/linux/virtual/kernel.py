@@ -177,7 +177,7 @@ class VirtualSriov:
         )
 
     def pause_frames(self, pf: str) -> Mapping[int, PauseFrames]:  # noqa: ARG002  of no virtual one
-        """Return none: bridges have no priority flow control."""
+        """Return an empty mapping: bridges have no priority flow control."""
         return {}
 
     def reset(self, vf: VfRef) -> None:
@@ -200,7 +200,7 @@ class VirtualSriov:
         return end
 
     def close(self) -> None:
-        """Release sockets and threads; a second call does nothing."""
+        """Release sockets and threads; a second call has no effect."""
         while self._watches:
             self._watches.pop().close()
         self._open.close()
@@ -211,7 +211,7 @@ class VirtualSriov:
         """Return the links by name, and the VFs that cannot be recreated.
 
         The kernel ends namespaces asynchronously (`cleanup_net`, net/core/net_namespace.c), and VFs with
-        them, also between two scans; so scans are repeated until one finds nothing to recreate.
+        them, also between two scans; so scans are repeated until no VF is to be recreated.
         """
         for _ in range(REVIVALS_AT_MOST):
             links = {link.name: link for link in self._rtnl.links()}
@@ -317,7 +317,7 @@ class VirtualSriov:
         )
         self._configure_vfs(ConfigureVfs(pf=pf.pci, configs=(config,), previous=(config,)))
 
-    # What is there
+    # Present objects
 
     def _vfs_in(self, namespace: int, rtnl: Rtnl) -> dict[PciAddress, Link]:
         """Return the VFs in a namespace (a descriptor, and a socket there), with their links there."""

@@ -231,14 +231,14 @@ class Shaper:
             self._create_class(pf, scheduler, VfRate(index), PortState())
 
     def police(self, pf: VirtualPf, index: int, port: int) -> None:
-        """Drop what a new VF's port receives, except frames from the VF's MAC."""
+        """Drop frames that a new VF's port receives, except those from the VF's MAC."""
         operation = f"{pf.port_name(index)}: filter"
         self._tc.add_ingress(port, operation)
         self._tc.redirect(port, self._index(pf.sink_name), operation, priority=_UNMATCHED)
         self._admit(pf, index, port, PortState())
 
     def admit(self, pf: VirtualPf, index: int, port: int, state: PortState) -> None:
-        """Send what a VF's port receives to the VF's class, from the VF's MAC only or from any MAC."""
+        """Send frames that a VF's port receives to its class, from the VF's MAC only or from any MAC."""
         scheduler = self._index(pf.scheduler_name)
         self._forget(pf, scheduler, index)
         self._admit(pf, index, port, state)
@@ -250,7 +250,7 @@ class Shaper:
         HTB stores a class's debt as time, up to a minute, and keeps it when the rate changes
         (`htb_accnt_tokens`): after a few packets at the floor a reservation would have no effect for a
         minute. So a class with a debt of more than `MOST_DEBT` is recreated, which loses packets in its queue
-        and those that come meanwhile; any other is changed in place, and loses none.
+        and those that come meanwhile; any other is changed in place, without losses.
         """
         operation = f"{pf.scheduler_name}: rates of VF {rate.index}"
         if previous is None or (
@@ -263,7 +263,7 @@ class Shaper:
             self._tc.set_class(scheduler, _class(pf, rate), operation)
 
     def rate(self, scheduler: int, index: int) -> VfRate | None:
-        """Read the rates of one VF; None when its class is unfinished."""
+        """Read the rates of one VF, unless its class is unfinished."""
         found = self._tc.class_state(scheduler, _handle(index), f"class of VF {index}")
         return None if found is None or found.ceil == UNFINISHED else _rate(index, found.rate, found.ceil)
 
@@ -305,7 +305,7 @@ class Shaper:
         self._tc.redirect(port, scheduler, operation, priority=_ADMITTED, source=source)
 
     def _classify(self, pf: VirtualPf, scheduler: int, index: int, state: PortState) -> None:
-        """Put what a VF sends into its class by its MAC, or by its port if it may use any MAC."""
+        """Put a VF's traffic into its class by its MAC, or by its port if it may use any MAC."""
         operation = f"{pf.scheduler_name}: VF {index}"
         source = Source(pf.mac_of(index, state), index + 1)
         self._tc.classify_source(scheduler, _SOURCES, source, _handle(index), operation)
@@ -535,7 +535,7 @@ def _free_uplink(pf: VirtualPf, rtnl: Rtnl) -> Link:
 
 
 def _create_bridge(pf: VirtualPf, rtnl: Rtnl) -> VirtualPf:
-    """Create the bridge; returns the PF, with VLANs where the kernel's bridges support them."""
+    """Create the bridge; return the PF, with VLANs if the kernel's bridges support them."""
     operation = f"create bridge {pf.name}"
     try:
         rtnl.create(operation, named(pf.name), with_mac(pf.mac), vlan_bridge(NO_VLAN))

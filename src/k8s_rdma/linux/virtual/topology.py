@@ -50,7 +50,7 @@ class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a VF, stored in its port's alias: at most 255 bytes of JSON.
 
     owner_inode: inode of the namespace that the VF was moved to, 0 for the host's. mac: the administrative
-    MAC; empty for the original one. vlan: 0 for none.
+    MAC; empty for the original one. vlan: 0 for no VLAN.
     """
 
     owner_inode: int = msgspec.field(default=0, name="given")
@@ -115,7 +115,7 @@ class VirtualPf:
 
     @property
     def sink_name(self) -> str:
-        """Name of the IFB that drops what no VF may send."""
+        """Name of the IFB that drops frames that no VF may send."""
         return f"{self.name}-no"
 
     def vf_mac(self, index: int) -> str:
@@ -194,7 +194,7 @@ def alias_of(pf: VirtualPf) -> str:
 
 
 def pf_of(link: Link) -> VirtualPf | None:
-    """Return the virtual PF of a bridge; None for any other link."""
+    """Return the virtual PF of a link, if it is the bridge of one."""
     if link.kind != "bridge" or not link.alias:
         return None
     try:
