@@ -29,7 +29,7 @@ EVERYTHING = frozenset({"pyproject.toml", "requirements/dev.txt", "tests/conftes
 PROGRAM = re.compile(r'"k8s-rdma"|"-m", "k8s_rdma|k8s_rdma\.cli')
 """A test that starts one of our programs; its imports are those of the command line."""
 
-PROGRAM_MODULE = "k8s_rdma.cli.main"
+PROGRAM_MODULE = "k8s_rdma.cli.entry"
 PACKAGES = ("k8s_rdma", "k8s_rdma_demo", "k8s_rdma_simulation")
 
 

@@ -19,7 +19,7 @@ from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.diagnosis_commands import doctor_app, explain_app, forward_web, list_holders, rates_app, top
 from k8s_rdma.cli.left_out import left_out_of_the_image
 from k8s_rdma.cli.options import OutputForm
-from k8s_rdma.cli.output import COULD_NOT, guarded_output
+from k8s_rdma.cli.output import COULD_NOT, guarded_output, reported_failures
 from k8s_rdma.cli.process_commands import (
     ConfigFile,
     GoCommand,
@@ -33,10 +33,11 @@ from k8s_rdma.cli.process_commands import (
     web,
     webhook,
 )
+from k8s_rdma.cli.processes import COMPLETE
 from k8s_rdma.cli.simulate import simulate
 from k8s_rdma.cli.trial_commands import recommend, snapshot, verify_app, whatif_app
 from k8s_rdma.cli.usage import CommandGroup, UsageError, as_kubectl_writes, flow_help, usage_text
-from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
+from k8s_rdma.errors import MalformedError
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -218,9 +219,6 @@ def version_command(*, output: OutputForm) -> None:
 
 
 _PROGRAM = "k8s-rdma"
-_COMPLETE = "_K8S_RDMA_COMPLETE"
-"""The variable by which a shell's script asks for completions, by typer's rule."""
-
 _NO_FILES = 4
 """The directive of cobra by which a shell completes no names of files (`ShellCompDirectiveNoFileComp`)."""
 
@@ -232,7 +230,7 @@ def completion(
     ],
 ) -> None:
     """Print a script for completion, as for `source <(k8s-rdma completion bash)`."""
-    typer.echo(get_completion_script(prog_name=_PROGRAM, complete_var=_COMPLETE, shell=shell))
+    typer.echo(get_completion_script(prog_name=_PROGRAM, complete_var=COMPLETE, shell=shell))
 
 
 def main() -> None:
@@ -263,7 +261,7 @@ def complete_kubectl() -> None:
     *arguments, incomplete = sys.argv[1:] or [""]
     line = f"{shlex.join([_PROGRAM, *arguments])} {incomplete and shlex.quote(incomplete)}"
     os.environ |= {
-        _COMPLETE: "complete_fish",  # whose lines are cobra's: a word, a tabulator, its description
+        COMPLETE: "complete_fish",  # whose lines are cobra's: a word, a tabulator, its description
         "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         "_TYPER_COMPLETE_ARGS": line,
     }
@@ -276,16 +274,12 @@ def complete_kubectl() -> None:
 def _run(program: str) -> None:
     completion_init()
     flow_help(app)
-    with guarded_output():
+    with guarded_output(), reported_failures():
         try:
             status = app(as_kubectl_writes(sys.argv[1:]), prog_name=program, standalone_mode=False)
         except UsageError as error:
             sys.stderr.write(usage_text(error))
             sys.exit(COULD_NOT)
         except typer.Abort:
-            sys.exit(COULD_NOT)
-        except K8sRdmaError as error:
-            details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
-            sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")
             sys.exit(COULD_NOT)
     sys.exit(status if isinstance(status, int) else 0)

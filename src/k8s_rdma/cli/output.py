@@ -13,6 +13,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from k8s_rdma.errors import K8sRdmaError, visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,4 +73,15 @@ def guarded_output() -> Iterator[None]:
             sys.stdout.flush()
     except UnwritableOutputError as error:
         sys.stderr.write(f"k8s-rdma: standard output cannot be written: {error}\n")
+        sys.exit(COULD_NOT)
+
+
+@contextmanager
+def reported_failures() -> Iterator[None]:
+    """Exit with status 2 if the work within fails with a K8sRdmaError, after a line with its message."""
+    try:
+        yield
+    except K8sRdmaError as error:
+        details = "".join(f"\n  {visible(line)}" for line in error.details.splitlines())
+        sys.stderr.write(f"k8s-rdma: {visible(error.message)}{details}\n")
         sys.exit(COULD_NOT)

@@ -7,20 +7,28 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.options import OutputForm
+from k8s_rdma.cli.processes import (
+    load_without_extras,
+    read_agent_config,
+    run_device_plugin,
+    start_agent,
+    start_extender,
+    start_server,
+    start_web,
+    start_webhook,
+)
 from k8s_rdma.cli.usage import Command, CommandGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import ModuleType
 
 _VALUES = frozenset({"master", "resource-name", "config-file", "log-level"})
 _BOOLEANS = frozenset({"use-cdi", "version"})
@@ -101,22 +109,6 @@ class GoCommand(Command):
         return super().parse_args(ctx, with_two_dashes(args))
 
 
-def load_structlog() -> None:
-    """Load structlog as if rich were not installed; call this before anything else loads structlog.
-
-    structlog's console renderer loads rich where it is installed: 4 MiB in every process of every node, for
-    terminals only. Later imports of rich work. Source: The Python Language Reference, section 5.3.1: None in
-    `sys.modules` is a module that is not found.
-    """
-    if "rich" in sys.modules:
-        return
-    sys.modules["rich"] = cast("ModuleType", None)
-    try:
-        import structlog  # noqa: F401
-    finally:
-        del sys.modules["rich"]
-
-
 @agent_app.callback()
 def agent(  # noqa: PLR0913, PLR0917  options of a command
     context: typer.Context,
@@ -137,24 +129,19 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
     """Own the node's virtual functions: allocate, program, move, release."""
     if context.invoked_subcommand is not None:
         return
-    load_structlog()
-    from k8s_rdma.agent.config import AgentConfig
-    from k8s_rdma.config.files import load_config
-
-    settings = load_config(AgentConfig, config, {"node": node, "kernel": kernel})
+    if not (check_config or rebuild_ledger):
+        start_agent(config=config, node=node, kernel=kernel)
+        return
+    settings = read_agent_config(config, node, kernel)
     if check_config:
         from k8s_rdma.agent.main import check
 
         check(settings)
         typer.echo("ok")
         return
-    if rebuild_ledger:
-        from k8s_rdma.cli.adopt import rebuild
+    from k8s_rdma.cli.adopt import rebuild
 
-        raise typer.Exit(rebuild(settings))
-    from k8s_rdma.agent.main import run
-
-    run(settings)
+    raise typer.Exit(rebuild(settings))
 
 
 @agent_app.command("adopt")
@@ -192,7 +179,7 @@ def init(
     ] = False,
 ) -> None:
     """Create and configure the virtual functions of this machine's PFs, then exit."""
-    load_structlog()
+    load_without_extras()
     from k8s_rdma.config.files import load_config
     from k8s_rdma.init.job import InitConfig
 
@@ -211,17 +198,16 @@ def server(
     check_config: CheckConfig = False,
 ) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
-    load_structlog()
+    if not check_config:
+        start_server(config=config, node=node)
+        return
+    load_without_extras()
     from k8s_rdma.config.files import load_config
     from k8s_rdma.server.config import ServerConfig
-    from k8s_rdma.server.main import check, run
+    from k8s_rdma.server.main import check
 
-    settings = load_config(ServerConfig, config, {"node": node})
-    if check_config:
-        check(settings)
-        typer.echo("ok")
-        return
-    run(settings)
+    check(load_config(ServerConfig, config, {"node": node}))
+    typer.echo("ok")
 
 
 def extender(
@@ -230,63 +216,58 @@ def extender(
     print_schema: PrintSchema = False,
 ) -> None:
     """Serve kube-scheduler: filter and score nodes, and bind pods (:8888)."""
-    load_structlog()
+    if not (check_config or print_schema):
+        start_extender(config=config)
+        return
+    load_without_extras()
     from k8s_rdma.config.files import config_schema, load_config
     from k8s_rdma.extender.config import ExtenderConfig
 
     if print_schema:
         typer.echo(config_schema(ExtenderConfig))
         return
-    settings = load_config(ExtenderConfig, config, {})
-    if check_config:
-        from k8s_rdma.extender.main import check
+    from k8s_rdma.extender.main import check
 
-        check(settings)
-        typer.echo("ok")
-        return
-    from k8s_rdma.extender.main import run
-
-    run(settings)
+    check(load_config(ExtenderConfig, config, {}))
+    typer.echo("ok")
 
 
 def webhook(
     config: ConfigFile = None, check_config: CheckConfig = False, print_schema: PrintSchema = False
 ) -> None:
     """Add what pods with the annotation need, as an admission webhook (:54007)."""
-    load_structlog()
+    if not (check_config or print_schema):
+        start_webhook(config=config)
+        return
+    load_without_extras()
     from k8s_rdma.config.files import config_schema, load_config
-    from k8s_rdma.webhook.main import WebhookConfig, check, run
+    from k8s_rdma.webhook.main import WebhookConfig, check
 
     if print_schema:
         typer.echo(config_schema(WebhookConfig))
         return
-    settings = load_config(WebhookConfig, config, {})
-    if check_config:
-        check(settings)
-        typer.echo("ok")
-        return
-    run(settings)
+    check(load_config(WebhookConfig, config, {}))
+    typer.echo("ok")
 
 
 def web(
     config: ConfigFile = None, check_config: CheckConfig = False, print_schema: PrintSchema = False
 ) -> None:
     """Show the cluster as pages for people, read-only (:54008)."""
-    load_structlog()
+    if not (check_config or print_schema):
+        start_web(config=config)
+        return
+    load_without_extras()
     from k8s_rdma.config.files import config_schema, load_config
     from k8s_rdma.web.config import WebConfig
 
     if print_schema:
         typer.echo(config_schema(WebConfig))
         return
-    settings = load_config(WebConfig, config, {})
-    from k8s_rdma.web.main import check, run
+    from k8s_rdma.web.main import check
 
-    if check_config:
-        check(settings)
-        typer.echo("ok")
-        return
-    run(settings)
+    check(load_config(WebConfig, config, {}))
+    typer.echo("ok")
 
 
 def device_plugin(  # noqa: PLR0913 - typer's options
@@ -341,7 +322,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
     if version:
         typer.echo(f"k8s-rdma {__version__}")
         return
-    load_structlog()
+    load_without_extras()
     from k8s_rdma.cli.device_plugin import CommandLine, explicit_options, read_command_line
 
     if print_schema:
@@ -373,9 +354,7 @@ def device_plugin(  # noqa: PLR0913 - typer's options
             typer.echo(f"{key}: has no effect", err=True)
         typer.echo("ok")
         return
-    from k8s_rdma.deviceplugin.main import run
-
-    run(settings.config, ignored=settings.ignored)
+    run_device_plugin(settings)
 
 
 Grace = Annotated[
@@ -426,7 +405,7 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     grace_s: Grace = 10,
 ) -> None:
     """Install the CNI executable and the network for the container runtime, or remove them."""
-    load_structlog()
+    load_without_extras()
     from k8s_rdma.cli.install_cni import desired_conflist
     from k8s_rdma.cli.install_cni import install_cni as install
 
@@ -467,7 +446,7 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
 
     It refuses, and names the pods, before it removes anything. Exit status 1: run it again, as it says when.
     """
-    load_structlog()
+    load_without_extras()
     from k8s_rdma.cli.install_cni import Places
     from k8s_rdma.cli.install_cni import uninstall as run_uninstall
 
