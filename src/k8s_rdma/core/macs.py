@@ -67,11 +67,11 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
         for vf in pf.vfs:
             interface, requested = interfaces.get(vf.index), promised.get(VfRef(pf.pci, vf.index))
             if interface:
-                macs |= {interface.mac, interface.home.mac}
+                macs.update((interface.mac, interface.home.mac))
             elif requested:
-                macs |= {requested, home_mac(vf)}
+                macs.update((requested, home_mac(vf)))
             else:
-                macs |= {vf.mac, vf.admin_mac}
+                macs.update((vf.mac, vf.admin_mac))
     numbers = [address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC]
     return MacRanges.merge(zip(numbers, numbers, strict=True))
 

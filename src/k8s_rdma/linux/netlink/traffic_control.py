@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 from k8s_rdma.core.types import BYTES_PER_MEGABIT
 from k8s_rdma.errors import KernelError
@@ -359,9 +360,9 @@ class TrafficControl:
         found = {}
         for body in self._socket.dump(_GETCLASS, _header(index, 0, 0), operation):
             _, _, handle, _, _ = _TCMSG.unpack_from(body)
-            state = _class_state(body)
-            if state is not None:
-                found[handle] = state.rate, state.ceil
+            rates = _rates(attributes(body, _TCMSG.size).get(_OPTIONS, b""))
+            if rates is not None:
+                found[handle] = rates
         return found
 
     def class_state(self, index: int, handle: int, operation: str) -> ClassState | None:
@@ -476,14 +477,19 @@ def _rate_spec(rate: int) -> bytes:
 def _class_state(body: bytes) -> ClassState | None:
     """Decode an HTB class; a class of another kind is ignored."""
     found = attributes(body, _TCMSG.size)
-    options = attributes(found.get(_OPTIONS, b""))
-    if _HTB_PARMS not in options:
+    rates = _rates(found.get(_OPTIONS, b""))
+    if rates is None:
         return None
     tokens = _HTB_XSTATS.unpack_from(found[_XSTATS])[3] if _XSTATS in found else 0
-    return ClassState(*_rates(options), tokens)
+    return ClassState(*rates, tokens)
 
 
-def _rates(options: dict[int, bytes]) -> tuple[int, int]:
+@lru_cache(maxsize=512)
+def _rates(encoded: bytes) -> tuple[int, int] | None:
+    """Decode rate and ceil of a class's options; None of another kind's. VFs without rates have the same."""
+    options = attributes(encoded)
+    if _HTB_PARMS not in options:
+        return None
     parameters = options[_HTB_PARMS]
     rate, ceil = (_RATE_SPEC.unpack_from(parameters, offset)[5] for offset in (0, _RATE_SPEC.size))
     wide = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -69,7 +69,6 @@ from k8s_rdma.linux.pod_interface import (
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, Rates, Settings, Shaper, revive_vf, supported_settings
 from k8s_rdma.linux.virtual.topology import (
-    PortState,
     VirtualPf,
     pf_of,
     pfs_among,
@@ -111,6 +110,7 @@ class VirtualSriov:
         self._moves = Moves(self._rtnl, self._host, namespaces)
         self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
         self._pfs = pfs_among(self._rtnl.links())
+        self._seen_vfs: dict[VirtualPf, dict[int, SeenVf]] = {}
         self._watches: list[Changes] = []
 
     def observe(self) -> Hardware:
@@ -259,6 +259,11 @@ class VirtualSriov:
             return None
         by_index = {link.index: link for link in links.values()}
         bridge = links.get(pf.name)
+        vfs = {
+            index: (rates[index], port, _home_link(port, by_index))
+            for index, port in enumerate(ports)
+            if port is not None
+        }
         return PfState(
             name=pf.name,
             pci=pf.pci,
@@ -267,12 +272,20 @@ class VirtualSriov:
             mtu=uplink.mtu if uplink else DEFAULT_MTU,
             supported_settings=supported_settings(pf),
             mac=bridge.mac if bridge else "",
-            vfs=tuple(
-                _vf(pf, index, rates[index], state_of(port), _home_link(port, by_index))
-                for index, port in enumerate(ports)
-                if port is not None
-            ),
+            vfs=self._observe_vfs(pf, vfs),
         )
+
+    def _observe_vfs(self, pf: VirtualPf, found: Mapping[int, VfParts]) -> tuple[Vf, ...]:
+        """Return the VFs of a PF; the same objects as before for those whose parts are."""
+        before = self._seen_vfs.get(pf, {})
+        seen = {
+            index: old
+            if (old := before.get(index)) and old.parts == parts
+            else SeenVf(parts, _vf(pf, index, *parts))
+            for index, parts in found.items()
+        }
+        self._seen_vfs[pf] = seen
+        return tuple(vf.state for vf in seen.values())
 
     # Steps
 
@@ -549,7 +562,19 @@ def _home_link(port: Link, links: Mapping[int, Link]) -> Link | None:
     return links.get(port.peer) if port.peer_elsewhere is None else None
 
 
-def _vf(pf: VirtualPf, index: int, rate: VfRate, state: PortState, netdev: Link | None) -> Vf:
+VfParts = tuple[VfRate, Link, Link | None]
+"""A VF's rates, its port, and its netdev if that is at home."""
+
+
+class SeenVf(NamedTuple):
+    """A VF as it was observed, and the parts that say so."""
+
+    parts: VfParts
+    state: Vf
+
+
+def _vf(pf: VirtualPf, index: int, rate: VfRate, port: Link, netdev: Link | None) -> Vf:
+    state = state_of(port)
     mac = pf.mac_of(index, state)
     return Vf(
         index=index,
