@@ -23,9 +23,9 @@ from k8s_rdma.agent.cni.service import CniCommands
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.main import Host, build_agent
-from k8s_rdma.agent.node import Worker
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
+from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig, Resource
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.linux.receipts import Receipts

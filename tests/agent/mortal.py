@@ -279,7 +279,7 @@ class MortalPlugins:
 
 
 class Turn:
-    """In place of `agent.node.Worker`: no thread, so that calls meet in the same order every time."""
+    """In place of `agent.worker.Worker`: no thread, so that calls meet in the same order every time."""
 
     async def run(self, call: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from agent.machine import Machine, asks, call
-from k8s_rdma.agent.report import Reporter
+from k8s_rdma.agent.report import SOON_S, Reporter, StatePublisher
 
 
 def test_report_of_now_is_the_same_object_until_something_changes(machine: Machine) -> None:
@@ -77,5 +77,66 @@ def test_report_that_was_looked_up_before_it_was_said_is_no_other_one(machine: M
             await reporter.publish()
             async with asyncio.timeout(120):
                 assert not (await waiting).allocations
+
+    asyncio.run(scenario())
+
+
+def test_change_that_is_to_be_published_soon_waits_for_its_pause_and_for_no_call(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, verbs):
+            reporter, pauses, end = Reporter(node), list[float](), asyncio.Event()
+
+            async def pause(seconds: float) -> None:
+                pauses.append(seconds)
+                await end.wait()
+
+            known = await reporter.wait_for_change(None)
+            running = asyncio.create_task(reporter.run(pause))
+            waiting = asyncio.create_task(reporter.wait_for_change(known))
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 100})))
+            reporter.publish_soon()
+            for _ in range(9):
+                await asyncio.sleep(0)
+            assert pauses == [SOON_S]
+            assert not waiting.done()
+            end.set()
+            async with asyncio.timeout(120):
+                assert (await waiting).allocations
+            running.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_change_that_its_call_published_is_not_published_again(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (node, _):
+            made = list[bytes]()
+
+            def render() -> bytes:
+                made.append(b"%d" % len(made))
+                return made[-1]
+
+            further, end = StatePublisher(render), asyncio.Event()
+            reporter = Reporter(node, further=[further])
+
+            async def pause(_: float) -> None:
+                await end.wait()
+
+            running = asyncio.create_task(reporter.run(pause))
+            known = await further.wait_for_change(None)
+            reporter.publish_soon()
+            await asyncio.sleep(0)
+            await reporter.publish()
+            known = await further.wait_for_change(known)
+            end.set()
+            for _ in range(9):
+                await asyncio.sleep(0)
+            waiting = asyncio.create_task(further.wait_for_change(known))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            assert made == [b"0", b"1"]
+            waiting.cancel()
+            running.cancel()
 
     asyncio.run(scenario())

@@ -9,7 +9,7 @@ import structlog
 
 from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
-from k8s_rdma.agent.node import Adopted, Node, Worker
+from k8s_rdma.agent.node import Adopted, Node
 from k8s_rdma.core.allocation import Candidate, Scope
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from k8s_rdma.agent.report import Reporter
+    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.wire.cni_socket import Reply, Request
 
 _log = structlog.get_logger()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import socket
 
     from k8s_rdma.agent.cdi_specs import SharedResourceSpecs
-    from k8s_rdma.agent.node import Worker
+    from k8s_rdma.agent.worker import Worker
 
 _log = structlog.get_logger()
 

@@ -20,7 +20,8 @@ import structlog
 
 from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.host_files import HostFiles
-from k8s_rdma.agent.node import Node, Worker
+from k8s_rdma.agent.node import Node
+from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.devices.container_devices import NamedDevice, device_variables
 from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_device
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice

@@ -20,7 +20,7 @@ import structlog
 
 from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.claim_policy import ClaimPolicy, RequestedClaim
-from k8s_rdma.agent.node import Node, Worker, rejected
+from k8s_rdma.agent.node import Node, rejected
 from k8s_rdma.agent.pending_calls import PendingCall, PendingCalls, WaitingCalls
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.api_cluster import Consumers
     from k8s_rdma.agent.cni.add import PodSources
     from k8s_rdma.agent.cni.delete import DeleteCommand
+    from k8s_rdma.agent.worker import Worker
 
 _log = structlog.get_logger()
 

@@ -47,7 +47,7 @@ from k8s_rdma.agent.ledger_store import (
 )
 from k8s_rdma.agent.live_rates import ClaimCaps, LiveRates
 from k8s_rdma.agent.metadata_updates import MetadataUpdates
-from k8s_rdma.agent.node import Node, Worker
+from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.plugins.runner import Plugins
@@ -63,6 +63,7 @@ from k8s_rdma.agent.unix_sockets import (
     serve_connections,
     wait_until_removed,
 )
+from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.config.reloading import failures_of
@@ -287,7 +288,7 @@ async def _run_on(
 
     async def on_prepared() -> None:
         sandboxes.follow()
-        await reporter.publish()
+        reporter.publish_soon()
 
     agent = await worker.run(build_agent, host, pods, on_prepared)
     node, commands, specifications = agent.node, agent.commands, agent.specifications
@@ -352,6 +353,7 @@ async def _run_on(
         claims_socket = ClaimsSocket(agent.claims, offers)
         background_tasks: list[Callable[[], Awaitable[None]]] = [
             upkeep.run,
+            reporter.run,
             partial(keep_caps, commands.caps, reporter, every_s=config.reconcile_s),
             cluster.run,
             agent.claims.guard,

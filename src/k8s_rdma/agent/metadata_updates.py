@@ -16,7 +16,8 @@ from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
     from k8s_rdma.agent.claim_metadata import ClaimMetadata
-    from k8s_rdma.agent.node import Node, Worker
+    from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.wire.claims import PreparedClaim
 
 _log = structlog.get_logger()

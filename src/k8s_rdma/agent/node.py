@@ -7,14 +7,10 @@ disk. A failed scan never counts as an observation.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.agent.vf_homes import KnownHomes
 from k8s_rdma.agent.vf_operations import (
@@ -97,34 +93,7 @@ class UngivenError(KernelError):
 
 _TRIED = "tried for this pod in vain"
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Worker:
-    """Runs blocking calls one after the other on its own thread.
-
-    opened: files and sockets that the calls use; they are closed after the last call, the latest first.
-    """
-
-    def __init__(self) -> None:
-        """Start with nothing to do."""
-        self.opened = ExitStack()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
-
-    async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a call and wait for it; a call that has begun ends even when its caller is cancelled.
-
-        It runs in the caller's context, so that its log lines name the operation.
-        """
-        loop = asyncio.get_running_loop()
-        work = partial(copy_context().run, call, *args, **kwargs)
-        return await asyncio.shield(loop.run_in_executor(self._pool, work))
-
-    def close(self) -> None:
-        """Wait for the running call, stop, and close what was opened."""
-        with self.opened:
-            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

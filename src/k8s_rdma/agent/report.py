@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from k8s_rdma import __version__
 from k8s_rdma.agent.calls import AgentCall
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 PLACEMENT_PAUSE_S = 0.05
 """The pause after each placement of a reader: anybody may send some, and to verify one takes time."""
+
+SOON_S = 0.1
+"""The time after which a change is published although its call goes on: an IPAM plugin may take long."""
 
 SEND_TIMEOUT_S = 10.0
 """The longest time for one message; a slower reader is disconnected, and connects again."""
@@ -66,11 +69,29 @@ class Reporter:
         self._encoded = b""
         self.publisher = StatePublisher(self._report)
         self._publishers = (self.publisher, *further)
+        self._is_due = asyncio.Event()
 
     async def publish(self) -> None:
         """Send the state to all readers that have another one."""
+        self._is_due.clear()
         for publisher in self._publishers:
             await publisher.publish()
+
+    def publish_soon(self) -> None:
+        """Have `run` publish the state unless a call that ends soon does.
+
+        To make a report takes as much processor time as to move a VF, and a call that takes its usual time
+        ends before.
+        """
+        self._is_due.set()
+
+    async def run(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> NoReturn:
+        """Publish what `publish_soon` asked for. pause: as `asyncio.sleep`."""
+        while True:
+            await self._is_due.wait()
+            await pause(SOON_S)
+            if self._is_due.is_set():
+                await self.publish()
 
     async def publish_problems(self) -> None:
         """Publish, if the agent's own problems differ from the last report's."""
@@ -111,20 +132,19 @@ class StatePublisher:
         """render: makes the current report, the same bytes while nothing differs."""
         self._render = render
         self._report: bytes | None = None
-        self._change = asyncio.Condition()
+        self._change = asyncio.Event()
 
     async def publish(self) -> None:
         """Wake readers: the report may have changed."""
-        async with self._change:
-            self._report = None
-            self._change.notify_all()
+        self._report = None
+        change, self._change = self._change, asyncio.Event()
+        change.set()
 
     async def wait_for_change(self, previous: bytes | None) -> bytes:
         """Wait until the report differs from the previous one, and return it."""
-        async with self._change:
-            while (report := self._latest()) == previous:
-                await self._change.wait()
-            return report
+        while (report := self._latest()) == previous:
+            await self._change.wait()
+        return report
 
     def _latest(self) -> bytes:
         if self._report is None:

@@ -29,7 +29,8 @@ from k8s_rdma.wire.state_socket import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from k8s_rdma.agent.node import Holder, Node, Worker
+    from k8s_rdma.agent.node import Holder, Node
+    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PauseFrames, VfCounters
 
 

@@ -153,8 +153,11 @@ async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[R
     data = bytearray()
     netns = None
     while missing := request_bytes_missing(data):
-        await _readable(connection)
-        chunk, received, _, _ = socket.recv_fds(connection, min(missing, CHUNK_BYTES), 1)
+        try:
+            chunk, received, _, _ = socket.recv_fds(connection, min(missing, CHUNK_BYTES), 1)
+        except BlockingIOError:
+            await _readable(connection)
+            continue
         for descriptor in received:
             descriptors.callback(os.close, descriptor)
             netns = descriptor
@@ -178,14 +181,18 @@ def is_hung_up(connection: socket.socket) -> bool:
 
 
 async def _readable(connection: socket.socket) -> None:
-    """Wait until there is something to read, or to accept; asyncio has no call that receives descriptors."""
-    loop = asyncio.get_running_loop()
+    """Wait until there is something to read, or to accept; asyncio has no call that receives descriptors.
+
+    The loop gets the descriptor's number: for a socket object that it does not know, Python 3.11 makes the
+    text of an error each time, with four system calls (`_SelectorMapping`, Lib/selectors.py).
+    """
+    loop, descriptor = asyncio.get_running_loop(), connection.fileno()
     ready = asyncio.Event()
-    loop.add_reader(connection, ready.set)
+    loop.add_reader(descriptor, ready.set)
     try:
         await ready.wait()
     finally:
-        loop.remove_reader(connection)
+        loop.remove_reader(descriptor)
 
 
 async def read_lines(connection: socket.socket, limit: int) -> AsyncGenerator[bytes, None]:

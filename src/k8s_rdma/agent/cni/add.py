@@ -24,7 +24,7 @@ from k8s_rdma.agent.cni.grant import Grant, Policy, read_grant, resolve, slots_o
 from k8s_rdma.agent.cni.kubelet_devices import NOTHING_HELD, HeldDevices, PodDeviceLookup
 from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network, unknown_networks
 from k8s_rdma.agent.ledger_store import UnendedPodError
-from k8s_rdma.agent.node import Node, UngivenError, Worker, rejected
+from k8s_rdma.agent.node import Node, UngivenError, rejected
 from k8s_rdma.agent.pending_calls import WaitingCalls
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.delete import DeleteCommand
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.sandbox import Sandbox
+    from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PodInterface
+    from k8s_rdma.core.plan import Addressing
     from k8s_rdma.core.step import NetnsRef
 
 
@@ -367,10 +369,9 @@ class AddCommand:
             addresses = await self._plugins.ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, prev_result)
-            receipt = await self._worker.run(self._node.attach, receipt, addressing(addresses))
+            receipt = await self._worker.run(self._complete, receipt, addressing(addresses))
             leased = {ifname: result.addresses for ifname, result in addresses.items()}
             await wait_for_address_detection(receipt, leased, node=self._node, worker=self._worker)
-            await self._worker.run(lambda: self._device_specs.write(receipt, self._node.ledger))
             _require_waiting(call)
         except BaseException as failure:
             ifnames = (receipt.attachment.ifname, *(interface.ifname for interface in receipt.interfaces))
@@ -378,6 +379,12 @@ class AddCommand:
             await self._undo(failure, replace(receipt, unanswered=unanswered))
             raise
         return AddResult(receipt=receipt, addresses=addresses, result=result)
+
+    def _complete(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
+        """Bring the interfaces up, and write their CDI files; return the receipt as it is from here on."""
+        attached = self._node.attach(receipt, addressing)
+        self._device_specs.write(attached, self._node.ledger)
+        return attached
 
     async def _undo(self, failure: BaseException, receipt: Receipt) -> None:
         """Release everything; the receipt stays after an UngivenError, so that no other pod gets its room."""

@@ -105,16 +105,15 @@ class DeleteCommand:
         unfinished = await self._worker.run(self._node.unfinished)
         for attachment in self._failures.keys() - self._node.ledger.receipts.keys():
             del self._failures[attachment]
-        waiting = iter(
-            [candidate for candidate in unfinished if not self._locks.busy(candidate.attachment.container)]
-        )
+        free = [candidate for candidate in unfinished if not self._locks.busy(candidate.attachment.container)]
+        waiting = iter(free)
         ended: list[bool] = []
 
         async def reconcile_waiting() -> None:
             ended.extend([await self._reconcile(receipt) for receipt in waiting])
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(RECONCILED_AT_ONCE):
+            for _ in free[:RECONCILED_AT_ONCE]:
                 tasks.create_task(reconcile_waiting())
         return any(ended)
 

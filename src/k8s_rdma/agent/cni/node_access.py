@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cdi_specs import AttachmentSpecs
-from k8s_rdma.agent.node import Node, Worker
+from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.pending_calls import PendingCalls
+from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.ledger import Attachment
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ class Rtnl(SocketClient[NetlinkSocket]):
         self._decoded: dict[bytes, Link] = {}
 
     def links(self) -> list[Link]:
-        """Return all links; the same object as before for a link of which the kernel says the same."""
+        """Return all links; for a link with the same answer of the kernel as before, the same object."""
         answers = self.socket.dump(_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0) + _SHOWN, "links")
         decoded = {(key := _key(body)): self._decoded.get(key) or _link(body) for body in answers}
         self._decoded = decoded

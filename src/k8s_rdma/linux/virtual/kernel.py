@@ -277,15 +277,15 @@ class VirtualSriov:
 
     def _observe_vfs(self, pf: VirtualPf, found: Mapping[int, VfParts]) -> tuple[Vf, ...]:
         """Return the VFs of a PF; the same objects as before for those whose parts are."""
-        before = self._seen_vfs.get(pf, {})
-        seen = {
-            index: old
-            if (old := before.get(index)) and old.parts == parts
+        earlier_vfs = self._seen_vfs.get(pf, {})
+        vfs = {
+            index: vf
+            if (vf := earlier_vfs.get(index)) and vf.parts == parts
             else SeenVf(parts, _vf(pf, index, *parts))
             for index, parts in found.items()
         }
-        self._seen_vfs[pf] = seen
-        return tuple(vf.state for vf in seen.values())
+        self._seen_vfs[pf] = vfs
+        return tuple(vf.state for vf in vfs.values())
 
     # Steps
 
