@@ -362,7 +362,7 @@ def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
 
 
 def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
-    """Return allocated and promised VFs by index: to look for each by its `VfRef` takes ten times as long."""
+    """Return allocated and prepared VFs by index: to look for each by its `VfRef` takes ten times as long."""
     indexes: dict[PciAddress, set[int]] = {}
     for vf in (*ledger.holders(), *ledger.promised_vfs()):
         indexes.setdefault(vf.pf, set()).add(vf.index)
@@ -579,7 +579,8 @@ def foreign_use(
 ) -> Used:
     """Return the use of a PF by a foreign VF with this minimum rate.
 
-    pool: as in `core.kernel.Vf`; pool_vfs: how many VFs of the PF that has.
+    pool: as in `core.kernel.Vf`.
+    pool_vfs: how many VFs of the PF that has.
     """
     mins = (min_tx_rate_mbps,) if min_tx_rate_mbps and rates.weights else ()
     if not pool:

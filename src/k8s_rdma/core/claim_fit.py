@@ -43,7 +43,8 @@ _MAX_CLAUSES = 3
 class ClaimsRequest:
     """All that a pod asks of our driver by claims that are not allocated yet.
 
-    requests: each with its alternatives, the preferred one first. allocated: nodes of its other claims.
+    requests: each with its alternatives, the preferred one first.
+    allocated: nodes of its other claims.
     """
 
     requests: tuple[tuple[DeviceRequest, ...], ...]
@@ -107,7 +108,8 @@ class ClaimPf:
 class ClaimNode:
     """A node's PFs for claims.
 
-    problem: why kube-scheduler does not use them now, empty if it does. pods: how many have claims there.
+    problem: why kube-scheduler does not use them now, empty if it does.
+    pods: how many have claims there.
     """
 
     node: NodeName

@@ -3,7 +3,7 @@
 kube-scheduler chooses PFs and adds up the capacity that claims consume of each, but not without exception.
 For example, two schedulers, a forged quantity or a pod deleted by force give a PF's bandwidth away twice. So
 the node judges each claim by its own rule (`core.placement.fits`) before its pod starts, chooses VFs, and
-promises them.
+prepares them for it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def beyond_class_cap(cap_mbps: int, class_cap_mbps: int) -> str:
 
 
 def claim_of(promise: ClaimPromise) -> AllocatedClaim:
-    """Return the claim that a promise was made for."""
+    """Return the claim whose VFs are prepared."""
     return AllocatedClaim(
         uid=promise.uid,
         namespace=promise.namespace,
@@ -202,10 +202,10 @@ def claim_of(promise: ClaimPromise) -> AllocatedClaim:
 def judge(
     claim: AllocatedClaim, node: NodeName, hardware: Hardware, ledger: Ledger
 ) -> ClaimPromise | Rejection:
-    """Promise VFs for a claim, or say why not.
+    """Prepare VFs for a claim, or say why not.
 
-    A claim that has its promise gets it again, with other VFs for those that no longer exist.
-    `CONFLICT` if its promise is of other content.
+    A claim that is prepared already gets its VFs again, with others for those that no longer exist.
+    `CONFLICT` if it was prepared with other content.
     `INSUFFICIENT` if it fits once others have ended, for example a former pod of the same claim.
     Any other reason is permanent.
     """
@@ -239,7 +239,7 @@ def _promised_otherwise(promise: ClaimPromise, claim: AllocatedClaim, node: Node
 
 
 def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
-    """Report whether a promise was made for this content of the claim."""
+    """Report whether the VFs were prepared for this content of the claim."""
     promised = [
         (interface.request, interface.device, interface.share_id, interface.placed.as_request())
         for interface in promise.interfaces
@@ -336,7 +336,7 @@ def _with_vfs(
     hardware: Hardware,
     ledger: Ledger,
 ) -> ClaimPromise | Rejection:
-    """Choose VFs: those promised before that still exist, those that have the MAC, then by lowest index."""
+    """Choose VFs: those prepared before that still exist, those that have the MAC, then by lowest index."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     promise = ledger.promises.get(claim.uid)
     earlier = [interface.vf for interface in promise.interfaces] if promise else [None] * len(placed)
@@ -408,9 +408,9 @@ def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:
 def exchanged(
     promises: Iterable[ClaimPromise], vfs: Collection[VfRef], hardware: Hardware, ledger: Ledger
 ) -> tuple[ClaimPromise, ...]:
-    """Return the promises that have any of these VFs, each with other free VFs of the same PFs instead.
+    """Return the claims prepared with any of these VFs, with other free VFs of the same PFs instead.
 
-    A promise is left out if its PF has no other VF; it stays as it is. The pods of the promises must not have
+    A claim is left out if its PF has no other VF; it stays as it is. The pods of the claims must not have
     interfaces of them.
     """
     in_use = {*ledger.holders(), *ledger.promised_vfs(), *vfs}
@@ -434,7 +434,7 @@ def promised_interfaces(
     hardware: Hardware,
     ledger: Ledger,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
-    """Return the interfaces of an ADD on promised VFs; `CONFLICT` if one cannot be given now.
+    """Return the interfaces of an ADD on VFs prepared for claims; `CONFLICT` if one cannot be given now.
 
     promised: each with its name in the pod, and its entry in the pod's request.
     """

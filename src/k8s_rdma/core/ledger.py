@@ -1,4 +1,4 @@
-"""Ledger: the receipts of a node's allocations, the promises of ResourceClaims, and queries on both."""
+"""Ledger: the receipts of a node's allocations, its prepared ResourceClaims, and queries on both."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ class DelegatedPlugin:
 class RateChange:
     """A change of an attachment's rates while its pod runs.
 
-    generation: of the placement that has these rates. interfaces: the receipt's, with the rates to program.
+    generation: of the placement that has these rates.
+    interfaces: the receipt's, with the rates to program.
     """
 
     generation: int
@@ -252,7 +253,7 @@ ClaimUid = NewType("ClaimUid", str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromisedInterface:
-    """A VF promised to one result of a claim's allocation.
+    """A VF prepared for one result of a claim's allocation.
 
     request: the claim's, with a subrequest behind a slash.
     device: the PF by its name in the ResourceSlice.
@@ -275,7 +276,7 @@ class PromisedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPromise:
-    """The VFs set aside for a ResourceClaim's pod, from NodePrepareResources to NodeUnprepareResources.
+    """The VFs prepared for a ResourceClaim's pod, from NodePrepareResources to NodeUnprepareResources.
 
     pod_claim: the claim's name in the pod's `spec.resourceClaims`.
     memlock, memlock_required: as in `core.devices.pod_devices.SlotInUse`.
@@ -306,13 +307,13 @@ class ClaimPromise:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The receipts and promises of a node. Immutable: a change is a new ledger."""
+    """The receipts and prepared claims of a node. Immutable: a change is a new ledger."""
 
     receipts: Mapping[Attachment, Receipt] = field(default_factory=dict)
     promises: Mapping[ClaimUid, ClaimPromise] = field(default_factory=dict)
 
     def with_promise(self, promise: ClaimPromise) -> Ledger:
-        """Add or replace a promise. LedgerError if another pod or promise has one of its VFs."""
+        """Add or replace a prepared claim. LedgerError if another pod or claim has one of its VFs."""
         promised = self.without_promise(promise.uid).promised_vfs()
         for interface in promise.interfaces:
             holder = self.holder_beside(interface.vf, promise.pod.uid)
@@ -325,18 +326,18 @@ class Ledger:
         return replace(self, promises={**self.promises, promise.uid: promise})
 
     def without_promise(self, uid: ClaimUid) -> Ledger:
-        """Return the ledger without this claim's promise, if there is one."""
+        """Return the ledger without this prepared claim, if there is one."""
         promises = {key: promise for key, promise in self.promises.items() if key != uid}
         return replace(self, promises=promises)
 
     def promised_to(self, uid: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return the interfaces promised to a pod by its claims, ordered by the pod's names for these."""
+        """Return the interfaces prepared for a pod by its claims, ordered by the pod's names for these."""
         promises = [promise for promise in self.promises.values() if promise.pod.uid == uid]
         promises.sort(key=lambda promise: (promise.pod_claim, promise.name))
         return tuple(interface for promise in promises for interface in promise.interfaces)
 
     def promised_vfs(self) -> dict[VfRef, ClaimPromise]:
-        """Return the promise of each promised VF."""
+        """Return the claim of each VF that is prepared for one."""
         return {
             interface.vf: promise for promise in self.promises.values() for interface in promise.interfaces
         }
@@ -456,7 +457,7 @@ class Ledger:
         return tuple(receipt for receipt in self.receipts.values() if receipt.pod.uid == uid)
 
     def allocations(self) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-        """Return the interfaces that each pod holds or was promised; pods without any are left out."""
+        """Return the interfaces that each pod has, or that are prepared for it, if there are any."""
         result: dict[PodUid, tuple[PlacedInterface, ...]] = {}
         for receipt in self.receipts.values():
             if not receipt.interfaces:

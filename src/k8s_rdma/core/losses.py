@@ -95,7 +95,8 @@ def lost_caps(
 ) -> Iterator[str]:
     """Yield the pods whose caps on the PF were to be kept by software and are not, one sentence each.
 
-    allocated: as for `lost_rates`. reasons: by VF, the reason in a clause.
+    allocated: as for `lost_rates`.
+    reasons: by VF, the reason in a clause.
     """
     for pod, interface in allocated:
         why = reasons.get(interface.vf)

@@ -47,14 +47,14 @@ def addresses_of(
 
 
 def requested_addresses(ledger: Ledger) -> frozenset[str]:
-    """Return the MACs and GUIDs that pods of the node ask for, in promises and in attachments."""
+    """Return the MACs and GUIDs that pods of the node ask for, in prepared claims and in attachments."""
     promised = (interface.placed for promise in ledger.promises.values() for interface in promise.interfaces)
     attached = (interface for receipt in ledger.receipts.values() for interface in receipt.interfaces)
     return addresses_of((*promised, *attached))
 
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
-    """Return the MACs of the node's PFs and VFs, including VFs in pods or promised; two for a VF at most."""
+    """Return the MACs of the node's PFs and VFs, including VFs in pods or prepared; two for a VF at most."""
     allocated = ledger.interfaces_by_pf()
     promised = {
         interface.vf: interface.placed.options.mac
@@ -87,7 +87,8 @@ class RequestedAddress(NamedTuple):
 class TakenAddress(NamedTuple):
     """A requested address that another function has, in one clause.
 
-    by_pod: whether that ends with a pod. mentions: the pod or claim that the clause names.
+    by_pod: whether that ends with a pod.
+    mentions: the pod or claim that the clause names.
     """
 
     why: str
@@ -107,7 +108,7 @@ class _Having(NamedTuple):
 def taken_address(
     requested: Iterable[RequestedAddress], hardware: Hardware, ledger: Ledger
 ) -> TakenAddress | None:
-    """Find a requested address that another function has or is promised, if there is one.
+    """Find a requested address that another function has or is prepared with, if there is one.
 
     A card gives frames to either of two functions with one MAC, or takes the MAC from the first; with a PF's
     MAC, a pod would get the node's frames. A VF that a pod has will have its MAC of home again. GUIDs are

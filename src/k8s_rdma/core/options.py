@@ -33,7 +33,8 @@ from k8s_rdma.core.types import (
 class Whole:
     """Whole numbers from `smallest` to `largest`.
 
-    subject: their name in messages. unit: their name in messages about claims.
+    subject: their name in messages.
+    unit: their name in messages about claims.
     """
 
     smallest: int
@@ -70,8 +71,9 @@ Values: TypeAlias = Whole | Choices | Syntax
 class Permission(Enum):
     """The namespaces whose pods may use a key.
 
-    ALWAYS: all namespaces, because the key affects only the pod. UNLESS_DENIED: all namespaces but those
-    whose policy denies it. IF_ALLOWED: only those whose policy allows it, because it reaches other pods.
+    ALWAYS: all namespaces, because the key affects only the pod.
+    UNLESS_DENIED: all namespaces but those whose policy denies it.
+    IF_ALLOWED: only those whose policy allows it, because it reaches other pods.
     """
 
     ALWAYS = auto()

@@ -81,7 +81,8 @@ class Work:
 class Demand:
     """The rates to be placed: distinct, positive, largest first, and how often each occurs.
 
-    descending: every single rate; largest: `largest[i]` is the sum of the i largest.
+    descending: every single rate.
+    largest: `largest[i]` is the sum of the i largest.
     """
 
     sizes: tuple[int, ...]
@@ -226,9 +227,11 @@ def _top(sums: int, limit: int) -> int:
 class RemainingItems:
     """The items still to be placed.
 
-    types: the rates' indices in the whole demand; sizes, counts: their values and numbers.
-    starts[i]: how many interfaces are larger than type i. largest[n], smallest[n]: the sum of the n
-    largest or smallest. number, total: of all that is left, how many and their sum.
+    types: the rates' indices in the whole demand.
+    sizes, counts: their values and numbers.
+    starts[i]: how many interfaces are larger than type i. largest[n], smallest[n]: the sum of the n largest
+    or smallest.
+    number, total: of all that is left, how many and their sum.
     """
 
     types: list[int]

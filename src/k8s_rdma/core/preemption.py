@@ -92,7 +92,8 @@ def together(
 ) -> Together:
     """Find which pods go with which, and which must stay because their group cannot go whole.
 
-    groups: of the node's pods. evictable: the node's pods that may be evicted if no group is in the way.
+    groups: of the node's pods.
+    evictable: the node's pods that may be evicted if no group is in the way.
     priority: of the pod that waits.
     """
     found, may_go = Together({}, set()), set(evictable)

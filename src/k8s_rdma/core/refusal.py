@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 class Detail(StrEnum):
     """The detail of refusals; nodes with equal texts are shown as one.
 
-    NUMBERS: with the node's free capacity. CAUSE: with the missing resource, but without its numbers.
+    NUMBERS: with the node's free capacity.
+    CAUSE: with the missing resource, but without its numbers.
     """
 
     NUMBERS = "numbers"

@@ -252,8 +252,9 @@ def satisfies_policy(
 class Topology(StrEnum):
     """The annotation `k8s-rdma.io/topology`: how near its GPUs a pod's interfaces have to be.
 
-    SAME_PCIE_SWITCH: below one PCIe switch, on the way to the same root port. SAME_NUMA: that, or on one NUMA
-    node. PREFER: as near as they can be, and anywhere if need be.
+    SAME_PCIE_SWITCH: below one PCIe switch, on the way to the same root port.
+    SAME_NUMA: that, or on one NUMA node.
+    PREFER: as near as they can be, and anywhere if need be.
     """
 
     PREFER = "prefer"
@@ -453,7 +454,8 @@ class Toleration:
 class Comparison:
     """A comparison with an attribute's fully qualified name; false if the device has no such attribute.
 
-    operator: of CEL, or `startsWith`. values: one, or with `in` any number.
+    operator: of CEL, or `startsWith`.
+    values: one, or with `in` any number.
     """
 
     attribute: str

@@ -61,8 +61,9 @@ NO_LOSSES = Losses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterSample:
-    """The counters of a node's VFs at one time, in seconds. promises: of the interfaces that pods hold.
+    """The counters of a node's VFs at one time, in seconds.
 
+    promises: the rates of the interfaces that pods hold.
     losses: of packets that were to be sent, if they were read.
     """
 

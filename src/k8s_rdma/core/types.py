@@ -36,8 +36,8 @@ def pci_address(text: str) -> PciAddress:
 class GangApi(Enum):
     """The API whose PodGroup says how many pods make a gang; the value is the API group.
 
-    KUBERNETES: kube-scheduler's own, `spec.schedulingGroup` of a pod. COSCHEDULING: the plug-in of
-    kubernetes-sigs/scheduler-plugins, a label of a pod.
+    KUBERNETES: kube-scheduler's own, `spec.schedulingGroup` of a pod.
+    COSCHEDULING: the plug-in of kubernetes-sigs/scheduler-plugins, a label of a pod.
     """
 
     KUBERNETES = "scheduling.k8s.io"
@@ -94,7 +94,8 @@ class VfDriver(StrEnum):
 class Setting(StrEnum):
     """A setting that a PF's driver may support for VFs, by the key that requests it.
 
-    VLAN_PROTO: another tag than 802.1Q's. VFIO_PCI: whether the VFs can be given as PCI functions.
+    VLAN_PROTO: another tag than 802.1Q's.
+    VFIO_PCI: whether the VFs can be given as PCI functions.
     SOFTWARE_CAPS: caps by `core.types.Enforce.SOFTWARE`, which older agents and some kernels do not support.
     """
 
@@ -116,7 +117,8 @@ class Setting(StrEnum):
 class PfSelector:
     """Selects PFs: each set that is not empty must hold the PF's value.
 
-    names: of netdevs. vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
+    names: of netdevs.
+    vendors: PCI vendor, or vendor and device: `15b3`, `15b3:1017`.
     """
 
     names: frozenset[str] = frozenset()
@@ -163,7 +165,8 @@ MAX_RATE_MBPS = 2**32 - 1
 class Strategy(StrEnum):
     """The preference among nodes that fit, and among a node's PFs.
 
-    BINPACK: those with less bandwidth free, so that large holes stay for large pods. SPREAD: the emptier.
+    BINPACK: those with less bandwidth free, so that large holes stay for large pods.
+    SPREAD: the emptier.
     BALANCED: those on which VFs and bandwidth run out together.
     """
 

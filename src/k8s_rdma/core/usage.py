@@ -261,9 +261,11 @@ class Distribution:
 class Coverage:
     """The part of a window that is known. resolution_s: the usual time between two readings; 0 without any.
 
-    span_s: from the first reading to the end of the window. gaps, gap_s: times in it without readings.
-    unknown_s: in which there were readings, and the rate is not known. restarts: of counters, and changes of
-    the VF. is_narrow: whether the counters overflow faster than they are read.
+    span_s: from the first reading to the end of the window.
+    gaps, gap_s: times in it without readings.
+    unknown_s: in which there were readings, and the rate is not known.
+    restarts: of counters, and changes of the VF.
+    is_narrow: whether the counters overflow faster than they are read.
     """
 
     window_s: float
@@ -282,7 +284,8 @@ class Coverage:
 class UnmetKind(StrEnum):
     """The rate that kept a pod from sending more.
 
-    RESERVATION: it got less than is reserved for it. CAP: it was at its cap nearly all the time.
+    RESERVATION: it got less than is reserved for it.
+    CAP: it was at its cap nearly all the time.
     """
 
     RESERVATION = "reservation"

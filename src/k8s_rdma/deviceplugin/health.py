@@ -181,7 +181,8 @@ class Health:
 class _DeviceHistory:
     """The last state of a device.
 
-    Device: before damping. away_since: None while it is in the host's namespace.
+    Device: before damping.
+    away_since: None while it is in the host's namespace.
     """
 
     device: RdmaDevice
@@ -207,8 +208,9 @@ class Agent:
 class AgentReport:
     """The devices of one report of the agent.
 
-    allocated: in no order; the name is empty if the agent does not know it. pfs: addresses of those whose
-    VFs it gives, and sets up as it does. held_slots: CDI devices of slots that attachments hold.
+    allocated: in no order; the name is empty if the agent does not know it.
+    pfs: addresses of those whose VFs it gives, and sets up as it does.
+    held_slots: CDI devices of slots that attachments hold.
     """
 
     allocated: tuple[AllocatedDevice, ...] = ()

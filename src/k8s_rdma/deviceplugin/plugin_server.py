@@ -221,9 +221,11 @@ class ServingState:
     """The state of one resource's server.
 
     is_served_here, has_successor: whether the socket at the path is this process's, or another that is
-    served.
-    kubelet: kubelet's socket. registered: socket of the kubelet that took the last registration.
-    followed: whether kubelet's call goes on; was_followed: whether there was one since that registration.
+        served.
+    kubelet: kubelet's socket.
+    registered: socket of the kubelet that took the last registration.
+    followed: whether kubelet's call goes on.
+    was_followed: whether there was one since that registration.
     since_s: time since kubelet's call ended or, without a call, since that registration.
     """
 

@@ -201,7 +201,7 @@ class ClaimStatuses:
 
 
 class Handovers:
-    """Hands promises over to pods that take the claims of others.
+    """Hands prepared VFs over to pods that take the claims of others.
 
     Kubelet calls the driver for the first pod of a claim and after the last one: where a pod with a claim was
     deleted by force, and another one with the same claim comes before its end, it asks for neither. A claim
@@ -231,7 +231,7 @@ class Handovers:
             self._entries.notify()
 
     async def run(self) -> NoReturn:
-        """Check until cancelled each promise whose pod has been without a sandbox for a moment."""
+        """Check until cancelled each prepared claim whose pod has been without a sandbox for a moment."""
         await self._entries.run(self._observe, self._attempt)
 
     def _observe(self, offers: Offers) -> None:
@@ -301,7 +301,7 @@ def _is_final(error: K8sRdmaError) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseTimes:
-    """The age from which a promise may be abandoned, and the interval at which claims are read for that."""
+    """The age from which a prepared claim may be abandoned, and the interval of these checks."""
 
     youngest_s: float = 300.0
     every_s: float = 600.0
@@ -311,10 +311,10 @@ PROMISE_TIMES = PromiseTimes()
 
 
 class AbandonedPromises:
-    """Ends promises that kubelet never unprepares, as after the loss of its checkpoint.
+    """Ends prepared claims that kubelet never unprepares, for example after the loss of its checkpoint.
 
-    A promise is abandoned when its claim is gone in two checks running, or no longer reserved for its pod,
-    and the pod has no interfaces on the node; the agent is the judge of the latter.
+    A prepared claim is abandoned if it is gone in two checks running, or no longer reserved for its pod, and
+    the pod has no interfaces on the node. The agent is the judge of the latter.
 
     count: of checks so far.
     """
@@ -338,7 +338,7 @@ class AbandonedPromises:
         self.count = 0
 
     async def run(self) -> NoReturn:
-        """Check until cancelled: when promises of the start are old enough, then at each interval."""
+        """Check until cancelled: when claims of the start are old enough, then at each interval."""
         due_s = self._time.monotonic() + self._times.youngest_s
         offers = self._offers.value
         while True:

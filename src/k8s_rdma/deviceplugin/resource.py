@@ -155,8 +155,9 @@ class Resource:
 class Counts:
     """Counts since the process started.
 
-    allocations: containers that got devices. refusals: refused allocations, by reason. registrations: with
-    kubelet, by whether it took them.
+    allocations: containers that got devices.
+    refusals: refused allocations, by reason.
+    registrations: with kubelet, by whether it took them.
     """
 
     allocations: int = 0

@@ -72,8 +72,9 @@ def neighbours(config: DevicePluginConfig) -> Neighbours:
 class Neighbours:
     """Neighbours of the pod that is admitted: kubelet names its devices, and the machine their places.
 
-    places: as `linux.gpus.Gpus.places`, blocking. resources: those that take a preference. ours: all of this
-    process. To be closed.
+    places: as `linux.gpus.Gpus.places`, blocking.
+    resources: those that take a preference.
+    ours: all of this process. To be closed.
     """
 
     def __init__(

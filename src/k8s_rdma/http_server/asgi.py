@@ -316,7 +316,8 @@ def _read_tokens(path: Path, field: str) -> list[str]:
 class ServerTls:
     """TLS of a server: the context for the next connection, and the accepted client certificates.
 
-    client_names: as in `TlsConfig`. demand: whether a client without an accepted certificate is refused.
+    client_names: as in `TlsConfig`.
+    demand: whether a client without an accepted certificate is refused.
     """
 
     contexts: Callable[[], ssl.SSLContext]

@@ -51,8 +51,8 @@ async def follow(
 ) -> None:
     """Keep it in place until SIGTERM or SIGINT; then all stays as it is.
 
-    until_in_place: or until pods get our plugin, if that comes first. K8sRdmaError when a directory is gone
-    that can never be seen again.
+    until_in_place: or until pods get our plugin, if that comes first.
+    K8sRdmaError when a directory is gone that can never be seen again.
     """
     stop = stop_on_signals()
     with ExitStack() as stack:

@@ -193,8 +193,10 @@ def about_node(node: NodeName) -> Subject:
 class ObjectEvent:
     """An Event of core/v1, which `kubectl describe` shows with the object that it is about.
 
-    name: of the Event object; the same event again increases its count. reason: one word in CamelCase.
-    warning: else it is `Normal`. count: how often it happened from `first` to `last` (with a time zone).
+    name: of the Event object; the same event again increases its count.
+    reason: one word in CamelCase.
+    warning: else it is `Normal`.
+    count: how often it happened from `first` to `last` (with a time zone).
     component, host: who tells it, and on which node.
     """
 

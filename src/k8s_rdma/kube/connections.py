@@ -38,7 +38,8 @@ def blocking_client(server: ApiServer, *, timeout_s: float) -> httpx2.Client:
 def async_client(server: ApiServer, *, timeout_s: float, keepalive_s: float) -> httpx2.AsyncClient:
     """Make the client of a process. ConfigError names the field.
 
-    timeout_s: for a call, and as long for an exec plugin. keepalive_s: as of `kube.client.connect`.
+    timeout_s: for a call, and as long for an exec plugin.
+    keepalive_s: as of `kube.client.connect`.
     """
     limits = httpx2.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=keepalive_s)
     http = BoundedAsyncClient(**_parameters(server), timeout=httpx2.Timeout(timeout_s), limits=limits)

@@ -162,7 +162,8 @@ class EventRecorder:
     def record(self, about: Subject, reason: str, message: str, *, warning: bool, part: str = "") -> None:
         """Tell it, or that it happened again, when there is time.
 
-        reason: one word in CamelCase. part: of the object; each has an event of its own.
+        reason: one word in CamelCase.
+        part: of the object; each has an event of its own.
         """
         note = self._note(about, reason, message, warning=warning, part=part)
         if note is not None:

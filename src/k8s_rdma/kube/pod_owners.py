@@ -25,8 +25,8 @@ _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 class OwnedPod:
     """A pod that may have interfaces, by annotation or by ResourceClaim.
 
-    node: empty while it is not bound. claims, claim_statuses: as its `spec.resourceClaims` and
-    `status.resourceClaimStatuses`.
+    node: empty while it is not bound.
+    claims, claim_statuses: as its `spec.resourceClaims` and `status.resourceClaimStatuses`.
     """
 
     namespace: str

@@ -80,14 +80,17 @@ class Port(NamedTuple):
 class Driver:
     """A row of the table.
 
-    cards: the cards that it drives, for operators. linux: the versions of Linux whose sources were read.
-    ability: the rates that it accepts on a port. rates_source, settings_source: the files that show it.
+    cards: the cards that it drives, for operators.
+    linux: the versions of Linux whose sources were read.
+    ability: the rates that it accepts on a port.
+    rates_source, settings_source: the files that show it.
     settings: the settings that VFs support on Ethernet links, and `infiniband_settings` on InfiniBand links
         (ipoib_netdev_ops_pf, drivers/infiniband/ulp/ipoib/ipoib_main.c). No driver accepts a partition key.
         mlx4 alone sets keys of VFs by sysfs (`iov/<function>/ports/<port>/pkey_idx`,
         drivers/infiniband/hw/mlx4/sysfs.c): indexes into the PF's table, which the subnet manager fills.
     switchdev_refuses: settings that it refuses while the embedded switch is in switchdev mode.
-    errors: meanings of errors of rates and of settings. rate_errors, setting_errors: of one of them alone.
+    errors: meanings of errors of rates and of settings.
+    rate_errors, setting_errors: of one of them alone.
     vf_module: the module that drives its VFs, if that is another one.
     rdma_module: the module that makes its RDMA devices (drivers/infiniband/hw, Linux 6.18), if any.
     tells_link_speed: whether it reports the link's speed as the maximum of a VF without one.
@@ -122,7 +125,8 @@ def ability(
 ) -> RateAbility:
     """Return the rates that can be programmed on the VFs of a PF; no rates for an unknown driver.
 
-    link_mbps: None while the link is down. vendor: PCI vendor and device, `15b3:1017`.
+    link_mbps: None while the link is down.
+    vendor: PCI vendor and device, `15b3:1017`.
     vst: whether all its VFs have a VLAN that the PF gives them (mlx4's VST mode).
 
     The mode of the embedded switch (legacy, switchdev) makes no difference to any driver of the table: mlx5's

@@ -91,7 +91,8 @@ class SriovKernel:
     ) -> None:
         """Work with the PFs that are selected.
 
-        sysfs: its mount point, for the same network namespace. queries: closed with this kernel.
+        sysfs: its mount point, for the same network namespace.
+        queries: closed with this kernel.
         """
         self._namespaces = namespaces
         self._watchers: list[Callable[[], None]] = []

@@ -35,7 +35,7 @@ REBUILD = "k8s-rdma agent --rebuild-ledger"
 VERSION = 6
 """The current version. 0: a file without a ledger, or of a program before versions, whose attachments had no
 network. 2: of a program without slots. 3: of one without caps of software, which would lose them. 4: of one
-without promises of ResourceClaims, which would give their VFs and bandwidth to others. 5: of one without
+without prepared ResourceClaims, which would give their VFs and bandwidth to others. 5: of one without
 changes of rates, which would not complete them, nor know earlier placements from the latest."""
 
 OLDEST = 3
@@ -102,7 +102,7 @@ class Receipts:
             raise
 
     def load(self) -> Ledger:
-        """Load all receipts and promises, without exception.
+        """Load all receipts and prepared claims, without exception.
 
         CorruptLedgerError names a row that is invalid, or contradicts another.
         """
@@ -134,7 +134,8 @@ class Receipts:
     def put(self, receipt: Receipt, *updated: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
         """Write or replace receipts in one transaction; synced to disk before what the first begins.
 
-        updated: others to be replaced. instead_of: others to be forgotten.
+        updated: others to be replaced.
+        instead_of: others to be forgotten.
 
         LedgerError when it could not be written; then the file is as it was.
         """
@@ -154,7 +155,7 @@ class Receipts:
             lower_version(self._db)
 
     def put_promise(self, promise: ClaimPromise) -> None:
-        """Write or replace a promise, synced to disk. LedgerError as `put`."""
+        """Write or replace a prepared claim, synced to disk. LedgerError as `put`."""
         with self._failures("cannot be written"), self._transaction(durable=True):
             if _version(self._db) < _WITH_PROMISES:
                 _set_version(self._db, _WITH_PROMISES)
@@ -164,7 +165,7 @@ class Receipts:
             )
 
     def remove_promise(self, claim: ClaimUid) -> None:
-        """Forget a promise, synced to disk: kubelet does not ask for it again. LedgerError as `put`."""
+        """Forget a prepared claim, synced to disk: kubelet does not repeat it. LedgerError as `put`."""
         with self._failures("cannot be written"), self._transaction(durable=True):
             self._db.execute("DELETE FROM promises WHERE claim = ?", (claim,))
             lower_version(self._db)
@@ -244,8 +245,9 @@ class NewerLedgerError(LedgerError):
 class ClaimMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a pod's marker (`agent.ledger_store`).
 
-    promises: the pod's, to rebuild a lost ledger. shared: claims of the pod that are not promised to it,
-    `namespace/name/uid`; `namespace/name` by the watch of pods, which has no UIDs of claims.
+    promises: the pod's, to rebuild a lost ledger.
+    shared: claims of the pod that are not prepared for it, `namespace/name/uid`; `namespace/name` by the
+        watch of pods, which has no UIDs of claims.
     """
 
     promises: tuple[ClaimPromise, ...] = ()
@@ -310,8 +312,8 @@ def _upgraded(data: bytes) -> bytes:
 def bring_up_to_date(db: sqlite3.Connection, subject: str) -> None:
     """Migrate the file to the current schema, within the caller's transaction.
 
-    subject: the file in words. NewerLedgerError for a newer program's file, MalformedError for an invalid
-        row.
+    subject: the file in words.
+    NewerLedgerError for a newer program's file, MalformedError for an invalid row.
     """
     version = _version(db)
     if version <= VERSION:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Value = Callable[[PfReport], int | None]
-    """The value of a PF; None if it is not known."""
+    """The value of a PF, if it is known."""
 
 RETRY = {"retry-after": "1"}
 """Header of answers that may succeed soon, in seconds (RFC 9110, section 10.2.3)."""

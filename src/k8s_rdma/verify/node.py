@@ -286,7 +286,10 @@ class NodeSite:
 
 
 def flow_of(mbps: float, endpoint: Endpoint, traffic: Traffic) -> Flow:
-    """Combine a figure with the claim; a queueing discipline does not see verbs of a card's own device."""
+    """Combine a figure with the node's report.
+
+    A cap by a queueing discipline does not cover verbs of a card's own device, because it does not see them.
+    """
     interface = endpoint.interface
     max_by = interface.enforced.max
     bypassed = traffic is Traffic.VERBS and max_by == "software" and endpoint.rdma == interface.rdma_device

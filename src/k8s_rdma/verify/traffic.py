@@ -54,8 +54,8 @@ MAX_FLOWS = 10**_FLOW_DIGITS
 class Session:
     """Terms of one measurement.
 
-    flows: the number of senders, each with as many connections as `streams`. wait_s: the time within which
-    all of them connect.
+    flows: the number of senders, each with as many connections as `streams`.
+    wait_s: the time within which all of them connect.
     """
 
     token: str

@@ -57,8 +57,9 @@ def refuse(path: str, why: str) -> NoReturn:
 def require_own_network(host_network: bool | None, pod: str = "") -> None:
     """Require a network of its own of a pod with interfaces, by annotation or by claim.
 
-    The container runtime calls no plugin for a pod in its node's network (`hostNetwork`). pod: its name, if
-    readers do not know it. MalformedError as `refuse`.
+    The container runtime calls no plugin for a pod in its node's network (`hostNetwork`).
+    pod: its name, if readers do not know it.
+    MalformedError as `refuse`.
     """
     if host_network:
         path = f"pod {pod}: spec.hostNetwork" if pod else "spec.hostNetwork"

@@ -38,7 +38,8 @@ _decoder = msgspec.json.Decoder(Annotated[tuple[_Entry, ...], msgspec.Meta(max_l
 def read_macs(annotations: Mapping[str, str], pod_claim: str) -> dict[str, tuple[str, ...]]:
     """Read the MACs for the devices of a claim, by request, in the order of the request's devices.
 
-    pod_claim: the pod's name for the claim. MalformedError names the annotation, and the field in it.
+    pod_claim: the pod's name for the claim.
+    MalformedError names the annotation, and the field in it.
     """
     key = next((key for key in KEYS if annotations.get(key)), None)
     if key is None:

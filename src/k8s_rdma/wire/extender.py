@@ -136,7 +136,8 @@ class Candidate:
 class ExtenderFilterResult(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """The reply to filter.
 
-    failed_nodes: refusals that evicting pods might cure; failed_and_unresolvable_nodes: those it cannot.
+    failed_nodes: refusals that evicting pods might cure.
+    failed_and_unresolvable_nodes: those it cannot.
     error: fails the pod's whole scheduling attempt and is shown as it is.
     """
 

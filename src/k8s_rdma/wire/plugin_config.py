@@ -36,7 +36,8 @@ _encoder = msgspec.json.Encoder()
 def ipam_config(fields: Mapping[str, msgspec.Raw], ipam: msgspec.Raw, network: str) -> bytes:
     """Return the configuration of an IPAM plugin, of our own configuration's fields.
 
-    ipam: which of its objects to follow. network: see `ipam_network`.
+    ipam: which of its objects to follow.
+    network: see `ipam_network`.
     """
     passed: dict[str, object] = {key: fields[key] for key in _PASSED_TO_IPAM if key in fields}
     passed |= {"name": network, "ipam": ipam}

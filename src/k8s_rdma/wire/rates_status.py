@@ -29,7 +29,8 @@ class RatesStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     state: `waiting` for an earlier change to be programmed; `refused`; `admitted`, reserved and signed, and
         not reported as programmed by the node yet; `programmed`.
-    generation: of the placement that counts. request: `digest` of the annotation that this is about.
+    generation: of the placement that counts.
+    request: `digest` of the annotation that this is about.
     message: why, in words.
     """
 

@@ -110,8 +110,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RateChangeCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Changes of running pods' rates.
 
-    made, refused: since the agent's start; refused: attempts, failed ones included. waiting: how many are
-        not made now.
+    made, refused: since the agent's start.
+    refused: attempts, failed ones included.
+    waiting: how many are not made now.
     """
 
     made: int = 0

@@ -47,11 +47,14 @@ PATIENCE_S = 10.0
 class Missing(Enum):
     """Requirement that a PF does not meet.
 
-    DRIVER: no driver is bound. NETDEV: its driver made no netdev, or that is in another network namespace.
+    DRIVER: no driver is bound.
+    NETDEV: its driver made no netdev, or that is in another network namespace.
     AGREEMENT: netlink does not list the netdev that sysfs names, or no driver is bound that could have made
-    it.
-    RDMA: it has no RDMA device. LEAVE: it carries the default route, and its rule does not name it.
-    BOND: it is a port of a bond and has no VFs, and its rule does not name it. RULE: no rule matches it.
+        it.
+    RDMA: it has no RDMA device.
+    LEAVE: it carries the default route, and its rule does not name it.
+    BOND: it is a port of a bond and has no VFs, and its rule does not name it.
+    RULE: no rule matches it.
     """
 
     DRIVER = "driver"
@@ -67,9 +70,11 @@ class Missing(Enum):
 class FoundPf:
     """A PF of the machine. total_vfs: the most VFs it supports. num_vfs: the VFs it is set to have.
 
-    netdevs: names in sysfs, without representors; None while its driver has made none. link: the PF's own
-    netdev. bond: the name of the bond that this is a port of, if any. port: the identities of its
-    port; none while it has no netdev. representors: names of netdevs that are the host's ends of others.
+    netdevs: names in sysfs, without representors; None while its driver has made none.
+    link: the PF's own netdev.
+    bond: the name of the bond that this is a port of, if any.
+    port: the identities of its port; none while it has no netdev.
+    representors: names of netdevs that are the host's ends of others.
     """
 
     function: PciFunction
@@ -168,8 +173,9 @@ class SkippedPf:
 class AbsentPf:
     """A PF that a rule names and that does not exist.
 
-    name: of its netdev, or its PCI address. likely: the name of a PF that no rule selects and that differs
-    from it by an ending alone, as ens7f0np0 from ens7f0, if there is one.
+    name: of its netdev, or its PCI address.
+    likely: the name of a PF that no rule selects and that differs from it by an ending alone, as ens7f0np0
+        from ens7f0, if there is one.
     """
 
     name: str
@@ -187,8 +193,9 @@ class AbsentPf:
 class Discovery:
     """The selected PFs and the others, ordered by PCI address.
 
-    skipped: PFs that a rule selects but that cannot be used. absent: names and addresses of rules that do not
-    exist. unmeant: PFs that no rule matches.
+    skipped: PFs that a rule selects but that cannot be used.
+    absent: names and addresses of rules that do not exist.
+    unmeant: PFs that no rule matches.
     """
 
     selected: tuple[Selected, ...]

@@ -80,7 +80,7 @@ class Observer:
         """Return the machine's present state.
 
         changed: indexes of the PFs' links whose VFs may have other settings than at the last call; None for
-        all. Settings of other PFs are queried only if their VFs changed or their link is down.
+            all. Settings of other PFs are queried only if their VFs changed or their link is down.
         KernelError when netlink does not answer at all, or there is no sysfs.
         """
         scan = self._scan(changed)
@@ -261,8 +261,8 @@ class _ObservedPf:
 class _Scan:
     """Result of one scan.
 
-    doubts: disagreements that another scan may settle, one sentence each. doubtful: links of the PFs
-    concerned.
+    doubts: disagreements that another scan may settle, one sentence each.
+    doubtful: links of the PFs concerned.
     """
 
     hardware: Hardware
@@ -404,9 +404,9 @@ def _speed(context: VfContext, selected: Selected, link_type: LinkType) -> Speed
 
 
 def promised_speed(selected: Selected, speed_mbps: int | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return the part of a port's speed that a PF may promise, Mb/s, and a clause on each limit.
+    """Return the part of a port's speed that may be reserved on a PF, Mb/s, and a clause on each limit.
 
-    PFs of one port share its speed evenly. No PF promises more than its PCIe link carries.
+    PFs of one port share its speed evenly. No more is reserved on a PF than its PCIe link carries.
     """
     if speed_mbps is None:
         return None, ()

@@ -73,7 +73,8 @@ def infiniband_speed(sysfs: Sysfs, link: Link, rdma_device: str) -> Speed:
 class PortIdentity:
     """The identities that a PF reports of its port, each empty if it is not reported.
 
-    switch_port: `phys_switch_id` and `phys_port_name`. image_port: `sys_image_guid` and the PCI function.
+    switch_port: `phys_switch_id` and `phys_port_name`.
+    image_port: `sys_image_guid` and the PCI function.
     """
 
     phys_port_id: str = ""
@@ -116,7 +117,7 @@ class SharedPort:
     identity: str = ""
 
     def share(self, speed_mbps: int) -> int:
-        """Return the part of the port's speed that each of its PFs may promise."""
+        """Return the part of the port's speed that may be reserved on each of its PFs."""
         return speed_mbps // (1 + len(self.pfs))
 
 

@@ -29,9 +29,9 @@ _LINK_STATES = {"auto": "Follow", "enable": "Up", "disable": "Down"}
 class VfSettings:
     """Settings of one VF, with the fields of `core.kernel.Vf`.
 
-    mac: the administrative MAC, zeros when the VF chooses its own; on InfiniBand the port GUID. node_guid: on
-    InfiniBand; empty elsewhere, and where the driver does not report it. by_devlink: its devlink rates in one
-    clause, or empty.
+    mac: the administrative MAC, zeros when the VF chooses its own; on InfiniBand the port GUID.
+    node_guid: on InfiniBand; empty elsewhere, and where the driver does not report it.
+    by_devlink: its devlink rates in one clause, or empty.
     """
 
     mac: str

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 class VfContext:
     """State of the machine at one moment, against which VFs are observed.
 
-    links: by name. owners: names of links by the PCI address that netlink reports for them.
-    default_route_links: by index. addressed_links: by index, links with an IP address and the links that
-    carry their frames. carriers: by index, links that other links are made on. switchdev: PCI addresses of
-    PFs whose embedded switch is in that mode. devlink_rates: as in `Queries.devlink_rates`, for these PFs.
+    links: by name.
+    owners: names of links by the PCI address that netlink reports for them.
+    default_route_links: by index.
+    addressed_links: by index, links with an IP address and the links that carry their frames.
+    carriers: by index, links that other links are made on.
+    switchdev: PCI addresses of PFs whose embedded switch is in that mode.
+    devlink_rates: as in `Queries.devlink_rates`, for these PFs.
     unsafe_noiommu: as in `Selection`.
     """
 
@@ -46,8 +49,8 @@ class VfContext:
 class ObservedVf:
     """A VF as observed.
 
-    doubt: a disagreement of its sources, which another scan may settle, or empty. lacking: its driver if that
-    should create a netdev and has created none, or empty.
+    doubt: a disagreement of its sources, which another scan may settle, or empty.
+    lacking: its driver if that should create a netdev and has created none, or empty.
     """
 
     vf: Vf

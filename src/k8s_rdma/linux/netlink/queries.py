@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class VfInfo:
     """One entry of a PF's `IFLA_VFINFO_LIST` (Linux `include/uapi/linux/if_link.h`, 6.1).
 
-    mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes in this form for InfiniBand. Rates in Mb/s. vlan_proto: `802.1Q`,
-    `802.1ad`; empty without a VLAN. Flags are None if the driver does not report them. link_state: `auto`,
-    `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
-    `00:11:22:33:44:55:66:77`.
+    mac: `aa:bb:cc:dd:ee:ff`, or 20 bytes in this form for InfiniBand. Rates in Mb/s.
+    vlan_proto: `802.1Q`, `802.1ad`; empty without a VLAN. Flags are None if the driver does not report them.
+    link_state: `auto`, `enable` or `disable`. GUIDs (InfiniBand only) as `ip link` prints them: eight octets
+        `00:11:22:33:44:55:66:77`.
     """
 
     index: int
@@ -42,8 +42,9 @@ class VfInfo:
 class DevlinkRate:
     """Devlink rates of a VF (Documentation/networking/devlink/devlink-port.rst, Linux 6.1).
 
-    Rates in Mb/s, 0 for none. group: the rate node that contains it, or empty. group_rated: whether that node
-    or one above it has rates.
+    Rates in Mb/s, 0 for none.
+    group: the rate node that contains it, or empty.
+    group_rated: whether that node or one above it has rates.
     """
 
     min_tx_rate_mbps: int = 0

@@ -35,8 +35,9 @@ _NUMBERS = re.compile(r"(\d+):(\d+)")
 def character_devices(sysfs: Sysfs, pci: str = "") -> Mapping[str, tuple[CharacterDevice, ...]]:
     """Return every RDMA device's character devices (`uverbs`, `umad`, `issm`, by number) in any namespace.
 
-    By the device's name. pci: only those of this function; soft devices have none. A device that vanishes
-    meanwhile is left out. OSError when they cannot be read.
+    By the device's name.
+    pci: only those of this function; soft devices have none. A device that vanishes meanwhile is left out.
+    OSError when they cannot be read.
     """
     found: dict[str, list[CharacterDevice]] = {}
     for name, device in _entries(sysfs, f"bus/pci/devices/{pci}" if pci else "class"):

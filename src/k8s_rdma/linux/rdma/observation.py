@@ -31,7 +31,8 @@ _VERBS = "class/infiniband_verbs"
 class FunctionFacts:
     """Properties of a PCI function. pf: a VF's PF, None for others. vf: a VF's index, None for others.
 
-    driver: empty for none. link: its netdev, if that is in this namespace.
+    driver: empty for none.
+    link: its netdev, if that is in this namespace.
     """
 
     pci: PciAddress
@@ -128,8 +129,9 @@ def port_faults(
 ) -> tuple[str, ...]:
     """Return the reasons why all of a device's ports are unusable; empty if one is usable.
 
-    links: by index. own: its function's netdev, used where netlink reports none for a port. The netdev of an
-    InfiniBand port (IPoIB) does not count.
+    links: by index.
+    own: its function's netdev, used where netlink reports none for a port. The netdev of an InfiniBand port
+        (IPoIB) does not count.
     """
     faults: list[str] = []
     for port in ports:
@@ -174,9 +176,11 @@ class RdmaQueries(Protocol):
 class PresentDevice:
     """An RDMA device in this namespace. device: its faults are those of its function and its nodes.
 
-    characters: all its character devices, with or without nodes in `/dev`. ports: by number. port_faults:
-    reasons why its ports are unusable at present. uplink_faults: those of its PF's netdev. vf_set_down:
-    whether its netdev is that of an idle VF that is set down, which is not a fault.
+    characters: all its character devices, with or without nodes in `/dev`.
+    ports: by number.
+    port_faults: reasons why its ports are unusable at present.
+    uplink_faults: those of its PF's netdev.
+    vf_set_down: whether its netdev is that of an idle VF that is set down, which is not a fault.
     """
 
     device: RdmaDevice
@@ -192,7 +196,8 @@ class AwayDevice:
     """An RDMA device outside this namespace. device: properties and faults of its function.
 
     elsewhere: whether it exists: it is in another namespace, as its character devices show, or its function
-    is bound to a driver that passes it to a program. is_listed: whether its function exists.
+        is bound to a driver that passes it to a program.
+    is_listed: whether its function exists.
     """
 
     device: RdmaDevice
@@ -254,8 +259,8 @@ class RdmaObserver:
 
         expected: devices that may be in other namespaces, with their functions' addresses, empty for none.
         changed: indexes of links, the only changes that the kernel reported since the last call; None when
-        anything may have changed. Pods have many links that are no RDMA device's. KernelError or OSError when
-        the machine cannot be observed at all.
+            anything may have changed. Pods have many links that are no RDMA device's.
+        KernelError or OSError when the machine cannot be observed at all.
         """
         previous, self._last_query = self._last_query, None
         query = self._query()

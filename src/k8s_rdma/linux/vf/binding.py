@@ -124,7 +124,8 @@ class VfBinding:
     ) -> None:
         """Work with these, all of the host's namespace.
 
-        timeout_s: see `RETURN_TIMEOUT_S`. unsafe_noiommu: see `core.inventory.Selection`.
+        timeout_s: see `RETURN_TIMEOUT_S`.
+        unsafe_noiommu: see `core.inventory.Selection`.
         """
         self._rtnl = rtnl
         self._sysfs = sysfs
@@ -179,7 +180,8 @@ class VfBinding:
     def renew(self, vf: VfRef, home: VfHome, why: str, *, mac: str | None = None) -> None:
         """Bind a VF in the host's namespace to its driver anew, which makes a new netdev, and restore that.
 
-        why: a clause for errors. mac: as in `core.step.BringHome`.
+        why: a clause for errors.
+        mac: as in `core.step.BringHome`.
         """
         function = self._places.function(vf)
         self._bind_anew(function, vf, home, f"{describe(vf)}: bind anew, because {why}", mac=mac)

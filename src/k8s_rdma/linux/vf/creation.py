@@ -14,7 +14,8 @@ _DEVICES = "bus/pci/devices"
 class VfFunction:
     """A VF's PCI function.
 
-    driver: its driver, if any. driver_override: as `PciFunction.driver_override`.
+    driver: its driver, if any.
+    driver_override: as `PciFunction.driver_override`.
     netdevs: as `PciFunction.netdevs`; empty when they are elsewhere.
     """
 

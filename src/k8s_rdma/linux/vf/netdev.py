@@ -112,9 +112,9 @@ def restore_netdev(
 ) -> None:
     """Restore name, MAC and MTU of a netdev from `home`; leave it down, without addresses and altnames.
 
-    let: sets the PF's administrative MAC; None if we must not replace that. KernelError when the settings
-    are not in effect afterwards; NameTakenError when the name is taken, OtherMacError when the PF refuses the
-    MAC.
+    let: sets the PF's administrative MAC; None if we must not replace that.
+    KernelError when the settings are not in effect afterwards; NameTakenError when the name is taken,
+    OtherMacError when the PF refuses the MAC.
     """
     link = _link(index, vf, rtnl)
     operation = f"{describe(vf)}: {home.name} as it was"

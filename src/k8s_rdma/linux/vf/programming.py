@@ -86,9 +86,11 @@ def configure_vfs(
 ) -> PfState:
     """Write settings of VFs of a PF; returns the PF with the settings of all its VFs as read back.
 
-    pf: as last observed; settings in effect are not written. write: as `sriov.set_vfs` for its netdev, with
-    all settings at once. read: as `vf_infos`, called once unless others make changes. KernelError names VF,
-    setting, desired and present value, and the driver; settings before a refused one are written.
+    pf: as last observed; settings in effect are not written.
+    write: as `sriov.set_vfs` for its netdev, with all settings at once.
+    read: as `vf_infos`, called once unless others make changes.
+    KernelError names VF, setting, desired and present value, and the driver; settings before a refused one
+    are written.
     """
     check_settings(step, pf)
     now = write_and_verify(
@@ -111,8 +113,9 @@ def set_rates(
 ) -> dict[int, VfRate]:
     """Program rates of VFs of a PF; returns the rates of all its VFs as read back.
 
-    observed: the rates of all its VFs as last observed. write: as `sriov.set_rates` for its netdev. read: as
-    `vf_infos`, which holds the RTNL lock for 1-2 ms per VF; called once unless others make changes.
+    observed: the rates of all its VFs as last observed.
+    write: as `sriov.set_rates` for its netdev.
+    read: as `vf_infos`, which holds the RTNL lock for 1-2 ms per VF; called once unless others make changes.
     KernelError, without a change, when a rate cannot be programmed; when the driver refuses one or reports
     another value, those before it are written.
     """
@@ -345,8 +348,9 @@ def write_and_verify(
 ) -> S:
     """Write the differences and read back; returns the last state read, which may still differ.
 
-    observed: the last known state. read: holds the RTNL lock for 1-2 ms per VF; called once unless others
-    make changes or the driver disobeys.
+    observed: the last known state.
+    read: holds the RTNL lock for 1-2 ms per VF; called once unless others make changes or the driver
+        disobeys.
     """
     for _ in range(_ROUNDS):
         pending = differing(observed)

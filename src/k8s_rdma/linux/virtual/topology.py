@@ -49,8 +49,9 @@ _BASE_MAC = re.compile(r"[0-9a-f][02468ace](:[0-9a-f]{2}){4}:00")
 class PortState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State of a VF, stored in its port's alias: at most 255 bytes of JSON.
 
-    owner_inode: inode of the namespace that the VF was moved to, 0 for the host's. mac: the administrative
-    MAC; empty for the original one. vlan: 0 for no VLAN.
+    owner_inode: inode of the namespace that the VF was moved to, 0 for the host's.
+    mac: the administrative MAC; empty for the original one.
+    vlan: 0 for no VLAN.
     """
 
     owner_inode: int = msgspec.field(default=0, name="given")
