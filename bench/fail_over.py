@@ -32,7 +32,7 @@ from cluster.relay import service_of
 from cluster.world import Cluster, cluster
 from docs_site.reference.tables import table
 from docs_site.reference.written import with_table
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.config.extender import ExtenderConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "extender-availability.md"
 LEASE_S = next(key.default for key in msgspec.structs.fields(ExtenderConfig) if key.name == "lease_s")

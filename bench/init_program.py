@@ -20,8 +20,9 @@ from k8s_rdma import process
 from k8s_rdma.cli.console import Page
 from k8s_rdma.cli.init import show
 from k8s_rdma.config.files import load_config
+from k8s_rdma.config.init import InitConfig
 from k8s_rdma.core.types import pci_address
-from k8s_rdma.init.job import InitConfig, Machine
+from k8s_rdma.init.job import Machine
 from k8s_rdma.init.main import make_all_ready
 
 

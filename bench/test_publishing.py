@@ -28,7 +28,7 @@ from cluster.control_plane import write_kubeconfig
 from cluster.publishers import CRD
 from cluster.real import obstacle, real
 from k8s_rdma.agent.cluster.publisher import Publishing
-from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.config.agent import AgentConfig, PublishConfig
 from k8s_rdma.kube.client import connect
 from k8s_rdma.wire.report import NodeReport
 from large_cluster import node_name, report_of

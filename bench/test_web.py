@@ -10,10 +10,10 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
+from k8s_rdma.config.web import ExtenderEndpoint
 from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader
-from k8s_rdma.web.config import ExtenderEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews, Snapshot
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.agent.config import AgentConfig, load_device_plugin
+from k8s_rdma.config.agent import AgentConfig, load_device_plugin
 from k8s_rdma.config.files import load_config
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.core.types import Enforce

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, MellanoxConfig, SharedSelector
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import MAX_FAULTS, faults, fit, load_config
+from k8s_rdma.config.init import InitConfig
+from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.job import InitConfig
-from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

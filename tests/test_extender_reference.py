@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from extender.world import world
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
+from k8s_rdma.config.extender import ExtenderConfig, NamespaceLimit, ViewsConfig
 from k8s_rdma.config.files import NodeTls, TlsConfig, load_config
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit, ViewsConfig
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.wire.annotation import read_pod
 from k8s_rdma.wire.extender import MALFORMED_ANNOTATION, NOT_ALLOWED, NOT_ENOUGH_FREE, UNREADABLE_NODE

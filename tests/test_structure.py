@@ -67,7 +67,7 @@ OF_SOMETHING_ELSE = {
     "kube.list_watch._ListMeta": "is ListMeta, the metadata of a list",
     "planning.snapshot.NodeRecord": "is a node in the format of snapshots",
     "planning.snapshot.PodRecord": "is a pod in the format of snapshots",
-    "webhook.main.WebhookConfig": "is a configuration of ours",
+    "config.webhook.WebhookConfig": "is a configuration of ours",
     "wire.cluster_claims._ListedSpec": "is a ResourceSlice",
     "wire.resource_slice.Device": "is a ResourceSlice",
 }

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from deploy.rendering.chart import CHART, default_values
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.hardware import HardwareConfig
+from k8s_rdma.config.init import InitConfig
 from k8s_rdma.config.namespace_policies import NamespacePolicyConfig
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.job import InitConfig
-from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.wire.plugin_config import MIN_BLOCK
 
 if TYPE_CHECKING:

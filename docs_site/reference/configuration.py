@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from docs_site.reference.tables import code, moved, rows_by_name, section, table
-from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.job import InitConfig
-from k8s_rdma.server.config import ServerConfig
-from k8s_rdma.web.config import WebConfig
-from k8s_rdma.webhook.main import WebhookConfig
+from k8s_rdma.config.processes import CONFIGURATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,18 +43,18 @@ class Setting:
 
 
 HERE = "Configuration"
-INIT = ("docs/init.md", HERE)
-AGENT = ("docs/agent.md", HERE)
-PROCESSES = (
-    Process(command="init", model=InitConfig, told=(INIT,)),
-    Process(command="agent", model=AgentConfig, told=(AGENT, INIT)),
-    Process(command="server", model=ServerConfig, told=(("docs/server.md", HERE), INIT)),
-    Process(
-        command="device-plugin", model=DevicePluginConfig, told=(("docs/device-plugin-reference.md", HERE),)
-    ),
-    Process(command="extender", model=ExtenderConfig, told=(("docs/extender-configuration.md", HERE),)),
-    Process(command="webhook", model=WebhookConfig, told=(("docs/injection.md", HERE),)),
-    Process(command="web", model=WebConfig, told=(("docs/web.md", HERE),)),
+_INIT = ("docs/init.md", HERE)
+_PAGES: dict[str, tuple[tuple[str, str], ...]] = {
+    "init": (_INIT,),
+    "agent": (("docs/agent.md", HERE), _INIT),
+    "server": (("docs/server.md", HERE), _INIT),
+    "device-plugin": (("docs/device-plugin-reference.md", HERE),),
+    "extender": (("docs/extender-configuration.md", HERE),),
+    "webhook": (("docs/injection.md", HERE),),
+    "web": (("docs/web.md", HERE),),
+}
+PROCESSES = tuple(
+    Process(command=command, model=model, told=_PAGES[command]) for command, model in CONFIGURATIONS.items()
 )
 
 

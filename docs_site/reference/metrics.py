@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, cast
 
 from docs_site.reference.tables import code, table
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
+from k8s_rdma.config.extender import ExtenderConfig
+from k8s_rdma.config.webhook import WebhookConfig
 from k8s_rdma.deviceplugin import main as device_plugin
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
 from k8s_rdma.deviceplugin.dra import DraDriver
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.kube.api import AbsentApi
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
-from k8s_rdma.webhook.main import WebhookApp, WebhookConfig
+from k8s_rdma.webhook.injection import Injection
+from k8s_rdma.webhook.main import WebhookApp
 from k8s_rdma.wire.report import NodeReport
 from k8s_rdma.wire.state_socket import Counters, ScanCounts
 
@@ -73,7 +75,7 @@ def processes() -> tuple[Process, ...]:
         Process(
             title="Webhook",
             about="Port 54007; [injection](../injection.md#metrics).",
-            exposition=WebhookApp(WebhookConfig().to_injection()).metrics(),
+            exposition=WebhookApp(Injection.configured(WebhookConfig())).metrics(),
         ),
     )
 

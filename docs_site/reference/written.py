@@ -12,9 +12,9 @@ from docs_site.reference.drivers import drivers_table
 from docs_site.reference.drivers import settings_table as driver_settings_table
 from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility
 from k8s_rdma.core.verification import Check, Traffic
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.linux.drivers import DRIVERS, IGB_82576, ability
 from k8s_rdma.server.app import openapi_document
 from k8s_rdma.wire.verification import decode_verification

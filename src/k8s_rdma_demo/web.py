@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import socket
 
-from k8s_rdma.web.config import ExtenderEndpoint, NodesEndpoint, WebConfig
+from k8s_rdma.config.web import ExtenderEndpoint, NodesEndpoint, WebConfig
 from k8s_rdma.web.main import run_on
 
 

@@ -14,7 +14,7 @@ from extender.node_server import Held, pf
 from extender.node_server import report as make_report
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cluster.publisher import Publishing
-from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.config.agent import AgentConfig, PublishConfig
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.kube.client import connect

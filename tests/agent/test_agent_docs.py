@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "agent.md"
 

@@ -12,7 +12,7 @@ import pytest
 from agent.cluster_world import NODE, URL, refusal, world
 from factories import pod as someones_pod
 from k8s_rdma.agent.cluster.api_cluster import FIRST_LIST_S, open_client
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest

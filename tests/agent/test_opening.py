@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.agent.main import open_ledger_store
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ AGENT_THAT_FAILS = """
 import sys
 from pathlib import Path
 import msgspec
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.agent.main import run
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.receipts import Receipts

@@ -9,7 +9,7 @@ from agent.cluster_world import refusal
 from agent.publishing_world import RDMA_NODES, World, body, publishing, with_foreign
 from extender.node_server import pf
 from k8s_rdma.agent.cluster.publisher import amount, timed
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
 from k8s_rdma_demo.cluster.objects import LEASES, NODES
 

@@ -12,9 +12,9 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.serving import FILTER, served
 from extender.world import cluster
 from http_server.certificates import Issuer
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.core.types import NO_RATE
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import access_of
 from k8s_rdma.http_server import Answer
 from k8s_rdma.wire.http_error import MAX_ANSWER_BYTES

@@ -15,7 +15,7 @@ import yaml
 from cluster.world import RBAC, Cluster
 from k8s_rdma.agent.cluster.api_cluster import open_cluster
 from k8s_rdma.agent.cluster.publisher import Publishing
-from k8s_rdma.agent.config import AgentConfig, PublishConfig
+from k8s_rdma.config.agent import AgentConfig, PublishConfig
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.kube.client import Client, connect
 from k8s_rdma.wire.placement_keys import UNSIGNED

@@ -21,14 +21,14 @@ from deploy.rendering.chart import CHART, default_values, documents, render, wit
 from deploy.rendering.engine import TemplateError, render_templates
 from deploy.rendering.manifests import MANIFESTS, manifests
 from k8s_rdma import __version__
-from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.cli.main import app
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import NodeTls, fit, load_config
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.job import InitConfig
-from k8s_rdma.server.config import ServerConfig
-from k8s_rdma.web.config import WebConfig
+from k8s_rdma.config.init import InitConfig
+from k8s_rdma.config.server import ServerConfig
+from k8s_rdma.config.web import WebConfig
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.conflist import plugin_section

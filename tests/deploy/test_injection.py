@@ -15,7 +15,7 @@ from admission import documents as policy_documents
 from deploy.rendering.chart import documents, render
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.config.files import load_config
-from k8s_rdma.webhook.main import WebhookConfig
+from k8s_rdma.config.webhook import WebhookConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from api_calls import EVENT, EXAMPLES, asked_of_the_api_server
-from k8s_rdma.agent.config import PublishConfig
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.config.agent import PublishConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.kube.chart_objects import EXTENDER_CONFIG
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.claims import DRIVER

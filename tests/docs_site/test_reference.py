@@ -18,9 +18,9 @@ from docs_site.reference.pages import PAGES
 from docs_site.reference.rest import TOKENS_DEMANDED, rest_page
 from docs_site.reference.tables import moved, rows_by_name, section, table
 from docs_site.reference.written import TABLES, written
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.deviceplugin.main import INDEX
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.main import OPEN_PATHS
 from k8s_rdma.server.app import openapi_document
 from k8s_rdma.wire.views import CLUSTER_PATH, EXPLAIN_PATH, HOLDERS_PATH, NAMESPACE_PATH

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from doctor.node_cases import run
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.doctor.cluster.claims import CapsFact, ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, KeyUsage, check_extender, check_keys
 from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
@@ -36,7 +37,6 @@ from k8s_rdma.doctor.cluster.versions import (
     not_compared,
 )
 from k8s_rdma.doctor.cluster.workloads import AnnotatedWorkload, check_workloads
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.node_lease import silence
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ import pytest
 from claim_cases import claim, devices, request
 from deviceplugin.test_dra import offer
 from extender.node_server import PF0, PF1, pf, report
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.claims import DRIVER, Offers

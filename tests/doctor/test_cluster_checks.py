@@ -34,6 +34,7 @@ from doctor.cluster_cases import (
 from doctor.node_cases import run
 from k8s_rdma.cli.doctor import query_extender
 from k8s_rdma.cli.extender_client import ExtenderAddress
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
@@ -51,7 +52,6 @@ from k8s_rdma.doctor.collectors.cluster import (
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.processes import key_usage_in_metrics
 from k8s_rdma.doctor.finding import Finding, Severity, worst
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.metrics import Metrics
 from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.http_server import Answer

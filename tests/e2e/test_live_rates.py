@@ -15,9 +15,9 @@ from e2e.node import Node
 from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
 from e2e.test_rest import URL as SERVER_URL
 from e2e.test_rest import serve
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from e2e.node import Node
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.node_source import facts_of, facts_of_status
 from k8s_rdma.kube.client import connect

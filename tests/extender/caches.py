@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods

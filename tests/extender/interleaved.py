@@ -15,9 +15,9 @@ import msgspec
 
 from extender.node_server import PF0, held_interface, pf, report
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
@@ -477,7 +477,7 @@ class Cluster:
         self.made += 1
         name, loop = f"extender-{self.made}", asyncio.get_running_loop()
         wire = Wire(self)
-        config = LeaderElectionConfig(namespace="n", name="l", holder=name)
+        config = LeaderElectionConfig(namespace="n", name="l", holder=name, lease_s=15)
         lease = LeaderElector(wire, config, loop.time)
         extender = Extender(
             ExtenderConfig(),

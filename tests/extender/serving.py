@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from extender.world import QUICK, World, until
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity
 from k8s_rdma.extender.main import EVERYBODY, Access, ViewsPort, serve
 from k8s_rdma.http_server import listen

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import config_schema, load_config
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

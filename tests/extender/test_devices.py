@@ -15,8 +15,8 @@ from extender.node_server import PF0, PF1, NodeServer, held_interface, pf, repor
 from extender.preemption import create, place, preempt
 from extender.preemption import uid as uid_of
 from extender.world import World, cluster, extending, world
+from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.report import Allocation, NodeReport, Pod

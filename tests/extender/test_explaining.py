@@ -242,7 +242,7 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
     async with cluster("w1") as c:
         await c.api.real.write_lease(held)
         await c.create_pod("p", 1000)
-        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me")
+        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me", lease_s=15)
         async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             while (told := await explained(w, "pod=default/p")).extender.role != "standby":
                 assert told.extender.role == "starting"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from extender.node_server import PF0, pf, report
 from extender.world import until, world
+from k8s_rdma.config.extender import ExtenderConfig, NamespaceLimit
 from k8s_rdma.config.files import load_config
 from k8s_rdma.core.placement import PlacedInterface, Share
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.quota import Limits

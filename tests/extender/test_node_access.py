@@ -11,10 +11,10 @@ import pytest
 from extender.real_nodes import real_nodes
 from extender.world import until
 from http_server.certificates import Certificate, Issuer
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import NodeTls, TlsConfig
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config, security_of
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server.asgi import tls_context, tokens_of

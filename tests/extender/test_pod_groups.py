@@ -12,10 +12,10 @@ from extender.caches import scheduler_cache
 from extender.node_server import PF0, pf, report
 from extender.test_near_gpus import GPU, near, with_gpus
 from extender.world import World, cluster, extending, until, world
+from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
-from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_requests import PendingPod

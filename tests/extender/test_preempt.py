@@ -9,7 +9,7 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import asked, counted, create, nominate, place, preempt, uid
 from extender.world import DEADLINE_S, cluster, extending, until, world
-from k8s_rdma.extender.config import NamespaceLimit
+from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,9 @@ import httpx2
 import pytest
 
 from extender.world import cluster
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import load_config, port_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.http_server import listen
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAIN = """
 import sys
 from k8s_rdma.config.files import load_config
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.extender.main import run
 run(load_config(ExtenderConfig, sys.argv[1], {}))
 """

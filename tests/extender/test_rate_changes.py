@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from extender.faulty_api import Fault, FaultyApi
 from extender.node_server import PF0, pf, report
 from extender.world import MERGE, World, cluster, extending, until, world
+from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.types import PciAddress
-from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import PlacementKeys

@@ -153,7 +153,9 @@ class Crashed:
 async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_before_sent(touchable: bool):
     leases = Crashed()
     lease = LeaderElector(
-        leases, LeaderElectionConfig(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time
+        leases,
+        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
+        asyncio.get_running_loop().time,
     )
     async with cluster("w1") as c:
         c.api.touchable = touchable
@@ -177,7 +179,9 @@ async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(lab
     """The fence is a label then; else a pod's owner would decide how long a fail-over takes."""
     leases = Crashed()
     lease = LeaderElector(
-        leases, LeaderElectionConfig(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time
+        leases,
+        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
+        asyncio.get_running_loop().time,
     )
     async with cluster("w1") as c:
         await c.create_pod("full", 1)
@@ -200,7 +204,9 @@ async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes(
     """A Binding writes more to a pod than the fence does: where that does not fit, no Binding does."""
     leases = Crashed()
     lease = LeaderElector(
-        leases, LeaderElectionConfig(namespace="n", name="l", holder="me"), asyncio.get_running_loop().time
+        leases,
+        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
+        asyncio.get_running_loop().time,
     )
     async with cluster("w1") as c:
         await c.create_pod("large", 1)

@@ -21,10 +21,10 @@ from extender.memory_api import MemoryApi
 from extender.node_server import PF0, PF1, pf, rates, report
 from extender.virtual_loop import VirtualLoop
 from extender.world import interfaces
+from k8s_rdma.config.extender import ExtenderConfig, NamespaceLimit
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig, NamespaceLimit
 from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.main import ExtenderApp
 from k8s_rdma.extender.node_source import facts_of, facts_of_status

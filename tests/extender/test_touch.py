@@ -276,7 +276,7 @@ async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
     lease = LeaseView(namespace="kube-system", name="held", holder="other", duration_s=3600)
     async with cluster("w1") as c:
         await c.api.real.write_lease(lease)
-        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me")
+        terms = LeaderElectionConfig(namespace="kube-system", name="held", holder="me", lease_s=15)
         await c.create_pod("p", 5_000)
         async with extending(c, lease=LeaderElector(c.api.real, terms, boottime_s)) as w:
             uid = w.pods["p"]["metadata"]["uid"]

@@ -14,7 +14,7 @@ from lightkube import AsyncClient, KubeConfig
 from extender.faulty_api import FaultyApi
 from extender.node_server import NodeServer, node_servers
 from extender.published import RDMA_NODES
-from k8s_rdma.extender.config import ExtenderConfig
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.kube.client import Client
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys

@@ -16,16 +16,16 @@ from http_server.certificates import Issuer
 from k8s_rdma.cli.prometheus_address import PrometheusAddress
 from k8s_rdma.cli.prometheus_client import PrometheusClient
 from k8s_rdma.config.files import NodeTls
+from k8s_rdma.config.web import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server.asgi import client_tls
-from k8s_rdma.web.config import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.web.source import NoAnswerError, Source
 from kube.asking import ask, document, serving, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.web.config import Endpoint
+    from k8s_rdma.config.web import Endpoint
 
 
 def server_of(issuer: Issuer) -> ssl.SSLContext:

@@ -9,11 +9,11 @@ import pytest
 
 from deviceplugin.test_dra import offer
 from extender.node_server import PF0, pf, report
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.doctor.cluster.claims import check_claims
 from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
 from k8s_rdma.doctor.collectors.processes import claim_facts
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.cluster_claims import API
 from k8s_rdma.wire.rdma_node import encode_status, status_of

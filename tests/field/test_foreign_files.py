@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from doctor import node_cases
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import load_device_config
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import load_config
+from k8s_rdma.config.init import InitConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.job import InitConfig
 from k8s_rdma_simulation.scenario import load_scenario, load_trace
 from simulation.test_scenario import TEXT as SCENARIO
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, check_scheduler
-from k8s_rdma.extender.config import ExtenderConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scheduler"
 API = "kubescheduler.config.k8s.io/v1"

@@ -20,8 +20,9 @@ import pytest
 
 from contract.linux_lab import ip, run
 from init.receipts import BOOT_ID, receipt_of
+from k8s_rdma.config.init import InitConfig
 from k8s_rdma.core.types import pci_address
-from k8s_rdma.init.job import InitConfig, Machine, StoppableClock
+from k8s_rdma.init.job import Machine, StoppableClock
 from k8s_rdma.init.main import make_all_ready
 from k8s_rdma.init.pf_setup import Outcome, Result
 from k8s_rdma.init.vf_settings import vf_mac

@@ -12,8 +12,9 @@ import pytest
 from fakes.sriov_links import MachineLinks
 from fakes.sriov_machine import Card, CardState, MachineClock, MachineSysfs, SriovMachine
 from init.receipts import BOOT_ID
+from k8s_rdma.config.init import InitConfig
 from k8s_rdma.core.types import PciAddress
-from k8s_rdma.init.job import Clock, InitConfig, Machine
+from k8s_rdma.init.job import Clock, Machine
 from k8s_rdma.init.main import make_all_ready
 
 if TYPE_CHECKING:

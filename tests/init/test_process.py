@@ -17,8 +17,9 @@ from fakes.sriov_machine import Tree
 from k8s_rdma.cli.console import Page
 from k8s_rdma.cli.init import NO_CARD, show
 from k8s_rdma.cli.main import app
+from k8s_rdma.config.init import InitConfig
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.init.job import InitConfig, StoppableClock, StoppedError, wait_until
+from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, all_well
 
 if TYPE_CHECKING:

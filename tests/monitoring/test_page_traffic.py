@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
-from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.traffic import Traffic
 from monitoring.test_alerts import needs_promtool, promtool
 from web.serving import listening

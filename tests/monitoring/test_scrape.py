@@ -16,8 +16,8 @@ import yaml
 from cluster.control_plane import free_port
 from cluster.processes import running
 from deploy.rendering.chart import documents, render
+from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.http_server import Answer
-from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.traffic import Traffic
 from web.cases import EXAMPLE
 from web.serving import listening, serving

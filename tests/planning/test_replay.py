@@ -14,9 +14,9 @@ from lightkube import AsyncClient, KubeConfig
 from extender.node_server import PF0, PF1, pf, rates, report
 from extender.published import PublishedNode
 from extender.world import World, world
+from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.types import NodeName, PodUid, Strategy
-from k8s_rdma.extender.config import NamespaceLimit
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import Client
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from extender.node_server import PF0, pf, report
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
@@ -136,6 +137,16 @@ def test_writing_what_was_read_changes_nothing(tmp_path: Path):
     assert decode_snapshot(data, "x") == snapshot
     assert encode_snapshot(decode_snapshot(data, "x")) == data
     assert len(data.splitlines()) == 8
+
+
+def test_snapshot_is_by_the_defaults_of_the_extender_that_runs_and_by_settings_of_a_newer_one(tmp_path: Path):
+    """A key that only a newer extender has is ignored; the other settings count."""
+    answers = lists(rdma_nodes=[published("w1")], nodes=[node("w1")], pods=[])
+    newer = taken(answers | configured(strategy="spread", views={"of": "a newer one"}), tmp_path)
+    assert (newer.strategy, newer.unreadable) == ("spread", ())
+    assert taken(answers | configured(), tmp_path).strategy == ExtenderConfig().strategy
+    [why] = taken(answers | configured(strategy="fastest"), tmp_path).unreadable[:1]
+    assert "extender.yaml: line 1: strategy: fastest; wanted binpack" in why
 
 
 def test_snapshot_has_the_pods_that_ask_for_interfaces_and_the_extenders_settings(tmp_path: Path):

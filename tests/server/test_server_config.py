@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.files import load_config, port_of
+from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 PROGRAM = """
-from k8s_rdma.server.config import ServerConfig
+from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.server.main import run
 
 run(ServerConfig(listen="127.0.0.1", run_dir="."))

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from k8s_rdma.config.web import NodesEndpoint
 from k8s_rdma.http_server import Answer, HttpServer, listen
-from k8s_rdma.web.config import NodesEndpoint
 from k8s_rdma.web.node_traffic import NodeServers, NodeTraffic
 
 if TYPE_CHECKING:

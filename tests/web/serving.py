@@ -11,12 +11,12 @@ from urllib.parse import parse_qs
 
 import httpx2
 
+from k8s_rdma.config.web import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.http_server import Answer, HttpServer, listen
 from k8s_rdma.http_server.asgi import JSON, error_answer
 from k8s_rdma.web.access import Access, LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader
-from k8s_rdma.web.config import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from k8s_rdma.config.files import fit
+from k8s_rdma.config.web import WebConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
@@ -25,7 +26,6 @@ from k8s_rdma.web.access import (
     REVIEW_S,
     ReviewedAccess,
 )
-from k8s_rdma.web.config import WebConfig
 from k8s_rdma.web.parties import Recent
 from k8s_rdma.wire.report import MentionedPod
 from web.cases import EXAMPLE, cluster, explanation, node, pf, waiting

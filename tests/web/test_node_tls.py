@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.files import NodeTls, TlsConfig
+from k8s_rdma.config.server import ServerConfig
+from k8s_rdma.config.web import NodesEndpoint
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import access_of
 from k8s_rdma.server.agent_link import AnswersLink, Traffic
-from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.server.main import serve
-from k8s_rdma.web.config import NodesEndpoint
 from server.serving import played_agent
 from server.serving import report as node_report
 from server.test_traffic import counters

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.config.web import NodesEndpoint
 from k8s_rdma.core.traffic import Promise, Rates
-from k8s_rdma.web.config import NodesEndpoint
 from k8s_rdma.web.node_traffic import MAX_BYTES, MAX_NODES, InterfaceTraffic, PodOnPf
 from k8s_rdma.web.open_pages import WATCH_S
 from web.node_servers import PCI, PF, Node, Turns, Vf, metrics, node_server, raw_server, reading

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
-from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.pages import short_reason
 from k8s_rdma.web.source import MAX_QUESTIONS
 from k8s_rdma.web.traffic import Traffic

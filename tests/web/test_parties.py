@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
 from k8s_rdma.web.access import Denial, Visibility
 from k8s_rdma.web.app import MAX_PAGES_OF_VIEWER
-from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.parties import FairTurns, Recent, party_of
 from k8s_rdma.web.source import MAX_QUESTIONS_OF_VIEWER
 from web.cases import EXAMPLE

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
-from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.open_pages import WATCH_S
 from k8s_rdma.web.right_sizing import MAX_WORKLOADS, RecordReader, decode_records
 from web.cases import EXAMPLE, HOSTILE

@@ -50,6 +50,17 @@ app.kubernetes.io/component: extender
 {{- end -}}
 {{- end }}
 
+{{/* The ports of processes; defaults as in src/k8s_rdma/config/addresses.py. */}}
+{{- define "k8s-rdma.server-port" -}}
+{{- (.Values.node.server.config | default dict).port | default 54005 -}}
+{{- end }}
+{{- define "k8s-rdma.device-plugin-port" -}}
+{{- (.Values.node.devicePlugin.config | default dict).port | default 54006 -}}
+{{- end }}
+{{- define "k8s-rdma.extender-port" -}}
+{{- (.Values.extender.config | default dict).port | default 8888 -}}
+{{- end }}
+
 {{/* What ResourceClaims need; the API is of 1.34, where consumable capacity is a feature gate. */}}
 {{- define "k8s-rdma.check-claims" -}}
 {{- if not (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version) -}}

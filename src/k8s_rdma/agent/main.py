@@ -33,7 +33,6 @@ from k8s_rdma.agent.cni.grant import Policy
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.agent.cni.service import CniCommands, Service
-from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.gpu_monitor import GpuMonitor
 from k8s_rdma.agent.host_files import HostFiles, find_executable
 from k8s_rdma.agent.ledger_store import (
@@ -64,6 +63,7 @@ from k8s_rdma.agent.unix_sockets import (
     wait_until_removed,
 )
 from k8s_rdma.agent.worker import Worker
+from k8s_rdma.config.agent import AgentConfig, load_device_plugin
 from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.config.reloading import failures_of

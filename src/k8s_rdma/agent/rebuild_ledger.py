@@ -27,10 +27,10 @@ from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.grant import Policy, read_grant, resolve, slots_of_pod
 from k8s_rdma.agent.cni.kubelet_devices import HeldDevices, PodDeviceLookup
 from k8s_rdma.agent.cni.networks import interfaces_of_network
-from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers, DeferredDeletes
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
 from k8s_rdma.agent.plugins.runner import called_plugins
+from k8s_rdma.config.agent import AgentConfig, load_device_plugin
 from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.placement_keys import agent_keys

@@ -19,8 +19,8 @@ from k8s_rdma.wire.cni_socket import Reply, decode_reply, encode_request, reply_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from k8s_rdma.agent.config import AgentConfig
     from k8s_rdma.cli.formats import Output
+    from k8s_rdma.config.agent import AgentConfig
 
 
 def rebuild(config: AgentConfig) -> int:

@@ -102,15 +102,15 @@ def forward_web(*, chart: ChartNamespace, kubeconfig: ApiServer) -> None:
     import signal
     import subprocess
 
+    from k8s_rdma.config.addresses import WEB_PORT
     from k8s_rdma.errors import K8sRdmaError
-    from k8s_rdma.web.config import DEFAULT_PORT
 
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise K8sRdmaError("there is no kubectl on PATH")
     command = [kubectl, "--namespace", chart.namespace, *kubeconfig.arguments(), "port-forward"]
-    command += ["deployment/k8s-rdma-web", str(DEFAULT_PORT)]
-    typer.echo(f"Open http://127.0.0.1:{DEFAULT_PORT}; Ctrl-C ends it.")
+    command += ["deployment/k8s-rdma-web", str(WEB_PORT)]
+    typer.echo(f"Open http://127.0.0.1:{WEB_PORT}; Ctrl-C ends it.")
     try:
         ended = subprocess.run(command, check=False)
     except KeyboardInterrupt as interrupt:  # kubectl has it, too

@@ -15,14 +15,15 @@ import msgspec
 from rich.text import Text
 
 from k8s_rdma import __version__
-from k8s_rdma.agent.config import AgentConfig, load_device_plugin
 from k8s_rdma.cli.extender_address import ExtenderAddress
 from k8s_rdma.cli.extender_client import ExtenderReader, extender_reader, node_verdicts
 from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import Column, Table
+from k8s_rdma.config.agent import AgentConfig, load_device_plugin
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
+from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.doctor import cluster, node
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
@@ -36,7 +37,6 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.server.config import ServerConfig
 from k8s_rdma.wire.doctor import DoctorDocument, FindingDocument, encode_doctor
 
 if TYPE_CHECKING:

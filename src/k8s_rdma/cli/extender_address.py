@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from k8s_rdma.config.addresses import EXTENDER_URL, NAMESPACE
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.tokens import TOKENS_SECRET
 
-DEFAULT_URL = "http://127.0.0.1:8888"
 URL_VARIABLE = "K8S_RDMA_EXTENDER"
 SERVICE_SCHEME = "service://"
 VIEWS = "k8s-rdma-views:views"
-VIEWS_URL = f"{SERVICE_SCHEME}k8s-rdma/{VIEWS}"
+VIEWS_URL = f"{SERVICE_SCHEME}{NAMESPACE}/{VIEWS}"
 """The Service that the chart makes for viewers (`viewers.enabled`)."""
 
 
@@ -26,7 +26,7 @@ class ExtenderAddress:
     proxy a URL of `SERVICE_SCHEME` goes through. tokens_secret: the Secret whose token that takes.
     """
 
-    url: str = DEFAULT_URL
+    url: str = EXTENDER_URL
     is_named: bool = False
     token_file: Path | None = None
     cert_file: Path | None = None

@@ -13,13 +13,13 @@ import httpx2
 
 from k8s_rdma.cli.client_credentials import read_token, trusting
 from k8s_rdma.cli.extender_address import (
-    DEFAULT_URL,
     SERVICE_SCHEME,
     URL_VARIABLE,
     VIEWS_URL,
     ExtenderAddress,
 )
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.config.addresses import EXTENDER_PORT, EXTENDER_URL, NAMESPACE
 from k8s_rdma.config.authorities import demand_rfc5280
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import bounded_reply, end_in_time
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 20.0
 _ADVICE = (
     f"say where it is with --extender URL or {URL_VARIABLE}; from outside of the cluster, first run "
-    "`kubectl -n k8s-rdma port-forward deployment/k8s-rdma-extender 8888`, or use `kubectl rdma`"
+    f"`kubectl -n {NAMESPACE} port-forward deployment/k8s-rdma-extender {EXTENDER_PORT}`, "
+    "or use `kubectl rdma`"
 )
 _TRUST = (
     "give --ca-file FILE with the CA of its certificate; --insecure where the certificate has another name"
@@ -113,7 +114,7 @@ class ExtenderClient:
     def __init__(self, address: ExtenderAddress) -> None:
         self.url = address.url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
-            msg = f"--extender {address.url}: wanted a URL such as {DEFAULT_URL}"
+            msg = f"--extender {address.url}: wanted a URL such as {EXTENDER_URL}"
             raise MalformedError(msg)
         headers = {}
         if address.token_file:

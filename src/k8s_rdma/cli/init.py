@@ -15,7 +15,7 @@ from k8s_rdma.init.pf_setup import Outcome, Result, all_well
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.init.job import InitConfig
+    from k8s_rdma.config.init import InitConfig
 
 NO_CARD = (
     "No network card of this machine can have VFs: SR-IOV is off in the BIOS or in the card's firmware, the "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from k8s_rdma import process
-from k8s_rdma.agent.config import AgentConfig
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, NodeDirectory, all_locked, require_program

@@ -10,7 +10,6 @@ import typer
 
 from k8s_rdma.cli.bundles import Bundle
 from k8s_rdma.cli.extender_address import (
-    DEFAULT_URL,
     SERVICE_SCHEME,
     URL_VARIABLE,
     VIEWS,
@@ -18,11 +17,9 @@ from k8s_rdma.cli.extender_address import (
     ExtenderAddress,
 )
 from k8s_rdma.cli.formats import Format, Output
+from k8s_rdma.config.addresses import EXTENDER_URL, NAMESPACE
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.tokens import TOKENS_SECRET
-
-CHART_NAMESPACE = "k8s-rdma"
-"""The chart's namespace, if it was installed as documented."""
 
 
 def _api_server(
@@ -109,7 +106,7 @@ Pods = Annotated[PodScope, Bundle(_in_namespaces)]
 class Chart:
     """The place of the chart. secret: the name of the Secret with the token of its servers."""
 
-    namespace: str = CHART_NAMESPACE
+    namespace: str = NAMESPACE
     secret: str = TOKENS_SECRET
 
 
@@ -117,7 +114,7 @@ def _chart_namespace(
     *,
     chart_namespace: Annotated[
         str, typer.Option("--chart-namespace", metavar="NAME", help="The namespace of the chart.")
-    ] = CHART_NAMESPACE,
+    ] = NAMESPACE,
 ) -> Chart:
     return Chart(namespace=chart_namespace)
 
@@ -153,7 +150,7 @@ def _extender(  # noqa: PLR0913 - typer's options
             metavar="URL",
             envvar=URL_VARIABLE,
             help="The extender's URL, or service://NAMESPACE/NAME:PORT by the API server's proxy. Default: "
-            "http://127.0.0.1:8888, of `kubectl rdma` the chart's Service.",
+            f"{EXTENDER_URL}, of `kubectl rdma` the chart's Service.",
         ),
     ] = None,
     token_file: Annotated[
@@ -180,7 +177,7 @@ def _extender(  # noqa: PLR0913 - typer's options
 ) -> ExtenderAddress:
     of_chart = f"{SERVICE_SCHEME}{chart.namespace}/{VIEWS}"
     return ExtenderAddress(
-        url=of_chart if extender == VIEWS_URL else extender or DEFAULT_URL,
+        url=of_chart if extender == VIEWS_URL else extender or EXTENDER_URL,
         is_named=bool(extender),
         token_file=token_file,
         cert_file=cert_file,

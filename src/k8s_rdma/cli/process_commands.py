@@ -26,6 +26,7 @@ from k8s_rdma.cli.processes import (
     start_webhook,
 )
 from k8s_rdma.cli.usage import Command, CommandGroup
+from k8s_rdma.core.node_paths import CDI_DIR, CNI_BIN_DIR, CNI_CONF_DIR, CONFLIST, RUN_DIR, STATE_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -156,7 +157,7 @@ def agent_adopt(  # noqa: PLR0913 - typer's options
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
     ] = False,
-    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path(RUN_DIR),
     output: OutputForm,
 ) -> None:
     """Reset unused VFs that have rates or a VLAN of no allocation, so that pods can use them.
@@ -181,7 +182,7 @@ def init(
     """Create and configure the virtual functions of this machine's PFs, then exit."""
     load_without_extras()
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.init.job import InitConfig
+    from k8s_rdma.config.init import InitConfig
 
     settings = load_config(InitConfig, config, {})
     if check_config:
@@ -203,7 +204,7 @@ def server(
         return
     load_without_extras()
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.server.config import ServerConfig
+    from k8s_rdma.config.server import ServerConfig
     from k8s_rdma.server.main import check
 
     check(load_config(ServerConfig, config, {"node": node}))
@@ -220,8 +221,8 @@ def extender(
         start_extender(config=config)
         return
     load_without_extras()
+    from k8s_rdma.config.extender import ExtenderConfig
     from k8s_rdma.config.files import config_schema, load_config
-    from k8s_rdma.extender.config import ExtenderConfig
 
     if print_schema:
         typer.echo(config_schema(ExtenderConfig))
@@ -241,7 +242,8 @@ def webhook(
         return
     load_without_extras()
     from k8s_rdma.config.files import config_schema, load_config
-    from k8s_rdma.webhook.main import WebhookConfig, check
+    from k8s_rdma.config.webhook import WebhookConfig
+    from k8s_rdma.webhook.main import check
 
     if print_schema:
         typer.echo(config_schema(WebhookConfig))
@@ -259,7 +261,7 @@ def web(
         return
     load_without_extras()
     from k8s_rdma.config.files import config_schema, load_config
-    from k8s_rdma.web.config import WebConfig
+    from k8s_rdma.config.web import WebConfig
 
     if print_schema:
         typer.echo(config_schema(WebConfig))
@@ -368,7 +370,7 @@ Grace = Annotated[
 def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="The container runtime's directory of CNI plugins.")
-    ] = Path("/opt/cni/bin"),
+    ] = Path(CNI_BIN_DIR),
     network: Annotated[
         Literal["none", "chained", "alone"],
         typer.Option(
@@ -378,10 +380,10 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
     ] = "none",
     conf_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="The container runtime's directory of networks.")
-    ] = Path("/etc/cni/net.d"),
+    ] = Path(CNI_CONF_DIR),
     conf_name: Annotated[
         str, typer.Option(metavar="NAME", help="Our file there; must sort before all others.")
-    ] = "00-k8s-rdma.conflist",
+    ] = CONFLIST,
     plugin: Annotated[
         str,
         typer.Option(metavar="JSON|FILE", help="Keys of our plugin's section: runDir, ipam, delegate, ..."),
@@ -427,19 +429,15 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
         Path, typer.Option(metavar="DIR", help="The node's root file system; other paths are below it.")
     ] = Path("/"),
     bin_dir: Annotated[Path, typer.Option(metavar="DIR", help="As given to `install-cni`.")] = Path(
-        "/opt/cni/bin"
+        CNI_BIN_DIR
     ),
     conf_dir: Annotated[Path, typer.Option(metavar="DIR", help="As given to `install-cni`.")] = Path(
-        "/etc/cni/net.d"
+        CNI_CONF_DIR
     ),
-    conf_name: Annotated[
-        str, typer.Option(metavar="NAME", help="As given to `install-cni`.")
-    ] = "00-k8s-rdma.conflist",
-    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path("/run/k8s-rdma"),
-    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's stateDir.")] = Path(
-        "/var/lib/k8s-rdma"
-    ),
-    cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's cdiDir.")] = Path("/var/run/cdi"),
+    conf_name: Annotated[str, typer.Option(metavar="NAME", help="As given to `install-cni`.")] = CONFLIST,
+    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path(RUN_DIR),
+    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's stateDir.")] = Path(STATE_DIR),
+    cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's cdiDir.")] = Path(CDI_DIR),
     grace_s: Grace = 10,
 ) -> None:
     """Remove the network, the executable and the agent's files from this node, unless pods hold interfaces.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.config.agent import AgentConfig
     from k8s_rdma.config.devices import Read
 
 
@@ -43,7 +43,7 @@ def load_without_extras() -> None:
 def read_agent_config(config: str | None, node: str | None, kernel: str | None) -> AgentConfig:
     """Read the agent's configuration; MalformedError names the file and the field."""
     load_without_extras()
-    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.config.agent import AgentConfig
     from k8s_rdma.config.files import load_config
 
     return load_config(AgentConfig, config, {"node": node, "kernel": kernel})
@@ -61,7 +61,7 @@ def start_server(*, config: str | None = None, node: str | None = None) -> None:
     """Run the node's server until it is ended."""
     load_without_extras()
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.server.config import ServerConfig
+    from k8s_rdma.config.server import ServerConfig
     from k8s_rdma.server.main import run
 
     run(load_config(ServerConfig, config, {"node": node}))
@@ -88,8 +88,8 @@ def start_device_plugin(
 def start_extender(*, config: str | None = None) -> None:
     """Run the extender until it is ended."""
     load_without_extras()
+    from k8s_rdma.config.extender import ExtenderConfig
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.main import run
 
     run(load_config(ExtenderConfig, config, {}))
@@ -99,7 +99,8 @@ def start_webhook(*, config: str | None = None) -> None:
     """Run the webhook until it is ended."""
     load_without_extras()
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.webhook.main import WebhookConfig, run
+    from k8s_rdma.config.webhook import WebhookConfig
+    from k8s_rdma.webhook.main import run
 
     run(load_config(WebhookConfig, config, {}))
 
@@ -108,7 +109,7 @@ def start_web(*, config: str | None = None) -> None:
     """Run the pages until they are ended."""
     load_without_extras()
     from k8s_rdma.config.files import load_config
-    from k8s_rdma.web.config import WebConfig
+    from k8s_rdma.config.web import WebConfig
     from k8s_rdma.web.main import run
 
     run(load_config(WebConfig, config, {}))

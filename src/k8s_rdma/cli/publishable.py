@@ -15,29 +15,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from k8s_rdma.agent.config import AgentConfig
-from k8s_rdma.config.devices import DevicePluginConfig
-from k8s_rdma.extender.config import ExtenderConfig
-from k8s_rdma.init.job import InitConfig
-from k8s_rdma.server.config import ServerConfig
-from k8s_rdma.web.config import WebConfig
-from k8s_rdma.webhook.main import WebhookConfig
+from k8s_rdma.config.processes import CONFIGURATIONS
 from k8s_rdma.wire.nesting import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 OMITTED = "(left out)"
-
-_MODELS = (
-    AgentConfig,
-    DevicePluginConfig,
-    ExtenderConfig,
-    InitConfig,
-    ServerConfig,
-    WebConfig,
-    WebhookConfig,
-)
 
 _OF_CNI = """
     accept_duplicate bandwidth binDir bridge bytesPerTick capabilities chained cniVersion cniVersions confDir
@@ -100,7 +84,7 @@ _OPTION = "\0"
 
 @cache
 def _known_keys() -> frozenset[str]:
-    keys = {*_OF_CNI.split(), *_OF_LOGS.split(), *_fields(_MODELS)}
+    keys = {*_OF_CNI.split(), *_OF_LOGS.split(), *_fields(CONFIGURATIONS.values())}
     return frozenset(key for key in keys if not _SECRET.search(key) or _PLACE.search(key))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from k8s_rdma.cli.client_credentials import first_token
+from k8s_rdma.config.addresses import NAMESPACE
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents, segment
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.kube.bounded_http import Reply
-
-NAMESPACE = "k8s-rdma"
-"""The chart's, where it was installed as documented."""
 
 MAX_BYTES = 16 << 20
 """The limit for an answer: ten times what 1,024 VFs and as many pods take."""

@@ -21,6 +21,7 @@ from k8s_rdma.cli.prometheus_address import URL_VARIABLE, PrometheusAddress
 from k8s_rdma.cli.rate_option import rate_option
 from k8s_rdma.cli.usage import CommandGroup
 from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
+from k8s_rdma.core.node_paths import CNI_BIN_DIR, RUN_DIR
 from k8s_rdma.core.types import Strategy
 
 AskedExtender = Annotated[
@@ -325,10 +326,10 @@ def verify_node(  # noqa: PLR0913 - typer's options
     yes: Yes = False,
     report: VerifyReport = None,
     run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")] = Path(
-        "/run/k8s-rdma"
+        RUN_DIR
     ),
     plugin: Annotated[Path, typer.Option("--plugin", metavar="FILE", help="The CNI executable.")] = Path(
-        "/opt/cni/bin/k8s-rdma-cni"
+        CNI_BIN_DIR, "k8s-rdma-cni"
     ),
     output: OutputForm,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from k8s_rdma.config.addresses import NAMESPACE
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 
 FROM_CLUSTER = "cluster"
@@ -19,5 +20,5 @@ class WhatifSource:
 
     origin: str = FROM_CLUSTER
     kubeconfig: KubeconfigSelection = USUAL_KUBECONFIG
-    namespace: str = "k8s-rdma"
+    namespace: str = NAMESPACE
     extender: str | None = None

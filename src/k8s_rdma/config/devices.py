@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
+from k8s_rdma.config.addresses import DEVICE_PLUGIN_PORT
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig, fit, load_config
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText, is_netdev_name
 from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
 from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.node_paths import RUN_DIR
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, is_resource_name, require_resource_name
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-DEFAULT_PORT = 54006
-"""The default port, next to the server's."""
 MOUNT_RESOURCE = "rdma-sriov/dev-infiniband-mount"
 HUSTCAT_RESOURCE = "tencent.com/rdma"
 SLOT_RESOURCE = "k8s-rdma.io/slot"
@@ -263,9 +263,9 @@ class DevicePluginConfig(
     resources: tuple[Resource, ...] = (ExactResource(),)
     kubelet_dir: AbsolutePath = "/var/lib/kubelet/device-plugins"
     pod_resources: AbsolutePath = "/var/lib/kubelet/pod-resources/kubelet.sock"
-    run_dir: AbsolutePath = "/run/k8s-rdma"
+    run_dir: AbsolutePath = RUN_DIR
     listen: str = ""
-    port: Port | None = DEFAULT_PORT
+    port: Port | None = DEVICE_PLUGIN_PORT
     tls: TlsConfig | None = None
     token_file: AbsolutePath | None = None
     open_paths: tuple[Literal["/", "/metrics"], ...] | None = None

@@ -50,8 +50,8 @@ from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 
+    from k8s_rdma.config.extender import ExtenderConfig
     from k8s_rdma.core.types import NodeName
-    from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.wire.json import Buffer
 

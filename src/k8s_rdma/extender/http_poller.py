@@ -18,6 +18,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
+from k8s_rdma.config.addresses import SERVER_PORT
+from k8s_rdma.config.extender import NODE_TIMEOUT_S, RETRY_S
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
 from k8s_rdma.extender.node_cache import ClusterState
@@ -29,8 +31,8 @@ from k8s_rdma.wire.report import MAX_REFUSAL, NodeReport, decode_report
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from k8s_rdma.config.extender import ExtenderConfig
     from k8s_rdma.core.types import NodeName
-    from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.metrics import Reading
 
 NEVER = float("-inf")
@@ -64,10 +66,10 @@ class NodePollConfig:
     requests_tell: addresses come with requests alone, since there is no API server to ask.
     """
 
-    port: int = 54005
-    timeout_s: float = 1.5
+    port: int = SERVER_PORT
+    timeout_s: float = NODE_TIMEOUT_S
     security: Security = PLAIN
-    retry_s: float = 10.0
+    retry_s: float = RETRY_S
     parallel: int = 512
     watches: int = 0
     hold_s: float = 25.0

@@ -64,7 +64,7 @@ from k8s_rdma.wire.json import Buffer, is_document
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from k8s_rdma.extender.config import ExtenderConfig, ViewsConfig
+    from k8s_rdma.config.extender import ExtenderConfig, ViewsConfig
     from k8s_rdma.wire.placement_keys import KeySource
 
 

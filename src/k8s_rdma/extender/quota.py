@@ -13,9 +13,9 @@ from k8s_rdma.wire.views import Limit
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from k8s_rdma.config.extender import NamespaceLimit
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import NodeName, PodUid
-    from k8s_rdma.extender.config import NamespaceLimit
 
 NOTHING = Share()
 

@@ -38,9 +38,9 @@ from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from k8s_rdma.config.extender import ExtenderConfig
     from k8s_rdma.core.mac_ranges import MacRanges
     from k8s_rdma.extender.bound_pods import BoundPod
-    from k8s_rdma.extender.config import ExtenderConfig
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.requeue import Requeuer
     from k8s_rdma.kube.api import ClusterApi

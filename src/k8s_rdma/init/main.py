@@ -19,7 +19,7 @@ import structlog
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import InitConfig, Machine, StoppableClock, Target, ledger_held, wait_until
+from k8s_rdma.init.job import Machine, StoppableClock, Target, ledger_held, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, make_ready, plan
 from k8s_rdma.init.vf_settings import address_conflicts
 from k8s_rdma.linux.discovery.functions import AbsentPf, Discovery, FoundPf, Missing, Selected, SkippedPf
@@ -30,6 +30,8 @@ from k8s_rdma.linux.vf.sriov_links import KernelSriovLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from k8s_rdma.config.init import InitConfig
 
 
 _log = structlog.get_logger()

@@ -20,7 +20,6 @@ import structlog
 
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.job import (
-    InitConfig,
     Job,
     Machine,
     Pods,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from k8s_rdma.config.init import InitConfig
     from k8s_rdma.linux.netlink.rtnl import Link
 
 _log = structlog.get_logger()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from k8s_rdma.config.bounded_files import read_found_file
+from k8s_rdma.core.node_paths import CNI_BIN_DIR
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.conflist import LEGACY_PLUGIN, PLUGIN
 
@@ -225,7 +226,7 @@ def _candidates() -> Iterator[Path]:
     yield CHECKOUT / "build" / PROGRAM
     if (on_path := shutil.which(PROGRAM)) and Path(on_path).is_absolute():
         yield Path(on_path)
-    yield Path("/opt/cni/bin") / PROGRAM
+    yield Path(CNI_BIN_DIR) / PROGRAM
 
 
 def _of_this_package() -> list[Path]:

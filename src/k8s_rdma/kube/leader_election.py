@@ -38,7 +38,7 @@ class LeaderElectionConfig:
     namespace: str
     name: str
     holder: str
-    lease_s: int = 15
+    lease_s: int
 
 
 @dataclass(slots=True)

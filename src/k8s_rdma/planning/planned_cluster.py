@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.allocation import ReportedRates, claims_on_node
 from k8s_rdma.core.placement import PlacedInterface, Placement, Share, limit_of, place
 from k8s_rdma.core.pod_constraints import EVERY_NODE, NodeSelection
@@ -15,7 +16,6 @@ from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.cluster import Cluster, Node
 from k8s_rdma.planning.snapshot import (
-    NamespaceLimit,
     NodeRecord,
     PodRecord,
     PriorityClass,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from k8s_rdma.config.extender import NamespaceLimit, PlacementConfig
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.preemption import Occupant, ResourceDemand
@@ -154,14 +155,6 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
         return decode_own(text, uid=PodUid(self.uid), node=NodeName(self.node), keys=None)
 
 
-class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The most that pods of a namespace hold together; `*` is each without a limit of its own."""
-
-    namespace: str
-    reserved_mbps: _Amount | None = None
-    vfs: _Amount | None = None
-
-
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A cluster. strategy, limits, vf_resource: of its extender. unreadable: missing facts, in sentences.
 
@@ -290,16 +283,6 @@ class _Pod(PodObject, frozen=True, kw_only=True):
     spec: PodSpec = PodSpec()
 
 
-class _ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    strategy: Strategy = Strategy.BINPACK
-    limits: tuple[NamespaceLimit, ...] = ()
-    vf_resource: str | None = None
-    placement_key_file: str | None = None
-    source: str = "crd"
-    stale_s: float = 60.0
-    node_lease_namespace: str = "k8s-rdma"
-
-
 def snapshot_of_cluster(
     kubeconfig: KubeconfigSelection, namespace: str, extender: Mapping[str, str] | None = None
 ) -> Snapshot:
@@ -318,7 +301,7 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
     """
     unreadable: list[str] = []
     found = _extender_config(api, namespace, unreadable)
-    config = found or _ExtenderConfig(node_lease_namespace=namespace)
+    config = found or PlacementConfig(node_lease_namespace=namespace)
     read = _promise_reader(api, namespace, found, unreadable)
     why_refused = _refusals(api, config, extender, unreadable)  # before the reports that Leases name
     statuses = dict(_statuses(api.items(LIST_PATH, any_form=True)))
@@ -350,9 +333,9 @@ def take_snapshot(api: Documents, namespace: str, extender: Mapping[str, str] | 
     )
 
 
-def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> _ExtenderConfig | None:
+def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> PlacementConfig | None:
     try:
-        found = read_extender_config(api, (namespace,), _ExtenderConfig)
+        found = read_extender_config(api, (namespace,), PlacementConfig)
         why = f"ConfigMap {namespace}/{EXTENDER_CONFIG}: there is none"
     except (*API_ERRORS, MalformedError) as error:
         found, why = None, error.message
@@ -362,7 +345,7 @@ def _extender_config(api: Documents, namespace: str, unreadable: list[str]) -> _
 
 
 def _promise_reader(
-    api: Documents, namespace: str, config: _ExtenderConfig | None, unreadable: list[str]
+    api: Documents, namespace: str, config: PlacementConfig | None, unreadable: list[str]
 ) -> Callable[[PodView], Promise | None]:
     """Return a reader of pods' promises like the extender's; without its keys they count unverified."""
     why = "whether they are signed is not known"
@@ -380,7 +363,7 @@ def _promise_reader(
 
 
 def _refusals(
-    api: Documents, config: _ExtenderConfig, extender: Mapping[str, str] | None, unreadable: list[str]
+    api: Documents, config: PlacementConfig, extender: Mapping[str, str] | None, unreadable: list[str]
 ) -> Callable[[dict[str, Any], RdmaNodeStatus], str]:
     """Return a function that explains why the extender refuses a node; empty if it does not."""
     if config.source != "crd":

@@ -38,10 +38,10 @@ from k8s_rdma.wire.report_builder import NodeReports
 if TYPE_CHECKING:
     import socket
 
+    from k8s_rdma.config.server import ServerConfig
     from k8s_rdma.core.inventory import Selection
     from k8s_rdma.core.kernel import Hardware
     from k8s_rdma.linux.netlink.queries import Queries
-    from k8s_rdma.server.config import ServerConfig
     from k8s_rdma.wire.report import NodeReport
 
 _log = structlog.get_logger()

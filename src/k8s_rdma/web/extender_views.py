@@ -33,7 +33,7 @@ from k8s_rdma.wire.views import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.web.config import ExtenderEndpoint
+    from k8s_rdma.config.web import ExtenderEndpoint
 
 _log = structlog.get_logger()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator
 
-    from k8s_rdma.web.config import WebConfig
+    from k8s_rdma.config.web import WebConfig
 
 SHUTDOWN_S = 5
 BODY_BYTES = 16 << 10

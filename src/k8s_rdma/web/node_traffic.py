@@ -27,8 +27,8 @@ from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S, SOON_S
 
 if TYPE_CHECKING:
+    from k8s_rdma.config.web import NodesEndpoint
     from k8s_rdma.core.traffic import CounterSample
-    from k8s_rdma.web.config import NodesEndpoint
 
 PATH = "/metrics"
 MAX_NODES = 64

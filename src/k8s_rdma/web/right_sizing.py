@@ -25,8 +25,8 @@ from k8s_rdma.wire.prometheus import QUERY_PATH, VectorDecoder
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from k8s_rdma.config.web import PrometheusEndpoint
     from k8s_rdma.web.access import Visibility
-    from k8s_rdma.web.config import PrometheusEndpoint
     from k8s_rdma.web.pages import ListQuery
     from k8s_rdma.web.source import Source
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, TypeVar
 import httpx2
 
 from k8s_rdma.config.authorities import demand_rfc5280, verify_as_go
+from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.http_server.asgi import client_tls, token_of
-from k8s_rdma.web.config import PrometheusEndpoint
 from k8s_rdma.web.parties import FairTurns
 from k8s_rdma.wire.http_error import MAX_ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from k8s_rdma.web.config import Endpoint
+    from k8s_rdma.config.web import Endpoint
 
 _MAX_REFUSAL = 200
 """Characters of a refusal that pages show."""

@@ -17,7 +17,7 @@ from k8s_rdma.wire.prometheus import QUERY_PATH, VectorDecoder, decode_refusal, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.web.config import PrometheusEndpoint
+    from k8s_rdma.config.web import PrometheusEndpoint
 
 WINDOW = "2m"
 """Rates are means of this time: four scrapes in 30 s each."""

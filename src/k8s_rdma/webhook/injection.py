@@ -32,6 +32,7 @@ from k8s_rdma.wire.objects.pod import KubePod, WholePodSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from k8s_rdma.config.webhook import WebhookConfig
     from k8s_rdma.wire.objects.pod import Container
 
 
@@ -123,6 +124,15 @@ class Injection:
     scheduler_name: str
     slot: str
     device_resources: tuple[str, ...]
+
+    @classmethod
+    def configured(cls, config: WebhookConfig) -> Injection:
+        """Read the fields to add from the webhook's configuration."""
+        return cls(
+            scheduler_name=config.scheduler_name or "",
+            slot=config.slot or "",
+            device_resources=config.device_resources,
+        )
 
     def patch(self, pod: CreatedPod) -> list[Operation]:
         """Build a pod's patch; MalformedError (`MALFORMED_ANNOTATION`) names the annotation at fault."""

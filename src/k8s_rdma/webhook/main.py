@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 import uvloop
 from prometheus_client import Counter, disable_created_metrics
 
 from k8s_rdma import __version__, process
-from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
-from k8s_rdma.config.files import NodeText, Port, TlsConfig, port_of
+from k8s_rdma.config.files import port_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.asgi import (
@@ -37,20 +35,17 @@ from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.webhook.injection import Injection, decode_review, encode_patch, encode_refusal
 from k8s_rdma.wire.annotation_keys import unknown_keys
-from k8s_rdma.wire.cdi import ResourceText
 from k8s_rdma.wire.http_error import Error
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from k8s_rdma.config.webhook import WebhookConfig
     from k8s_rdma.wire.json import Buffer
 
 
 _log = structlog.get_logger()
-
-DEFAULT_PORT = 54007
-"""The default port, next to those of the server and the device plugin."""
 
 SHUTDOWN_S = 5
 MAX_BODY_BYTES = 1 << 20
@@ -70,35 +65,6 @@ GET /readyz   the same
 """
 
 
-class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Configuration of the webhook, in YAML with these keys in camelCase.
-
-    listen: the address to listen on; empty for all of them, IPv6 and IPv4.
-    port: TCP; 0 for a free one. The environment variable PORT overrides it.
-    tls: its files, because the API server accepts HTTPS only. None for plain HTTP, behind a proxy.
-    scheduler_name: for pods that name no scheduler; None if the cluster's own asks the extender.
-    slot: the resource by which a container gets device nodes, if there is one.
-    device_resources: the others; a container that requests one gets no slot.
-    max_connections: at a time.
-    """
-
-    listen: str = ""
-    port: Port = DEFAULT_PORT
-    tls: TlsConfig | None = None
-    scheduler_name: NodeText | None = None
-    slot: ResourceText | None = SLOT_RESOURCE
-    device_resources: tuple[ResourceText, ...] = (MOUNT_RESOURCE, HUSTCAT_RESOURCE)
-    max_connections: Annotated[int, msgspec.Meta(ge=8, le=100_000)] = 512
-
-    def to_injection(self) -> Injection:
-        """Convert to the fields that the webhook adds to pods."""
-        return Injection(
-            scheduler_name=self.scheduler_name or "",
-            slot=self.slot or "",
-            device_resources=self.device_resources,
-        )
-
-
 def run(config: WebhookConfig) -> None:
     """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
     process.configure_logging("webhook")
@@ -108,7 +74,7 @@ def run(config: WebhookConfig) -> None:
         listen(config.listen, port_of(config, os.environ)) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_serve(listener, WebhookApp(config.to_injection()), tls, config))
+        runner.run(_serve(listener, WebhookApp(Injection.configured(config)), tls, config))
 
 
 def check(config: WebhookConfig) -> None:

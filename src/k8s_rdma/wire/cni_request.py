@@ -17,6 +17,7 @@ from typing import Literal, NoReturn, TypeVar, get_args
 
 import msgspec
 
+from k8s_rdma.core.node_paths import RUN_DIR
 from k8s_rdma.core.types import ContainerId, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode, describe_unknown, shown
@@ -214,7 +215,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     """
 
     type: str
-    run_dir: str = "/run/k8s-rdma"
+    run_dir: str = RUN_DIR
     pattern: str | None = msgspec.field(name="interfaceNames", default=None)
     if0name: str = ""
     l2enable: bool = False

@@ -29,7 +29,7 @@ leaderElection:
 profiles:
 - schedulerName: {{ .Values.extender.scheduler.name }}
 extenders:
-- urlPrefix: http://127.0.0.1:{{ (.Values.extender.config | default dict).port | default 8888 }}/scheduler
+- urlPrefix: http://127.0.0.1:{{ include "k8s-rdma.extender-port" . }}/scheduler
   filterVerb: rdma_scheduling
   prioritizeVerb: prioritize
   preemptVerb: preempt

@@ -52,7 +52,7 @@ from k8s_rdma.wire.resource_claim import UID
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterable
 
-    from k8s_rdma.agent.config import AgentConfig
+    from k8s_rdma.config.agent import AgentConfig
     from k8s_rdma.core.placement import Placement
     from k8s_rdma.kube.client import Client
     from k8s_rdma.wire.ipam_result import IpamResult

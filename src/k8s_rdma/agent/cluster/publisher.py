@@ -47,7 +47,7 @@ from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from k8s_rdma.agent.config import AgentConfig, PublishConfig
+    from k8s_rdma.config.agent import AgentConfig, PublishConfig
     from k8s_rdma.wire.report import NodeReport
 
 _log = structlog.get_logger()

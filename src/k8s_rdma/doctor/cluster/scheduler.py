@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.doctor.cluster.scheduler_refusals import binders, managed_twice, shape_refusals, value_refusals
 from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:

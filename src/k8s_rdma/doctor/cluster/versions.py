@@ -13,7 +13,7 @@ from k8s_rdma.doctor.node.runtime import delivers_annotations, version_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.extender.config import ExtenderConfig
+    from k8s_rdma.config.extender import ExtenderConfig
 
 VERSIONS = Subject("versions", "Versions")
 OK = VERSIONS.ok()

@@ -18,6 +18,7 @@ import yaml
 
 from k8s_rdma import __version__
 from k8s_rdma.config.bounded_files import read_named_text
+from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import fit, parse_config
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import CLAIMS_POOL
@@ -66,7 +67,6 @@ from k8s_rdma.doctor.collectors.processes import (
 )
 from k8s_rdma.doctor.collectors.published_nodes import published_node
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.extender.config import ExtenderConfig
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import read_extender_config
 from k8s_rdma.kube.node_liveness import read_liveness

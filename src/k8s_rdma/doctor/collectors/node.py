@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from k8s_rdma import __version__
-from k8s_rdma.agent.config import AgentConfig
 from k8s_rdma.agent.host_files import find_executable
+from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
+from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.doctor.cluster.objects import check_crd
 from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
@@ -194,7 +195,7 @@ class NodeCollector:
 
     def _cni_facts(self) -> CniFacts:
         setup = next(iter(self._runtimes), None)
-        default = ("/etc/cni/net.d", ("/opt/cni/bin",)) if setup is None else (setup.conf_dir, setup.bin_dirs)
+        default = (CNI_CONF_DIR, (CNI_BIN_DIR,)) if setup is None else (setup.conf_dir, setup.bin_dirs)
         return cni_facts(
             self.host,
             conf_dir=self.conf_dir or default[0],

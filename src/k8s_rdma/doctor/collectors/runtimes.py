@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
+from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR
 from k8s_rdma.doctor.node.runtime import Runtime
 from k8s_rdma.wire.yaml import read_yaml
 
@@ -25,7 +26,6 @@ _CONFIG = {"containerd": "/etc/containerd/config.toml", "crio": "/etc/crio/crio.
 _SOCKETS = {"containerd": "/run/containerd/containerd.sock", "crio": "/var/run/crio/crio.sock"}
 _SOCKET_OPTIONS = {"containerd": ("--address", "-a"), "crio": ("--listen",)}
 _CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-_CONF_DIR, _BIN_DIR = "/etc/cni/net.d", "/opt/cni/bin"
 _UNIX = "unix://"
 _KUBELET_ENDPOINT = "unix:///run/containerd/containerd.sock"
 """kubelet's default of `containerRuntimeEndpoint` (pkg/kubelet/apis/config/v1beta1/defaults.go)."""
@@ -37,8 +37,8 @@ class RuntimeSetup:
 
     runtime: Runtime
     socket: str
-    conf_dir: str = _CONF_DIR
-    bin_dirs: tuple[str, ...] = (_BIN_DIR,)
+    conf_dir: str = CNI_CONF_DIR
+    bin_dirs: tuple[str, ...] = (CNI_BIN_DIR,)
 
 
 def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
@@ -175,7 +175,7 @@ def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
         if name in layer.plugins
     ]
     cnis = [section.cni for section in sections]
-    one_dir = next((cni.bin_dir for cni in cnis if cni.bin_dir), _BIN_DIR)
+    one_dir = next((cni.bin_dir for cni in cnis if cni.bin_dir), CNI_BIN_DIR)
     return RuntimeSetup(
         runtime=replace(
             runtime,
@@ -185,7 +185,7 @@ def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
             cdi_dirs=next((section.cdi_spec_dirs for section in sections if section.cdi_spec_dirs), ()),
         ),
         socket=next((layer.grpc.address for layer in layers if layer.grpc.address), ""),
-        conf_dir=next((cni.conf_dir for cni in cnis if cni.conf_dir), _CONF_DIR).rstrip("/"),
+        conf_dir=next((cni.conf_dir for cni in cnis if cni.conf_dir), CNI_CONF_DIR).rstrip("/"),
         bin_dirs=next((cni.bin_dirs for cni in cnis if cni.bin_dirs), (one_dir,)),
     )
 
@@ -201,10 +201,10 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
     return RuntimeSetup(
         runtime=replace(runtime, cdi_dirs=next(cdi_dirs, ()), memlock=set_by_name.get("memlock", "")),
         socket=next((table.api.listen for table in tables if table.api.listen), ""),
-        conf_dir=next((network.network_dir for network in networks if network.network_dir), _CONF_DIR).rstrip(
-            "/"
-        ),
-        bin_dirs=next((network.plugin_dirs for network in networks if network.plugin_dirs), (_BIN_DIR,)),
+        conf_dir=next(
+            (network.network_dir for network in networks if network.network_dir), CNI_CONF_DIR
+        ).rstrip("/"),
+        bin_dirs=next((network.plugin_dirs for network in networks if network.plugin_dirs), (CNI_BIN_DIR,)),
     )
 
 

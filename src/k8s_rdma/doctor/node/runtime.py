@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from k8s_rdma.core.node_paths import CDI_DIR
 from k8s_rdma.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ ANNOTATIONS_SINCE = {"containerd": (1, 6), "crio": (1, 29)}
 """The first versions that pass pods' annotations to CNI plugins; CRI-O's by its source code."""
 CDI_SINCE = {"containerd": (1, 7), "crio": (1, 23)}
 CDI_BY_DEFAULT = {"containerd": (2, 0), "crio": (1, 23)}
-DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+DEFAULT_CDI_DIRS = ("/etc/cdi", CDI_DIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class RuntimeFacts:
     runtimes: tuple[Runtime, ...]
     credentials: bool | None = None
     needs_cdi: tuple[str, ...] = ()
-    cdi_dir: str = "/var/run/cdi"
+    cdi_dir: str = CDI_DIR
 
 
 def version_of(text: str) -> tuple[int, int] | None:

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from k8s_rdma.config.addresses import EXTENDER_URL, SERVER_PORT, WEB_PORT
 from k8s_rdma.config.files import MAX_PORT, AbsolutePath, NodeTls, Port, TlsConfig
-
-DEFAULT_PORT = 54008
-"""The default port, next to those of the other processes."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -40,9 +38,9 @@ class ExtenderEndpoint(Endpoint, frozen=True, kw_only=True):
     url: Annotated[
         str,
         msgspec.Meta(
-            pattern=r"^https?://[^/?#@]+$", description="a URL without a path, such as http://127.0.0.1:8888"
+            pattern=r"^https?://[^/?#@]+$", description=f"a URL without a path, such as {EXTENDER_URL}"
         ),
-    ] = "http://127.0.0.1:8888"
+    ] = EXTENDER_URL
 
 
 class PrometheusEndpoint(Endpoint, frozen=True, kw_only=True):
@@ -64,7 +62,7 @@ class NodesEndpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     token_file: the bearer token that they demand.
     """
 
-    port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
+    port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = SERVER_PORT
     tls: NodeTls | None = None
     token_file: AbsolutePath | None = None
 
@@ -89,7 +87,7 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     """
 
     listen: str = "127.0.0.1"
-    port: Port = DEFAULT_PORT
+    port: Port = WEB_PORT
     tls: TlsConfig | None = None
     extender: ExtenderEndpoint = ExtenderEndpoint()
     prometheus: PrometheusEndpoint | None = None

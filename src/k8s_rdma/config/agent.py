@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from k8s_rdma.config.addresses import NAMESPACE
 from k8s_rdma.config.devices import DevicePluginConfig, load_device_config
 from k8s_rdma.config.files import AbsolutePath, MemlockText, NodeText, memlock_bytes
 from k8s_rdma.config.hardware import HardwareConfig
+from k8s_rdma.core.node_paths import CDI_DIR, CNI_BIN_DIR, RUN_DIR, STATE_DIR
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name
 
@@ -24,7 +26,7 @@ class PublishConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
 
     rdma_node: bool = False
     vf_resource: ResourceText | None = None
-    lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
+    lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = NAMESPACE
     renew_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
 
     def __post_init__(self) -> None:
@@ -74,9 +76,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     node: NodeText
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()
-    run_dir: AbsolutePath = "/run/k8s-rdma"
+    run_dir: AbsolutePath = RUN_DIR
     state_group: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_294)] | None = None
-    state_dir: AbsolutePath = "/var/lib/k8s-rdma"
+    state_dir: AbsolutePath = STATE_DIR
     host_root: AbsolutePath = "/"
     placement_key_file: str | None = None
     policy_file: AbsolutePath | None = None
@@ -88,12 +90,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     in_cluster: bool = False
     publish: PublishConfig = PublishConfig()
     stuck_after_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    cdi_dir: AbsolutePath = "/var/run/cdi"
+    cdi_dir: AbsolutePath = CDI_DIR
     device_plugin: AbsolutePath | None = None
     pod_resources_timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 5.0
     memlock: MemlockText = "unlimited"
     cni_cache_dirs: tuple[AbsolutePath, ...] = ("/var/lib/cni/results", "/var/lib/cni/multus/results")
-    cni_path: str = "/opt/cni/bin:/usr/lib/cni:/usr/libexec/cni"
+    cni_path: str = f"{CNI_BIN_DIR}:/usr/lib/cni:/usr/libexec/cni"
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other, and amounts that a pattern does not tell."""

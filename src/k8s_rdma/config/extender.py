@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
+from k8s_rdma.config.addresses import EXTENDER_PORT, NAMESPACE, SERVER_PORT, VIEWS_PORT
 from k8s_rdma.config.files import MAX_PORT, AbsolutePath, NodeTls, Port, TlsConfig
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.types import Strategy
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 OWN_PREFIX = "/v1/"
+NODE_TIMEOUT_S = 1.5
+RETRY_S = 10.0
 
 
 def contradictions(config: ExtenderConfig) -> Iterator[str]:
@@ -74,9 +77,6 @@ def _times(config: ExtenderConfig) -> Iterator[str]:
         )
 
 
-DEFAULT_PORT = 8888
-"""The port of earlier RDMA scheduler extenders."""
-
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Path = Annotated[
     str,
@@ -94,11 +94,13 @@ class ViewsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """
 
     listen: str = ""
-    port: Port = 8889
+    port: Port = VIEWS_PORT
     token_file: AbsolutePath
 
 
-class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class NamespaceLimit(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
+):
     """YAML with these keys in camelCase: what the pods of a namespace may hold together; None for no limit.
 
     namespace: `*` is every one without a limit of its own, each by itself. reserved_mbps: of all its
@@ -115,8 +117,34 @@ class NamespaceLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     vfs: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase; times in seconds.
+class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The extender's settings that its decisions depend on, for programs that decide as it does.
+
+    Such a program reads the configuration of a running extender, which may be newer and have more keys:
+    therefore it ignores all others.
+
+    strategy: the order of the nodes that fit, see `core.placement.Strategy`.
+    limits: the most that the pods of a namespace may hold. vf_resource: the counted extended resource that
+        the agents publish for VFs, if they do: a pod that asks for it must ask for as many as it has
+        interfaces.
+    placement_key_file: keys, as in `config.placement_keys`; without them a placement is a hint only.
+    source: the source of the nodes' states: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects that
+        the agents publish.
+    stale_s: the time without news after which a node is refused, with `crd` once its Lease has ended.
+        node_lease_namespace: with `crd`, the namespace of these Leases.
+    """
+
+    strategy: Strategy = Strategy.BINPACK
+    limits: tuple[NamespaceLimit, ...] = ()
+    vf_resource: ResourceText | None = None
+    placement_key_file: str | None = None
+    source: Literal["http", "crd"] = "crd"
+    stale_s: Seconds = 60.0
+    node_lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = NAMESPACE
+
+
+class ExtenderConfig(PlacementConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """YAML with these keys and those of `PlacementConfig` in camelCase; times in seconds.
 
     listen: the address to listen on; the default serves a kube-scheduler on the same host only, since
         every client that reaches the port may bind pods. Empty: all addresses.
@@ -130,17 +158,13 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
         scheduler binds.
     allow_unplaced: the agents' setting: whether they give interfaces to pods without a placement, which then
         count once they are bound. None: where the scheduler binds, or without a key.
-    strategy: which of the nodes that fit are the better ones, see `core.placement.Strategy`.
     refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
         which `kubectl describe` counts together, see `core.refusal.Detail`.
-    limits: what namespaces may hold; vf_resource: the counted extended resource that the agents publish for
-        VFs, if they do: a pod that asks for it must ask for as many as it has interfaces.
     assume_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,
         where the scheduler binds, until its node reports it. None: 2 s and 30 s, in this order.
     nomination_s: how long what preemption made room for is held for the pod that it was made for.
     max_body_bytes: of a request; a full node object is about 10 KB.
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
-    placement_key_file: keys, as in `config.placement_keys`; without them a placement is a hint only.
     policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have what
         needs one. Read again when it changes.
     live_rates: whether rates of running pods may change, see `extender.rate_changes`.
@@ -148,10 +172,6 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     disruption_budgets: whether preemption respects PodDisruptionBudgets, and evicts no pod before they have
         been read; `ignore` if the extender must not read them: the scheduler's own count of violations is
         kept.
-    source: where the nodes' states come from: `http`, the nodes' servers, or `crd`, the `RdmaNode` objects
-        that the agents publish.
-    stale_s: a node that nothing was heard from for so long is refused, with `crd` once its Lease has ended.
-        node_lease_namespace: with `crd`, where these Leases are.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
     node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
     node_watches: how many nodes are followed by long poll, each over a connection that stays (1,024 fewer
@@ -177,7 +197,7 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     """
 
     listen: str = "127.0.0.1"
-    port: Port = DEFAULT_PORT
+    port: Port = EXTENDER_PORT
     filter_path: Path = "/scheduler/rdma_scheduling"
     prioritize_path: Path = "/scheduler/prioritize"
     preempt_path: Path = "/scheduler/preempt"
@@ -189,28 +209,21 @@ class ExtenderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     binder: Literal["extender", "scheduler"] = "extender"
     api: bool = True
     allow_unplaced: bool | None = None
-    strategy: Strategy = Strategy.BINPACK
     refusal_detail: Detail = Detail.NUMBERS
-    limits: tuple[NamespaceLimit, ...] = ()
-    vf_resource: ResourceText | None = None
     assume_s: Seconds | None = None
     nomination_s: Seconds = 120.0
     disruption_budgets: Literal["heed", "ignore"] = "heed"
     kubeconfig: str | None = None
-    placement_key_file: str | None = None
     policy_file: AbsolutePath | None = None
     live_rates: bool = True
     strict: bool = True
-    source: Literal["http", "crd"] = "crd"
-    stale_s: Seconds = 60.0
-    node_lease_namespace: Annotated[str, msgspec.Meta(min_length=1)] = "k8s-rdma"
     node_tls: NodeTls | None = None
     node_token_file: AbsolutePath | None = None
-    node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = 54005
-    node_timeout_s: Seconds = 1.5
+    node_port: Annotated[int, msgspec.Meta(ge=1, le=MAX_PORT)] = SERVER_PORT
+    node_timeout_s: Seconds = NODE_TIMEOUT_S
     node_watches: Annotated[int, msgspec.Meta(ge=0)] = 8192
     max_age_s: Seconds = 1.0
-    retry_s: Seconds = 10.0
+    retry_s: Seconds = RETRY_S
     poll_s: Seconds = 1.0
     requeue_by: Literal["annotation", "label"] = "annotation"
     requeue_s: Seconds = 1.0

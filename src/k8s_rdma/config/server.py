@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from k8s_rdma.config.addresses import SERVER_PORT
 from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig
 from k8s_rdma.config.hardware import HardwareConfig
-
-DEFAULT_PORT = 54005
-"""Port of the RDMA hardware DaemonSet, whose users find this server there."""
+from k8s_rdma.core.node_paths import RUN_DIR
 
 ClosablePath = Literal["/", "/getpfs", "/v1/node", "/v1/placements", "/metrics", "/openapi.json"]
 
@@ -31,8 +30,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     """
 
     listen: str = ""
-    port: Port = DEFAULT_PORT
-    run_dir: str = "/run/k8s-rdma"
+    port: Port = SERVER_PORT
+    run_dir: str = RUN_DIR
     node: NodeText | None = None
     kernel: Literal["linux", "virtual"] = "linux"
     hardware: HardwareConfig = HardwareConfig()

@@ -1,0 +1,19 @@
+"""Directories and files of a node, unless a configuration names others."""
+
+RUN_DIR = "/run/k8s-rdma"
+"""The agent's sockets; `cni/netconf.c` has the same default."""
+
+STATE_DIR = "/var/lib/k8s-rdma"
+"""The agent's ledger."""
+
+CDI_DIR = "/var/run/cdi"
+"""The directory of specifications of devices that are made at run time. Source: `SPEC.md` of CDI."""
+
+CNI_BIN_DIR = "/opt/cni/bin"
+"""The directory of CNI plugins, by default of containerd and CRI-O."""
+
+CNI_CONF_DIR = "/etc/cni/net.d"
+"""The directory of networks, by default of containerd and CRI-O."""
+
+CONFLIST = "00-k8s-rdma.conflist"
+"""The name of our network's file, which must sort before all other files of `CNI_CONF_DIR`."""
