@@ -34,6 +34,7 @@ async def controllers(plane: Real, *names: str) -> AsyncIterator[None]:
         f"--root-ca-file={plane.ca_file}",
         "--leader-elect=false",
         "--secure-port=0",
+        *plane.feature_options,
     )
     log = plane.directory / f"{PROGRAM}-{names[0]}.log"
     async with running(log, plane.programs / PROGRAM, *arguments):

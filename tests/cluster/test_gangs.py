@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from cluster.control_plane import write_kubeconfig
+from cluster.controllers import controllers
+from cluster.controllers import obstacle as no_controllers
 from cluster.extenders import Extender, registration
 from cluster.real import GANGS, obstacle, real
 from cluster.test_preemption import FOUR, VFS, classes, pod, preempting
-from cluster.world import Cluster, cluster
+from cluster.world import Cluster, cluster, documents
+from extender.node_server import PF0, pf, report
+from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.pod_spec import LABEL
+from test_gang_examples import EXAMPLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,3 +135,39 @@ async def test_group_that_is_disrupted_together_goes_whole(tmp_path: Path):
             await pod(c, "high", "high", 2_500)
             await c.bound("high")
             assert [await c.pod(f"a-{number}") for number in range(4)] == [None] * 4
+
+
+@pytest.mark.skipif(bool(no_controllers()), reason=f"no real cluster: {no_controllers()}")
+@pytest.mark.parametrize("fits", [True, False])
+async def test_job_is_a_gang_by_the_pod_group_that_its_controller_makes(tmp_path: Path, *, fits: bool):
+    """Kubernetes 1.36 does so for indexed Jobs whose pods run all at a time; `spec.scheduling` is of 1.37."""
+    [job] = documents(EXAMPLES / "gangs" / "job.yaml")
+    plane = partial(real, gates=(*GANGS, "WorkloadWithJob"), served=(API,))
+    async with cluster(plane, tmp_path, "w1") as c:
+        c.nodes["w1"].server.report = report("w1", pf(PF0, vfs=64, mbps=800 if fits else 799))
+        extender = await c.running_extender()
+        running = controllers(c.plane, "job-controller")
+        async with running, c.plane.scheduler(registration(extender.url)):
+            made = await c.http.post("/apis/batch/v1/namespaces/default/jobs", json=job)
+            assert made.status_code == 201, made.text
+            if fits:
+                await c.some_bound(4)
+            else:
+                await filtered(extender, 40)
+                assert await bound_of(c, "train") == 0
+        [found] = (await c.http.get(f"/apis/{API}/podgroups")).json()["items"]
+        assert found["spec"]["schedulingPolicy"] == {"gang": {"minCount": 4}}
+        assert found["metadata"]["ownerReferences"][0]["kind"] == "Job"
+
+
+async def test_version_of_pod_groups_is_found_by_discovery(tmp_path: Path):
+    """Kubernetes 1.36 serves v1alpha2 if it is told to, and no other one."""
+    async with cluster("gangs", tmp_path) as c:
+        admin = write_kubeconfig(tmp_path / "admin.kubeconfig", c.plane, c.plane.admin_token)
+        with Documents(str(admin)) as api:
+            assert served_versions(api) == ("v1alpha2",)
+    (tmp_path / "none").mkdir()
+    async with cluster(partial(real, gates=GANGS[:1]), tmp_path / "none") as c:
+        admin = write_kubeconfig(tmp_path / "none" / "admin.kubeconfig", c.plane, c.plane.admin_token)
+        with Documents(str(admin)) as api:
+            assert served_versions(api) == ()

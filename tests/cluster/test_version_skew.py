@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster.extenders import registration
+from cluster.extenders import Extender, registration
 from cluster.nodes import node_object
 from cluster.publishers import AGENT, prepare
+from cluster.real import GANGS, Real, obstacle, real
 from cluster.world import Cluster, cluster, placement
 from e2e.conftest import build_dir, make_node, program
 from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
@@ -132,6 +134,19 @@ def pod_groups(version: str) -> Json:
     }
 
 
+async def started(c: Cluster, directory: Path, *, older: bool) -> Extender:
+    """A ready extender. older: whether it is the last one that knew v1alpha2 alone."""
+    extender = c.extender()
+    if older:
+        commit = last_without("v1beta1", "src/k8s_rdma/wire/pod_group.py")
+        if commit is None:
+            pytest.skip("needs the repository's history, back to programs that knew one version")
+        extender.enter = ["env", f"PYTHONPATH={unpack(commit, directory, 'src') / 'src'}"]
+    await extender.start()
+    await extender.ready()
+    return extender
+
+
 @pytest.mark.parametrize(
     ("older", "version"),
     [
@@ -149,14 +164,7 @@ async def test_gang_is_bound_whole_or_not_at_all_whoever_is_older(
         group = {"metadata": {"name": "a"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
         path = f"/apis/scheduling.k8s.io/{version}/namespaces/default/podgroups"
         assert (await c.http.post(path, json=group)).status_code == 201
-        extender = c.extender()
-        if older:
-            commit = last_without("v1beta1", "src/k8s_rdma/wire/pod_group.py")
-            if commit is None:
-                pytest.skip("needs the repository's history, back to programs that knew one version")
-            extender.enter = ["env", f"PYTHONPATH={unpack(commit, tmp_path, 'src') / 'src'}"]
-        await extender.start()
-        await extender.ready()
+        extender = await started(c, tmp_path, older=older)
         async with c.plane.scheduler(registration(extender.url)):
             for name in ("a-0", "a-1"):
                 await c.create_pod(name, 1_000, schedulingGroup={"podGroupName": "a"})
@@ -168,3 +176,52 @@ async def test_gang_is_bound_whole_or_not_at_all_whoever_is_older(
                     assert await c.node_of(name) is None
                 else:
                     await c.bound(name)
+
+
+V1ALPHA2 = "scheduling.k8s.io/v1alpha2"
+NONE_SERVED = (
+    "this API server has no PodGroups of scheduling.k8s.io; turn its feature gate GenericWorkload on"
+)
+
+
+@pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}")
+@pytest.mark.parametrize(
+    ("older", "served", "refusal"),
+    [
+        pytest.param(True, True, "", id="older-extender-v1alpha2"),
+        pytest.param(False, True, "", id="newer-extender-v1alpha2"),
+        pytest.param(True, False, "get podgroup default/a", id="older-extender-no-version"),
+        pytest.param(False, False, NONE_SERVED, id="newer-extender-no-version"),
+    ],
+)
+async def test_gang_on_a_real_api_server_is_bound_whole_or_its_pods_say_why_not(
+    tmp_path: Path, *, older: bool, served: bool, refusal: str
+):
+    """Kubernetes 1.37 has no v1alpha2 any more: to an older extender it is as 1.36 that serves no version.
+
+    kube-scheduler asks for that version itself, so that it is run without the gates of gangs where it is not
+    served.
+    """
+    plane = partial(real, gates=GANGS if served else GANGS[:1])
+    async with cluster(plane, tmp_path, "w1") as c:
+        if c.plane.release != (1, 36):
+            pytest.skip(f"{V1ALPHA2} is served by Kubernetes 1.36")
+        if served:
+            spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+            meta = {"name": "a", "namespace": "default"}
+            await c.create({"kind": "PodGroup", "apiVersion": V1ALPHA2, "metadata": meta, "spec": spec})
+        else:
+            assert isinstance(c.plane, Real)
+            c.plane.gates = ()
+        extender = await started(c, tmp_path, older=older)
+        async with c.plane.scheduler(registration(extender.url)):
+            for name in ("a-0", "a-1"):
+                await c.create_pod(name, 1_000, schedulingGroup={"podGroupName": "a"})
+            await c.create_pod("alone", 1_000)
+            await c.bound("alone")
+            for name in ("a-0", "a-1"):
+                if served:
+                    await c.bound(name)
+                else:
+                    await c.event(name, "FailedScheduling", refusal)
+                    assert await c.node_of(name) is None
