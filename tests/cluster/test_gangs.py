@@ -160,14 +160,12 @@ async def test_job_is_a_gang_by_the_pod_group_that_its_controller_makes(tmp_path
         assert found["metadata"]["ownerReferences"][0]["kind"] == "Job"
 
 
-async def test_version_of_pod_groups_is_found_by_discovery(tmp_path: Path):
-    """Kubernetes 1.36 serves v1alpha2 if it is told to, and no other one."""
-    async with cluster("gangs", tmp_path) as c:
+@pytest.mark.parametrize(("kind", "versions"), [("gangs", ("v1alpha2",)), ("real", ())])
+async def test_version_of_pod_groups_is_found_by_discovery(
+    tmp_path: Path, kind: str, versions: tuple[str, ...]
+):
+    """Kubernetes 1.36 serves v1alpha2 if it is told to, and no version otherwise."""
+    async with cluster(kind, tmp_path) as c:
         admin = write_kubeconfig(tmp_path / "admin.kubeconfig", c.plane, c.plane.admin_token)
         with Documents(str(admin)) as api:
-            assert served_versions(api) == ("v1alpha2",)
-    (tmp_path / "none").mkdir()
-    async with cluster(partial(real, gates=GANGS[:1]), tmp_path / "none") as c:
-        admin = write_kubeconfig(tmp_path / "none" / "admin.kubeconfig", c.plane, c.plane.admin_token)
-        with Documents(str(admin)) as api:
-            assert served_versions(api) == ()
+            assert served_versions(api) == versions

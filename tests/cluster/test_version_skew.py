@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from cluster.extenders import Extender, registration
 from cluster.nodes import node_object
 from cluster.publishers import AGENT, prepare
-from cluster.real import GANGS, Real, obstacle, real
+from cluster.real import obstacle
 from cluster.world import Cluster, cluster, placement
 from e2e.conftest import build_dir, make_node, program
 from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
@@ -179,49 +178,26 @@ async def test_gang_is_bound_whole_or_not_at_all_whoever_is_older(
 
 
 V1ALPHA2 = "scheduling.k8s.io/v1alpha2"
-NONE_SERVED = (
-    "this API server has no PodGroups of scheduling.k8s.io; turn its feature gate GenericWorkload on"
-)
 
 
 @pytest.mark.skipif(bool(obstacle()), reason=f"no real cluster: {obstacle()}")
-@pytest.mark.parametrize(
-    ("older", "served", "refusal"),
-    [
-        pytest.param(True, True, "", id="older-extender-v1alpha2"),
-        pytest.param(False, True, "", id="newer-extender-v1alpha2"),
-        pytest.param(True, False, "get podgroup default/a", id="older-extender-no-version"),
-        pytest.param(False, False, NONE_SERVED, id="newer-extender-no-version"),
-    ],
-)
-async def test_gang_on_a_real_api_server_is_bound_whole_or_its_pods_say_why_not(
-    tmp_path: Path, *, older: bool, served: bool, refusal: str
+@pytest.mark.parametrize("older", [True, False], ids=["older-extender", "newer-extender"])
+async def test_gang_of_kubernetes_1_36_is_bound_whole_whichever_extender_there_is(
+    tmp_path: Path, *, older: bool
 ):
-    """Kubernetes 1.37 has no v1alpha2 any more: to an older extender it is as 1.36 that serves no version.
-
-    kube-scheduler asks for that version itself, so that it is run without the gates of gangs where it is not
-    served.
-    """
-    plane = partial(real, gates=GANGS if served else GANGS[:1])
-    async with cluster(plane, tmp_path, "w1") as c:
+    """The API server of 1.36 has v1alpha2 alone; with the gate and without that version it is never ready."""
+    async with cluster("gangs", tmp_path, "w1") as c:
         if c.plane.release != (1, 36):
             pytest.skip(f"{V1ALPHA2} is served by Kubernetes 1.36")
-        if served:
-            spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
-            meta = {"name": "a", "namespace": "default"}
-            await c.create({"kind": "PodGroup", "apiVersion": V1ALPHA2, "metadata": meta, "spec": spec})
-        else:
-            assert isinstance(c.plane, Real)
-            c.plane.gates = ()
+        spec = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+        meta = {"name": "a", "namespace": "default"}
+        await c.create({"kind": "PodGroup", "apiVersion": V1ALPHA2, "metadata": meta, "spec": spec})
         extender = await started(c, tmp_path, older=older)
         async with c.plane.scheduler(registration(extender.url)):
-            for name in ("a-0", "a-1"):
-                await c.create_pod(name, 1_000, schedulingGroup={"podGroupName": "a"})
+            await c.create_pod("a-0", 1_000, schedulingGroup={"podGroupName": "a"})
             await c.create_pod("alone", 1_000)
             await c.bound("alone")
+            assert await c.node_of("a-0") is None
+            await c.create_pod("a-1", 1_000, schedulingGroup={"podGroupName": "a"})
             for name in ("a-0", "a-1"):
-                if served:
-                    await c.bound(name)
-                else:
-                    await c.event(name, "FailedScheduling", refusal)
-                    assert await c.node_of(name) is None
+                await c.bound(name)

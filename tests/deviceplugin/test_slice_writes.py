@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -13,6 +13,7 @@ from deviceplugin.test_dra import SLICE, offer
 from fakes.slices import FakeSlices
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher, WriteLimit
+from k8s_rdma.kube.api import ApiRefusedError
 from k8s_rdma.wire.claims import Offers
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
@@ -114,6 +115,31 @@ async def test_slices_that_are_deleted_while_a_change_waits_are_back_at_once() -
         assert publisher.writes == 4
         await api.delete_slice(SLICE)
         await until(lambda: SLICE in api.slices, within_s=2)
+
+
+class WithoutLists(FakeSlices):
+    """An API server without the feature gate DRAListTypeAttributes, which drops lists before it validates."""
+
+    async def create_slice(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise ApiRefusedError(
+            'create resourceslice s: ResourceSlice.resource.k8s.io "s" is invalid: spec.devices[0].attributes'
+            '[resource.kubernetes.io/numaNode]: Invalid value: "": exactly one value must be specified',
+            status=422,
+        )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("lists", [True, False])
+async def test_slices_that_are_refused_for_their_lists_name_the_feature_gate(*, lists: bool) -> None:
+    """As kube-apiserver 1.36.2 refuses them: tests/cluster/test_numa_node_lists.py."""
+    publisher = SlicePublisher(
+        WithoutLists(), NodeName("w1"), near_nodes=(lambda node: (node,)) if lists else None
+    )
+    async with in_background(publisher.run()):
+        publisher.offer(Offers(node="w1", pfs=(offer(),)))
+        await until(lambda: "exactly one value" in publisher.problem, within_s=8)
+    advice = "numaNodeList needs the feature gate DRAListTypeAttributes of kube-apiserver: create"
+    assert publisher.problem.startswith(advice) is lists
 
 
 async def until(holds: Callable[[], object], *, within_s: float) -> None:

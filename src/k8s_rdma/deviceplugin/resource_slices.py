@@ -30,6 +30,7 @@ from k8s_rdma.kube.api import (
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.objects.meta import OwnerReference
 from k8s_rdma.wire.resource_slice import (
+    NUMA_NODE,
     TAINTS,
     decode_spec,
     dropped_fields,
@@ -71,6 +72,10 @@ TOUCHED = "k8s-rdma.io/touched"
 _NO_API = "the API server has no resource.k8s.io/v1 ResourceSlices: claims need Kubernetes 1.36"
 _REFUSED, _NOT_FOUND = (401, 403, 404), 404
 """Statuses of a list that is not served, now or ever."""
+
+_INVALID = 422
+_NO_LISTS = "numaNodeList needs the feature gate DRAListTypeAttributes of kube-apiserver: "
+"""The reason for which an API server without that gate finds no value in the attribute of NUMA nodes."""
 
 
 _Specs = tuple[dict[str, Any], ...]
@@ -247,7 +252,7 @@ class SlicePublisher:
             try:
                 dropped = await self._write(self._found, self._specs)
             except API_ERRORS as error:
-                self._fail(error.message)
+                self._fail(f"{self._lists_refused(error)}{error.message}")
                 return self._backoff.fail()
             if dropped:
                 return await self._withdraw(dropped)
@@ -257,6 +262,11 @@ class SlicePublisher:
             _log.info("slices_published", slices=len(self._specs))
         self.problem = ""
         return 0.0
+
+    def _lists_refused(self, error: Exception) -> str:
+        """Return the advice if slices are refused for lists of NUMA nodes, otherwise nothing."""
+        is_invalid = isinstance(error, ApiRefusedError) and error.status == _INVALID
+        return _NO_LISTS if self._near_nodes and is_invalid and NUMA_NODE in str(error) else ""
 
     def _fail(self, problem: str) -> None:
         if problem != self.problem:
