@@ -11,10 +11,10 @@ import pytest
 
 from claim_cases import devices, request, template
 from cluster.controllers import controllers
-from cluster.policies import apply_policies
+from cluster.policies import apply_policies, until
 from cluster.real import GANGS, Real, real
 from cluster.test_dra_examples import SCHEDULER, WHY_NOT
-from cluster.test_dra_policies import API, SLICES, TEMPLATES
+from cluster.test_dra_policies import API, DRY, SLICES, TEMPLATES, allocated, status_of
 from cluster.test_gangs import API as GANGS_API
 from cluster.test_gangs import group
 from cluster.world import cluster
@@ -46,8 +46,6 @@ async def sharing(directory: Path, *policies: str) -> AsyncIterator[Cluster]:
     plane = partial(real, gates=GATES, served=(GANGS_API,))
     async with cluster(plane, directory, "w1") as c:
         assert isinstance(c.plane, Real)
-        for name in policies:
-            await apply_policies(c, name)
         [spec] = slice_specs(Offers(node="w1", pfs=(offer(),)))
         body = {"metadata": {"name": "s"}, "spec": spec | {"pool": spec["pool"] | {"generation": 1}}}
         selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
@@ -56,6 +54,9 @@ async def sharing(directory: Path, *policies: str) -> AsyncIterator[Cluster]:
         for path, document in ((SLICES, body), (f"{API}/deviceclasses", device_class), (TEMPLATES, found)):
             made = await c.http.post(path, json=document)
             assert made.status_code == 201, made.text
+        for name in policies:
+            await apply_policies(c, name)
+            await in_force(c)
         entry = {"name": "net", "resourceClaimTemplateName": "net"}
         await group(c, "g", {"gang": {"minCount": 2}}, resourceClaims=[entry])
         async with controllers(c.plane, "resourceclaim-controller"), c.plane.scheduler(SCHEDULER):
@@ -64,6 +65,19 @@ async def sharing(directory: Path, *policies: str) -> AsyncIterator[Cluster]:
                     f"g-{number}", schedulingGroup={"podGroupName": "g"}, resourceClaims=[entry]
                 )
             yield c
+
+
+async def in_force(c: Cluster) -> None:
+    """Wait until the policy `one-pod` is, by a claim that is gone afterwards."""
+    path = await allocated(c, "probe", "w1", "p")
+    two = {"status": {"reservedFor": status_of("w1", "p", "q")["reservedFor"]}}
+    headers = {"Content-Type": "application/merge-patch+json"}
+
+    async def refused() -> bool:
+        return (await c.http.patch(f"{path}{DRY}", json=two, headers=headers)).status_code == 422
+
+    await until(refused)
+    assert (await c.http.delete(path.removesuffix("/status"))).status_code == 200
 
 
 async def claim_of(c: Cluster) -> Json:
