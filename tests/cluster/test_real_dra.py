@@ -342,7 +342,7 @@ async def test_pod_of_the_hosts_network_does_not_start(node: Node, tmp_path: Pat
         await cluster.create_claim("p", "100M")
         await cluster.create_pod("p", hostNetwork=True)
         event = await cluster.kubelet.event("p", "FailedPrepareDynamicResources")
-        assert "is of a pod with hostNetwork, which gets no interfaces" in event
+        assert "spec.hostNetwork: a pod in its node's network gets no interfaces" in event
 
 
 async def test_second_pod_of_a_claim_does_not_start(node: Node, tmp_path: Path):
