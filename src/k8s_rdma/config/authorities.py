@@ -16,7 +16,7 @@ def demand_rfc5280(context: ssl.SSLContext) -> None:
 def verify_as_go(context: ssl.SSLContext) -> None:
     """Verify as Go's programs, for servers of others, such as the API server and Prometheus.
 
-    An authority may lack key identifiers, as that of older EKS does, and another may have issued it.
+    An authority may lack key identifiers, as on older EKS clusters, and another may have issued it.
     """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

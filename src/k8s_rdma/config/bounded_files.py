@@ -1,8 +1,8 @@
 """Reading of files that others write: with a limit of bytes, and without waiting for a writer.
 
 A file that the user names may be a pipe, as in `--kubeconfig <(command)`, or `/dev/null`. An entry of a
-directory may be anything that its writer has put there: a pipe without a writer ends no read, and a link to
-`/dev/zero` has no end. Source: open(2), fifo(7).
+directory may be anything that its writer has put there. For example, a pipe without a writer ends no read,
+and a link to `/dev/zero` has no end. Source: open(2), fifo(7).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_named_file(path: Path | str, max_bytes: int = MAX_CONFIG_BYTES) -> byte
 
 
 def read_found_file(path: Path | str, max_bytes: int = MAX_CONFIG_BYTES) -> bytes:
-    """Read an entry of a directory. OSError for more than max_bytes, and for what is no regular file."""
+    """Read an entry of a directory. OSError for more than max_bytes, and if it is no regular file."""
     with _opened_found(path) as file:
         return _bounded(file, path, max_bytes)
 
@@ -45,7 +45,7 @@ def read_stream_text(stream: BinaryIO, name: Path | str, max_bytes: int) -> str:
 
 
 def read_end_of_file(path: Path | str, max_bytes: int) -> bytes:
-    """Read the last bytes of a regular file. OSError for what is none."""
+    """Read the last bytes of a regular file. OSError if it is no regular file."""
     with _opened_found(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
         return file.read(max_bytes)

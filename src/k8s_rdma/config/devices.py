@@ -1,8 +1,8 @@
 """The device plugin's configuration: our own form, and that of Mellanox/k8s-rdma-shared-dev-plugin.
 
-The agent reads it as well (`devicePlugin` in its own configuration), so that one place says which VFs
-belong to which resource. Mellanox' form is read as that program reads it (Go's `encoding/json`): keys
-without regard to case, null as absent, unknown ones passed over and reported.
+The agent reads it as well (`devicePlugin` in its own configuration), so that one place determines which VFs
+belong to which resource. Mellanox' form is read as that program reads it (Go's `encoding/json`): keys without
+regard to case, null as absent, unknown ones passed over and reported.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _HEX = re.compile(r"[0-9a-f]{4}")
 
 _NO_NETDEV = "."
-"""A name that no netdev has, as `dev_valid_name` of the kernel's net/core/dev.c refuses it."""
+"""A name that no netdev can have, because `dev_valid_name` of the kernel's net/core/dev.c refuses it."""
 _decoder = msgspec.json.Decoder(object)
 
 
@@ -84,7 +84,8 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     """Selects RDMA devices; each set must match by any of its values. Empty: every device.
 
     pfs: PFs by netdev or PCI address, and their VFs; `enp1s0f0#0-3,6` for some of the VFs alone.
-    pcis: of the devices' own functions. vendors: PCI vendor, or vendor and device; drivers; both of the PF.
+    pcis: of the devices' own functions.
+    vendors: PCI vendor, or vendor and device; drivers; both of the PF.
     functions: VFs, PFs, or both.
     """
 
@@ -96,7 +97,7 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     functions: Functions = Functions.ANY
 
     def __post_init__(self) -> None:
-        """Refuse what selects nothing."""
+        """Refuse a selector that selects no device."""
         for pf in self.pfs:
             if pf_choice(pf).vfs is not None and self.functions is Functions.PF:
                 _refuse(f"pfs: {pf!r}: names VFs, and functions is pf")
@@ -114,9 +115,10 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class SharedSelector(Selector, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Selects as `Selector`, and by what may change while a pod has a device.
+    """Selects as `Selector`, and by properties that may change while a pod has a device.
 
-    device_ids: PCI device of the devices' own functions, `1017`. if_names: of their own netdevs.
+    device_ids: PCI device of the devices' own functions, `1017`.
+    if_names: of their own netdevs.
     rdma_devices: by name.
     """
 
@@ -143,7 +145,8 @@ class ExactResource(
 ):
     """The devices of the VFs that the agent gives the pod, by CDI.
 
-    count: of containers that may ask at a time. max_per_container: of them one container's.
+    count: of containers that may ask at a time.
+    max_per_container: of them one container's.
     """
 
     name: ResourceText = SLOT_RESOURCE
@@ -171,10 +174,10 @@ class ExclusiveResource(
 ):
     """A resource whose RDMA devices are for one container each; VFs among them are in its pool.
 
-    share: how many further containers may ask for `<name>-shared`, to get what their pod holds; 0: none.
-        Needs CDI and the agent.
-    cdi: whether device nodes come by CDI, written by the agent when it has moved the devices; by default
-        where RDMA devices have namespaces of their own.
+    share: how many further containers may ask for `<name>-shared`, to share the devices of their pod; 0: not
+        shared. Needs CDI and the agent.
+    cdi: whether device nodes come by CDI, written by the agent when it has moved the devices; by default if
+        RDMA devices have namespaces of their own.
     """
 
     name: ResourceText = HUSTCAT_RESOURCE
@@ -192,7 +195,7 @@ class ExclusiveResource(
             _refuse(f"name: with share there is {shared}, which has more than 63 characters after the /")
 
     def pool(self) -> Pool:
-        """The pool of this resource, without what an earlier resource selects."""
+        """Return the pool of this resource; an earlier resource may select some of its devices."""
         return Pool(resource=self.name, selector=self.select.to_core())
 
 
@@ -201,7 +204,8 @@ class SharedResource(
 ):
     """A resource that gives all matching devices to every container that requests it.
 
-    count: of holders at a time. max_per_container: of them one container's.
+    count: of holders at a time.
+    max_per_container: of them one container's.
     cdi: whether the device nodes come by CDI, from a specification that the agent writes.
     """
 
@@ -234,7 +238,7 @@ class ClaimsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 def with_uid(claims: ClaimsConfig, uid: str) -> ClaimsConfig:
-    """Set the pod's UID; MalformedError for what is none."""
+    """Set the pod's UID; MalformedError if it is no UID."""
     try:
         return msgspec.convert({**msgspec.to_builtins(claims), "uid": uid}, ClaimsConfig)
     except msgspec.ValidationError as error:
@@ -248,15 +252,19 @@ class DevicePluginConfig(
     """YAML with these keys in camelCase.
 
     node: the node's name in Kubernetes, for events; without it, no events are recorded.
-    resources: what is offered; no two of one name. `mount` is for who asks for it: it knows no reservation.
-    kubelet_dir: where kubelet and plugins have their sockets. pod_resources: kubelet's socket that tells
-        which pod holds what. run_dir: where the agent's sockets are.
-    listen, port: for `/metrics`, `/healthz` and `/readyz`; port 0 for a free one, none for no such server.
-    tls: its files; None for plain HTTP. token_file: bearer tokens, one a line.
-    open_paths: served without a token, as probes' paths always are; None: all without token_file, else none.
-    rescan_s: how often everything is looked at anew, whatever the kernel tells of; 0 for never.
+    resources: the offered resources; no two of one name. A resource of type `mount` is for every pod that
+        asks for it, because it has no reservation.
+    kubelet_dir: the directory of the sockets of kubelet and its plugins.
+    pod_resources: kubelet's socket for the devices of pods.
+    run_dir: the directory of the agent's sockets.
+    listen, port: for `/metrics`, `/healthz` and `/readyz`; port 0 for a free one, null for no such server.
+    tls: its files; null for plain HTTP.
+    token_file: bearer tokens, one a line.
+    open_paths: served without a token, as probes' paths always are; null: all without token_file, else no
+        other.
+    rescan_s: how often everything is scanned again, in addition to the kernel's events; 0 for never.
     kubeconfig, in_cluster: credentials for events and claims, as in the agent's file.
-    claims: the DRA driver, which needs `node` and credentials; none by default.
+    claims: the DRA driver, which needs `node` and credentials; absent by default.
     """
 
     node: NodeText | None = None
@@ -275,7 +283,7 @@ class DevicePluginConfig(
     claims: ClaimsConfig | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse contradictions."""
         names = list(self.resource_names())
         twice = sorted({name for name in names if names.count(name) > 1})
         if self.claims is not None and not (self.kubeconfig or self.in_cluster):
@@ -290,7 +298,7 @@ class DevicePluginConfig(
             _refuse("kubeconfig and inCluster: both are set, and one of them says it all")
 
     def resource_names(self) -> tuple[str, ...]:
-        """The names of all resources that are registered with kubelet."""
+        """Return the names of all resources that are registered with kubelet."""
         shared = (
             shared_resource(resource.name)
             for resource in self.resources
@@ -299,7 +307,7 @@ class DevicePluginConfig(
         return (*(entry.name for entry in self.resources), *shared)
 
     def pools(self) -> tuple[Pool, ...]:
-        """The exclusive resources' pools, in their order: a VF is in the first that selects it."""
+        """Return the exclusive resources' pools, in their order: a VF is in the first that selects it."""
         return tuple(
             resource.pool() for resource in self.resources if isinstance(resource, ExclusiveResource)
         )
@@ -358,7 +366,7 @@ class MellanoxConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Read(NamedTuple):
-    """A configuration, and what of the file means nothing: keys that are not known, names of no netdev."""
+    """A configuration, and the ineffective parts of the file: unknown keys, and impossible names."""
 
     config: DevicePluginConfig
     ignored: tuple[str, ...]
@@ -381,7 +389,7 @@ def from_mellanox(document: object, *, cdi: bool, overrides: Mapping[str, Any]) 
 def _without_unknown_keys(
     value: object, keys: Mapping[str, Any] | None, path: str, ignored: list[str]
 ) -> object:
-    """The value with keys as they are written in the documents of that program, and no others."""
+    """Return the value with keys as they are written in the documents of that program, and no others."""
     if isinstance(value, list):
         return [
             _without_unknown_keys(item, keys, f"{path}[{index}]", ignored) for index, item in enumerate(value)
@@ -467,7 +475,7 @@ def _select(entry: Entry, path: str) -> dict[str, Any]:
 
 
 def _netdevs(names: Sequence[str]) -> list[str]:
-    """Keep names that a netdev can have; without any, one that selects nothing."""
+    """Keep names that a netdev can have; without any, a name that selects no netdev."""
     netdevs = [name for name in names if is_netdev_name(name)]
     return netdevs or [_NO_NETDEV for _ in names[:1]]
 
@@ -530,7 +538,7 @@ def _from_mellanox(document: object, path: str, overrides: Mapping[str, Any], *,
 
 
 def _json(path: str) -> object:
-    """Read JSON; None for what is none, or unreadable: `load_config` reports that."""
+    """Read JSON, if it is readable JSON; `load_config` reports if not."""
     try:
         return load(read_named_file(path))
     except (OSError, ValueError):

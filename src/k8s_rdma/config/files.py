@@ -1,13 +1,8 @@
 """Configuration files: YAML with camelCase keys; faults named in the words of those who write such files.
 
-msgspec finds that something does not fit, and says it in the words of Python's types. Here the document is
-gone through once more, beside its model: what a field wants its type says, or the `description` of its
-`msgspec.Meta`. Unknown keys are refused by name.
-
-The keys of a configuration file by which a process speaks TLS.
-
-
-Values made from files that are renewed while the process runs.
+msgspec finds that a value does not fit, and describes it in words of Python's types. So the document is
+compared once more with its model. The type of a field describes the expected value, or the `description` of
+its `msgspec.Meta` does. Unknown keys are refused by name.
 """
 
 from __future__ import annotations
@@ -43,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
-    """The line of a field, or of the nearest mapping or item around it; None if that is the document."""
+    """Return the line of a field, or of the nearest mapping or item around it, below the document."""
     if isinstance(node, yaml.MappingNode):
         below = [
             (_below(prefix, shown(key.value)), key, value)
@@ -61,7 +56,7 @@ def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None
 
 
 def config_schema(kind: type[msgspec.Struct]) -> str:
-    """A file's JSON schema (draft 2020-12), for editors and for those who generate the file."""
+    """Return a file's JSON schema (draft 2020-12), for editors and for those who generate the file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
     return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2).decode()
 
@@ -78,12 +73,12 @@ _NOUNS: tuple[tuple[type[inspect.Type], str], ...] = (
 
 
 def describe_type(kind: Any) -> str:
-    """A type as a noun: its `description`, or its values, or what can be said of its bounds."""
+    """Return a type as a noun: its `description`, or its values, or a description of its bounds."""
     return either(dict.fromkeys(map(_noun, _members(inspect.type_info(kind)))))
 
 
 def found(kind: Any, value: object) -> str:
-    """The value where it is of the right sort and still does not fit, else its sort."""
+    """Return the value if it is of the right sort and still does not fit, else its sort."""
     values = set(_sorts(inspect.type_info(kind)))
     if isinstance(value, str) and "text" in values:
         return shown(value) if value else "is empty"
@@ -93,18 +88,18 @@ def found(kind: Any, value: object) -> str:
 
 
 def either(values: Iterable[object]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """Return `a`, `a or b`, `a, b or c`."""
     *leading, last = map(str, values)
     return f"{', '.join(leading)} or {last}" if leading else last
 
 
 def sort(value: object) -> str:
-    """A value's, as YAML knows them."""
+    """Return a value's sort, as YAML has it."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "a date")
 
 
 def _members(info: inspect.Type) -> Iterator[inspect.Type]:
-    """The types that are not null, each with its description."""
+    """Yield the types that are not null, each with its description."""
     if isinstance(info, inspect.UnionType):
         for member in info.types:
             yield from _members(member)
@@ -205,8 +200,8 @@ class Listening(Protocol):
 def convert(kind: type[T], document: object) -> T:
     """Convert as `msgspec.convert`, but refuse control characters in texts.
 
-    Patterns do not see to that: Python's `$` also matches before a newline at the end of a text, and what
-    Python has in its place no other reader of a model's schema knows.
+    Patterns do not exclude them, because Python's `$` also matches before a newline at the end of a text, and
+    other readers of a model's schema do not know Python's alternative.
     """
     result = msgspec.convert(document, kind)
     if has_control(document):
@@ -216,7 +211,7 @@ def convert(kind: type[T], document: object) -> T:
 
 
 def fit(kind: type[T], document: object) -> T:
-    """The document as what its model is; MalformedError names the field, and what it wants."""
+    """Convert the document to its model; MalformedError names the field, and the expected value."""
     try:
         return convert(kind, document)
     except msgspec.ValidationError as error:
@@ -234,10 +229,10 @@ def parse_config(kind: type[T], text: str, source: str) -> T:
 
 
 def load_config(kind: type[T], path: str | None, overrides: Mapping[str, Any]) -> T:
-    """Defaults, then the file, then the overrides that are not None (keys as in the file).
+    """Combine defaults, the file's values, and overrides that are not None (keys as in the file).
 
-    Each override is an option of that name on the command line. MalformedError names the file, or the option,
-    and the field.
+    Each override is an option of that name on the command line.
+    MalformedError names the file, or the option, and the field.
     """
     flags = {key: value for key, value in overrides.items() if value is not None}
     document, node = _read(path) if path else ({}, None)
@@ -279,7 +274,7 @@ def _read(path: str) -> tuple[Any, yaml.Node | None]:
 def _refusal(
     kind: type[Any], settings: Any, path: str | None, overrides: Mapping[str, Any], node: yaml.Node | None
 ) -> str:
-    """Describe what does not fit, and where it is written."""
+    """Describe the values that do not fit, and where they are written."""
     lines, previous = [], ""
     for fault in faults(kind, settings):
         key = fault.field.partition(".")[0].partition("[")[0]
@@ -300,7 +295,7 @@ def _at_line(node: yaml.Node | None, fault: Fault) -> str:
 
 
 def port_of(config: Listening, environment: Mapping[str, str]) -> int:
-    """The port to listen on; MalformedError (`INVALID_ENVIRONMENT`) when the variable PORT holds none."""
+    """Return the port to listen on; MalformedError (`INVALID_ENVIRONMENT`) if PORT is invalid."""
     text = environment.get("PORT", "")
     if not text:
         return config.port
@@ -325,7 +320,11 @@ MAX_FAULTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """field: as in `hardware.pfs[0].names`; empty for the whole document. why: what is there, and wanted."""
+    """A value that does not fit.
+
+    field: as in `hardware.pfs[0].names`; empty for the whole document.
+    why: the value found, and the expected one.
+    """
 
     field: str
     why: str
@@ -335,7 +334,7 @@ class Fault:
 
 
 def faults(kind: Any, value: object) -> tuple[Fault, ...]:
-    """Find what does not fit, `MOST` at most; unknown keys first. () where all fits."""
+    """Find values that do not fit, at most `MAX_FAULTS`; unknown keys first. () if all fit."""
     return tuple(islice(_faults(kind, value, ""), MAX_FAULTS))
 
 
@@ -366,7 +365,7 @@ def _refusal_of_field(kind: Any, value: object) -> BaseException | None:
 
 
 def _meant(kind: Any) -> tuple[Any, ...]:
-    """The types that a value may be of, other than null."""
+    """Return the types that a value may be of, other than null."""
     origin = get_origin(kind)
     if origin is Annotated:
         return _meant(get_args(kind)[0])
@@ -435,10 +434,12 @@ def _below(field: str, name: str) -> str:
 class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase; files are PEM.
 
-    cert_file: the server's certificate and those that lead to its issuer. key_file: its key, not encrypted.
-    client_ca_file: who issues clients' certificates; None asks them for none. client_names: of whose
-        certificates one is enough, as the subject's common name, or a DNS name, URI or mail address of the
-        alternative names; empty: any certificate of that issuer.
+    cert_file: the server's certificate and those that lead to its issuer.
+    key_file: its key, not encrypted.
+    client_ca_file: the issuer of clients' certificates; null if clients need no certificate.
+    client_names: the names of accepted clients: a certificate needs one of them as the subject's common name,
+        or as a DNS name, URI or mail address of the alternative names. Empty accepts any certificate of that
+        issuer.
     """
 
     cert_file: AbsolutePath
@@ -454,10 +455,11 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
 
 
 class NodeTls(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """YAML with these keys in camelCase: how the nodes' servers are known, where they speak TLS.
+    """YAML with these keys in camelCase: how the nodes' servers are identified, if they speak TLS.
 
-    ca_file: PEM, whom their certificates are from. server_name: what these are made out to; None for the
-        address that is asked. cert_file, key_file: ours, where they demand one.
+    ca_file: PEM, the issuer of their certificates.
+    server_name: the name in these; null for the requested address.
+    cert_file, key_file: ours, if they demand one.
     """
 
     ca_file: AbsolutePath

@@ -39,7 +39,7 @@ _BY_KIND: Mapping[str, str] = {
 
 
 def foreign_format(document: object) -> str:
-    """Say which program's file it is, and where its translation is; empty if it is not recognised."""
+    """Name the program that the file is for, and its translation; empty if it is not recognised."""
     if not isinstance(document, dict):
         return ""
     kind = document.get("kind")

@@ -32,8 +32,8 @@ NetdevText = Annotated[
         description="the whole name of a network device, such as enp1s0f0",
     ),
 ]
-"""A netdev's name by `dev_valid_name` of the kernel's net/core/dev.c, without wildcard characters: patterns
-are not supported here, and one would select nothing."""
+"""A netdev's name by `dev_valid_name` of the kernel's net/core/dev.c, without wildcard characters, because
+patterns are not supported here, and one would select no netdev."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -100,8 +100,9 @@ class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """YAML with these keys in camelCase.
 
-    pfs: rules for PFs; the first that matches applies. all: whether PFs that no rule matches are used, too,
-        but those that carry the default route; by default where there are no rules.
+    pfs: rules for PFs; the first that matches applies.
+    all: whether PFs that no rule matches are used as well, except those that carry the default route; by
+        default if there are no rules.
     unsafe_noiommu: see `core.inventory.Selection`.
     """
 
@@ -111,7 +112,7 @@ class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     pfs: tuple[PfConfig, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a list without rules, which says neither all nor none."""
+        """Refuse a list without rules, because it is not clear whether it means all PFs or no PF."""
         if self.pfs == ():
             msg = "pfs: is empty; leave it out, with all: true to use every PF, all: false to use none"
             raise ValueError(msg)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ManifestLoader(Bounded, yaml.SafeLoader):
-    """Reads what is text for Kubernetes as text: times, and numbers with colons as in `12:30`."""
+    """Reads texts of Kubernetes as text: times, and numbers with colons as in `12:30`."""
 
 
 ManifestLoader.yaml_implicit_resolvers = {
@@ -81,7 +81,7 @@ def _unpacked(document: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
 
 
 def annotations_of(pod: Mapping[str, Any]) -> dict[str, str]:
-    """The annotations of a pod; MalformedError names one that is no text."""
+    """Return the annotations of a pod; MalformedError names one that is no text."""
     found = dict((pod.get("metadata") or {}).get("annotations") or {})
     for key, value in found.items():
         if not isinstance(value, str):

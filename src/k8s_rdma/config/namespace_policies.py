@@ -1,4 +1,4 @@
-"""The operator's file of policies: what the pods of each namespace may request.
+"""The operator's file of policies: the interfaces that the pods of each namespace may request.
 
 One file for the extender and all agents, so that both judge alike. Both read it again when it changes.
 """
@@ -83,7 +83,7 @@ class PfChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     driver: str | tuple[str, ...] | None = None
 
     def to_core(self) -> PfSelector:
-        """The selector. MalformedError names the key."""
+        """Return the selector. MalformedError names the key."""
         fields = {key: value for key, value in msgspec.structs.asdict(self).items() if value is not None}
         return read_selector(msgspec.json.encode(fields).decode(), "pfs")
 
@@ -91,15 +91,17 @@ class PfChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 class NamespacePolicyConfig(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True
 ):
-    """YAML with these keys in camelCase: what the pods of some namespaces may ask for.
+    """YAML with these keys in camelCase: the interfaces that the pods of some namespaces may request.
 
-    name: for messages; another one for each policy. namespaces: names, `*` in them for any characters.
-    allow: keys of the annotation beside those that every pod may use; `*` for all. deny: of those that every
-        pod may use.
-    vlans, macs, guids, networks, pfs: which ones; without, all, where the key is allowed. `pfs` is where
-        interfaces may be at all, whether their pod says `pf` or not.
+    name: for messages; another one for each policy.
+    namespaces: names, `*` in them for any characters.
+    allow: keys of the annotation in addition to those that every pod may use; `*` for all.
+    deny: keys that every pod may use otherwise.
+    vlans, macs, guids, networks, pfs: the allowed values; without them all, if the key is allowed. `pfs` are
+        the only PFs that interfaces may be on, whether their pod sets `pf` or not.
     max_reserved_mbps, max_cap_mbps: the largest `min_tx_rate` and `max_tx_rate` of an interface; with the
-        second, an interface must have a cap. max_interfaces: of a pod.
+        second, an interface must have a cap.
+    max_interfaces: of a pod.
     max_memlock: the memory that a container with a slot may lock, such as `64Gi`.
     live_rates: whether rates of running pods may change.
     """
@@ -120,7 +122,7 @@ class NamespacePolicyConfig(
     live_rates: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, and values that a pattern does not tell."""
+        """Refuse contradictions, and values that a pattern does not exclude."""
         if not self.namespaces:
             msg = "namespaces: is empty, so that the policy would be for none"
             raise ValueError(msg)
@@ -134,7 +136,7 @@ class NamespacePolicyConfig(
             raise ValueError(error.message) from error
 
     def to_core(self) -> NamespacePolicy:
-        """The policy. ValueError or MalformedError names the key."""
+        """Return the policy. ValueError or MalformedError names the key."""
         allowed = _IF_ALLOWED if "*" in self.allow else self.allow
         return NamespacePolicy(
             name=self.name,
@@ -163,7 +165,7 @@ class PoliciesFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     policies: tuple[NamespacePolicyConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse two policies of one name, since messages could not distinguish them."""
+        """Refuse two policies of one name, because messages could not distinguish them."""
         if twice := next(_twice([policy.name for policy in self.policies]), None):
             msg = f"policies: two are called {twice}"
             raise ValueError(msg)
@@ -174,14 +176,14 @@ class PoliciesFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 def load_policies(path: str | None) -> NamespacePolicies:
-    """The file's policies, none without a file. MalformedError names file and field."""
+    """Return the file's policies, an empty set without a file. MalformedError names file and field."""
     if path is None:
         return NO_POLICIES
     return load_config(PoliciesFile, path, {}).to_core()
 
 
 def policies_of(path: str | None, *, clock: Callable[[], float] = monotonic) -> Reloaded[NamespacePolicies]:
-    """The policies of now: the file is read again when it changes; while it is wrong, the last one stands.
+    """Return the present policies: the file is read again when it changes; a faulty file changes no policy.
 
     MalformedError as `load_policies`.
     """
@@ -194,7 +196,7 @@ def _vlans(text: int | str) -> Span:
 
 
 def _addresses(key: str, text: str, octets: int) -> Span:
-    """The span of addresses with a prefix."""
+    """Return the span of addresses with a prefix."""
     first, _, last = text.lower().partition("-")
     missing = octets - len(first.split(":"))
     mask = (1 << 8 * octets) - 1

@@ -1,8 +1,8 @@
 """Keys for placements (`wire.placement_keys`) from a file, or from a directory such as a Secret's volume.
 
-A file holds Ed25519 keys in PEM, where `-----BEGIN` is in it, or a secret, all of it whatever its bytes are.
-A public key in another form is refused: as a secret, everybody could sign by it. All files of a directory
-verify; `signing.key` signs, where there is none `placement.key`.
+A file holds Ed25519 keys in PEM, if `-----BEGIN` is in it, or a secret, which is the whole file with any
+bytes. A public key in another form is refused, because everyone could sign by it as a secret. All files of a
+directory verify; `signing.key` signs, or without that file `placement.key`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _HOW_TO_CREATE = "openssl genpkey -algorithm ed25519 makes a private key, openss
 
 
 def extender_keys(path: str | None, clock: Callable[[], float] = monotonic) -> KeySource:
-    """The keys of one who signs, read anew when they change; UNSIGNED without a path.
+    """Return the keys of a signer, read again when they change; UNSIGNED without a path.
 
-    MalformedError names the file that cannot be read or holds no key, since a cluster that signs must not
-    stop silently, and when a key could be guessed.
+    MalformedError names the file that cannot be read or holds no key, because a cluster that signs must not
+    stop silently. It is raised also if a key could be guessed.
     """
     if path is None:
         return UNSIGNED
@@ -111,7 +111,7 @@ def _verifier(key: Key) -> SharedKey | PublicKey:
 
 
 def _read(path: Path) -> dict[Path, Sequence[Key]]:
-    """The keys by file; at least one, and no more than are tried."""
+    """Return the keys by file; at least one, and no more than are tried."""
     try:
         files = files_of(path) if path.is_dir() else [path]
         contents = {file: read_found_file(file, _MAX_BYTES) for file in files}

@@ -1,7 +1,7 @@
 """Pods in Kubernetes objects: templates anywhere in an object, and annotations in places that make no pods.
 
-Each annotation that asks for interfaces is of a template that is found here, or is refused by its place.
-Whatever reads manifests never judges a part of them as if it were all.
+Each annotation that asks for interfaces is of a template that is found here, or is refused by its place. So a
+reader of manifests never judges a part of them as if it were all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASKING = (ANNOTATION, ANNOTATION_ALIAS)
 _ASKING_TEXT = re.compile(rf"(?:{'|'.join(map(re.escape, _ASKING))})[\"']?\s*:")
 """An annotation in a manifest that is a text within another object."""
 _ABOUT_OBJECTS = ("admissionregistration.k8s.io", "apiextensions.k8s.io")
-"""API groups whose objects describe annotations, and ask for nothing."""
+"""API groups whose objects describe annotations, and request no interfaces."""
 _WRITTEN_BY_OTHERS = ("status", "managedFields", "kubectl.kubernetes.io/last-applied-configuration")
 _OWN_ANNOTATIONS = ("metadata", "annotations")
 _WRAPPERS = ("AppWrapper",)
@@ -34,9 +34,11 @@ _WRAPPERS = ("AppWrapper",)
 class PodTemplate:
     """A template of pods in an object.
 
-    path: of the template; if `is_whole` is False, of the part of the object that stands for one. pod: the
-    pods' metadata and specification. part: distinguishes it from other templates of the object. count: of
-    its pods at a time; None for the reason `why`. gang, gang_size: as of `PodSource`.
+    path: of the template; if `is_whole` is False, of the part of the object that stands for one.
+    pod: the pods' metadata and specification.
+    part: distinguishes it from other templates of the object.
+    count: of its pods at a time; None for the reason `why`.
+    gang, gang_size: as of `PodSource`.
     """
 
     path: Path
@@ -142,7 +144,7 @@ def _mappings(value: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def _template(document: dict[str, Any], source: PodSource) -> PodTemplate | None:
-    """Return the template at a place; None if there is none."""
+    """Return the template at a place, if there is one."""
     pod = value_at(document, source.path) if source.pod is None else source.pod
     if not isinstance(pod, dict) or pod.get("spec") is None:
         return None

@@ -32,9 +32,9 @@ _log = structlog.get_logger()
 
 
 class Reloaded(Generic[T]):
-    """The value of now; while the files hold none (half renewed, say), the last one that they held.
+    """The present value; while the files are faulty (for example half renewed), their last valid one.
 
-    failure: why the files of now hold none; empty while they do.
+    failure: the fault of the present files; empty if they are valid.
     """
 
     failure: str = ""
@@ -88,19 +88,19 @@ class Renewable(Protocol):
 
 
 def failures_of(*values: Renewable) -> tuple[str, ...]:
-    """The reasons why files' present content is not in force; reads the files."""
+    """Return the reasons why files' present content is not in force; reads the files."""
     for value in values:
         value()
     return tuple(value.failure for value in values if value.failure)
 
 
 def files_of(directory: Path) -> list[Path]:
-    """The directory's files by name, without hidden ones such as kubelet's `..data`. OSError."""
+    """Return the directory's files by name, without hidden ones such as kubelet's `..data`. OSError."""
     return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
 
 
 def _identity(path: Path) -> Identity:
-    """The identity of a file, or of a directory's files, which changes with each write; None without."""
+    """Return the identity of a file, or of a directory's files, if it exists; each write changes it."""
     try:
         stat = path.stat()
         if S_ISDIR(stat.st_mode):

@@ -1,4 +1,4 @@
-"""Kinds of objects that make pods: where in them their pods' templates stand, and how many pods each makes.
+"""Kinds of objects that make pods: the places of their pods' templates, and how many pods each makes.
 
 Sources: the API types and defaults of Kubernetes 1.36, JobSet 0.8, LeaderWorkerSet 0.7, Kubeflow's Training
 operator 1.9 and MPI operator 0.6, KubeRay 1.4, Volcano 1.12, Argo Workflows 3.7, Knative Serving 1.19,
@@ -28,12 +28,15 @@ class PodSource:
     """A place in an object that pods are made from.
 
     path: of a pod template, that is an object with `metadata` and `spec`; if `pod` is given, of the part that
-    stands for one. pod: metadata and spec of the pods, if no template says them. annotations: where the
-    pods' annotations stand, if not in the template's metadata.
-    part: distinguishes the pods from others of the same object. count: of the pods at a time; None if the
-    object does not tell. why: the reason for None. gang: the name of the gang that the object's controller
-    puts these pods in, among gangs of the object; None for none. gang_size: the number of them in each gang
-    of that name; 0 if all of them are in one.
+        stands for one.
+    pod: metadata and spec of the pods, if there is no template of them.
+    annotations: the places of the pods' annotations, if not in the template's metadata.
+    part: distinguishes the pods from others of the same object.
+    count: of the pods at a time; None if the object does not determine it.
+    why: the reason for None.
+    gang: the name of the gang that the object's controller puts these pods in, among gangs of the object,
+        if it does.
+    gang_size: the number of them in each gang of that name; 0 if all of them are in one.
     """
 
     path: Path
@@ -47,9 +50,9 @@ class PodSource:
 
 
 def sources_of(document: dict[str, Any]) -> Iterator[PodSource]:
-    """Yield the places that an object of a known kind makes pods from; those that are absent as well.
+    """Yield the places that an object of a known kind makes pods from, including absent ones.
 
-    MalformedError names a number that is none.
+    MalformedError names a field that should be a number and is not.
     """
     kind, api = document["kind"], document.get("apiVersion")
     group = api.rpartition("/")[0] if isinstance(api, str) else None
@@ -66,7 +69,7 @@ class _Fields:
     document: dict[str, Any]
 
     def get(self, *path: str | int) -> Any:
-        """Return the value at a path, None if there is none."""
+        """Return the value at a path, if there is one."""
         return value_at(self.document, path)
 
     def number(self, *path: str | int, default: int = 1) -> int:
@@ -109,7 +112,7 @@ class _Fields:
 
 
 def value_at(document: Any, path: Path) -> Any:
-    """Return the value at a path in an object, None if there is none."""
+    """Return the value at a path in an object, if there is one."""
     found = document
     for key in path:
         if isinstance(key, int):
@@ -348,7 +351,7 @@ def _workflow(*spec: str) -> Callable[[_Fields], Iterator[PodSource]]:
 
 
 def _workflow_pod(fields: _Fields, path: Path, spec: Path, shared: Path) -> dict[str, Any] | None:
-    """Return the pod of a template; None for one that makes none, such as `steps`."""
+    """Return the pod of a template, if it makes one; `steps`, for example, make no pod."""
     containers = fields.array(*path, "containerSet", "containers") or [
         found for key in ("container", "script") if isinstance(found := fields.get(*path, key), dict)
     ]
@@ -377,7 +380,9 @@ def _requests_interfaces(pod: Mapping[str, Any]) -> bool:
 class _Steps:
     """The pods with interfaces that a workflow has at once.
 
-    templates: paths by name. requesting: those of pods with interfaces. counted: the results so far.
+    templates: paths by name.
+    requesting: those of pods with interfaces.
+    counted: the results so far.
     """
 
     fields: _Fields
@@ -386,7 +391,7 @@ class _Steps:
     counted: dict[str, Counter[str] | None] = field(default_factory=dict)
 
     def pods_at_once(self, name: str, above: tuple[str, ...] = ()) -> Counter[str] | None:
-        """Count the pods that a template has at once, by template; None if the workflow does not say."""
+        """Count the pods that a template has at once, by template, if the workflow determines it."""
         if name in above:
             return None
         if name not in self.counted:
@@ -425,7 +430,7 @@ class _Steps:
 
 
 def _one_after_another(groups: list[Counter[str] | None]) -> Counter[str] | None:
-    """Return the pods of the largest group; None if each of two groups has more of one template."""
+    """Return the pods of the largest group, unless each of two groups has more of one template."""
     largest: Counter[str] = Counter()
     for group in groups:
         if group is None:
@@ -435,7 +440,7 @@ def _one_after_another(groups: list[Counter[str] | None]) -> Counter[str] | None
 
 
 def _times(step: Any) -> int | None:
-    """Return how often a step is run at once; None if that is known at run time alone."""
+    """Return how often a step is run at once, unless that is known at run time only."""
     if not isinstance(step, dict) or {"withParam", "withSequence"} & step.keys():
         return None
     items = step.get("withItems")

@@ -499,7 +499,7 @@ def offers(
             mbps = min(pf.claims_mbps, capacity_mbps, link - by_annotation)
         mbps -= mbps_by_claims(elsewhere)
         if vfs <= 0 or mbps < max(least_mbps, 1):
-            continue  # the API server takes no capacity that is less than what its policy begins with
+            continue  # the API server takes no capacity that is less than the start of its policy's range
         offer = Offer(
             name=name, pf=pf, mbps=mbps, least_mbps=least_mbps, vfs=vfs, link_up=pf.link_mbps is not None
         )

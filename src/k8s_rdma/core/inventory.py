@@ -1,4 +1,4 @@
-"""Inventory: what placement knows of a node's hardware, and how much of it is in use.
+"""Inventory: a node's hardware as placement knows it, and how much of it is in use.
 
 A selection chooses the PFs of a machine that are ours, and how they are set up.
 """

@@ -72,7 +72,7 @@ class AllocatedInterface:
     set_min_tx_rate_mbps, set_max_tx_rate_mbps: the rates programmed on it; None in receipts of agents that
         programmed the requested rates.
     software_max_tx_rate_mbps: the limit of its netdev's queueing discipline in the pod; 0 for no limit.
-    gpu: the GPU to which it belongs, as kubelet has it; empty if it belongs to none, or in receipts of agents
+    gpu: the GPU to which it belongs, as kubelet has it; empty without one, or in receipts of agents
         that did not note it.
     """
 

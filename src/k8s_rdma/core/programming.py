@@ -44,7 +44,7 @@ def programmed(pf: Pf, request: InterfaceRequest | InterfaceClass) -> Programmed
     enforce = enforcement(pf, request)
     set_min = _reservation(pf, least) or 0
     set_max = 0 if enforce is Enforce.SOFTWARE else _cap(pf, maximum) or 0
-    if 0 < set_max < set_min:  # apart by less than a step: the reservation is what was promised
+    if 0 < set_max < set_min:  # apart by less than a step: the reservation takes precedence
         set_max = 0
     by_link = enforce is not Enforce.SOFTWARE and pf.link_mbps is not None and pf.link_mbps <= maximum
     by_hardware = enforce is Enforce.HARDWARE or set_max > 0 or by_link

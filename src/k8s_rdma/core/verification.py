@@ -269,7 +269,7 @@ def _cap(
 
 
 def judge_cap(flow: Flow, cap_mbps: int, carried_mbps: float) -> tuple[Result, str]:
-    """Judge an interface that sent alone. carried_mbps: what the machine carries without a cap."""
+    """Judge an interface that sent alone. carried_mbps: the rate that the machine carries without a cap."""
     cap = flow.cap_mbps or cap_mbps
     if flow.max_by in (None, "accounted"):
         return Result.UNCLAIMED, _ACCOUNTED if flow.max_by else _BYPASSED

@@ -266,7 +266,7 @@ class DraDriver:
         raise AssertionError
 
     async def _serve(self) -> NoReturn:
-        """Keep both sockets in place, whatever becomes of their directories."""
+        """Keep both sockets in place, even if their directories are removed."""
         while True:
             try:
                 async with AsyncExitStack() as opened:

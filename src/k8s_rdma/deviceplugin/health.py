@@ -126,7 +126,7 @@ class Health:
         """Return a device that no pod has, with the faults of its ports, which then matter.
 
         The ports of a VF that is not set up are down: the agent sets it up when it gives it to a pod, and
-        the PF's link tells whether it can be of use.
+        the PF's link decides whether it is usable.
         """
         device = present.device
         waits = present.vf_set_down and agent.report is not None and device.pf in agent.report.pfs

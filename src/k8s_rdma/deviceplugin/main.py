@@ -448,7 +448,7 @@ async def _until_signalled(config: DevicePluginConfig, listener: socket.socket |
 async def api_client(config: DevicePluginConfig) -> AsyncIterator[Client | None]:
     """Open the client of the API server, if it is needed.
 
-    One for all, as each has its own connections and TLS. MalformedError when the credentials are unusable.
+    One for all, because each has its own connections and TLS. MalformedError if the credentials are unusable.
     """
     has_events = config.node is not None and (config.kubeconfig or config.in_cluster)
     if config.claims is None and not has_events:

@@ -169,7 +169,7 @@ class PoolMembers:
     def members(self, resource: str, inventory: DeviceInventory) -> Mapping[str, RdmaDevice]:
         """Return the devices of a resource, sorted by name.
 
-        Those that pods have of it whatever selectors say.
+        Those that pods have of it, even if selectors no longer match.
         """
         if inventory is not self._inventory:
             members: dict[str, dict[str, RdmaDevice]] = {pool.resource: {} for pool in self._pools}
@@ -412,7 +412,7 @@ class SharedMode:
         return self._shares.offer(self._unhealthy(self._matching(inventory), inventory))
 
     def allocate(self, ids: Sequence[str], inventory: DeviceInventory) -> AllocateResponse:
-        """Return all matching devices, whatever their ports' states: these change while a container runs."""
+        """Return all matching devices in any state of ports, which may change while a container runs."""
         matching = self._matching(inventory)
         self._shares.check_ids(ids, self._unhealthy(matching, inventory))
         nodes = (*specs(matching, kinds=_KINDS, permissions="rwm"), *rdma_cm(inventory, "rwm"))

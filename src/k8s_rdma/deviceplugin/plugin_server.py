@@ -1,4 +1,4 @@
-"""Plugin server of one resource: served and registered, whatever happens to kubelet and its directory."""
+"""Plugin server of one resource, which survives every change of kubelet and its directory."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class WriteLimit:
         self._written, self._written_s, self._equal_since_s = specs, now_s, now_s
 
     def left_s(self, specs: _Specs, now_s: float, *, absent: bool) -> float:
-        """Return the time until these may be written, as the slices differ; 0 when they may.
+        """Return the time until these may be written, because the slices differ; 0 if they may.
 
         absent: whether there are no slices.
         """
@@ -280,7 +280,7 @@ class SlicePublisher:
         )
 
     async def _write(self, found: dict[str, SliceView], specs: _Specs) -> tuple[str, ...]:
-        """Write the slices, as the pool's next generation. Returns the fields that the API server dropped."""
+        """Write the slices, as the pool's next generation. Return the fields that the API server dropped."""
         names = [slice_name(self._node, index) for index in range(len(specs))]
         for name in found.keys() - set(names):
             await self._delete(name)

@@ -106,7 +106,8 @@ class Job:
 class Machine:
     """The machine's interfaces.
 
-    queries, links: open netlink for the calling thread. boot_id: of `core.ledger.Receipt`.
+    queries, links: open netlink for the calling thread.
+    boot_id: of `core.ledger.Receipt`.
     """
 
     sysfs: Sysfs
@@ -193,7 +194,8 @@ def wait_until(clock: Clock, timeout_s: float, holds: Callable[[], bool], every_
 class Pods:
     """The pods that hold VFs.
 
-    holders: in words. unknown: why the ledger could not be read; any VF with a driver may then be a pod's.
+    holders: in words.
+    unknown: why the ledger could not be read; any VF with a driver may then be a pod's.
     """
 
     holders: Mapping[VfRef, str] = field(default_factory=dict)

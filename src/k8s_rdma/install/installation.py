@@ -106,7 +106,7 @@ def _require(directories: Sequence[Path]) -> None:
 
 
 class _Reconciler:
-    """Reconciles the directories, and logs what changed.
+    """Reconciles the directories, and logs changes.
 
     is_complete: whether the task is finished.
     """

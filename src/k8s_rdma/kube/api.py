@@ -197,7 +197,7 @@ class ObjectEvent:
     reason: one word in CamelCase.
     warning: else it is `Normal`.
     count: how often it happened from `first` to `last` (with a time zone).
-    component, host: who tells it, and on which node.
+    component, host: the component that reports it, and its node.
     """
 
     about: Subject

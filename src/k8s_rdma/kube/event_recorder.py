@@ -141,7 +141,7 @@ class _Recorded:
 
 
 class EventRecorder:
-    """Tells each cause again at most every so often, with how often it came meanwhile."""
+    """Repeats each cause at most at this interval, with the number of its occurrences since."""
 
     def __init__(
         self,

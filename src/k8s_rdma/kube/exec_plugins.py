@@ -177,7 +177,7 @@ def _answer(call: PluginCall) -> bytes:
         )
     except subprocess.TimeoutExpired:
         msg = f"{call.source}: no answer within {call.timeout_s:g} s"
-        raise ConfigError(msg) from None  # it holds what the plugin wrote
+        raise ConfigError(msg) from None  # it holds the plugin's output
     except (OSError, ValueError) as error:
         hint = f"; {' '.join(call.install_hint.split())}" if call.install_hint else ""
         msg = f"{call.source}: {getattr(error, 'strerror', None) or error}{hint}"

@@ -82,7 +82,7 @@ class Subscription:
 
     read: records a message; returns whether it is relevant.
     size: bytes of a message that it reads; the kernel drops the rest.
-    optional: whether to continue where the kernel lacks the family or reserves it for root.
+    optional: whether to continue if the kernel lacks the family or reserves it for root.
     """
 
     family: int
@@ -277,7 +277,7 @@ class Changes:
         self._open.close()
 
     def dirty(self) -> Dirty:
-        """Return what changed since the last call, up to this moment. Call it first, then observe.
+        """Return the changes since the last call, up to this moment. Call it first, then observe.
 
         The kernel reports a change before it answers the request that made it. A caller who makes a change,
         calls this and then reads the result back need not observe again. The callback runs all the same.
@@ -452,7 +452,7 @@ class CachedScan(Generic[T]):
     def scan(self, *, anew: bool = False) -> T:
         """Return the present state, the same object while nothing has changed; `anew` scans in any case.
 
-        An incomplete scan is repeated. Raises what `observe` and `files` raise.
+        An incomplete scan is repeated. Raises the errors of `observe` and `files`.
         """
         if self._result is not None and not self._due and not anew:
             return self._result

@@ -51,7 +51,7 @@ class Gpus:
     def present(self) -> bool:
         """Report whether the machine has a GPU of `_VENDORS`, with a driver or without.
 
-        The displays of management controllers are other vendors'. Where it cannot be read, there may be one.
+        The displays of management controllers are other vendors'. If it cannot be read, there may be one.
         """
         try:
             return any(map(self._is_gpu, self._sysfs.names("bus/pci/devices")))

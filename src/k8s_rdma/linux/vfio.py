@@ -72,7 +72,7 @@ def _objection_without_iommu(sysfs: Sysfs, pci: PciAddress, *, allowed: bool) ->
 def vfio_group(pci: PciAddress, sysfs: Sysfs | None = None) -> str:
     """Return the device node of a function's group; KernelError unless the function is bound to vfio-pci.
 
-    `/dev/vfio/<group>`, or `/dev/vfio/noiommu-<group>` where there is no IOMMU (vfio_create_group).
+    `/dev/vfio/<group>`, or `/dev/vfio/noiommu-<group>` without an IOMMU (vfio_create_group).
     """
     sysfs = sysfs or Sysfs()
     group, driver = _group(sysfs, pci), PciFunction(sysfs, pci).driver()

@@ -73,7 +73,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node; labels, taints and unschedulable as in Kubernetes' Node.
 
     status: the status that it publishes, if that can be read.
-    why: the reason why it takes no pods, whatever it publishes; empty if it does.
+    why: the reason why it takes no pods, apart from its status; empty if it does.
     """
 
     name: str

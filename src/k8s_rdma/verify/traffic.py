@@ -151,7 +151,7 @@ def _limit(waiting: socket.socket, deadline_s: float) -> None:
 
 
 class _Counter(threading.Thread):
-    """Discards what a connection brings, and counts it."""
+    """Discards the data of a connection, and counts it."""
 
     def __init__(self, flow: int, connection: socket.socket) -> None:
         super().__init__(name=f"flow-{flow}", daemon=True)

@@ -110,7 +110,8 @@ def _total(rates: Iterable[float | None]) -> float | None:
 class Holdings:
     """A page of interfaces that pods hold, and the sum of those that a viewer may not see.
 
-    by_holder: all interfaces of visible pods. undecided: as in `Visibility`.
+    by_holder: all interfaces of visible pods.
+    undecided: as in `Visibility`.
     """
 
     part: Part[Alike]

@@ -211,7 +211,8 @@ class RecordList:
 
     whole_mbps: the length of a workload's bar, most_mbps: of a namespace's.
     namespaces: the first of namespaces_total, those that strand most.
-    unmeasured: how many workloads are not measured. undecided: as in `Visibility`.
+    unmeasured: how many workloads are not measured.
+    undecided: as in `Visibility`.
     """
 
     part: Part[WorkloadRecord]

@@ -259,7 +259,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     def device_id(self) -> str:
         """The device, of those that kubelet allocated, that this network attaches; empty if not given.
 
-        Multus tells it in either place, of a network attachment definition that names a resource.
+        Multus sets either of them, for a network attachment definition that names a resource.
         """
         return (self.runtime_config and self.runtime_config.device_id) or self.top_device_id
 

@@ -6,7 +6,7 @@ Protocol version 1, little endian, every length known before the bytes that it c
              env_len bytes: the CNI_* variables as `KEY=VALUE`, each ended by a NUL
              stdin_len bytes: the network configuration as the runtime wrote it
     reply    char magic[4] = "KRDC"; u16 version; u16 exit_status; u32 stdout_len
-             stdout_len bytes: what the runtime reads
+             stdout_len bytes: the result for the runtime
 
 Flag bit 0 says that an open file descriptor of the pod's network namespace came by SCM_RIGHTS with the
 first bytes (unix(7)). The C side is `cni/agent.c`; a test runs the compiled program against this module.

@@ -22,13 +22,13 @@ _encoder = msgspec.json.Encoder()
 class LegacyPf(msgspec.Struct, frozen=True, kw_only=True):
     """A PF; rates in Mb/s.
 
-    used_tx_rate: the sum of its VFs' `min_tx_rate`, and the rest of the link's part for claims, where it is
+    used_tx_rate: the sum of its VFs' `min_tx_rate`, and the rest of the link's part for claims, if it is
         split.
-    capacity_tx_rate: the link's speed. 0 when it is unknown: the readers decode an unsigned integer, and
-        with 0 they place no reservation on the PF, as placement itself does; `/v1/node` says null.
-    used_vfs: VFs that a pod has, or somebody else, wherever they are, and those of exclusive resources and
-        ResourceClaims: the readers know of none, and would give them by annotation. capacity_vfs: VFs that
-        exist.
+    capacity_tx_rate: the link's speed. It is 0 if unknown, because the readers decode an unsigned integer,
+        and with 0 they place no reservation on the PF, as placement itself does; `/v1/node` has null.
+    used_vfs: VFs that a pod has, or somebody else, in any namespace, and those of exclusive resources and
+        ResourceClaims, because the readers do not know these, and would give them by annotation.
+    capacity_vfs: VFs that exist.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LegacyPf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def legacy_pf(pf: PfReport, claimed_vfs: Collection[int]) -> LegacyPf:
-    """A PF in the words of `/getpfs`; the report must hold the VFs. claimed_vfs: those that claims have."""
+    """Return a PF in the form of `/getpfs`; the report must hold the VFs. claimed_vfs: those of claims."""
     foreign = {vf.vf for vf in pf.foreign}
     vfs = tuple(replace(vf, allocated=True) if vf.vf in foreign else vf for vf in pf.vfs)
     by_claims = sum(vf.min_tx_rate for vf in vfs if vf.vf in claimed_vfs)
@@ -56,7 +56,7 @@ def legacy_pf(pf: PfReport, claimed_vfs: Collection[int]) -> LegacyPf:
 
 
 def encode_getpfs(report: NodeReport) -> bytes:
-    """The document's bytes, PFs in the report's order."""
+    """Return the document's bytes, PFs in the report's order."""
     claimed: dict[str, set[int]] = {}
     for allocation in report.allocations:
         for interface in allocation.interfaces:

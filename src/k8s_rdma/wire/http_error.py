@@ -15,8 +15,8 @@ class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     reason: a stable name: a value of `k8s_rdma.errors.Reason`, or one of HTTP's own (`not_found`).
     message: one sentence for an operator.
-    since: how long it has been so (RFC 3339), where that is known.
-    problems: what exactly could not be seen, one sentence each.
+    since: how long it has been so (RFC 3339), if that is known.
+    problems: the parts that could not be read, one sentence each.
     """
 
     reason: str
@@ -38,7 +38,7 @@ _error_decoder = msgspec.json.Decoder(ErrorDocument)
 
 
 def message_of(body: bytes) -> str:
-    """Read the message of an error document, `MAX_MESSAGE` of it at most; empty when it is none."""
+    """Read the message of an error document, `MAX_MESSAGE` of it at most; empty if it is no such document."""
     try:
         return decode(body, _error_decoder, "error").error.message[:MAX_MESSAGE]
     except MalformedError:

@@ -23,7 +23,7 @@ _SCOPE_LINK = 253
 
 
 class Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Name resolution as an IPAM plugin tells it."""
+    """Name resolution as an IPAM plugin reports it."""
 
     nameservers: tuple[str, ...] | None = None
     domain: str | None = None

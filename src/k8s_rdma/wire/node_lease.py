@@ -1,4 +1,4 @@
-"""The Lease of a node, whose renewals say that what the node's agent published still holds."""
+"""The Lease of a node: a renewal confirms that the state that the node's agent published still holds."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ def is_count(text: str) -> bool:
 
 
 def silent_after_s(stale_s: float, lease_s: float) -> float:
-    """Return the age in seconds up to which a node takes pods; arguments as of `silence`."""
+    """Return the age in seconds up to which a node takes pods; the parameters are those of `silence`."""
     return max(stale_s, min(lease_s, MAX_LEASE_S))
 
 
 def silence(age_s: float, stale_s: float, lease_s: float) -> str:
     """Describe why a node takes no pods whose agent was heard from so long ago; empty if it does.
 
-    age_s: infinite where no Lease has said that what the node published holds. stale_s: as in the extender's
-    configuration. lease_s: the duration of the Lease. Ages are whole tens of seconds: few differ.
+    age_s: infinite if no Lease has confirmed the published state.
+    stale_s: as in the extender's configuration.
+    lease_s: the duration of the Lease. Ages are whole tens of seconds, so that few differ.
     """
     if age_s == inf:
         return UNRENEWED
@@ -57,8 +58,9 @@ class NodeLease(LeaseSpec, frozen=True, kw_only=True):
     def silence(self, generation: str, stale_s: float, now: datetime, skew_s: float) -> str:
         """Describe, as `silence`, why a node that publishes this generation takes no pods now.
 
-        The extender's verdict is by when it saw the renewal, and stands before this one. skew_s: by which the
-        node's clock, which dated the renewal, is ahead of the one that says `now`.
+        The extender's verdict takes precedence, because it knows when it saw the renewal.
+
+        skew_s: the seconds by which the node's clock, which dated the renewal, is ahead of the one of `now`.
         """
         age_s = inf
         if self.renew_time is not None and covers(generation, self.holder_identity or ""):

@@ -66,14 +66,14 @@ class SharedKey:
     algorithm: ClassVar[str] = "hmac-sha256"
 
     def __post_init__(self) -> None:
-        """ValueError for a key that everybody knows."""
+        """ValueError for a key that is publicly known."""
         if not self.secret:
             msg = "an empty key signs nothing; without a key pass None"
             raise ValueError(msg)
 
     @cached_property
     def id(self) -> str:
-        """Derived by the secret, so that it tells no more of it than a signature does."""
+        """Derived from the secret, so that it reveals no more of it than a signature does."""
         return hmac.digest(self.secret, b"k8s-rdma key id", "sha256").hex()[:_ID_DIGITS]
 
     @property

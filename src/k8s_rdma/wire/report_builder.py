@@ -65,7 +65,7 @@ ALL_ENFORCED = Unenforced()
 
 
 class NodeReports:
-    """The reports of one observer; a generation is one content: nothing but itself makes it a new one."""
+    """The reports of one observer; a generation is one content: only another content makes a new one."""
 
     def __init__(
         self, node: NodeName, epoch: str, agent_version: str = "", *, takes_placements: bool = False
@@ -89,9 +89,10 @@ class NodeReports:
         problems: tuple[str, ...] = (),
         gpus: Iterable[Gpu] = (),
     ) -> NodeReport:
-        """The report of this state; the very same object as before if the state is.
+        """Return the report of this state; the very same object as before for the same state.
 
-        problems: of the observer itself, one sentence each. gpus: that kubelet gives pods.
+        problems: of the observer itself, one sentence each.
+        gpus: that kubelet gives pods.
         """
         state = (hardware, ledger, unenforced, problems, tuple(gpus))
         if self._last_report is None or state != self._last_state:
@@ -107,7 +108,7 @@ class NodeReports:
         problems: tuple[str, ...],
         gpus: tuple[Gpu, ...],
     ) -> NodeReport:
-        """Make the report of a state; the last one where both say the same."""
+        """Make the report of a state; the last one if both have the same content."""
         report = node_report(
             node=self._node,
             generation=Generation(self._epoch, self._counter),
@@ -137,7 +138,7 @@ def node_report(
     ledger: Ledger,
     unenforced: Unenforced = ALL_ENFORCED,
 ) -> NodeReport:
-    """Make the report of what the node has and who holds it."""
+    """Make the report of a node's hardware and its holders."""
     foreign: dict[str, list[ForeignVf]] = {}
     for vf in foreign_vfs(hardware, ledger):
         entry = ForeignVf(
@@ -258,7 +259,7 @@ def _gpu(gpu: Gpu) -> GpuReport:
 
 
 def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
-    """A VF; of one that is given away MAC and rates are what its pod was given, whatever that made of it.
+    """Return a VF; MAC and rates of one in a pod are those that the pod was given, not its changes.
 
     A VF of an exclusive resource or for claims is as good as allocated for readers of `/getpfs`.
     """
@@ -317,10 +318,10 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
 
 
 def enforced_rates(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Enforced:
-    """The enforcement as programmed, while the PF still shows it; a cap also by a link that is no faster.
+    """Return the enforcement as programmed, while the PF still has it; a cap also by a link no faster.
 
-    No minimum is held by a PF that takes none any more, as beside groups of VFs that somebody made. A cap
-    that is software's is so until a look finds it lost.
+    A PF that takes no minima any more enforces no minimum, for example beside groups of VFs that somebody
+    made. A cap that software keeps counts until a scan finds it lost.
     """
     rate, cap = interface.rate(), interface.max_tx_rate_mbps
     programmed = pf is not None and holds_its_rates(pf, interface)

@@ -27,7 +27,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class Bounded(Parser, Composer):
-    """A part of a loader that refuses what goes beyond these bounds, by the line."""
+    """A part of a loader that refuses a document beyond these bounds, by the line."""
 
     _depth = 0
     _deepest: float = 0

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Observes one machine repeatedly and queries again only what may have changed.
+    """Observes one machine repeatedly and queries again only parts that may have changed.
 
     Beside all of `Queries` it reads little: of every PCI device `sriov_totalvfs`; of a PF `class`, `vendor`,
     `device`, `driver`, `sriov_numvfs`, `numa_node`, `virtfn*`, `net/`, `infiniband/`, `sriov/*/config`; of it
@@ -310,7 +310,7 @@ def with_devlink(
 def without_promises(
     driver: str, ability: RateAbility, rates: Mapping[int, DevlinkRate]
 ) -> tuple[RateAbility, str]:
-    """Return the rates that a PF accepts beside groups of VFs, and a clause on what these restrict."""
+    """Return the rates that a PF accepts beside groups of VFs, and a clause on their restrictions."""
     grouped = {index: group for index, rate in rates.items() if (group := group_of(driver, rate))}
     if not grouped:
         return ability, ""

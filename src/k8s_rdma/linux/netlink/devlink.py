@@ -67,7 +67,7 @@ class Devlink(SocketClient[NetlinkSocket]):
     def eswitch_modes(self, bus: str) -> Mapping[str, str]:
         """Return `legacy` or `switchdev` by device name on that bus, for devices with an embedded switch.
 
-        Needs CAP_NET_ADMIN (EPERM) where there is any device.
+        Needs CAP_NET_ADMIN (EPERM) if there is any device.
         """
         found = {device.name: self._eswitch_mode(device) for device in self.devices() if device.bus == bus}
         return {name: mode for name, mode in found.items() if mode is not None}

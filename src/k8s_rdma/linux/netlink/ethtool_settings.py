@@ -1,6 +1,6 @@
 """Settings of a netdev's driver, by the ethtool family of generic netlink and the ioctls that it lacks.
 
-Values are digests of the kernel's answers: what counts is whether they changed. Left out are parts that
+Values are digests of the kernel's answers, because only a change counts. Left out are parts that
 follow the link, such as the FEC mode in use.
 
 Source: Linux `include/uapi/linux/{ethtool,ethtool_netlink,net_tstamp}.h`, `net/ethtool/netlink.c`,

@@ -110,7 +110,7 @@ class PciDriver:
 
 
 class VfBinding:
-    """Carries out BindVf and UnbindVf, from whatever state a crash has left."""
+    """Carries out BindVf and UnbindVf, from any state that a crash has left."""
 
     def __init__(  # noqa: PLR0913 - what it works with, and what the operator allows
         self,
@@ -178,7 +178,7 @@ class VfBinding:
         self._bind_anew(function, vf, home, operation, mac=None)
 
     def renew(self, vf: VfRef, home: VfHome, why: str, *, mac: str | None = None) -> None:
-        """Bind a VF in the host's namespace to its driver anew, which makes a new netdev, and restore that.
+        """Bind a VF in the host's namespace to its driver again, which makes a new netdev, and restore that.
 
         why: a clause for errors.
         mac: as in `core.step.BringHome`.

@@ -60,7 +60,7 @@ class VfHomes:
             self._renew(step, why, mac=None)
 
     def restore(self, step: BringHome, links_above: Sequence[str]) -> None:
-        """Restore the attributes of a VF that has returned, or bind it anew.
+        """Restore the attributes of a VF that has returned, or bind it again.
 
         links_above: links of the pod that are made on its netdev, and would stay.
         """

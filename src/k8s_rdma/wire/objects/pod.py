@@ -160,7 +160,7 @@ class WholePodSpec(PodSpec, frozen=True, kw_only=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A pod's status. nominated_node_name: where preemption made room for it."""
+    """A pod's status. nominated_node_name: the node on which preemption made room for it."""
 
     phase: str | None = None
     start_time: str | None = None
