@@ -18,8 +18,12 @@ from cli.on_terminal import on_terminals, runs
 from cli.test_demo_outcome import sheet
 from cli.test_holders import node_object, stored
 from cli.test_options import COMMANDS, RECORDED
+from cli.test_recommend import PlayedPrometheus, answering, pod
+from cli.test_recommend import stored as stored_pods
+from extender.node_server import PF0, pf, report
 from extender.serving import FILTER, served
-from extender.world import cluster
+from extender.test_rate_changes import KEY, asked
+from extender.world import cluster, world
 from fakes.sriov_machine import Tree
 from k8s_rdma.cli import adopt, init, verify
 from k8s_rdma.cli.tables import WHOLE
@@ -27,6 +31,7 @@ from k8s_rdma.core.types import PciAddress
 from k8s_rdma.core.verification import Check, Outcome, PfFacts, Result, Traffic
 from k8s_rdma.init import pf_setup
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
+from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.outcome import FlowShown, PodShown
 from k8s_rdma_demo.outcome import Outcome as DemoOutcome
 from kube.stored_objects import serving_objects
@@ -137,6 +142,47 @@ async def test_who_fits_any_terminal(tmp_path: Path):
         for width, shown in (await on_terminals(WIDTHS, *command)).items():
             rows = [("gpu-node-1", "enp3s0f0", "research/trainer-0"), ("w2", "enp3s0f0", "default/p")]
             assert_fits(shown.out, piped.out, width, rows)
+
+
+@pytest.mark.anyio
+async def test_doctor_of_a_cluster_fits_any_terminal(tmp_path: Path):
+    """Also without findings of all is well: most that it asks for is not there."""
+    answers = {**stored(node_object("gpu-node-1")), "/version": b'{"gitVersion": "v1.36.2"}'}
+    with serving_objects(answers, tmp_path) as kubeconfig:
+        command = ("doctor", "cluster", "--kubeconfig", kubeconfig)
+        piped = await k8s_rdma(*command)
+        identifiers = re.findall(r"\[[a-z0-9-]+\]", piped.out)
+        assert len(identifiers) > 5, piped.err
+        for width, shown in (await on_terminals(WIDTHS, *command)).items():
+            assert_fits(shown.out, piped.out, width)
+            assert re.findall(r"\[[a-z0-9-]+\]", shown.out) == identifiers
+
+
+@pytest.mark.anyio
+async def test_recommendation_fits_any_terminal(tmp_path: Path):
+    """An address of Prometheus is longer than a narrow terminal, and stays whole."""
+    played = PlayedPrometheus()
+    objects = stored_pods(pod("p"))
+    with answering(played.answer) as url, serving_objects(objects, tmp_path) as kubeconfig:
+        command = ("recommend", "--kubeconfig", kubeconfig, "--prometheus", url, "--window", "1h")
+        piped = await k8s_rdma(*command)
+        for width, shown in (await on_terminals(WIDTHS, *command)).items():
+            assert_fits(shown.out, piped.out + piped.err, width, [("p", "rdma0", "130Mb/s")])
+
+
+@pytest.mark.anyio
+async def test_change_of_rates_fits_any_terminal(tmp_path: Path):
+    async with world("w1", key=KEY) as c:
+        c.nodes["w1"].report = report("w1", pf(PF0, mbps=1_000))
+        await c.create_pod("gold-0", annotation=asked((300, 0)), labels={"app": "train"})
+        assert await c.bind("gold-0", "w1") == ""
+        kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", c.server.url))
+        for rate in ("2000", "250"):
+            command = ("rates", "set", "default/gold-0", "--kubeconfig", kubeconfig, "--min", rate)
+            await k8s_rdma(*command)  # after which the pod has or waits for these rates
+            piped = await k8s_rdma(*command)
+            for width, shown in (await on_terminals(WIDTHS, *command)).items():
+                assert_fits(shown.out, piped.out + piped.err, width, [("default/gold-0:",)])
 
 
 @pytest.mark.anyio
