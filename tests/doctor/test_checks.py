@@ -27,7 +27,9 @@ KIND = {kind.id: kind for kind in KINDS}
 
 
 def test_every_kind_has_facts_that_make_it():
-    assert set(CASES) == set(KIND) - {"not-looked-at"}
+    missing = sorted(set(KIND) - set(CASES) - {"not-looked-at"})
+    assert not missing, f"add facts that make these findings to tests/doctor/*_cases.py: {missing}"
+    assert set(CASES) <= set(KIND), "no check makes these findings any more: remove their facts"
 
 
 DOCTOR = ROOT / "src" / "k8s_rdma" / "doctor"
@@ -88,14 +90,34 @@ def test_every_check_is_run():
     command = ROOT / "src" / "k8s_rdma" / "cli" / "doctor.py"
     trees = map(syntax_tree, (*(DOCTOR / "collectors").glob("*.py"), command))
     used = {each.id for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Name)}
-    checks = {
-        function.name
-        for path in CHECKS
-        for function in syntax_tree(path).body
-        if isinstance(function, ast.FunctionDef) and function.name.startswith("check_")
-    }
+    checks = {name for path in CHECKS for name in checks_of(syntax_tree(path))}
     assert len(checks) > 20
-    assert checks <= used
+    unused = sorted(checks - used)
+    assert not unused, f"call these in `findings` of NodeCollector or ClusterCollector: {unused}"
+
+
+def checks_of(tree: ast.Module) -> list[str]:
+    """The public functions that return findings, whatever they are called."""
+    return [
+        function.name
+        for function in tree.body
+        if isinstance(function, ast.FunctionDef)
+        and not function.name.startswith("_")
+        and function.returns is not None
+        and "Finding" in ast.unparse(function.returns)
+    ]
+
+
+def test_check_is_seen_by_its_findings():
+    code = "def look(facts) -> Iterator[Finding]: ...\ndef _part() -> Finding: ...\ndef name(x) -> str: ..."
+    assert checks_of(ast.parse(code)) == ["look"]
+
+
+def test_subject_has_facts_that_are_in_order():
+    """Else it would not be seen that a check finds faults where there are none."""
+    makers = {kind.subject for kind in KINDS if kind.severity is Severity.OK}
+    missing = sorted(makers - set(GOOD))
+    assert not missing, f"add facts that are in order to GOOD of tests/doctor/*_cases.py: {missing}"
 
 
 @pytest.mark.parametrize("name", CASES)
