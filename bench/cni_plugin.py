@@ -79,9 +79,26 @@ class Rounds:
         """The median of one less the other, round by round."""
         return median(a - b for a, b in zip(self._times[what], self._times[less], strict=True))
 
+    def ratios(self, what: str, floor: str) -> tuple[float, float, float]:
+        """Least, median and greatest ratio of one to the other, round by round."""
+        found = sorted(a / b for a, b in zip(self._times[what], self._times[floor], strict=True))
+        return found[0], median(found), found[-1]
+
     def add(self, what: str, milliseconds: float) -> None:
         """Note a time that was taken otherwise."""
         self._times.setdefault(what, []).append(milliseconds)
+
+
+def synced_write_ms(directory: Path) -> float:
+    """How long a page takes to the disk where the ledger is."""
+    times = []
+    with (directory / "page").open("wb", buffering=0) as file:
+        for _ in range(9):
+            file.write(bytes(4096))
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append((time.perf_counter() - started) * 1e3)
+    return median(times)
 
 
 def netconf(node: Node, count: int, ipam: dict[str, Any] | None) -> dict[str, Any]:

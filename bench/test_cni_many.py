@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from statistics import median
 from typing import TYPE_CHECKING
 
 from pyroute2 import IPRoute
@@ -26,6 +25,7 @@ from bench.cni_plugin import (
     Rounds,
     needs_root,
     netconf,
+    synced_write_ms,
 )
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.virtual.pf import BURST, FLOOR, QUANTUM
@@ -86,18 +86,6 @@ class Script:
             cburst=BURST,
             quantum=QUANTUM,
         )
-
-
-def synced_write_ms(directory: Path) -> float:
-    """How long a page takes to the disk where the ledger is."""
-    times = []
-    with (directory / "page").open("wb", buffering=0) as file:
-        for _ in range(9):
-            file.write(bytes(4096))
-            started = time.perf_counter()
-            os.fdatasync(file.fileno())
-            times.append((time.perf_counter() - started) * 1e3)
-    return median(times)
 
 
 @needs_root
