@@ -29,7 +29,7 @@ class Adoption:
     def __init__(
         self, *, node: Node, worker: Worker, reporter: Reporter, pod_devices: PodDeviceLookup | None = None
     ) -> None:
-        """Adopt nothing until `call`. pod_devices: finds VFs that pods have without an attachment."""
+        """Adopt VFs by `call` alone. pod_devices: finds VFs that pods have without an attachment."""
         self._node = node
         self._pod_devices = pod_devices or PodDeviceLookup()
         self._worker = worker

@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 async def publish_nothing() -> None:
-    """Publish nothing, for a call that changes nothing of the node."""
+    """Leave the report as it is, for a call that does not change the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class CdiSocket:
             _log.warning("device_files_not_restored", error=error.message)
 
     async def _declare(self, plugin: object, declared: Declared) -> Written:
-        """Publish what a plugin declares; each resource has a specification, or the reason for none."""
+        """Publish what a plugin declares; each resource has a specification, or the reason why it has not."""
         return await AgentCall(
             name="shared_devices",
             perform=partial(self._worker.run, self._shared.declare, plugin, declared),

@@ -4,7 +4,7 @@ All calls block. Files of an attachment are written once the interfaces are in t
 receipt is: what a crash leaves is removed when the agent ends that receipt. A slot's specification follows
 the ledger and lists the current device nodes: a device that moves into a pod's namespace gets new ones. The
 specifications of shared resources exist as long as the device plugin declares them. Each lists the character
-devices of RDMA devices that the agent looks up by name; nothing else is taken from a declaration.
+devices of RDMA devices that the agent looks up by name; a declaration serves for no more than that.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 MARK = "K8S_RDMA_SLOT"
-"""A variable for a slot without device nodes and variables: a specification that edits nothing is invalid."""
+"""A variable for a slot without device nodes and variables: a specification without an edit is invalid."""
 
 DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo/cni"
 """Source: Device Information Specification 1.1.0, section 4.2."""
@@ -126,7 +126,7 @@ class DeviceNodes(Protocol):
         ...
 
     def of_vf(self, pci: PciAddress, rdma_device: str) -> tuple[CharacterDevice, ...]:
-        """Return the nodes of a VF's RDMA device, in any network namespace; none if it has no such device.
+        """Return the nodes of a VF's RDMA device, in any network namespace; empty if it has no such device.
 
         rdma_device: by name, for a soft one, which has no PCI function.
         """
@@ -137,7 +137,7 @@ class DeviceNodes(Protocol):
         ...
 
     def rdma_cm(self) -> tuple[int, int] | None:
-        """Return the major and minor number of the connection manager's node; None if there is none."""
+        """Return the major and minor number of the connection manager's node, if there is one."""
         ...
 
 
@@ -174,7 +174,7 @@ class CdiDirectory:
         return tuple(character_node(character.path, character.major, character.minor) for character in found)
 
     def rdma_cm(self) -> tuple[DeviceNode, ...]:
-        """Look up the connection manager's node; none if there is none."""
+        """Look up the connection manager's node; empty if it is missing."""
         numbers = self.nodes.rdma_cm()
         return (character_node(RDMA_CM, *numbers),) if numbers else ()
 
@@ -358,7 +358,7 @@ class ClaimSpecs:
     metadata: ClaimMetadata
 
     def write(self, promise: ClaimPromise, ledger: Ledger) -> None:
-        """Write a claim's specification and metadata; K8sRdmaError when that fails: then there is none."""
+        """Write a claim's specification and metadata; K8sRdmaError if that fails: then neither is there."""
         path = self._path(promise.uid)
         try:
             self.metadata.write(promise)
@@ -422,7 +422,7 @@ class ClaimSpecs:
 
 
 def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
-    """Return the variables of a slot; none for a single device: the device plugin sets those of all."""
+    """Return the variables of a slot; for a single device the device plugin sets those of all."""
     if slot.one_device:
         return ()
     devices = [

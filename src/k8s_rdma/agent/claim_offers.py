@@ -21,7 +21,7 @@ class ClaimOffers:
     """
 
     def __init__(self, node: Node) -> None:
-        """Offer nothing yet."""
+        """Wait for the first publication."""
         self._node = node
         self._links: dict[PciAddress, int] = {}
         self.publisher = StatePublisher(self._render)

@@ -3,7 +3,7 @@
 A promise is on disk, its pod marked and its CDI devices described before kubelet is answered. A claim that
 does not fit because others have not ended yet, as after a pod's deletion by force, waits for them: kubelet
 tries a failed preparation again only after 60 to 90 s (Kubernetes 1.36, `SyncPod` in
-pkg/kubelet/kuberuntime/kuberuntime_manager.go). Where nothing ends, it is refused at once.
+pkg/kubelet/kuberuntime/kuberuntime_manager.go). If no such end is near, it is refused at once.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class ClaimCommands:
     async def prepare(
         self, question: Prepare, still_waiting: Callable[[], bool] = lambda: True
     ) -> tuple[PreparedDevice, ...]:
-        """Promise a claim its VFs, and describe its devices. K8sRdmaError names what is in the way.
+        """Promise a claim its VFs, and describe its devices. K8sRdmaError names the obstacle.
 
-        still_waiting: reports whether the caller still waits; nothing is promised to one that has given up,
+        still_waiting: reports whether the caller still waits; no promise is made to one that has given up,
             nor once the claim was unprepared.
         """
         claim = self._promised_before(question) or self._policy.read(question)
@@ -103,7 +103,7 @@ class ClaimCommands:
         return prepared_devices(promise, self._node.name)
 
     async def end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
-        """End what a claim promises a pod that has nothing on the node any more; the pod starts no more.
+        """End the promise of a claim to a pod that is no longer on the node; the pod starts no more.
 
         K8sRdmaError (`CONFLICT`) while the pod has interfaces, or when the promise is to another one.
         """
@@ -128,7 +128,7 @@ class ClaimCommands:
 
         Kubelet, which counts the pods of a claim, calls the driver for the first and after the last of them
         (Kubernetes 1.36, pkg/kubelet/cm/dra/manager.go). K8sRdmaError (`CONFLICT`) while the former pod has
-        interfaces, and when nothing is promised to it; after any error the former promise stands.
+        interfaces, or no promise is made to it; after any error the former promise stands.
         """
         requested = self._policy.read(question)
         async with self._holding(requested):
@@ -185,7 +185,7 @@ class ClaimCommands:
         if not isinstance(requested, RequestedClaim):
             yield
             return
-        self._policy.permit(requested)  # what the policy refuses reserves no address
+        self._policy.permit(requested)  # a claim that the policy refuses reserves no address
         addresses = addresses_of(entry.interface for entry in requested.claim.interfaces)
         async with self._pods.addresses.holding(addresses, by_claim=True):
             yield
@@ -238,7 +238,7 @@ class ClaimCommands:
     async def _promised(
         self, requested: AllocatedClaim | RequestedClaim, wait_s: float, pending: PendingCall
     ) -> ClaimPromise:
-        """Promise a claim, or wait. requested: permitted already where it was promised before."""
+        """Promise a claim, or wait. requested: permitted already if it was promised before."""
         claim = requested.claim if isinstance(requested, RequestedClaim) else requested
         deadline_s, scan = time.monotonic() + wait_s, True
         while True:
@@ -252,7 +252,7 @@ class ClaimCommands:
                 failure = error
             left_s, scan = deadline_s - time.monotonic(), False
             passes = failure.reason is Reason.UNREADABLE_NODE or (
-                # What ended meanwhile may have made room after the refusal.
+                # A pod that ended meanwhile may have made room after the refusal.
                 failure.reason is Reason.INSUFFICIENT and (may_end or self._may_end(claim.pod))
             )
             if left_s <= 0 or self._waiting.full or not passes:

@@ -54,11 +54,11 @@ class GpuMonitor:
         every_s: float = 10.0,
         timeout_s: float = GPU_QUERY_S,
     ) -> None:
-        """Ask nothing until `run`.
+        """Ask kubelet in `run` alone.
 
         kubelet: None if its socket is not known: then there are no GPUs. locate: as
-        `linux.gpus.Gpus.by_device`. own_resources: of our device plugin; none are GPUs.
-        present: whether the machine has GPUs. Kubelet is not asked where it has none: the first question
+        `linux.gpus.Gpus.by_device`. own_resources: of our device plugin; they are not GPUs.
+        present: whether the machine has GPUs. Kubelet is not asked if it has no GPU: the first question
             loads gRPC, of 13 MiB. None to ask always.
         """
         self._kubelet = kubelet
@@ -72,7 +72,7 @@ class GpuMonitor:
         self.pods_changed = asyncio.Event()
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs by the last answer, ordered; none once kubelet has been silent for `GPUS_STAND_S`."""
+        """The GPUs by the last answer, ordered; empty once kubelet has been silent for `GPUS_STAND_S`."""
         return self._gpus
 
     async def run(self, publish: Callable[[], Awaitable[None]]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find_executable(host: HostRoot, cni_path: str) -> str:
-    """Find our executable in the node's directories of plugins; empty if it is in none."""
+    """Find our executable in the node's directories of plugins; empty if it is missing."""
     paths = (PurePosixPath(directory, PLUGIN) for directory in cni_path.split(":") if directory)
     return next((str(path) for path in paths if host.exists(path)), "")
 
@@ -61,7 +61,7 @@ class HostFiles(HostRoot):
             self.write(path, data)
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """Read a regular file; None if there is none. KernelError when it cannot be read."""
+        """Read a regular file; None if it is missing. KernelError when it cannot be read."""
         target = self._own_path(path)
         try:
             return None if target.is_symlink() or not target.is_file() else target.read_bytes()

@@ -3,8 +3,8 @@
 Blocking and confined to one thread (the agent's worker). Files in `<runDir>`:
 
 `attachments/<container id>`: a file per container that has a receipt, or whose ADD is under way.
-With the directory there and no file in it, a DEL has nothing to do, even while the agent is dead. So a
-marker is there before the first change and after the last, and a missing directory means nothing.
+With the directory there and no file in it, a DEL succeeds at once, even while the agent is dead. So a
+marker is there before the first change and after the last, and a missing directory has no meaning.
 
 `claims/<pod UID>`: a file per pod with promises of ResourceClaims, so that the executable asks the agent
 about its ADD, whatever its annotations. It is there before kubelet is answered, and goes with the last
@@ -16,7 +16,7 @@ pod all the same. A claim that is known by its name alone is listed until kubele
 may have that name.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
-annotations say nothing. Then the agent is asked about every pod, or none starts.
+annotations do not ask for them. Then the agent is asked about every pod, or no pod starts.
 
 `deletions/<container>:<interface>:<network>`: a DEL that no agent answered, left by the CNI executable
 (`cni/deletion.c`). It is written atomically, and then the runtime gets a success. So the attachment
@@ -65,7 +65,7 @@ _DELETIONS = "deletions that were left"
 _CLAIM_MARKERS = ("markers of pods with promises",)
 
 _MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
-"""The subject of a failure's message, and the advice where the file is missing."""
+"""The subject of a failure's message, and the advice if the file is missing."""
 
 DIRECTORY = "deletions"
 """The directory of deferred DELs in `runDir`."""
@@ -89,7 +89,7 @@ class ClaimMarkers:
     """The directory of markers of pods that have promises."""
 
     def __init__(self, directory: Path) -> None:
-        """Open nothing yet; the directory is made with the first marker."""
+        """Note the path; the directory is made with the first marker."""
         self._directory = directory
 
     def write(self, pod: PodUid, mark: ClaimMark) -> None:
@@ -108,7 +108,7 @@ class ClaimMarkers:
         return not self._directory.is_dir()
 
     def read(self, pod: PodUid) -> ClaimMark | None:
-        """Read a pod's mark; None if it has none. LedgerError when it cannot be known."""
+        """Read a pod's mark; None if it is missing. LedgerError if it cannot be known."""
         with _as_ledger_error(*_CLAIM_MARKERS):
             try:
                 data = (self._directory / pod).read_bytes()
@@ -255,7 +255,7 @@ class LedgerStore:
 
         A pod that had the claim before is refused, too: it gets no interfaces any more.
 
-        consumers: all that it is reserved for. After a LedgerError the promise counts where it is on disk.
+        consumers: all that it is reserved for. After a LedgerError the promise counts if it is on disk.
         """
         ledger = self.ledger.with_promise(promise)
         former = self.ledger.promises.get(promise.uid)
@@ -309,7 +309,7 @@ class LedgerStore:
         """Add claims to the mark of a pod that they are not promised to."""
         previous = self._read(pod)
         if previous == ClaimMark():
-            return  # its promises are lost, so it is refused anyway, also once it shares nothing any more
+            return  # its promises are lost, so it is refused anyway, also once it shares no claim any more
         mark = previous or ClaimMark()
         if not shared <= mark.shared:
             self._write(pod, msgspec.structs.replace(mark, shared=mark.shared | shared))
@@ -334,7 +334,7 @@ class LedgerStore:
             self._write(pod, mark)
 
     def _read(self, pod: PodUid) -> ClaimMark | None:
-        """Read a pod's mark; None if it has none, or one that is to be replaced."""
+        """Read a pod's mark; None if it is missing, or is to be replaced."""
         with suppress(LedgerError):
             return self._claim_markers.read(pod)
         return None
@@ -351,7 +351,7 @@ class LedgerStore:
         return frozenset(_name_of(promise) for promise in promises if promise.pod.uid == pod)
 
     def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return what a pod's claims promise it. LedgerError if these promises were lost.
+        """Return the interfaces that a pod's claims promise it. LedgerError if these promises were lost.
 
         K8sRdmaError (`CONFLICT`) names a claim of the pod that is not promised to it; UnendedPodError one
         that may be handed over to it.
@@ -427,7 +427,7 @@ class DeferredDeletes:
     """The directory of DELs that found no agent. Blocking, and used by the agent's worker alone."""
 
     def __init__(self, directory: Path) -> None:
-        """Open nothing yet; `load` makes `directory`."""
+        """Note the path; `load` makes `directory`."""
         self._directory = directory
         self._withheld = directory.with_suffix(".withheld")
 
@@ -450,7 +450,7 @@ class DeferredDeletes:
         return os.path.lexists(self._path(attachment))
 
     def read(self, attachment: Attachment) -> DeferredDelete | None:
-        """Read the deferred DEL of an attachment; None if there is none, or it cannot be read."""
+        """Read the deferred DEL of an attachment; None if it is missing or cannot be read."""
         if not self.contains(attachment):
             return None
         try:
@@ -500,7 +500,7 @@ def _name(attachment: Attachment) -> str:
 
 
 def deferred_deletes_in(directory: Path) -> set[str]:
-    """List the complete files of a directory; none if it cannot be read."""
+    """List the complete files of a directory; empty if it cannot be read."""
     with suppress(OSError):
         return {name for name in os.listdir(directory) if not name.startswith(DRAFT)}  # noqa: PTH208
     return set()
@@ -521,7 +521,7 @@ class Markers:
     """The directory of markers of containers."""
 
     def __init__(self, directory: Path) -> None:
-        """Open nothing yet; `replace_all` makes `directory`, complete from the start."""
+        """Note the path; `replace_all` makes `directory`, complete from the start."""
         self._directory = directory
 
     def replace_all(self, containers: Iterable[ContainerId]) -> None:

@@ -118,7 +118,7 @@ class RateLoop(ABC, Generic[_Target]):
             )
 
     async def change_all(self, targets: Mapping[PodUid, _Target]) -> float | None:
-        """Make the changes that are due. Returns the time until the next one is, None if none waits."""
+        """Make the changes that are due. Returns the time until the next one is, None if no change waits."""
         pods = self._pods(targets)
         for uid in self._attempts.keys() - {pod.uid for pod in pods}:
             del self._attempts[uid]
@@ -179,7 +179,7 @@ class RateLoop(ABC, Generic[_Target]):
 
 @dataclass(slots=True)
 class LiveRates(RateLoop["Placement"]):
-    """Changes rates as placements do; nothing until `recover`.
+    """Changes rates as placements do, from `recover` on.
 
     changed, refused: the numbers of changes, and of attempts that were refused or failed.
     """
@@ -197,7 +197,7 @@ class LiveRates(RateLoop["Placement"]):
         }
 
     async def recover(self) -> None:
-        """Undo changes that a crash interrupted; `run` tries again what fails."""
+        """Undo changes that a crash interrupted; `run` tries a failed one again."""
         for receipt in tuple(self.access.node.ledger.receipts.values()):
             if receipt.change is not None:
                 try:

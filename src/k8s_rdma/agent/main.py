@@ -135,9 +135,9 @@ def check(config: AgentConfig) -> None:
 
 
 def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | None]:
-    """Read the placement keys and the device plugin's configuration, None if none is named.
+    """Read the placement keys and the device plugin's configuration, None if it is not named.
 
-    MalformedError names the faulty field: one of these two, or `hostRoot` where that is no directory.
+    MalformedError names the faulty field: one of these two, or `hostRoot` if that is no directory.
     """
     keys, plugin = agent_keys(config.placement_key_file), load_device_plugin(config)
     if not Path(config.host_root).is_dir():
@@ -152,7 +152,7 @@ class Host:
 
     worker: the only thread that uses the kernel and the files.
     run_dir: by its path on the node, too.
-    memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty if there is none.
+    memlock_hook: the path of our executable on the node, see `CdiDirectory`; empty if it is missing.
     sole_cdi_writer: whether all our files in cdi_dir are this agent's.
     pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims. now: seconds.
     """
@@ -189,7 +189,7 @@ class Agent:
 
 
 def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitable[None]]) -> Agent:
-    """Observe the hardware; nothing is changed yet.
+    """Observe the hardware, without a change.
 
     on_prepared: awaited after a receipt is on disk, before anything moves to the pod.
     """
@@ -408,7 +408,7 @@ def _open_kubelet(config: AgentConfig, plugin: DevicePluginConfig | None) -> Kub
 def _open_lookups(
     config: AgentConfig, plugin: DevicePluginConfig | None, kubelet: KubeletPodResources | None
 ) -> tuple[PodDeviceLookup, GpuMonitor]:
-    """Open what asks kubelet for pods' devices, and for the node's GPUs."""
+    """Open the lookups of pods' devices and of the node's GPUs, by kubelet."""
     machine = Gpus()
     locate = process.DetachedCall(machine.by_device, name="gpus")
     resources, own = (plugin.resources, plugin.resource_names()) if plugin else ((), ())
@@ -469,7 +469,7 @@ def open_ledger_store(config: AgentConfig) -> LedgerStore:
 
 
 def _open_receipts(config: AgentConfig, markers: Markers, claim_markers: ClaimMarkers) -> Receipts:
-    """Open the ledger; CorruptLedgerError also where it is lost although pods of this boot have VFs."""
+    """Open the ledger; CorruptLedgerError also if it is lost although pods of this boot have VFs."""
     path = Path(config.state_dir) / "ledger.db"
     if path.exists() and path.stat().st_size:
         return Receipts(path)

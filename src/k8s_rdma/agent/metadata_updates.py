@@ -35,7 +35,7 @@ class MetadataUpdates:
     """
 
     def __init__(self, node: Node, metadata: ClaimMetadata, worker: Worker) -> None:
-        """Write nothing yet."""
+        """Write in `run` alone."""
         self._node = node
         self._metadata = metadata
         self._worker = worker
@@ -43,7 +43,7 @@ class MetadataUpdates:
         self.publisher = StatePublisher(lambda: _encoder.encode(prepared_claims(node)))
 
     async def run(self) -> NoReturn:
-        """Write what changes until cancelled."""
+        """Write each change until cancelled."""
         states, problem = None, ""
         while True:
             with suppress(TimeoutError):

@@ -119,8 +119,8 @@ class Node:
     placements: those known of the node's bound, unfinished pods, which no other pod gets; set whenever more
         are known.
     caps: the state of caps that software enforces; see `restore_caps`.
-    homes: what VFs are at home, and failures to bring them there.
-    addresses: of attachments by interface, with prefix lengths; none of those made before this process.
+    homes: the state of VFs at home, and failures to bring them there.
+    addresses: of attachments by interface, with prefix lengths; only those made by this process.
     failures: of VFs that could not be given; changed on the worker's thread.
     ledger_store: the ledger, on disk and in memory.
     """
@@ -137,7 +137,7 @@ class Node:
         require_rdma: bool = True,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Scan the hardware; change nothing yet (see `unfinished`).
+        """Scan the hardware, without a change (see `unfinished`).
 
         pools: the VFs of exclusive resources. rules: which PFs are for ResourceClaims.
         require_rdma: whether a VF without an RDMA device is unusable, if its PF has one. now: seconds.
@@ -178,7 +178,7 @@ class Node:
     def promise(
         self, claim: AllocatedClaim, *, scan: bool = True, instead: bool = False
     ) -> ClaimPromise | Rejection:
-        """Promise a claim its VFs and record that on disk; nothing in the kernel changes.
+        """Promise a claim its VFs and record that on disk; the kernel stays as it is.
 
         scan: whether the hardware is scanned again before a refusal. instead: whether this promise replaces
             the one that the claim has.
@@ -208,7 +208,7 @@ class Node:
     ) -> tuple[VfRef, ...]:
         """Note the VFs that an ADD tried in vain; return those that are set aside by that.
 
-        interfaces: those that the pod got in the end; none if it got none.
+        interfaces: those that the pod got in the end, if any.
         """
         aside = self.failures.note(tries, interfaces, pod, self._now())
         self.hardware = self._with_failures(self.hardware)
@@ -222,7 +222,7 @@ class Node:
         *,
         inherited: Collection[Attachment] = (),
     ) -> Receipt | Rejection:
-        """Choose VFs and record them on disk; nothing in the kernel has changed yet.
+        """Choose VFs and record them on disk; the kernel stays as it is.
 
         request, promised: the attachment's part of the pod's. Without any interface in it, the receipt
             records the delegate alone, and no hardware is needed.
@@ -288,7 +288,7 @@ class Node:
         self._require_seen(promised)
         decision = decide()
         if isinstance(decision, Rejection) and scan and self.refresh():
-            decision = decide()  # what was refused was not the node of now
+            decision = decide()  # the refusal was of an earlier state
         return self._qualified(decision) if isinstance(decision, Rejection) else decision
 
     def _with_promised(
@@ -378,7 +378,7 @@ class Node:
         """Move VFs to the pod, down and without addresses, since some IPAM plugins lease through them.
 
         UngivenError at the first step that fails; `detach` undoes the steps before it. A plain KernelError
-        where the namespace is gone.
+        if the namespace is gone.
         """
         for step in hand_over(receipt):
             self._apply(step, receipt)
@@ -403,7 +403,7 @@ class Node:
     def detach(self, receipt: Receipt) -> None:
         """Bring every VF of a receipt home, wherever its ADD stopped; the receipt stays until `forget`.
 
-        After a reboot nothing is left to undo: VFs and namespaces are new, even by the same name. Tries
+        After a reboot no change is left to undo: VFs and namespaces are new, even by the same name. Tries
         everything and fails as `release`.
         """
         releasing = replace(receipt, phase=Phase.RELEASING)
@@ -432,7 +432,7 @@ class Node:
     def change_rates(self, pod: PodUid, placement: Placement) -> tuple[Receipt, ...]:
         """Program the rates of a later generation of a pod's placement. Returns the receipts that it changed.
 
-        None change while the pod is being attached or ended. K8sRdmaError if the change is refused or
+        No receipt changes while the pod is being attached or ended. K8sRdmaError if the change is refused or
         fails: then the rates are as before, or the receipts keep it until `undo_rate_change`.
         """
 
@@ -520,7 +520,7 @@ class Node:
         self._kernel.announce(receipt.netns, addresses)
 
     def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
-        """Sample the counters of all VFs, with their holders. KernelError when none can be sampled."""
+        """Sample the counters of all VFs, with their holders. KernelError if they cannot be sampled."""
         holders = {
             interface.vf: (Holder(pod=receipt.pod, ifname=interface.ifname), receipt.netns)
             for receipt in self.ledger.receipts.values()

@@ -76,7 +76,7 @@ OUR_TYPES = ("k8s-rdma-cni", "rit-k8s-rdma-cni-linux-amd64")
 def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
     """Make a new ledger of the state in kernel and runtime. Returns the outcome for each attachment.
 
-    LedgerError when the ledger is in order, or an agent runs; then nothing has changed.
+    LedgerError when the ledger is in order, or an agent runs; then the ledger is as before.
     """
     _require_no_agent(Path(config.run_dir) / "cni.sock")
     ledger = Path(config.state_dir) / "ledger.db"
@@ -131,7 +131,7 @@ class Rebuild:
     cni_path: where its plugins are, `:` between. pools: VFs of exclusive resources. rules: which PFs are for
         ResourceClaims.
     devices: the current devices of pods by kubelet, by namespace and name.
-    rdma_device: of the function at an address, by name, wherever it is; empty for none.
+    rdma_device: of the function at an address, by name, wherever it is; empty if it has no such device.
     """
 
     node: NodeName
@@ -254,7 +254,7 @@ class Rebuild:
         try:
             return slots_of_pod(slots, call.annotations, policy, self.policy.memlock)
         except MalformedError:
-            return slots  # edited since: what was written for them is unknown
+            return slots  # edited since: the former text is unknown
 
     def _with_its_name(self, interface: AllocatedInterface) -> AllocatedInterface:
         name = interface.rdma_device or self.rdma_device(pci_address(interface.pci))
@@ -483,7 +483,7 @@ def _ended(deferred_deletes: DeferredDeletes, rebuilt: Ledger) -> Iterator[Rebui
 async def _devices(
     pod_devices: PodDeviceLookup, unreadable: list[RebuiltAttachment]
 ) -> Mapping[tuple[str, str], HeldDevices]:
-    """Look up the devices of pods; none if kubelet does not answer, which is reported."""
+    """Look up the devices of pods; empty if kubelet does not answer, which is reported."""
     try:
         return await pod_devices.all_devices()
     except K8sRdmaError as error:
@@ -504,7 +504,7 @@ def _require_no_agent(path: Path) -> None:
 
 
 def _require_spoilt(ledger: Path) -> None:
-    """Raise LedgerError unless the file is lost, empty or corrupt; a newer program's is none of these."""
+    """Raise LedgerError unless the file is lost, empty or corrupt; a newer program's is in order."""
     if not ledger.exists() or not ledger.stat().st_size:
         return
     with suppress(CorruptLedgerError), closing(Receipts(ledger)) as receipts:
@@ -514,7 +514,7 @@ def _require_spoilt(ledger: Path) -> None:
 
 
 def _caches(config: AgentConfig, namespaces: Namespaces) -> tuple[Path, ...]:
-    """Find the cache directories. LedgerError when there is none: an empty ledger would count as in order."""
+    """Find the cache directories. LedgerError without any: an empty ledger would count as in order."""
     named = [namespaces.on_host(cache) for cache in config.cni_cache_dirs]
     if directories := tuple(cache for cache in named if cache.is_dir()):
         return directories

@@ -1,6 +1,6 @@
-"""The agent's reconciler: scans again after a change, ends what no call will end, restores caps.
+"""The agent's reconciler: scans again after a change, ends attachments that no call will end, restores caps.
 
-The runtime's DEL normally comes first. Where it does not, nothing else reports the end of a namespace without
+The runtime's DEL normally comes first. If it does not, no event reports the end of a namespace without
 VFs, and of one with VFs only the VFs' return. The kernel has no notification for files in /proc; the periodic
 check finds that such a namespace is gone.
 """
@@ -49,7 +49,7 @@ LAST_RETRY_S = 30.0
 
 
 class Reconciler:
-    """Keeps observation and ledger up to date; nothing polls the kernel while all is well.
+    """Keeps observation and ledger up to date; the kernel is not polled while all is well.
 
     hardware_changed: to be set, on the loop's thread, when something observable changed.
     sandbox_vanished: to be set there when a sandbox with a receipt may have vanished.
@@ -64,7 +64,7 @@ class Reconciler:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         reconcile_s: float = RECONCILE_S,
     ) -> None:
-        """Run nothing until `recover`.
+        """Wait for `recover`.
 
         specifications: restored after each scan, since device nodes may change with the hardware.
         pause: as `asyncio.sleep`. reconcile_s: see `RECONCILE_S`.
@@ -101,7 +101,7 @@ class Reconciler:
                 tasks.create_task(self._end_after(cause))
 
     async def _end_after(self, cause: asyncio.Event) -> None:
-        """End what no call will end, whenever there is a cause."""
+        """End the attachments that no call will end, whenever there is a cause."""
         while True:
             await cause.wait()
             cause.clear()
@@ -158,7 +158,7 @@ class SandboxWatch:
         self._deletions: Deletions | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to watch; where other programs of root have all inotify instances, only the check remains."""
+        """Begin to watch; if other programs of root have all inotify instances, only the check remains."""
         try:
             self._deletions = Deletions()
         except OSError as error:

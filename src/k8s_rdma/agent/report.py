@@ -86,7 +86,7 @@ class Reporter:
         self._is_due.set()
 
     async def run(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> NoReturn:
-        """Publish what `publish_soon` asked for. pause: as `asyncio.sleep`."""
+        """Publish the state after `publish_soon`. pause: as `asyncio.sleep`."""
         while True:
             await self._is_due.wait()
             await pause(SOON_S)
@@ -99,7 +99,7 @@ class Reporter:
             await self.publish()
 
     def now(self) -> NodeReport:
-        """Make the current report; the same object as before if nothing changed."""
+        """Make the current report; the same object as before if it says the same."""
         self._report()
         return cast("NodeReport", self._last_report)
 
@@ -129,7 +129,7 @@ class StatePublisher:
     """Holds the latest report and wakes readers of a new one. A report is made when somebody reads it."""
 
     def __init__(self, render: Callable[[], bytes]) -> None:
-        """render: makes the current report, the same bytes while nothing differs."""
+        """render: makes the current report, the same bytes while it says the same."""
         self._render = render
         self._report: bytes | None = None
         self._change = asyncio.Event()
@@ -224,7 +224,7 @@ def _sender(connection: socket.socket) -> Send:
 
 
 async def _receive(connection: socket.socket, size: int) -> bytes:
-    """Receive so many bytes; none if the peer hangs up before."""
+    """Receive so many bytes; empty if the peer hangs up before."""
     loop = asyncio.get_running_loop()
     data = b""
     while len(data) < size:

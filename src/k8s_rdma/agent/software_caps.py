@@ -42,7 +42,7 @@ class SoftwareCaps:
     def __init__(
         self, node: Node, worker: Worker, cluster: Cluster, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """Check nothing yet. now: in seconds; called from several threads."""
+        """Wait for the first check. now: in seconds; called from several threads."""
         self._now = now
         self._node = node
         self._worker = worker

@@ -49,9 +49,10 @@ _CREDENTIALS = struct.Struct("=iII")
 class CniSocket:
     """Serves `cni.sock`: decodes frames, and passes each call to the handler.
 
-    The handler gets the namespace's descriptor (None when none came) and must not keep it: it is closed when
-    the handler returns. It also gets a function that reports whether the caller still waits: for one that has
-    given up, the DEL may already be over, and interfaces of a later ADD would leak.
+    The handler gets the namespace's descriptor, or None if the caller sent no descriptor. It must not keep
+    it, because it is closed when the handler returns. It also gets a function that reports whether the caller
+    still waits: for one that has given up, the DEL may already be over, and interfaces of a later ADD would
+    leak.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -138,7 +139,7 @@ async def serve_connections(
                 continue
             open_now[user] += 1
             task = connections.create_task(serve_one(connection))
-            # A task that is cancelled before its first step closes nothing by itself.
+            # A task that is cancelled before its first step does not close the connection.
             task.add_done_callback(partial(end, connection, user))
 
 
@@ -173,7 +174,7 @@ def _is_abandoned(connection: socket.socket, request: Request) -> bool:
 
 
 def is_hung_up(connection: socket.socket) -> bool:
-    """Report whether the peer of a connection that has nothing more to send has closed it."""
+    """Report whether the peer of a connection, from which no more is to come, has closed it."""
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
@@ -233,7 +234,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 async def _accept(listener: socket.socket) -> socket.socket:
     """Accept the next connection; wait while there are no free descriptors.
 
-    Nothing is awaited once it is accepted: `sock_accept` loses a connection if it is cancelled then.
+    Once it is accepted, there is no await: `sock_accept` loses a connection if it is cancelled then.
     """
     while True:
         await _readable(listener)

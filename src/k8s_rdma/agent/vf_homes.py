@@ -32,7 +32,7 @@ class KnownHomes:
     def noted(self, interfaces: Sequence[AllocatedInterface]) -> tuple[AllocatedInterface, ...]:
         """Return interfaces with the attributes of their VFs' homes.
 
-        A VF has those with which it returned, so that what changed since ends before it is given
+        A VF has those with which it returned, so that later changes end before it is given
         (`core.step.CleanVf`); the first time, those that it has, without BPF programs. They stay unknown if
         it cannot be read.
         """

@@ -1,7 +1,7 @@
 """Scans of a node's hardware, and operations on the VFs of a receipt.
 
 These are release, undoing of steps, caps of software, and refusals of a second ADD. A release tries every
-step; a VF that no longer exists needs none. A pod with CAP_NET_ADMIN may remove caps.
+step; a VF that no longer exists does not need any. A pod with CAP_NET_ADMIN may remove caps.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Scanner:
         in_pools: Callable[[Hardware], Hardware] = lambda hardware: hardware,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Scan nothing yet. in_pools: puts VFs into their pools."""
+        """Wait for the first scan. in_pools: puts VFs into their pools."""
         self._kernel = kernel
         self._in_pools = in_pools
         self._now = now
@@ -179,7 +179,7 @@ class _Rollback:
         return failed
 
     def _apply(self, step: Step, sparing: dict[VfRef, str]) -> None:
-        """Apply a step; with the spare name, or the PF's MAC, where a VF's home name or MAC is taken."""
+        """Apply a step; with the spare name, or the PF's MAC, if a VF's home name or MAC is taken."""
         try:
             self._kernel.apply(step)
         except (NameTakenError, OtherMacError) as error:
@@ -206,7 +206,7 @@ def _other_home(
 def spare_name(pci: str) -> str:
     """Make the name of a VF whose own another netdev has taken: `vf0000030010` for 0000:03:01.0.
 
-    At most 15 characters, as `IFNAMSIZ` has it, also where the PCI domain has eight digits.
+    At most 15 characters, as `IFNAMSIZ` has it, also if the PCI domain has eight digits.
     """
     return "vf" + pci.replace(":", "").replace(".", "")
 

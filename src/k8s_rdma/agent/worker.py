@@ -27,7 +27,7 @@ class Worker:
     """
 
     def __init__(self) -> None:
-        """Start the thread, with nothing to do."""
+        """Start the thread."""
         self.opened = ExitStack()
         self._calls: SimpleQueue[_Call[Any] | None] = SimpleQueue()
         self._thread = Thread(target=self._make_calls, name="kernel", daemon=True)
@@ -43,7 +43,7 @@ class Worker:
         return await answer
 
     def close(self) -> None:
-        """Wait for the running call, cancel those that have not begun, and close what was opened."""
+        """Wait for the running call, cancel those that have not begun, and close the files and sockets."""
         with self.opened:
             with suppress(Empty):
                 while (waiting := self._calls.get_nowait()) is not None:

@@ -64,7 +64,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     stuck_after_s: the time after which a pod is evicted whose refusals will not end on this node; by default
         never.
     cdi_dir: the node's directory in which container runtimes read specifications of devices.
-    device_plugin: the device plugin's file, where there is one: it says which VFs are whose, and what of it
+    device_plugin: the device plugin's file, if there is one: it says which VFs are whose, and what of it
         kubelet gives pods. pod_resources_timeout_s: how long an ADD waits for kubelet to say that.
     memlock: the memory that a container with a slot may lock, unless its pod says (`k8s-rdma.io/memlock`): an
         amount such as `64Gi`, or `unlimited`; `0` leaves the runtime's limit.

@@ -74,14 +74,14 @@ class Cluster(Protocol):
     takes_placements: bool
 
     async def annotations(self, pod: Pod) -> Mapping[str, str]:
-        """Read a pod's annotations, where the runtime does not pass them.
+        """Read a pod's annotations, if the runtime does not pass them.
 
         K8sRdmaError (`API_FAILURE`) when they cannot be read, or the pod of that name has another UID.
         """
         ...
 
     async def identified(self, pod: Pod) -> Pod:
-        """Return the pod with its UID where the runtime does not tell it; as it is if it cannot be read."""
+        """Return the pod with its UID if the runtime does not pass it; as it is if it cannot be read."""
         ...
 
     def placements(self) -> Mapping[PodUid, Placement]:
@@ -207,13 +207,13 @@ class NodePods:
         return (self._consumers or {}).keys() - self._terminating
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
-        """Implement `Cluster.wait_for_consumers`; there are none before the first list."""
+        """Implement `Cluster.wait_for_consumers`; empty before the first list."""
         while self._consumers is None or self._consumers == previous:
             await self._change.wait()
         return self._consumers
 
     async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:
-        """Implement `Cluster.wait_for_caps`; there are none before the first list."""
+        """Implement `Cluster.wait_for_caps`; empty before the first list."""
         while self._consumers is None or self._caps == previous:
             await self._change.wait()
         return self._caps
@@ -386,7 +386,7 @@ class ApiCluster:
         return found
 
     def placements(self) -> Mapping[PodUid, Placement]:
-        """Return the placements of the last list and watch; none before the first list."""
+        """Return the placements of the last list and watch; empty before the first list."""
         return self._pods.placements()
 
     async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
@@ -480,7 +480,7 @@ class ApiCluster:
     async def _evict(self, pod: Pod, why: str) -> None:
         """Evict a pod after an event, unless its streak of refusals has ended meanwhile.
 
-        Where a disruption budget forbids it, the next refusal tries again.
+        If a disruption budget forbids it, the next refusal tries again.
         """
         streak = self._refusals.streak_of(pod.uid, self._time.monotonic())
         if streak is None or streak.outlook is not Outlook.LASTING:

@@ -81,7 +81,7 @@ class AddressRegistry(Protocol):
         ...
 
     async def run(self, requested: Requested, reports: PublishedReports) -> NoReturn:
-        """Hold what promises and attachments ask for, and nothing else, until cancelled.
+        """Hold the addresses that promises and attachments ask for, and release others, until cancelled.
 
         requested: returns the addresses that they ask for at the moment.
         """
@@ -108,7 +108,7 @@ class SingleNodeAddresses:
         """Ignore the end."""
 
     def problems(self) -> tuple[str, ...]:
-        """Describe none: there is no other node."""
+        """Return no description: there is no other node."""
         return ()
 
     async def run(self, requested: Requested, reports: PublishedReports) -> NoReturn:  # noqa: ARG002 - the Protocol's
@@ -240,7 +240,7 @@ class HeldAddresses:
             )
 
     async def compare(self, requested: Requested) -> None:
-        """Hold the requested addresses, and release others; what fails is left for the next time.
+        """Hold the requested addresses, and release others; a failed one is tried again the next time.
 
         requested: as for `run`.
         """
@@ -315,7 +315,7 @@ def _shown(address: str) -> str:
 
 
 def _reports(status: bytes, mac: int) -> bool:
-    """Report whether a node's status has a MAC; what no agent publishes says nothing about others."""
+    """Report whether a node's status has a MAC; one that no agent publishes is not evidence about others."""
     try:
         return reported_macs(status).first_index_in([mac]) is not None
     except MalformedError:

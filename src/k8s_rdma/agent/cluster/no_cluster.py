@@ -104,7 +104,7 @@ class NoCluster:
         """Return at once: there is no list of placements."""
 
     def lasting_pods(self) -> Set[PodUid]:
-        """Return none: they stay unknown."""
+        """Return an empty mapping: they stay unknown."""
         return frozenset()
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:  # noqa: ARG002 - the Protocol's

@@ -105,7 +105,7 @@ class Publishing:
 
 
 class OwnNode:
-    """Follows the Node object; its view is None until `run`, and while there is none."""
+    """Follows the Node object; its view is None until `run`, and while the object is missing."""
 
     def __init__(self, api: PublishingApi, name: NodeName, time: Time) -> None:
         self.name = name
@@ -141,7 +141,7 @@ class OwnNode:
 
 
 class StatusPublisher:
-    """Publishes every report, the latest where several come within `GAP_S`, and renews the Lease.
+    """Publishes every report, the latest if several come within `GAP_S`, and renews the Lease.
 
     An unchanged report is published again now and then, beside a renewal.
     """
@@ -155,7 +155,7 @@ class StatusPublisher:
         cluster: Cluster,
         time: Time,
     ) -> None:
-        """Publish nothing until `run`."""
+        """Publish in `run` alone."""
         self._api = api
         self._reports = reports
         self._cluster = cluster
@@ -271,7 +271,7 @@ class CapacityPublisher:
     """Keeps the resource at the number of VFs that pods can have; unchanged while that is unknown."""
 
     def __init__(self, api: PublishingApi, reports: Reports, own: OwnNode, resource: str, time: Time) -> None:
-        """Write nothing until `run`."""
+        """Write in `run` alone."""
         self._api = api
         self._reports = reports
         self._own = own
@@ -279,7 +279,7 @@ class CapacityPublisher:
         self._time = time
 
     async def run(self) -> NoReturn:
-        """Write the capacity where it differs, until cancelled; it is not removed."""
+        """Write the capacity if it differs, until cancelled; it is not removed."""
         backoff = Backoff(FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             own, report = await self._own.wait_for_node(), self._reports.now()
@@ -307,7 +307,7 @@ class Reports(Protocol):
     """The source of reports."""
 
     def now(self) -> NodeReport:
-        """Return the current report; the same object as before if nothing changed."""
+        """Return the current report; the same object as before if it says the same."""
         ...
 
     async def wait_for_change(self, previous: NodeReport | None) -> NodeReport:
@@ -344,7 +344,7 @@ def timed(status: RdmaNodeStatus, previous: bytes, now: datetime) -> RdmaNodeSta
 
 
 def amount(quantity: str | None) -> int | None:
-    """Parse a whole quantity of the API server, with or without `k` for thousands; None if it is none."""
+    """Parse a whole quantity of the API server, with or without `k` for thousands; None for other text."""
     if quantity is None:
         return None
     digits, thousand = (quantity[:-1], 1000) if quantity.endswith("k") else (quantity, 1)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 FIRST_DETECTION_DELAY_S = 0.11
-"""The time after which any station with the same address has objected, where the kernel probed at once
+"""The time after which any station with the same address has objected, if the kernel probed at once
 (`linux.pod_interface`)."""
 
 DETECTION_POLL_INTERVAL_S = 0.05
@@ -109,9 +109,9 @@ class AddCommand:
         stdin: bytes,
         still_waiting: Callable[[], bool] = lambda: True,
     ) -> AddResult | None:
-        """Give the pod its interfaces; None when it needs none.
+        """Give the pod its interfaces; None if it does not need any.
 
-        still_waiting: checked when the call gets its lock, and at the end: nothing is begun for a caller that
+        still_waiting: checked when the call gets its lock, and at the end: no step is begun for a caller that
             has given up, and a finished attachment is undone. The same holds once a DEL of the attachment has
             come.
         """
@@ -149,7 +149,7 @@ class AddCommand:
                 raise
 
     def _name_meaningless_keys(self, conf: NetConf, stdin: bytes) -> None:
-        """Log the keys of a network configuration that say nothing here, once for each network."""
+        """Log the keys of a network configuration that have no effect here, once for each network."""
         keys = meaningless_keys(stdin)
         if keys and (conf.name, keys) not in self._named_keys:
             self._named_keys.add((conf.name, keys))
@@ -207,7 +207,7 @@ class AddCommand:
         return requested.latest(placed, receipts).permitted(policies, call.pod.namespace)
 
     async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
-        """Return what its claims promise the pod; wait for those of a pod deleted by force, until that ends.
+        """Return the interfaces that the pod's claims promise; wait for the end of a pod deleted by force.
 
         The runtime would try the sandbox again only after 10 to 15 s.
         """
@@ -237,7 +237,7 @@ class AddCommand:
 
     async def _devices_of(self, call: AddCall, requested: Grant) -> HeldDevices:
         if call.env.pod_name is None:
-            return NOTHING_HELD  # not Kubernetes': kubelet knows nothing of it
+            return NOTHING_HELD  # not Kubernetes': kubelet does not know it
         return await self._pod_devices.devices_of(
             call.pod,
             required=bool(requested.request),
@@ -275,7 +275,7 @@ class AddCommand:
             )
 
     async def _give(self, call: AddCall, sandbox: Sandbox, part: Grant, limited: LimitedPod) -> AddResult:
-        """Choose VFs and attach them, or others where some cannot be given (`core.vf_failures`)."""
+        """Choose VFs and attach them, or others if some cannot be given (`core.vf_failures`)."""
         deadline_s = time.monotonic() + RETRY_WITHIN_S
         tries: list[FailedTry] = []
         added: AddResult | None = None
@@ -312,9 +312,9 @@ class AddCommand:
         choose: Callable[[Sandbox, Collection[Attachment]], Receipt | Rejection],
         tries: Sequence[FailedTry],
     ) -> Receipt | None:
-        """Record other VFs in place of released ones; drop the receipt, and return None, if there are none.
+        """Record other VFs in place of released ones; without others drop the receipt, and return None.
 
-        choose: as `_prepare_node`. tries: those until now; none if no other VFs are to be tried. A receipt
+        choose: as `_prepare_node`. tries: those until now; empty if no other VFs are to be tried. A receipt
         whose VFs are not home stays.
         """
         if not error.undone:

@@ -64,7 +64,7 @@ class AddCall:
         """Describe the sandbox and the names for this part of the pod's request.
 
         slots: the pod's; unused by an attachment without interfaces. claimed: the last ones of the request.
-        The delegate is left out where a VF is the interface that the runtime looks for in the pod.
+        The delegate is left out if a VF is the interface that the runtime looks for in the pod.
         MalformedError names a field that cannot be followed.
         """
         interfaces = request.interfaces
@@ -95,7 +95,7 @@ class AddCall:
     def _require_netdevs(
         self, numbered: Iterable[tuple[int, InterfaceRequest]], fields: Mapping[int, str]
     ) -> None:
-        """Raise MalformedError for options of a network device where the configuration leaves none."""
+        """Raise MalformedError for options of a network device if the configuration leaves none."""
         for place, interface in numbered:
             options = interface.options
             if options.driver is VfDriver.KERNEL:
@@ -138,7 +138,7 @@ def interface_names(
     """Name an attachment's interfaces, in their order.
 
     interfaces: with their places in the pod's request. present: names that the pod already has.
-    fields: what asks for an interface, by its place, where that is not the annotation.
+    fields: the source of a request for an interface, by its place, unless that is the annotation.
     MalformedError names the field whose name is invalid or taken: `MALFORMED_ANNOTATION` where the pod chose
     it, `INVALID_NETCONF` where the configuration did.
     """
@@ -157,7 +157,7 @@ def interface_names(
 
 
 def _field(conf: NetConf, place: int, fields: Mapping[int, str]) -> str:
-    """Name what asks for the interface at a place."""
+    """Name the source of the request for the interface at a place."""
     return fields.get(place) or f"{request_name(conf.pod_annotations or {})}[{place}]"
 
 

@@ -56,7 +56,7 @@ class Findings:
 
 
 class CheckCommand:
-    """Checks attachments and the node, and changes nothing."""
+    """Checks attachments and the node, without a change."""
 
     def __init__(self, access: NodeAccess, plugins: CniPlugins, pods: PodSources) -> None:
         """pods: the same as for ADD."""
@@ -99,7 +99,7 @@ class CheckCommand:
             raise K8sRdmaError(error.message, reason=Reason.NOT_READY, details=error.details) from error
 
     async def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
-        """Raise K8sRdmaError if the pod is to have interfaces of this network, and has none.
+        """Raise K8sRdmaError if the pod is to have interfaces of this network, and is without.
 
         It may ask by annotation, hold exclusive devices, or be promised interfaces by claims, as on ADD.
         """
@@ -121,7 +121,7 @@ class CheckCommand:
             raise K8sRdmaError(msg, reason=Reason.UNKNOWN_CONTAINER)
 
     async def _annotations(self, conf: NetConf, call: CniEnvironment) -> Mapping[str, str]:
-        """Return the pod's annotations; none, with a warning, where they cannot be read now."""
+        """Return the pod's annotations; empty, with a warning, if they cannot be read now."""
         if conf.pod_annotations is not None or call.pod_name is None:
             return conf.pod_annotations or {}
         try:
@@ -131,7 +131,7 @@ class CheckCommand:
             return {}
 
     async def _devices(self, call: CniEnvironment, requested: Grant) -> HeldDevices | None:
-        """Return the pod's devices; None, with a warning, where kubelet does not tell them now."""
+        """Return the pod's devices; None, with a warning, if kubelet does not list them now."""
         if call.pod_name is None:
             return NOTHING_HELD
         try:
@@ -227,7 +227,7 @@ def _wrong_in_pod(
 
 
 def _wrong_netdev(interface: AllocatedInterface, now: PodInterface) -> Iterator[str]:
-    """Describe how an interface in the pod differs from what the pod was given, addresses aside."""
+    """Describe how an interface in the pod differs from the one that the pod was given, addresses aside."""
     name = interface.ifname
     if now.mac != interface.mac:
         yield f"interface {name} has MAC {now.mac}, was given {interface.mac}"

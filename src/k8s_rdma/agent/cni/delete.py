@@ -1,4 +1,4 @@
-"""The end of attachments: by DEL, by GC, or by the reconciler where no call ends them."""
+"""The end of attachments: by DEL, by GC, or by the reconciler if no call ends them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ vain for a server for each, and no call is served until all have been tried."""
 class DeleteCommand:
     """Ends attachments by their receipts, not by the current configuration.
 
-    Its methods take as `now` the plugins of a call's configuration. They are tried where the recorded plugin
+    Its methods take as `now` the plugins of a call's configuration. They are tried if the recorded plugin
     failed on ADD and fails on DEL.
     """
 
     def __init__(self, access: NodeAccess, plugins: CniPlugins) -> None:
-        """End nothing yet. Callers of `give_back` and `end` hold their containers' locks."""
+        """Start without failures. Callers of `give_back` and `end` hold their containers' locks."""
         self._node = access.node
         self._worker = access.worker
         self._locks = access.locks
@@ -47,7 +47,7 @@ class DeleteCommand:
         self._failures: dict[Attachment, tuple[str, str]] = {}
 
     async def delete(self, call: CniEnvironment, network: str, stdin: bytes = b"") -> None:
-        """Handle DEL: release the attachment's VFs and addresses; one that has none is a success as well.
+        """Handle DEL: release the attachment's VFs and addresses; one without either is a success as well.
 
         So are rates that cannot be reset while the link is down: the pod has lost its VFs, and must not stay
         for the rates. `reconcile` resets them; until then no other pod gets these VFs. An ADD of the
@@ -65,7 +65,7 @@ class DeleteCommand:
     async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
         """Handle GC: end every attachment and lease of this network that the runtime does not list as valid.
 
-        Attachments that `reconcile` ends are ended as well. Without a list nothing is ended. Rates may stay,
+        Attachments that `reconcile` ends are ended as well. Without a list no attachment is. Rates may stay,
         as with DEL. GC does not say whether other plugins ran before this one on ADD. If none did, leases are
         kept under the network's own name, which receipts record; to guess that name would free other plugins'
         leases.

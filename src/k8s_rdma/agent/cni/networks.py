@@ -60,7 +60,7 @@ def interfaces_of_network(
 def unknown_networks(request: Request, *, own: Set[str], annotations: Mapping[str, str]) -> dict[int, str]:
     """Find networks, by index, that neither this attachment nor the pod's further ones name.
 
-    Nothing is refused for it: a network's name may differ from its definition's.
+    It is no reason to refuse a pod: a network's name may differ from its definition's.
     """
     listed = set(_NAME.findall(annotations.get(NETWORKS_ANNOTATION, "")))
     named = {index: interface.options.network for index, interface in enumerate(request.interfaces)}

@@ -46,7 +46,7 @@ class CniCommands:
 
 
 class Service:
-    """Answers the CNI executable, and publishes what its calls changed."""
+    """Answers the CNI executable, and publishes the changes of its calls."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Service:
         reporter: Reporter,
         pods_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do nothing until the first call. pods_changed: called after each ADD and DEL, failed ones too."""
+        """Wait for the first call. pods_changed: called after each ADD and DEL, failed ones too."""
         self._node = node
         self._commands = commands
         self._namespaces = namespaces

@@ -68,7 +68,7 @@ class AddressBlocks:
         self._claimed_blocks: dict[str, _Block] | None = None
 
     async def block(self, space: AddressSpace) -> int:
-        """Return the index of this node's block; claim one where it has none.
+        """Return the index of this node's block; claim one if it is without.
 
         K8sRdmaError (`API_FAILURE`) when that takes the API server, and it does not answer; `IPAM_FAILURE`
         when all blocks are other nodes'.

@@ -9,7 +9,7 @@ interface a certain one.
 
 A delegate is a whole CNI plugin that this one calls to give pods their ordinary interface.
 
-It gets the configuration object `delegate`, and the CNI variables of the runtime. Where it does not know the
+It gets the configuration object `delegate`, and the CNI variables of the runtime. If it does not know the
 runtime's version it is called in its own newest, and its output is converted.
 Source: CNI specification 1.1.0, section 4 "Plugin delegation".
 """
@@ -52,7 +52,7 @@ class IpamPlugins:
     """Leases addresses for the interfaces of receipts, and gives them back."""
 
     def __init__(self, plugins: Plugins, blocks: AddressBlocks | None = None) -> None:
-        """Run nothing yet. blocks: those of this node, where the agent has credentials for them."""
+        """Note the sources. blocks: those of this node, if the agent has credentials for them."""
         self._plugins = plugins
         self._blocks = blocks
 
@@ -72,7 +72,7 @@ class IpamPlugins:
                 raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
     async def add(self, receipt: Receipt, answered: set[str] | None = None) -> dict[str, IpamResult]:
-        """Lease addresses. Returns results by interface, without interfaces that get none.
+        """Lease addresses. Returns results by interface, without interfaces that do not get any.
 
         After a failure no further call begins, and those under way end by themselves; `delete` gives their
         leases back. answered: collects the interfaces whose call did not fail.
@@ -96,8 +96,8 @@ class IpamPlugins:
         """Give every interface's addresses back; tries all, and raises one error that names all failures.
 
         A plugin that does not answer is not called again, as the container's next call waits for this one.
-        now: what the configuration of now names; tried where an interface's ADD and DEL both fail by that of
-            then. One with a mistake would hold up its pods for ever, also when it is corrected.
+        now: the plugins of the current configuration; tried if an interface's ADD and DEL both failed by the
+            former one. One with a mistake would hold up its pods for ever, also when it is corrected.
         """
         calls = _plugins_of(receipt)
         networks = {interface.ifname: interface.options.network for interface in receipt.interfaces}
@@ -129,7 +129,7 @@ class IpamPlugins:
         """Call CHECK, where the version has it (0.4.0). K8sRdmaError when a plugin reports a difference.
 
         A plugin without CHECK counts as fine. CRI-O calls CHECK for every pod that it starts.
-        prev_results: what each interface was given, as an IPAM result; without one where that is not known.
+        prev_results: an IPAM result for each interface, of its ADD; without one if that is not known.
         """
 
         async def verify(ifname: str, ipam: DelegatedPlugin) -> None:
@@ -258,7 +258,7 @@ class Delegate:
     """Calls delegates. A `prev_result` has the runtime's version, and the delegate's interfaces alone."""
 
     def __init__(self, plugins: Plugins) -> None:
-        """Run nothing yet."""
+        """Note the runner."""
         self._plugins = plugins
 
     def require(self, plugin: DelegatedPlugin) -> None:
@@ -296,7 +296,7 @@ class Delegate:
             await self._plugins.run(plugin, "STATUS", stdin_of(plugin.netconf, version))
 
     async def collect(self, plugin: DelegatedPlugin, valid: Iterable[tuple[str, str]]) -> None:
-        """Call GC, where the version has it. valid: container and interface of the runtime's attachments."""
+        """Call GC, if the version has it. valid: container and interface of the runtime's attachments."""
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         if version in SINCE_GC:
             await self._plugins.run(plugin, "GC", stdin_of(plugin.netconf, version, valid=valid))

@@ -262,9 +262,9 @@ async def delete_by(
     now: DelegatedPlugin | None,
     delete: Callable[[DelegatedPlugin], Awaitable[None]],
 ) -> None:
-    """Call DEL with the recorded configuration; where that fails, with the current one.
+    """Call DEL with the recorded configuration; if that fails, with the current one.
 
-    now: the recorded one itself where its ADD succeeded. None if the current configuration names no
+    now: the recorded one itself if its ADD succeeded. None if the current configuration names no
         plugin: then the failure stands, since the failed plugin may have leased all the same, and no other
         call would end that lease. The current plugin is called with the recorded network: a DEL does not say
         whether it is chained, and under another name the DEL of an unknown lease succeeds.
