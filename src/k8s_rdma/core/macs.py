@@ -65,7 +65,8 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
     for pf in hardware.pfs:
         interfaces = allocated.get(pf.pci, {})
         for vf in pf.vfs:
-            interface, requested = interfaces.get(vf.index), promised.get(VfRef(pf.pci, vf.index))
+            interface = interfaces.get(vf.index)
+            requested = promised.get(VfRef(pf.pci, vf.index)) if promised else None
             if interface:
                 macs.update((interface.mac, interface.home.mac))
             elif requested:
