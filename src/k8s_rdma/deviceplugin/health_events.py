@@ -34,7 +34,7 @@ MOST_SINGLE_EVENTS = 4
 """Devices that get an event each; when more change at once, as with their PF's link, they share one."""
 
 REPEAT_S = 0.0
-"""Interval of equal events; `EventLimiter` limits the rate already."""
+"""Interval of equal events: `EventLimiter` limits lines of the log as well, and reports every last state."""
 
 
 @asynccontextmanager
