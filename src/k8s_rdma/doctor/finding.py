@@ -17,7 +17,7 @@ class Severity(StrEnum):
     """Severity of a finding; `rank` orders them.
 
     OK: as it should be. NOTE: worth knowing, nothing to be done. WARNING: something works worse than it
-    could, or may fail. ERROR: pods do not get what they ask for.
+    could, or may fail. ERROR: pods do not get their interfaces.
     """
 
     OK = "ok"
@@ -35,8 +35,8 @@ class Severity(StrEnum):
 class Finding:
     """A result of a check.
 
-    id: which kind, stable. about: on what: a PF, a file, a pod; may be empty. found: in a sentence.
-    source: the file, question or process that says so. expected: what should be there. fix: a command or a
+    id: which kind, stable. about: its object: a PF, a file, a pod; may be empty. found: in a sentence.
+    source: the file, question or process that says so. expected: the right state. fix: a command or a
     line of configuration. These two are empty if nothing is to be done, and source if found names it.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of what ResourceClaims need: the API, a DeviceClass, ResourceSlices, and one kube-scheduler."""
+"""Checks of the needs of ResourceClaims: the API, a DeviceClass, ResourceSlices, and one kube-scheduler."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ClaimFacts:
 
 
 def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
-    """Check the cluster where any node has PFs for claims, or any pod uses them."""
+    """Check the cluster if any node has PFs for claims, or any pod uses them."""
     if not (facts.agents_pfs or facts.slices_pfs or facts.unused or facts.schedulers or facts.classes):
         yield CLAIMS_OK("no node has PFs for claims", source="resourceslices; rdmanodes")
         return

@@ -82,7 +82,7 @@ NOT_RELOADED = EXTENDER.warning("not-reloaded")
 class ExtenderFacts:
     """url: its address; empty if unknown. refused: its answer when not ready; `why`: no answer.
 
-    version: as it says it itself; empty if it does not, or not to us. warning: what it warns of, although
+    version: as it says it itself; empty if it does not, or not to us. warning: its own warning, although
     it is ready. nodes: why it refuses nodes, by name, empty if it does not; None if it does not say.
     key_usage: whose keys signed bound pods' placements, None if it does not say.
     pods: names and whether they are ready, of the cluster's extender pods; None if that is not known.
@@ -101,7 +101,7 @@ class ExtenderFacts:
 
 
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
-    """Check that the extender runs, is reachable and is ready to bind, where it is needed."""
+    """Check that the extender runs, is reachable and is ready to bind, if it is needed."""
     if facts.pods == () and not facts.url and not facts.needed:
         yield NOT_NEEDED(
             "no extender pod runs, and none is needed: no pod asks by annotation, and all PFs are for claims",

@@ -30,7 +30,7 @@ class PublishedNode:
     """An RdmaNode. ready: its condition's status, empty without one. has_lease: one that was ever renewed.
 
     silence: why the extender refuses the node, by its own word or by the Lease; empty if it does not.
-    skew_s: by which its clock is ahead of the API server's, negative where it is behind; 0 if that is not
+    skew_s: by which its clock is ahead of the API server's, negative if it is behind; 0 if that is not
         known. problems: of the node and its PFs, one sentence each.
     """
 

@@ -205,7 +205,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
 
 
 def check_webhook(facts: WebhookFacts) -> Iterator[Finding]:
-    """Check that the API server accepts the webhook's certificate; where it does not, no pod is changed."""
+    """Check that the API server accepts the webhook's certificate; if it does not, no pod is changed."""
     configuration = f"mutatingwebhookconfigurations {WEBHOOK_NAME}"
     renew = "helm upgrade; with injection.webhook.tlsSecretName, renew that Secret"
     if not facts.configured:

@@ -1,4 +1,4 @@
-"""Pods that do not get what they ask for, and why."""
+"""Pods that do not get the interfaces that they ask for, and why."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PodFact:
     holds_interfaces: whether its node reports its interfaces; None while that is unknown.
     group: the PodGroup that its specification names. scheduler: the name there.
     key: the one that its placement names (`key_named_in`).
-    not_allowed: a sentence on what its namespace's policy refuses now.
+    not_allowed: a sentence on the keys that its namespace's policy refuses now.
     rates: None if it has no placement, or is not running.
     events: of any component, the latest last: reason and message. said_s_ago: the age of the latest one by
     which its scheduler did not bind it; None without one.
@@ -100,7 +100,7 @@ class PodFacts:
     group_versions: tuple[str, ...] | None = None
 
     def profiles_without_extender(self) -> dict[str, Profile]:
-        """Schedulers by name that never ask the extender, by their configuration and by what they did."""
+        """Schedulers by name that never ask the extender, by their configuration and by their events."""
         extended = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
         extended |= {pod.scheduler for pod in self.pods if pod.placed}
         return {scheduler.name: scheduler for scheduler in self.schedulers if scheduler.name not in extended}
@@ -154,7 +154,7 @@ def _unreadable_group(facts: PodFacts) -> Iterator[Finding]:
 
 
 def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterator[Finding]:
-    """profile: its scheduler, where that never asks the extender."""
+    """profile: its scheduler, if that never asks the extender."""
     if pod.running and (pod.placed or not facts.extender_binds):
         if pod.holds_interfaces is False:
             yield _without_interfaces(pod)
@@ -257,7 +257,7 @@ def _in_host_network(pod: PodFact) -> Finding:
 
 
 def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Finding:
-    """message: what its node says of it, if anything."""
+    """message: its node's message about it, if there is one."""
     fix = "request one of managedResources, or set the extender's schedulerName"
     if schedulers and pod.scheduler not in schedulers:
         fix = _rename(schedulers[0])

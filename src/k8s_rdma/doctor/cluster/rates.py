@@ -56,7 +56,7 @@ class RatesFact:
 
     @property
     def is_late(self) -> bool:
-        """Report whether a change takes too long; also where that is unknown."""
+        """Report whether a change takes too long; also if that is unknown."""
         return self.age_s is None or self.age_s > LATE_S
 
 

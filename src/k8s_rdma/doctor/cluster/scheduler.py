@@ -38,7 +38,7 @@ class SchedulerFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFacts:
-    """extender: its configuration where that is known; else its defaults count.
+    """extender: its configuration if that is known; else its defaults count.
 
     needed: whether pods or PFs are for annotations, or that is not known.
     """
@@ -106,7 +106,7 @@ def _other_kind(document: object) -> str:
 
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
-    """The names of a configuration's schedulers; one scheduler where there are no profiles."""
+    """The names of a configuration's schedulers; one scheduler if there are no profiles."""
     entries = [profile for profile in document.get("profiles") or () if isinstance(profile, dict)] or [{}]
     return tuple(dict.fromkeys(str(profile.get("schedulerName") or DEFAULT_NAME) for profile in entries))
 

@@ -191,7 +191,7 @@ def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
 
 
 def minor_of(version: str) -> int | None:
-    """28 of `v1.28.15-gke.100`; None of what is no version of Kubernetes 1."""
+    """28 of `v1.28.15-gke.100`; None if it is no version of Kubernetes 1."""
     found = re.match(r"v?1\.(\d+)", version)
     return int(found[1]) if found else None
 

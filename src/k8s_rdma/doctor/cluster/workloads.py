@@ -31,7 +31,7 @@ class AnnotatedWorkload:
 
 
 def check_workloads(found: Sequence[AnnotatedWorkload]) -> Iterator[Finding]:
-    """Check workloads that request interfaces where it has no effect; report the first of many."""
+    """Check workloads whose request of interfaces has no effect; report the first of many."""
     for workload in found[:_SHOWN]:
         yield ANNOTATED(
             f"{workload.annotation} is of the {workload.kind} itself, so its pods request no interfaces",

@@ -226,7 +226,7 @@ class ClusterCollector:
     ask_extender: Callable[[], ExtenderFacts] | None = None
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings, subject by subject; what cannot be read is a finding, too."""
+        """Yield all findings, subject by subject; a part that cannot be read is a finding, too."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("versions", self._check_versions),
             ("scheduler", lambda: check_scheduler(replace(self._scheduler, needed=self._extender_needed))),
@@ -256,7 +256,7 @@ class ClusterCollector:
 
     @cached_property
     def _extender(self) -> ExtenderConfig | None:
-        """The extender's configuration, where it is seen. MalformedError if it is none."""
+        """The extender's configuration, if it is seen. MalformedError if it cannot be used."""
         if self.extender_file is None:
             return read_extender_config(self.api, self.namespaces, ExtenderConfig)
         return parse_config(ExtenderConfig, read_named_text(self.extender_file), str(self.extender_file))
@@ -316,7 +316,7 @@ class ClusterCollector:
 
     @cached_property
     def _extender_needed(self) -> bool:
-        """Report whether pods or PFs are for annotations; also where that is not known."""
+        """Report whether pods or PFs are for annotations; also if that is not known."""
         try:
             nodes = {_name(node): node.get("status") or {} for node in self._rdma_nodes}
             with_claims = self._claims.slices_pfs.keys()
@@ -385,7 +385,7 @@ class ClusterCollector:
         return PolicyFacts(api=self.version, bound=frozenset(existing & bound), expected=expected)
 
     def _has_claims(self) -> bool:
-        """Report whether nodes publish PFs for claims; where that is not known, another finding says so."""
+        """Report whether nodes publish PFs for claims; if that is not known, another finding says so."""
         try:
             return bool(self._claims.slices_pfs)
         except (OSError, K8sRdmaError):

@@ -35,7 +35,7 @@ class Process:
 
 
 class Host(HostRoot):
-    """Reads files, and what runs on the node. Every failure is an OSError."""
+    """Reads files and processes of the node. Every failure is an OSError."""
 
     def read(self, path: str) -> str:
         """Read a file's text."""

@@ -221,13 +221,13 @@ class NodeCollector:
             yield from check_versions(VersionFacts(api=api_version(api), nodes=nodes, ours=ours))
 
     def _check_crd(self) -> Iterator[Finding]:
-        """Check the CRD, where this node publishes an RdmaNode."""
+        """Check the CRD, if this node publishes an RdmaNode."""
         if self.connect is not None and self.agent.publish.rdma_node:
             with self.connect() as api:
                 yield from check_crd(crd_facts(api, needed=True))
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings, subject by subject; what cannot be read is a finding, too."""
+        """Yield all findings, subject by subject; a part that cannot be read is a finding, too."""
         subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
             ("configuration", lambda: check_configuration(self.files)),
             ("hardware", lambda: check_hardware(self._hardware, self._processes.report)),

@@ -263,7 +263,7 @@ def _gate(api: Documents) -> bool | None:
 
 
 def _with_pods(facts: ClaimFacts, api: Documents) -> ClaimFacts:
-    """Add what bound, unfinished pods with claims of our classes show, and what cannot be read.
+    """Add what bound, unfinished pods with claims of our classes show, and objects that cannot be read.
 
     Pods that wait may name a scheduler that there is not.
     """
@@ -354,7 +354,7 @@ def key_usage_in_metrics(text: str) -> tuple[KeyUsage, ...]:
 
 
 def _samples(text: str) -> list[Sample]:
-    """The samples of an exposition; none of what is no exposition."""
+    """The samples of an exposition; empty if the text is no exposition."""
     try:
         return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except ValueError:
@@ -535,7 +535,7 @@ def _receive(reader: socket.socket, count: int) -> bytes:
 
 
 def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
-    """Probe a process over HTTP; read its version where we may.
+    """Probe a process over HTTP; read its version if we may.
 
     Whose certificate it shows does not matter: it is on this node, and learns nothing. One that ends a
     TLS connection after accepting it demands a client certificate, and is alive.

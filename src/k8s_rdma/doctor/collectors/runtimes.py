@@ -42,10 +42,10 @@ class RuntimeSetup:
 
 
 def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
-    """Find the runtime that kubelet uses; the first of each where no running one has kubelet's socket.
+    """Find the runtime that kubelet uses; the first of each if no running one has kubelet's socket.
 
-    Others, such as Docker's containerd, start no pods. kubelet_config: what kubelet says of its runtime,
-    `containerd://2.2.1`; asked where a program does not say its own. OSError if processes cannot be read.
+    Others, such as Docker's containerd, start no pods. kubelet_config: kubelet's word on its runtime,
+    `containerd://2.2.1`; asked if a program does not say its own. OSError if processes cannot be read.
     """
     setups = [_setup(host, process) for process in host.processes(RUNTIMES)]
     socket = _socket_of_kubelet(host)
@@ -162,7 +162,7 @@ def _matching(host: Host, pattern: str) -> Iterator[str]:
 def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
     """Version 2 of the file has all in one section, version 3 images and the runtime in two.
 
-    What is imported stands above the file.
+    Imported files stand above the file that imports them.
     """
     document = msgspec.convert(_toml(host, runtime.config), _Containerd)
     imported = (path for pattern in document.imports for path in _matching(host, pattern))
@@ -211,7 +211,7 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
 def _version(host: Host, process: Process) -> str:
     """The version that the program prints; empty if it is unknown or cannot be run.
 
-    What a process runs is for those alone who may look into it, as what it was called by is not.
+    The path of a process's executable is for those alone who may look into it; its command line is not.
     """
     places = (host.program(process.pid), *process.arguments[:1])
     absolute = (path for path in places if path and path.startswith("/"))

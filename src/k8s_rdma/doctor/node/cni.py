@@ -63,7 +63,7 @@ class CniFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniFacts:
-    """files: of `directory`. programs: what `bin_dirs` hold. broken: why ours, by its name, does not run.
+    """files: of `directory`. programs: the files of `bin_dirs`. broken: why ours, by its name, does not run.
 
     run_dir: the agent's. calls_check: whether the runtime calls CHECK, as CRI-O does for each pod it starts.
     """

@@ -1,4 +1,4 @@
-"""PFs and their VFs, by the same look that the agent takes; and what firmware leaves them."""
+"""PFs and their VFs, by the same look that the agent takes; and the VFs that firmware leaves them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class HardwareFacts:
 
 
 def check_hardware(facts: HardwareFacts, report: NodeReport | None = None) -> Iterator[Finding]:
-    """Check the PFs that the agent uses, those that it leaves out, and what its report says of each."""
+    """Check the PFs that the agent uses, those that it leaves out, and the problems of its report."""
     yield from _check_machine(facts)
     observed = {(pf.pci, problem) for pf in facts.hardware.pfs for problem in pf.problems}
     for pf in report.pfs if report else ():

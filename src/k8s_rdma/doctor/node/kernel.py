@@ -20,7 +20,7 @@ SHARED_GROUP = IOMMU.warning("shared-group")
 class IommuFacts:
     """groups: how many there are. noiommu: vfio's `enable_unsafe_noiommu_mode`.
 
-    command_line: what the kernel's says of it. together: by PF, what is in the group of its first VF as well.
+    command_line: the kernel's options on it. together: by PF, other devices in the group of its first VF.
     """
 
     groups: int

@@ -45,7 +45,7 @@ class LockingProcess:
 class MemlockFacts:
     """Runtimes that start containers.
 
-    amount: what containers with a slot may lock by the agent's hook; empty if there are no slots, or the
+    amount: the limit of containers with a slot by the agent's hook; empty if there are no slots, or the
         agent leaves the limit. hook: whether its executable is in one of the directories of cni_path.
     ulimits: the limit that a runtime writes into specifications, in its configuration's words, by its name.
     """

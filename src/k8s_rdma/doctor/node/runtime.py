@@ -125,7 +125,7 @@ def _check(facts: RuntimeFacts, runtime: Runtime) -> Iterator[Finding]:
 
 
 def delivers_annotations(name: str, version: tuple[int, int]) -> bool:
-    """Report whether that runtime passes annotations, where the network configuration enables it."""
+    """Report whether that runtime passes annotations, if the network configuration enables it."""
     return version >= ANNOTATIONS_SINCE[name]
 
 
