@@ -58,13 +58,14 @@ def found_by_doctor(
     lease: Json | None = None,
     node: Json | None = None,
     extender: dict[str, str] | None = None,
+    published: Json | None = None,
 ) -> dict[str, str]:
     """Findings on a cluster with a node w1 of these PFs, of which the first is published.
 
     lease: what its Lease says otherwise than one that was renewed now. node: its Node object.
-    extender: why the extender refuses it.
+    extender: why the extender refuses it. published: what its status says otherwise.
     """
-    status = json.loads(encode_status(status_of(report("w1", *pfs))))
+    status = json.loads(encode_status(status_of(report("w1", *pfs)))) | (published or {})
     [spec] = slice_specs(Offers(node="w1", pfs=(offer("f0", pci=PF0),)))
     meta = {"name": "w1"}
     renewed = {"renewTime": datetime.now(UTC).isoformat(), "holderIdentity": status["generation"]}
@@ -112,6 +113,13 @@ def renewed_ago(**span: float) -> str:
 )
 def test_lease_counts_as_it_does_for_the_extender(tmp_path: Path, lease: Json, finding: str):
     assert finding in found_by_doctor(tmp_path, pf(), lease=lease)
+
+
+def test_status_that_the_extender_cannot_read_is_not_ready(tmp_path: Path):
+    found = found_by_doctor(tmp_path, pf(), published={"gpus": [{"resource": "a.b/c", "pci": "x"}]})
+    assert "nodes-ok" not in found
+    assert "RdmaNode status: Expected `str` matching regex" in found["nodes-not-ready"]
+    assert "gpus[0].pci" in found["nodes-not-ready"]
 
 
 @pytest.mark.parametrize(

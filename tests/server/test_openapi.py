@@ -18,7 +18,7 @@ from k8s_rdma.server.app import openapi_document
 from server.serving import PlayedAgent, report, run, serving, telling_agent, until_generation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     import httpx2
@@ -100,6 +100,21 @@ def test_document_has_every_path_and_names_only_schemas_that_are_there() -> None
         assert ("401" in responses(operations)) == (path not in PROBE_PATHS)
     schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
     assert set(references(document)) == schemas
+
+
+def patterns(document: Any) -> Iterator[str]:
+    below = document.values() if isinstance(document, dict) else document
+    for each in below if isinstance(document, dict | list) else ():
+        yield from patterns(each)
+    if isinstance(document, dict) and isinstance(document.get("pattern"), str):
+        yield document["pattern"]
+
+
+def test_document_has_patterns_of_ecma_262_alone() -> None:
+    """There `\\Z` is the letter Z, and a client would refuse every report that mentions a pod."""
+    found = list(patterns(openapi_document(Access())))
+    assert found
+    assert all("\\Z" not in each and each.endswith("$") for each in found)
 
 
 def test_document_says_of_each_path_whether_it_is_open_when_some_are() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.report import NodeReport, decode_report, encode_report, without_vfs
+from k8s_rdma.wire.report import NodeReport, decode_report, encode_report, require_node, without_vfs
 
 DOCUMENT: dict[str, Any] = {
     "node": "w1",
@@ -77,6 +78,18 @@ def test_report_is_read_when_a_newer_agent_says_more() -> None:
 def test_report_is_read_when_an_older_agent_knows_no_gpus() -> None:
     older = {name: value for name, value in DOCUMENT.items() if name != "gpus"}
     assert decode_report(json.dumps(older).encode()).gpus == ()
+
+
+def test_report_is_refused_when_another_node_answers() -> None:
+    require_node(decoded(), "w1")
+    with pytest.raises(MalformedError, match="the address answers for node 'w1'"):
+        require_node(decoded(), "w2")
+
+
+def test_generation_of_a_report_is_refused_when_it_ends_in_a_newline_or_is_endless() -> None:
+    for generation in ("4f.17\n", "4" * 254):
+        with pytest.raises(MalformedError, match=re.escape("$.generation")):
+            decoded(generation=generation)
 
 
 def test_report_without_vfs_leaves_out_nothing_else() -> None:

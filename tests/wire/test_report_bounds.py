@@ -14,7 +14,7 @@ from deploy.rdma_node_crd import custom_resource_definition
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import report as bounds
-from k8s_rdma.wire.rdma_node import decode_status, encode_status, status_of
+from k8s_rdma.wire.rdma_node import decode_macs, decode_status, encode_status, in_use, status_of
 from k8s_rdma.wire.report import ForeignVf, NodeReport, rates_of
 from wire.test_rdma_node import gpu, held, pf, report
 
@@ -191,6 +191,36 @@ def test_what_is_told_twice_is_refused(path: tuple[str], field: str) -> None:
 def test_pool_that_a_pf_tells_of_twice_is_refused() -> None:
     with pytest.raises(MalformedError, match=re.escape("resource of PF 0000:01:00.0: a.b/c is there twice")):
         decode_status(with_value(("pfs", 0, "pools"), [{"resource": "a.b/c", "vfs": 1}] * 2))
+
+
+@pytest.mark.parametrize(
+    ("macs", "why"),
+    [
+        ([{"first": "ff:ff:ff:ff:ff:ff", "number": 2}], "from ff:ff:ff:ff:ff:ff on go beyond the last"),
+        (
+            [{"first": "02:00:00:00:00:01", "number": 6}],
+            "macs: 6 of them, and its PFs and VFs have 5",
+        ),
+        ([{"first": "02:00:00:00:00:01", "number": 0}], "number"),
+    ],
+)
+def test_macs_are_refused_alike_when_they_alone_are_read(macs: list[Any], why: str) -> None:
+    for read in (decode_status, decode_macs):
+        with pytest.raises(MalformedError, match=why):
+            read(with_value(("macs",), macs))
+
+
+def test_macs_alone_are_those_of_the_whole_status() -> None:
+    whole = json.dumps(WHOLE).encode()
+    assert decode_macs(whole) == decode_status(whole).macs
+    assert decode_macs(b"") == ()
+
+
+def test_use_of_pfs_is_that_of_pods_and_others() -> None:
+    status = decode_status(json.dumps(WHOLE).encode())
+    assert in_use(status.pfs, status.allocations).vfs == {("0000:01:00.0", "a.b/c"): 2}
+    assert in_use(status.pfs, status.allocations).mbps == {"0000:01:00.0": 2}
+    assert in_use(status.pfs).vfs == {("0000:01:00.0", "a.b/c"): 1}
 
 
 def ready(of: NodeReport) -> tuple[str, str]:

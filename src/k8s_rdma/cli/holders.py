@@ -14,7 +14,6 @@ from dataclasses import replace as replace_fields
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 from rich.text import Text
 
@@ -31,8 +30,8 @@ from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, decode_status
-from k8s_rdma.wire.report import MAX_HELD_VFS, NodeReport, decode_report
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, read_status
+from k8s_rdma.wire.report import MAX_HELD_VFS, NodeReport, decode_report, require_node
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view, enforcers_text
 
@@ -225,13 +224,12 @@ class HolderReader:
             node = str((document.get("metadata") or {}).get("name") or "")
             names.add(node)
             try:
-                status = decode_status(msgspec.json.encode(document.get("status") or {}))
+                status = read_status(document)
             except MalformedError as error:
                 notes.append(f"{node}: {error.message}")
                 continue
-            ready = status.ready()
-            if ready is None or ready.status != "True":
-                notes.append(f"{node} is not ready: {ready.message if ready else 'no condition'}")
+            if why := status.unready_reason():
+                notes.append(f"{node} is not ready: {why}")
             names |= {name for pf in status.pfs for name in (pf.name, pf.pci, f"{node}/{pf.name}")}
             rows += published_rows(node, status)
         if not names:
@@ -246,6 +244,7 @@ class HolderReader:
         try:
             port = server_port(self.api, self.proxy.namespace, node)
             report = decode_report(self.proxy.get("pods", port, "/v1/node", {}))
+            require_node(report, node)
             if report.ledger == "ok":
                 found = list(reported_rows(node, report))
             counters = CounterReader(max_vfs=MAX_HELD_VFS)
@@ -312,7 +311,7 @@ def reported_rows(node: str, report: NodeReport) -> Iterator[HolderRow]:
                 pod=allocation.pod.name,
                 uid=allocation.pod.uid,
                 interface=interface.ifname,
-                reserved_mbps=max(interface.min_tx_rate, interface.set_min_tx_rate),
+                reserved_mbps=interface.reserved_mbps,
                 cap_mbps=interface.max_tx_rate,
                 min_by=interface.enforced.min or "none",
                 max_by=interface.enforced.max or "none",

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from k8s_rdma.cli.service_proxy import ServiceProxy, server_port
 from k8s_rdma.core.traffic import NO_LOSSES
 from k8s_rdma.core.usage import CounterSeries, HeldInterface, Reading
-from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.node_metrics import CounterReader
-from k8s_rdma.wire.report import MAX_HELD_VFS, decode_report
+from k8s_rdma.wire.report import MAX_HELD_VFS, decode_report, require_node
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 
 if TYPE_CHECKING:
@@ -73,13 +73,11 @@ class NodeReader:
         """Read a node's report; a note if that fails."""
         try:
             report = decode_report(self.proxy.get("pods", self._port(node), "/v1/node", {}))
+            require_node(report, node)
         except K8sRdmaError as error:
             self._note(node, error)
         else:
-            if report.node != node:
-                self._note(node, MalformedError(f"it is of node {report.node}"))
-            else:
-                self.facts.add(node, report)
+            self.facts.add(node, report)
 
     def sample(self, node: str) -> CounterSample | None:
         """Read a node's counters; None, and a note, if that fails or there are none."""

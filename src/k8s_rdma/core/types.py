@@ -255,6 +255,12 @@ class RateAbility:
     needs_link: bool = False
     weights: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse weights that end below 1. ValueError."""
+        if self.weights is not None and self.weights < 1:
+            msg = f"weights: {self.weights} is no largest share"
+            raise ValueError(msg)
+
 
 EVERY_RATE = RateAbility(min=RateRange(), max=RateRange(), sum_checked=True)
 """Whole Mb/s, minimum and maximum, as virtual SR-IOV takes them."""

@@ -10,9 +10,9 @@ import structlog
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.metrics import Reading, samples
-from k8s_rdma.wire.node_facts import NodeFacts, read_facts, unready_reason
+from k8s_rdma.wire.node_facts import NodeFacts, read_facts
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, status_of
-from k8s_rdma.wire.report import MAX_NAME, NodeReport
+from k8s_rdma.wire.report import NodeReport, require_node
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -134,8 +134,7 @@ def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
 
     MalformedError (`UNREADABLE_NODE`) also when another node answered.
     """
-    if report.node != node:
-        _refuse(f"the address answers for node {report.node[:MAX_NAME]!r}")
+    require_node(report, node)
     with _reading(node):
         status = status_of(report)
     facts = facts_of_status(status, node)
@@ -149,7 +148,7 @@ def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     allocations are not known, and no pod could start there), what it tells of a PF has no meaning, or not
     everything could be seen: what is missing must not look like less hardware.
     """
-    if why := unready_reason(status):
+    if why := status.unready_reason():
         _refuse(why)
     with _reading(node):
         return read_facts(status, node)

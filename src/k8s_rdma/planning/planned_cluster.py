@@ -23,7 +23,7 @@ from k8s_rdma.planning.snapshot import (
 )
 from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces, with_gpus
 from k8s_rdma.wire.node_affinity import node_selection
-from k8s_rdma.wire.node_facts import read_facts, unready_reason
+from k8s_rdma.wire.node_facts import read_facts
 from k8s_rdma.wire.objects.pod import PreemptionPolicy
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _node(
     """
     if record.status is None or record.why:
         raise MalformedError(record.why or "it publishes nothing")
-    if why := unready_reason(record.status):
+    if why := record.status.unready_reason():
         raise MalformedError(why)
     facts = read_facts(record.status, name)
     rates = ReportedRates(facts.reported, facts.generations, programmed)

@@ -47,7 +47,7 @@ from k8s_rdma.wire.rdma_node import (
     LIST_PATH,
     RdmaNodeStatus,
     contradictions,
-    decode_status,
+    read_status,
 )
 
 if TYPE_CHECKING:
@@ -447,7 +447,7 @@ def _statuses(items: Iterable[dict[str, Any]]) -> Iterator[tuple[str, RdmaNodeSt
         if not isinstance(name, str):
             continue
         try:
-            status = decode_status(msgspec.json.encode(item.get("status") or {}))
+            status = read_status(item)
         except MalformedError as error:
             yield name, error.message
         else:

@@ -23,7 +23,7 @@ from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, expos
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.http_error import Error
-from k8s_rdma.wire.report import NodeReport, PfReport, Pod, encode_report, without_vfs
+from k8s_rdma.wire.report import NodeReport, PfReport, Pod, encode_report, held_vfs, without_vfs
 from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,
@@ -194,8 +194,7 @@ def _rate_metrics(report: NodeReport) -> Iterator[Metric]:
         for interface in allocation.interfaces:
             function = {"pf": names.get(interface.pf, ""), "pci": interface.pf, "vf": str(interface.vf)}
             labels = {"node": report.node, **function, **_holder_labels(allocation.pod, interface.ifname)}
-            mbps = max(interface.min_tx_rate, interface.set_min_tx_rate)
-            reserved.append((labels, mbps * BITS_PER_MEGABIT))
+            reserved.append((labels, interface.reserved_mbps * BITS_PER_MEGABIT))
             if interface.max_tx_rate:
                 caps.append((labels, interface.max_tx_rate * BITS_PER_MEGABIT))
     yield gauge("k8s_rdma_vf_reserved_bits_per_second", "Bandwidth reserved for an interface.", reserved)
@@ -267,12 +266,11 @@ def _vf_counts(report: NodeReport) -> tuple[Counter[tuple[str, str]], Counter[st
 
     The pool of VFs that pods request by annotation is the empty one.
     """
-    vfs = Counter((pf.pci, vf.pool) for pf in report.pfs for vf in pf.foreign)
-    mbps = Counter({pf.pci: sum(vf.min_tx_rate for vf in pf.foreign) for pf in report.pfs})
-    for allocation in report.allocations:
-        for interface in allocation.interfaces:
-            vfs[interface.pf, interface.pool] += 1
-            mbps[interface.pf] += max(interface.min_tx_rate, interface.set_min_tx_rate)
+    vfs: Counter[tuple[str, str]] = Counter()
+    mbps: Counter[str] = Counter()
+    for pci, pool, reserved_mbps in held_vfs(report):
+        vfs[pci, pool] += 1
+        mbps[pci] += reserved_mbps
     return vfs, mbps
 
 

@@ -34,7 +34,7 @@ from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
 from k8s_rdma.wire.getpfs import LegacyPf
 from k8s_rdma.wire.http_error import Error, ErrorDocument
 from k8s_rdma.wire.json import describe_unknown, shown
-from k8s_rdma.wire.report import GENERATION_PATTERN, GenerationText, NodeReport
+from k8s_rdma.wire.report import GENERATION, Generation, NodeReport
 from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ MAX_BODY_BYTES = MAX_PLACEMENT_BYTES
 _REFUSED = 409
 _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
-_GENERATION = re.compile(GENERATION_PATTERN)
+_GENERATION = re.compile(GENERATION)
 _seconds = msgspec.json.Decoder(TimeoutS)
 
 
@@ -340,10 +340,19 @@ def openapi_document(access: Access) -> Document:
         },
         "paths": {path: _complete(path, item, error, access) for path, item in paths.items()},
         "components": {
-            "schemas": components,
+            "schemas": _for_clients(components),
             **({"securitySchemes": _BEARER} if access.tokens else {}),
         },
     }
+
+
+def _for_clients(schema: Any) -> Any:
+    """Write patterns as ECMA-262 does, whose `$` is the end of the text (JSON Schema, section 6.4)."""
+    if isinstance(schema, str):
+        return schema.replace(r"\Z", "$")
+    if isinstance(schema, dict):
+        return {key: _for_clients(value) for key, value in schema.items()}
+    return list(map(_for_clients, schema)) if isinstance(schema, list) else schema
 
 
 def _get_operation(summary: str, responses: Document, parameters: list[Document] | None = None) -> Document:
@@ -379,7 +388,7 @@ def _node_parameters() -> list[Document]:
             "name": "watch",
             "in": "query",
             "description": "The generation that the client has: answered when it is another one.",
-            "schema": msgspec.json.schema(GenerationText),
+            "schema": _for_clients(msgspec.json.schema(Generation)),
         },
         {
             "name": "timeout_s",

@@ -30,7 +30,7 @@ from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, dec
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus, decode_status
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus, read_status
 from k8s_rdma.wire.verification import pf_facts
 
 if TYPE_CHECKING:
@@ -270,8 +270,8 @@ class ClusterSite:
         if document is None:
             msg = f"node {node}: there is no RdmaNode; agents write them with publish: {{rdmaNode: true}}"
             raise K8sRdmaError(msg)
-        status = decode_status(msgspec.json.encode(document.get("status") or {}))
-        facts_of_status(status, NodeName(node))  # # raises for a status without content
+        status = read_status(document)
+        facts_of_status(status, NodeName(node))  # raises for a status without content
         return status
 
     def _hostname(self, node: str) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from sys import intern
-from typing import TYPE_CHECKING, Annotated
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import foreign_use
 from k8s_rdma.core.inventory import CLAIMS_POOL, EVERY_DEVICE, Gpu, Inventory, Pf, Used
@@ -18,17 +14,11 @@ from k8s_rdma.core.mac_ranges import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import decode_large
-from k8s_rdma.wire.rdma_node import PoolVfs, most_macs
+from k8s_rdma.wire.rdma_node import decode_macs, in_use
 from k8s_rdma.wire.report import (
-    MAX_MACS,
-    MAX_PFS,
-    MAX_POOLS,
     MacRange,
     MentionedPod,
     RatesRefusal,
-    Vfs,
     ability_of,
 )
 
@@ -84,14 +74,6 @@ class NodeFacts:
     takes_placements: bool = False
 
 
-def unready_reason(status: RdmaNodeStatus) -> str:
-    """Describe why nothing may be concluded from a status; empty if it may be relied upon."""
-    ready = status.ready()
-    if ready is not None and ready.status == "True":
-        return ""
-    return ready.message if ready else "it does not say whether its agent serves"
-
-
 def read_facts(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
     """Read the facts of what a node published, whether ready or not.
 
@@ -140,18 +122,14 @@ def _claims(status: RdmaNodeStatus) -> Iterator[ClaimsUse]:
     pools = [(pf, pool.vfs) for pf in status.pfs for pool in pf.pools if pool.resource == CLAIMS_POOL]
     if not pools:
         return
-    held_vfs: Counter[str] = Counter()
-    for interface in chain.from_iterable(allocation.interfaces for allocation in status.allocations):
-        if interface.pool == CLAIMS_POOL:
-            held_vfs[interface.pf] += interface.vfs
+    in_use_vfs = in_use(status.pfs, status.allocations).vfs
     for pf, vfs in pools:
-        foreign_vfs = sum(use.vfs for use in pf.foreign if use.pool == CLAIMS_POOL)
         yield ClaimsUse(
             pf=pf.name,
             mbps=pf.claims.mbps if pf.claims else None,
             reserved_mbps=pf.claims.reserved_mbps if pf.claims else None,
             vfs=vfs,
-            free_vfs=max(0, vfs - held_vfs[pf.pci] - foreign_vfs),
+            free_vfs=max(0, vfs - in_use_vfs[pf.pci, CLAIMS_POOL]),
         )
 
 
@@ -234,32 +212,9 @@ def _macs(ranges: Iterable[MacRange]) -> MacRanges:
     return MacRanges.merge((first, first + number - 1) for first, number in firsts)
 
 
-class _VfCounts(msgspec.Struct, frozen=True, rename="camel"):
-    capacity_vfs: Vfs = 0
-    pools: Annotated[tuple[PoolVfs, ...], msgspec.Meta(max_length=MAX_POOLS)] = ()
-
-
-class _MacsStatus(msgspec.Struct, frozen=True):
-    pfs: Annotated[tuple[_VfCounts, ...], msgspec.Meta(max_length=MAX_PFS)] = ()
-    macs: Annotated[tuple[MacRange, ...], msgspec.Meta(max_length=MAX_MACS)] = ()
-
-
-_macs_decoder = msgspec.json.Decoder(_MacsStatus)
-
-
 def reported_macs(status: bytes) -> MacRanges:
-    """Read the MACs of an `RdmaNode`'s status alone, for who looks for one among all nodes.
-
-    MalformedError for more of them than the node's PFs and VFs have, as in `rdma_node.decode_status`.
-    """
-    if not status:
-        return NO_MACS
-    found = decode_large(status, _macs_decoder, "RdmaNode status")
-    number, limit = sum(macs.number for macs in found.macs), sum(map(most_macs, found.pfs))
-    if number > limit:
-        msg = f"RdmaNode status: macs: {number} of them, and its PFs and VFs have {limit} at most"
-        raise MalformedError(msg)
-    return _macs(found.macs)
+    """Read the MACs of an `RdmaNode`'s status alone; MalformedError as `rdma_node.decode_macs`."""
+    return _macs(decode_macs(status))
 
 
 @lru_cache(maxsize=4096)

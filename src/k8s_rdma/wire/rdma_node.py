@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -22,7 +22,6 @@ from k8s_rdma.wire.report import (
     Entry,
     Generation,
     GpuReport,
-    Interface,
     Label,
     MacRange,
     Mbps,
@@ -42,6 +41,7 @@ from k8s_rdma.wire.report import (
     Resource,
     SomeVfs,
     Vfs,
+    held_vfs,
     published_rates,
 )
 
@@ -86,18 +86,8 @@ class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
     vfs: Vfs
 
 
-class VfCounts(Protocol):
-    """A PF's numbers of VFs."""
-
-    @property
-    def capacity_vfs(self) -> int:
-        """The number for pods that ask by annotation."""
-        ...
-
-    @property
-    def pools(self) -> tuple[PoolVfs, ...]:
-        """The numbers of exclusive resources, and of the pool for claims."""
-        ...
+_Pools: TypeAlias = Annotated[tuple[PoolVfs, ...], Meta(max_length=bounds.MAX_POOLS)]
+_Macs: TypeAlias = Annotated[tuple[MacRange, ...], Meta(max_length=bounds.MAX_MACS)]
 
 
 class ClaimsStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -129,7 +119,7 @@ class PfStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, re
     link_type: Label = "ethernet"
     mtu: Mtu = 0
     capacity_vfs: Vfs = 0
-    pools: Annotated[tuple[PoolVfs, ...], Meta(max_length=bounds.MAX_POOLS)] = ()
+    pools: _Pools = ()
     claims: ClaimsStatus | None = None
     rates: PfRates
     enforce: Label = "auto"
@@ -223,15 +213,22 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     summary: Summary
     pfs: Annotated[tuple[PfStatus, ...], Meta(max_length=bounds.MAX_PFS)] = ()
     allocations: Annotated[tuple[PodAllocation, ...], Meta(max_length=bounds.MAX_PODS)] = ()
-    macs: Annotated[tuple[MacRange, ...], Meta(max_length=bounds.MAX_MACS)] = ()
+    macs: _Macs = ()
     gpus: Annotated[tuple[GpuStatus, ...], Meta(max_length=bounds.MAX_GPUS)] = ()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=bounds.MAX_CONDITIONS)] = ()
     problems: Annotated[tuple[Problem, ...], Meta(max_length=bounds.MAX_PROBLEMS)] = ()
     mentions: Annotated[tuple[MentionedPod, ...], Meta(max_length=bounds.MAX_PODS)] = ()
 
     def ready(self) -> Condition | None:
-        """The condition that says whether the rest may be relied upon; None if there is none."""
+        """Return the condition that says whether the rest may be relied upon; None if there is none."""
         return next((condition for condition in self.conditions if condition.type == "Ready"), None)
+
+    def unready_reason(self) -> str:
+        """Describe why nothing may be concluded from the status; empty if it may be relied upon."""
+        ready = self.ready()
+        if ready is None:
+            return "it does not say whether its agent serves"
+        return "" if ready.status == "True" else ready.message
 
 
 _SUBJECT = "RdmaNode status"
@@ -256,6 +253,11 @@ def decode_status(data: bytes | msgspec.Raw) -> RdmaNodeStatus:
     return status
 
 
+def read_status(rdma_node: Mapping[str, Any]) -> RdmaNodeStatus:
+    """Read the status of an `RdmaNode` that is there as plain values; as `decode_status`."""
+    return decode_status(msgspec.json.encode(rdma_node.get("status") or {}))
+
+
 def contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     """Find contradictions that no schema excludes, or one that the API server lacks."""
     yield from _twice("pfs[].pci", (pf.pci for pf in status.pfs))
@@ -263,21 +265,53 @@ def contradictions(status: RdmaNodeStatus) -> Iterator[str]:
         yield from _twice(f"pools[].resource of PF {pf.pci}", (pool.resource for pool in pf.pools))
     yield from _twice("gpus[].pci", (f"{gpu.resource} {gpu.pci}" for gpu in status.gpus))
     yield from _twice("allocations[].pod.uid", (allocation.pod.uid for allocation in status.allocations))
-    foreign = sum(use.vfs for pf in status.pfs for use in pf.foreign)
-    allocated_vfs = sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
-    if foreign + allocated_vfs > bounds.MAX_HELD_VFS:
-        yield (
-            f"it tells of {foreign + allocated_vfs} VFs that are held, "
-            f"which is more than {bounds.MAX_HELD_VFS}"
-        )
-    macs, max_macs = sum(mac.number for mac in status.macs), sum(map(most_macs, status.pfs))
+    number = sum(use.vfs for pf in status.pfs for use in pf.foreign)
+    number += sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
+    if number > bounds.MAX_HELD_VFS:
+        yield f"it tells of {number} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
+    if why := _excess_macs(status):
+        yield why
+
+
+class _PfVfs(msgspec.Struct, frozen=True, rename="camel"):
+    capacity_vfs: Vfs = 0
+    pools: _Pools = ()
+
+
+class _MacsStatus(msgspec.Struct, frozen=True):
+    """The part of a status that says its MACs, and how many there may be."""
+
+    pfs: Annotated[tuple[_PfVfs, ...], Meta(max_length=bounds.MAX_PFS)] = ()
+    macs: _Macs = ()
+
+
+_macs_decoder = msgspec.json.Decoder(_MacsStatus)
+
+
+def decode_macs(status: bytes) -> tuple[MacRange, ...]:
+    """Parse the MACs of a status alone, to look for one among all nodes.
+
+    MalformedError as of `decode_status`, but for the rest of the status.
+    """
+    if not status:
+        return ()
+    found = decode_large(status, _macs_decoder, _SUBJECT)
+    if why := _excess_macs(found):
+        msg = f"{_SUBJECT}: {why}"
+        raise MalformedError(msg)
+    return found.macs
+
+
+def _excess_macs(status: RdmaNodeStatus | _MacsStatus) -> str:
+    """Describe why a node cannot have these MACs; empty if it can."""
+    macs, max_macs = sum(found.number for found in status.macs), sum(map(_most_macs, status.pfs))
     if macs > max_macs:
-        yield f"macs: {macs} of them, and its PFs and VFs have {max_macs} at most"
-    if beyond := next((mac_range.first for mac_range in status.macs if not _is_within_macs(mac_range)), None):
-        yield f"macs: those from {beyond} on go beyond the last there is"
+        return f"macs: {macs} of them, and its PFs and VFs have {max_macs} at most"
+    beyond = [found.first for found in status.macs if not _is_within_macs(found)]
+    return f"macs: those from {beyond[0]} on go beyond the last there is" if beyond else ""
 
 
-def most_macs(pf: VfCounts) -> int:
+def _most_macs(pf: PfStatus | _PfVfs) -> int:
     """The most MACs of a PF: its own, and of each VF one on the host and one in a pod."""
     return 1 + 2 * (pf.capacity_vfs + sum(pool.vfs for pool in pf.pools))
 
@@ -324,13 +358,34 @@ def _beyond_bounds(report: NodeReport, why: str) -> RdmaNodeStatus:
     )
 
 
+class InUse(NamedTuple):
+    """The use of PFs by pods and others, as far as the node says.
+
+    vfs: by PF and pool, which is empty for those that pods request by annotation. mbps: what VFs reserve of
+        each PF's `link_mbps`.
+    """
+
+    vfs: Counter[tuple[str, str]]
+    mbps: Counter[str]
+
+
+def in_use(pfs: Iterable[PfStatus], allocations: Iterable[PodAllocation] = ()) -> InUse:
+    """Add up the use of PFs."""
+    vfs: Counter[tuple[str, str]] = Counter()
+    mbps: Counter[str] = Counter()
+    uses: list[tuple[str, ForeignUse | HeldInterfaces]] = [(pf.pci, use) for pf in pfs for use in pf.foreign]
+    uses += [(alike.pf, alike) for allocation in allocations for alike in allocation.interfaces]
+    for pci, alike in uses:
+        place = pci, alike.pool
+        vfs[place] += alike.vfs
+        mbps[pci] += alike.vfs * alike.min_mbps
+    return InUse(vfs, mbps)
+
+
 def vfs_for_pods(status: RdmaNodeStatus) -> int:
-    """The number of VFs that pods can have by annotation: all but those that are foreign."""
-    return sum(max(0, _unmanaged_mbps(pf)) for pf in status.pfs)
-
-
-def _unmanaged_mbps(pf: PfStatus) -> int:
-    return pf.capacity_vfs - sum(use.vfs for use in pf.foreign if not use.pool)
+    """Return the number of VFs that pods can have by annotation: all but those that are foreign."""
+    foreign, _ = in_use(status.pfs)
+    return sum(max(0, pf.capacity_vfs - foreign[pf.pci, ""]) for pf in status.pfs)
 
 
 def _for_annotations(pf: PfReport, pool: str, mbps: int) -> int:
@@ -341,17 +396,9 @@ def _for_annotations(pf: PfReport, pool: str, mbps: int) -> int:
 def _reserved(report: NodeReport) -> Counter[_PfUse]:
     """Add up what VFs reserve of each PF, Mb/s, those for claims apart."""
     reserved: Counter[_PfUse] = Counter()
-    for pf in report.pfs:
-        for vf in pf.foreign:
-            reserved[pf.pci, vf.pool == CLAIMS_POOL] += vf.min_tx_rate
-    for allocation in report.allocations:
-        for interface in allocation.interfaces:
-            reserved[interface.pf, interface.pool == CLAIMS_POOL] += _reservation(interface)
+    for pci, pool, mbps in held_vfs(report):
+        reserved[pci, pool == CLAIMS_POOL] += mbps
     return reserved
-
-
-def _reservation(interface: Interface) -> int:
-    return max(interface.min_tx_rate, interface.set_min_tx_rate)
 
 
 def _claims(pf: PfReport, reserved: Mapping[_PfUse, int]) -> ClaimsStatus | None:
@@ -409,14 +456,17 @@ def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
     refusals = {allocation.pod.uid: allocation.refused for allocation in report.allocations}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}
     for allocation in report.allocations:
+        if not allocation.interfaces:
+            continue
+        uid = pods.setdefault(allocation.pod.uid, allocation.pod).uid
+        generations[uid] = min(generations.get(uid, allocation.generation), allocation.generation)
+        kinds = alike.setdefault(uid, {})
         for interface in allocation.interfaces:
-            uid = pods.setdefault(allocation.pod.uid, allocation.pod).uid
-            reserved, pf = _reservation(interface), pfs.get(interface.pf)
+            reserved, pf = interface.reserved_mbps, pfs.get(interface.pf)
             if pf is not None:
                 reserved = _for_annotations(pf, interface.pool, reserved)
             kind = (interface.pf, interface.pool, reserved, interface.max_tx_rate)
-            alike.setdefault(uid, {}).setdefault(kind, []).append(interface.entry)
-            generations[uid] = min(generations.get(uid, allocation.generation), allocation.generation)
+            kinds.setdefault(kind, []).append(interface.entry)
     return tuple(
         PodAllocation(
             pod=Holder(namespace=pod.namespace, name=pod.name, uid=uid),
@@ -438,21 +488,17 @@ def _interfaces(kind: _Kind, entries: Sequence[int | None]) -> HeldInterfaces:
 
 def _summary(pfs: Sequence[PfStatus], allocations: Sequence[PodAllocation]) -> Summary:
     """Sum up what is free by the report alone, without what pods were promised and do not hold yet."""
-    vfs = {pf.pci: _unmanaged_mbps(pf) for pf in pfs}
-    mbps = {pf.pci: (pf.link_mbps or 0) - sum(use.vfs * use.min_mbps for use in pf.foreign) for pf in pfs}
-    for allocated in (interface for allocation in allocations for interface in allocation.interfaces):
-        if allocated.pf in vfs:
-            vfs[allocated.pf] -= 0 if allocated.pool else allocated.vfs
-            mbps[allocated.pf] -= allocated.vfs * allocated.min_mbps
+    vfs, mbps = in_use(pfs, allocations)
+    free_vfs = _free(pf.capacity_vfs - vfs[pf.pci, ""] for pf in pfs)
     by_annotation = [pf for pf in pfs if not _is_for_claims(pf)]
-    claims_vfs = _devices(pfs, allocations, of_claims=True)
+    claims_vfs = _devices(pfs, vfs, of_claims=True)
     parts = [(pf.claims.mbps or 0, pf.claims.reserved_mbps) for pf in pfs if pf.claims]
     claims_mbps = _gbps_of(_free(mbps - reserved for mbps, reserved in parts), sum(mbps for mbps, _ in parts))
     return Summary(
         pfs=len(pfs),
-        vfs=f"{_free(vfs.values())}/{sum(pf.capacity_vfs for pf in pfs)}",
+        vfs=f"{free_vfs}/{sum(pf.capacity_vfs for pf in pfs)}",
         bandwidth=_bandwidth(by_annotation, mbps),
-        devices=_devices(pfs, allocations, of_claims=False),
+        devices=_devices(pfs, vfs, of_claims=False),
         claims=f"{claims_vfs} VFs {claims_mbps}" if claims_vfs else "",
     )
 
@@ -461,34 +507,33 @@ def _is_for_claims(pf: PfStatus) -> bool:
     return not pf.capacity_vfs and {pool.resource for pool in pf.pools} == {CLAIMS_POOL}
 
 
-def _bandwidth(pfs: Iterable[PfStatus], free_mbps: Mapping[str, int]) -> str:
-    links = {pf.pci: pf.link_mbps or 0 for pf in pfs}
-    return _gbps_of(_free(free_mbps[pci] for pci in links), sum(links.values()))
+def _bandwidth(pfs: Sequence[PfStatus], in_use_mbps: Mapping[str, int]) -> str:
+    free_mbps = _free((pf.link_mbps or 0) - in_use_mbps[pf.pci] for pf in pfs)
+    return _gbps_of(free_mbps, sum(pf.link_mbps or 0 for pf in pfs))
 
 
 def _gbps_of(free_mbps: int, all_mbps: int) -> str:
     return f"{_gbps(free_mbps)}/{_gbps(all_mbps)}Gb/s"
 
 
-def _devices(pfs: Sequence[PfStatus], allocations: Iterable[PodAllocation], *, of_claims: bool) -> str:
-    """VFs in pools, free and all: in that of claims, or in those of exclusive resources."""
+def _devices(pfs: Sequence[PfStatus], vfs: Mapping[tuple[str, str], int], *, of_claims: bool) -> str:
+    """Return VFs in pools, free and all: in that of claims, or in those of exclusive resources.
+
+    vfs: those in use, by PF and pool.
+    """
 
     def counts(pool: str) -> bool:
         return bool(pool) and (pool == CLAIMS_POOL) is of_claims
 
     devices = sum(pool.vfs for pf in pfs for pool in pf.pools if counts(pool.resource))
-    held_vfs = sum(
-        interface.vfs
-        for allocation in allocations
-        for interface in allocation.interfaces
-        if counts(interface.pool)
-    )
-    foreign = sum(use.vfs for pf in pfs for use in pf.foreign if counts(use.pool))
-    return f"{max(0, devices - held_vfs - foreign)}/{devices}" if devices else ""
+    if not devices:
+        return ""
+    in_use_vfs = sum(number for (_, pool), number in vfs.items() if counts(pool))
+    return f"{max(0, devices - in_use_vfs)}/{devices}"
 
 
-def _free(indexes: Iterable[int]) -> int:
-    return sum(max(0, index) for index in indexes)
+def _free(amounts: Iterable[int]) -> int:
+    return sum(max(0, amount) for amount in amounts)
 
 
 def _gbps(mbps: int) -> str:

@@ -12,14 +12,18 @@ same types (`deploy/rdma_node_crd.py`), so that the API server refuses what the 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from k8s_rdma.core.request import MAX_INTERFACES
-from k8s_rdma.core.types import EVERY_RATE, MAX_RATE_MBPS, RateAbility, RateRange
+from k8s_rdma.core.types import EVERY_RATE, MAX_RATE_MBPS, RateAbility
+from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode_large
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_PFS = 64
 MAX_VFS = 4096
@@ -55,7 +59,7 @@ LABEL = r"^[ -~]*\Z"
 """Printable ASCII. `$` would let a newline at the end pass in Python; a schema writes it, see there."""
 
 GENERATION = r"^[!#-~]+\Z"
-"""The pattern of a generation, equal to `rest.GENERATION_PATTERN`."""
+"""The characters of an entity tag (RFC 9110, section 8.8.3): the generation is the report's tag."""
 
 PCI = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\Z"
 """The pattern of a PCI address, as `core.types.pci_address` writes it."""
@@ -127,63 +131,26 @@ class PfRates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     weights: Weight | None = None
 
 
+@lru_cache(maxsize=1024)
 def rates_of(ability: RateAbility) -> Rates:
-    """The document's words for an ability."""
-    return Rates(
-        min=_range_of(ability.min),
-        max=_range_of(ability.max),
-        sum_checked=ability.sum_checked,
-        needs_link=ability.needs_link,
-        weights=ability.weights,
-    )
-
-
-def _range_of(supported: RateRange | None) -> Range | None:
-    if supported is None:
-        return None
-    return Range(step=supported.step, smallest=supported.smallest, largest=supported.largest)
+    """Return an ability in the report's words."""
+    return msgspec.convert(ability, Rates, from_attributes=True)
 
 
 @lru_cache(maxsize=1024)
-def ability_of(rates: Rates | PfRates) -> RateAbility:
-    """The ability that a document tells, one object for all that tell the same.
-
-    ValueError when it tells a range without a rate, or weights without one.
-    """
-    if rates.weights is not None and rates.weights < 1:
-        msg = f"weights: {rates.weights} is no largest share"
-        raise ValueError(msg)
-    ability = RateAbility(
-        min=_to_range(rates.min),
-        max=_to_range(rates.max),
-        sum_checked=rates.sum_checked,
-        needs_link=rates.needs_link,
-        weights=rates.weights,
-    )
-    return EVERY_RATE if ability == EVERY_RATE else ability
-
-
-def _to_range(supported: Range | None) -> RateRange | None:
-    if supported is None:
-        return None
-    return RateRange(step=supported.step, smallest=supported.smallest, largest=supported.largest)
-
-
 def published_rates(rates: Rates) -> PfRates:
-    """The object's words for what a report says."""
-    return PfRates(
-        min=rates.min,
-        max=rates.max,
-        sum_checked=rates.sum_checked,
-        needs_link=rates.needs_link,
-        weights=rates.weights,
-    )
+    """Return what a report says in the words of the `RdmaNode`."""
+    return msgspec.convert(rates, PfRates, from_attributes=True)
 
 
-GENERATION_PATTERN = r"^[!#-~]+$"
+@lru_cache(maxsize=1024)
+def ability_of(rates: PfRates) -> RateAbility:
+    """Return the ability that a status says; one object for all that say the same.
 
-GenerationText = Annotated[str, msgspec.Meta(pattern=GENERATION_PATTERN)]
-"""The text of an entity tag (RFC 9110, section 8.8.3): the generation is the document's tag."""
+    ValueError if it says a range without a rate, or weights without one.
+    """
+    ability = msgspec.convert(rates, RateAbility, from_attributes=True)
+    return EVERY_RATE if ability == EVERY_RATE else ability
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +200,12 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     driver: str = "kernel"
     options: dict[str, Any] = {}
     software_max_tx_rate: int = 0
+
+    @property
+    def reserved_mbps(self) -> int:
+        """The reservation that counts: as requested, or as programmed if that is more."""
+        requested, programmed = self.min_tx_rate, self.set_min_tx_rate
+        return requested if requested > programmed else programmed  # `max` takes twice as long
 
 
 class RatesRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,7 +335,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    generation: GenerationText
+    generation: Generation
     ledger: Literal["ok", "unavailable"]
     pfs: tuple[PfReport, ...]
     allocations: tuple[Allocation, ...] = ()
@@ -384,6 +357,16 @@ def encode_report(report: NodeReport) -> bytes:
     return _encoder.encode(report)
 
 
+def held_vfs(report: NodeReport) -> Iterator[tuple[str, str, int]]:
+    """List the VFs in use, of pods and others: the PF's address, the pool, and the reservation, Mb/s."""
+    for pf in report.pfs:
+        for vf in pf.foreign:
+            yield pf.pci, vf.pool, vf.min_tx_rate
+    for allocation in report.allocations:
+        for interface in allocation.interfaces:
+            yield interface.pf, interface.pool, interface.reserved_mbps
+
+
 def without_vfs(report: NodeReport) -> NodeReport:
     """The report as `/v1/node` shows it."""
     pfs = tuple(msgspec.structs.replace(pf, vfs=()) for pf in report.pfs)
@@ -393,3 +376,10 @@ def without_vfs(report: NodeReport) -> NodeReport:
 def decode_report(data: bytes) -> NodeReport:
     """Parse the document; unknown fields are tolerated (a newer agent), wrong ones are MalformedError."""
     return decode_large(data, _decoder, "node report")
+
+
+def require_node(report: NodeReport, node: str) -> None:
+    """Raise MalformedError if the report is of another node than the one that was asked for."""
+    if report.node != node:
+        msg = f"the address answers for node {report.node[:MAX_NAME]!r}"
+        raise MalformedError(msg, reason=Reason.UNREADABLE_NODE)

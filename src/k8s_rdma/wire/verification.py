@@ -13,6 +13,7 @@ import msgspec
 from k8s_rdma.core.types import Enforcer, pci_address
 from k8s_rdma.core.verification import Check, PfFacts, Result, Traffic
 from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.rdma_node import in_use
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -112,23 +113,22 @@ _ADDRESS = re.compile(
 
 def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:
     """Read the PFs whose VFs pods can have by annotation, with their free capacity."""
+    reserved_mbps = in_use(status.pfs, status.allocations).mbps
     for pf in status.pfs:
         if not pf.capacity_vfs:
             continue
-        shares = [
-            (allocation.pod, interfaces)
+        pods = (
+            allocation.pod
             for allocation in status.allocations
             for interfaces in allocation.interfaces
             if interfaces.pf == pf.pci
-        ]
-        foreign_mbps = sum(use.vfs * use.min_mbps for use in pf.foreign)
-        reserved_mbps = sum(interfaces.vfs * interfaces.min_mbps for _, interfaces in shares)
+        )
         yield PfFacts(
             name=pf.name,
             pci=pci_address(pf.pci),
             driver=pf.driver,
             vendor=pf.vendor,
             link_mbps=pf.link_mbps,
-            free_mbps=max(0, (pf.link_mbps or 0) - foreign_mbps - reserved_mbps),
-            holders=tuple(f"{pod.namespace}/{pod.name}".lstrip("/") for pod, _ in shares),
+            free_mbps=max(0, (pf.link_mbps or 0) - reserved_mbps[pf.pci]),
+            holders=tuple(f"{pod.namespace}/{pod.name}".lstrip("/") for pod in pods),
         )

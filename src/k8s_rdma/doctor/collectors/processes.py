@@ -53,7 +53,7 @@ from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, generation_in
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
-from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
+from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus, in_use, read_status
 from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
 
@@ -238,19 +238,19 @@ def _pfs_for_claims(node: Mapping[str, Any]) -> dict[str, str]:
     as a use that waits for the end of the former one, which another finding tells.
     """
     try:
-        status = msgspec.convert(node.get("status"), RdmaNodeStatus)
-    except msgspec.ValidationError:  # a finding of nodes
+        status = read_status(node)
+    except MalformedError:  # a finding of nodes
         return {}
+    foreign = in_use(status.pfs).vfs
     return {
         pf.pci: pf.name
         for pf in status.pfs
-        if _vfs_for_claims(pf) > 0 and pf.link_mbps is not None and not pf.problems
+        if _vfs_for_claims(pf) > foreign[pf.pci, CLAIMS_POOL] and pf.link_mbps is not None and not pf.problems
     }
 
 
 def _vfs_for_claims(pf: PfStatus) -> int:
-    foreign = sum(use.vfs for use in pf.foreign if use.pool == CLAIMS_POOL)
-    return sum(pool.vfs for pool in pf.pools if pool.resource == CLAIMS_POOL) - foreign
+    return sum(pool.vfs for pool in pf.pools if pool.resource == CLAIMS_POOL)
 
 
 def _gate(api: Documents) -> bool | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
+from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.rdma_node import Condition, RdmaNodeStatus, read_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from k8s_rdma.kube.node_liveness import NodeLiveness
 
@@ -16,25 +18,37 @@ _READY = "True"
 
 def published_node(node: dict[str, Any], liveness: NodeLiveness, skew_s: float | None) -> PublishedNode:
     """Read the facts of an RdmaNode. skew_s: of the node's clock; None if it is not known."""
-    name, status = str(node["metadata"]["name"]), node.get("status") or {}
-    conditions = status.get("conditions") or ()
-    condition: dict[str, Any] = next((entry for entry in conditions if entry.get("type") == "Ready"), {})
-    ready = str(condition.get("status", ""))
-    why = liveness.why_refused(name, str(status.get("generation", "")), skew_s)
+    name = str(node["metadata"]["name"])
+    status, condition = _status(node)
+    ready = condition.status if condition else ""
+    why = liveness.why_refused(name, status.generation if status else "", skew_s)
     # Of a node that is not ready, the extender says that, and not how long its agent has been silent.
-    is_unready = liveness.is_by_extender(name) and ready != _READY
+    is_unread = status is None and condition is not None
+    is_unready = is_unread or (liveness.is_by_extender(name) and ready != _READY)
     return PublishedNode(
         name=name,
         ready=ready,
-        message=str(condition.get("message", "")),
+        message=condition.message if condition else "",
         has_lease=liveness.has_lease(name),
         silence="" if is_unready else why,
         skew_s=skew_s or 0.0,
-        problems=tuple(_problems(status)),
+        problems=tuple(_problems(status)) if status else (),
     )
 
 
-def _problems(status: Mapping[str, Any]) -> Iterator[str]:
+def _status(node: dict[str, Any]) -> tuple[RdmaNodeStatus | None, Condition | None]:
+    """Return the status and its condition, which says why if the extender cannot read the status."""
+    if not node.get("status"):
+        return None, None
+    try:
+        status = read_status(node)
+    except MalformedError as error:
+        return None, Condition(type="Ready", status="False", reason="Unreadable", message=error.message)
+    return status, status.ready()
+
+
+def _problems(status: RdmaNodeStatus) -> Iterator[str]:
     """Problems of a node, then those of its PFs, which name the PF."""
-    for subject in (status, *(status.get("pfs") or ())):
-        yield from map(str, subject.get("problems") or ())
+    yield from status.problems
+    for pf in status.pfs:
+        yield from pf.problems
