@@ -93,6 +93,11 @@ class Watched:
         self.pods.stream(Lists())
         self.pods.on_event(Listed(pods))
 
+    def verify(self) -> None:
+        """Verify what counts unverified, as the process does once it is ready."""
+        for uid in self.state.pods():
+            self.pods.unverified.verify(uid)
+
     def ended(self, name: str) -> bool:
         return self.state.reservation(W1, PodUid(name)).ended_at is not None
 
@@ -274,6 +279,7 @@ def test_placement_that_no_key_accepted_counts_once_one_does():
     w = Watched()
     w.keys, new = PlacementKeys.from_keys(OLD), PlacementKeys.from_keys(NEW)
     w.listing(signed("p", new))
+    w.verify()
     assert w.state.pods() == set()
     assert w.pods.cache.pods.signature_counts() == {(OLD.id, "hmac-sha256", "signs"): 0, ("", "", "none"): 1}
     w.keys = PlacementKeys.from_keys(OLD, [NEW])
@@ -289,6 +295,7 @@ async def test_pods_are_listed_anew_when_the_keys_change():
     cluster = Lists([Listed((seen,)), Changed(seen), Changed(seen)], [Listed((seen,))])
     async for event in w.pods.stream(cluster):
         w.pods.on_event(event)
+        w.verify()
         if isinstance(event, Changed):
             w.keys = PlacementKeys.from_keys(OLD, [NEW])
     assert w.state.pods() == set()
@@ -318,6 +325,7 @@ def test_pods_are_counted_by_the_key_that_signed_them_until_they_end():
     w = Watched()
     w.keys = PlacementKeys.from_keys(OLD)
     w.listing(signed("p", w.keys), signed("q", w.keys))
+    w.verify()
     w.keys = PlacementKeys.from_keys(NEW, [OLD])
     w.reserve("r")
     w.pods.on_event(Changed(signed("r", w.keys)))

@@ -240,7 +240,7 @@ class Extender:
             queue=self._queue,
             decision_log=self._decision_log,
             clock=self._clock,
-            ready=self.readiness.ready,
+            ready=self.readiness.verified,
             max_age_s=self._config.max_age_s,
         )
 
@@ -273,7 +273,7 @@ class Extender:
             decision_log=self._decision_log,
             events=self._events,
             clock=self._clock,
-            ready=self.readiness.ready,
+            ready=self.readiness.verified,
             confirm=self.leadership.confirm,
             pod_writer=self.pod_writer,
             keys=self._identity.keys,
@@ -333,6 +333,7 @@ class Extender:
         metrics.add(self._attempts.readings())
         metrics.add(self.wanted_rates.readings())
         metrics.add(self.leadership.readings())
+        metrics.add(self.leadership.pods.unverified.readings())
         metrics.add(self._readings())
         return metrics
 
@@ -357,6 +358,9 @@ class Extender:
         if not self._config.api:
             return
         yield self.leadership.run()
+        yield self.leadership.pods.unverified.run(
+            self.readiness.is_warm, self.metrics.are_under_way, self._try_all
+        )
         yield follow("nodes", self._api.follow_nodes, self.nodes.on_event)
         if self._config.heeds_budgets:
             yield follow_budgets(self._api, self._budgets, lambda: self._requeuer.try_all(self.nodes.names))

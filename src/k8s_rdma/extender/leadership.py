@@ -262,6 +262,17 @@ class Readiness:
         """Report whether every promise of other processes is known, and no other process makes any now."""
         return not self.api or (self.leadership.holds() and self.nodes.listed and not self.states.awaited())
 
+    def is_warm(self) -> bool:
+        """Report whether pods and nodes are known; a replica that stands by knows them as well."""
+        return self.pods.listed and self.nodes.listed and not self.states.awaited()
+
+    def verified(self) -> bool:
+        """Report whether this process is ready, and every placement that counts is verified.
+
+        Until then it may refuse a pod for the sake of a forged placement, and must not evict another.
+        """
+        return self.ready() and self.pods.unverified.is_empty()
+
     def missing(self) -> list[str]:
         """The parts that are not there yet, in words for people; empty when ready."""
         if not self.api:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 from prometheus_client import Counter, Gauge, Histogram, Metric, disable_created_metrics
@@ -92,6 +92,7 @@ class Metrics:
         self._under_way = Gauge(
             f"{_PREFIX}requests_in_flight", "Requests that are not answered yet.", ("verb",), registry=None
         )
+        self._number_under_way = 0
         self._readings: dict[str, Reading] = {
             "build_info": ("1, with the program's version.", "gauge", lambda: [({"version": __version__}, 1)])
         }
@@ -105,9 +106,19 @@ class Metrics:
         self._requests.labels(verb, outcome).inc()
         self._seconds.labels(verb).observe(seconds)
 
-    def under_way(self, verb: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def under_way(self, verb: str) -> Iterator[None]:
         """A request is under way until the block ends."""
-        return self._under_way.labels(verb).track_inprogress()
+        self._number_under_way += 1
+        try:
+            with self._under_way.labels(verb).track_inprogress():
+                yield
+        finally:
+            self._number_under_way -= 1
+
+    def are_under_way(self) -> bool:
+        """Report whether requests are under way."""
+        return self._number_under_way > 0
 
     def render(self) -> str:
         """Return the metrics in the exposition format."""

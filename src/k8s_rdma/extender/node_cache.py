@@ -507,8 +507,10 @@ class ClusterState:
         return bool(ended)
 
     def _leave_others(self, node: NodeName, uid: PodUid) -> None:
-        for place in [place for place in self._places.get(uid, ()) if place != node]:
-            self.withdraw(place, uid)
+        places = self._places.get(uid)
+        for place in places or ():
+            if place != node:
+                self.withdraw(place, uid)
 
     def _forget_pod(self, node: NodeName, uid: PodUid) -> None:
         if self.promised_addresses.release(node, uid):

@@ -50,6 +50,9 @@ class Holds:
         self._nodes: dict[NodeName, dict[PodUid, Hold]] = {}
         self._places: dict[PodUid, set[NodeName]] = {}
 
+    def __contains__(self, uid: PodUid) -> bool:
+        return uid in self._places
+
     def __len__(self) -> int:
         """The number of pods with a hold, expired or not."""
         return len(self._places)
@@ -318,6 +321,9 @@ class NominatedPods(PodIndex):
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod is bound, finished or gone."""
+        indexes = self._named, self._unnamed, self._unreserved, self._refused, self._holds
+        if not any(uid in index for index in indexes):
+            return  # as nearly all pods of a cluster
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)
         self._unreserved.pop(uid, None)

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from math import inf
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -20,6 +21,7 @@ from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.unverified_placements import UnverifiedPlacements
 from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.kube.api import (
     Changed,
@@ -32,9 +34,12 @@ from k8s_rdma.kube.api import (
     PodView,
     handle_item,
 )
-from k8s_rdma.kube.promises import promised_to
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, generation_in
+from k8s_rdma.kube.promises import promised_to, unverified_placement
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.placement import Placement
 
 _REMEMBERED = 1_000
 """Ended pods to remember: a response that the API server prepared before their end may still arrive after
@@ -59,6 +64,8 @@ class PodInformer:
     keys: KeySource = UNSIGNED
     holds_unplaced: bool = False
     wanted_rates: WantedRates | None = None
+    unverified: UnverifiedPlacements = field(init=False)
+    _may_defer: bool = field(init=False)
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
     _listing_since: float = 0.0
     _paged: set[PodUid] = field(default_factory=set)
@@ -66,6 +73,16 @@ class PodInformer:
     _unpromised: set[PodUid] = field(default_factory=set)
     _missing: frozenset[PodUid] = frozenset()
     _judged_by: PlacementKeys | None = None
+
+    def __post_init__(self) -> None:
+        """Decide whether signatures may be verified late: not if more than a node's room depends on them."""
+        self._may_defer = not self.holds_unplaced and not self.cache.limits
+        self.unverified = UnverifiedPlacements(
+            state=self.cache.state,
+            pods=self.cache.pods,
+            keys=self.keys,
+            on_forged=self._unpromised.add,
+        )
 
     @property
     def listed(self) -> bool:
@@ -182,7 +199,7 @@ class PodInformer:
             self.on_delete(pod.uid)
             return
         waited = self.cache.pods.unbound(pod.uid) is not None
-        self.cache.pods.on_update(pod, self.clock())
+        self.cache.pods.on_update(pod, self.clock() if pod.node is None else inf)
         if waited and pod.node is not None:
             self.cache.settled.add(pod.uid)
         if pod.node is None:
@@ -202,26 +219,47 @@ class PodInformer:
         counted = reservation is not None and reservation.stage is Stage.BOUND
         later = counted and keys is not None and self._is_later(pod, reservation)
         if pod.uid in self._unpromised or (
-            counted and not later and (keys is None or self.cache.pods.has_signature(pod.uid))
+            counted
+            and not later
+            and (keys is None or self.cache.pods.has_signature(pod.uid) or pod.uid in self.unverified)
         ):
             return reservation
+        if reservation is None and keys is not None and self._may_count_unverified(pod):
+            placement = unverified_placement(pod)
+            if placement is not None:
+                self.unverified.put(pod.uid, pod.annotations[PLACEMENT_ANNOTATION], keys)
+                return self._promised(pod, node, placement)
         promise = promised_to(pod, keys, self.cache.requests.policies())
         if later and promise is None:
             return reservation  # forged: what it was promised before stands
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
+            self.unverified.discard(pod.uid)
             self.cache.pods.on_signature(pod.uid, promise.key_id if promise else None)
-        return self._promised(pod, node, promise) if later or not counted else reservation
+        if counted and not later:
+            return reservation
+        return self._promised(pod, node, promise.placement if promise else None)
+
+    def _may_count_unverified(self, pod: PodView) -> bool:
+        """Report whether the pod's placement may count before its signature is verified.
+
+        Only in a list that is read before anything is decided, and only if a forged one can do no more than
+        take room on its node for a while.
+        """
+        return (
+            self._may_defer
+            and not self._listed.is_set()
+            and self.unverified.has_room(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
+        )
 
     def _is_later(self, pod: PodView, reservation: Reservation | None) -> bool:
         """Report whether the placement says that the pod's rates were changed since."""
         generation = generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
         return reservation is not None and generation > reservation.generation
 
-    def _promised(self, pod: PodView, node: NodeName, promise: Promise | None) -> Reservation | None:
+    def _promised(self, pod: PodView, node: NodeName, placement: Placement | None) -> Reservation | None:
         promised = None
-        if promise is not None:
+        if placement is not None:
             name = f"{pod.namespace}/{pod.name}"
-            placement = promise.placement
             promised = Reservation(
                 interfaces=placement.interfaces,
                 policy=placement.policy,
@@ -264,6 +302,7 @@ class PodInformer:
         self.cache.settled.add(uid)
         # First: a node that the state forgets places its unplaced pods anew.
         self.cache.unplaced.on_delete(uid)
+        self.unverified.verify(uid)
         self.cache.state.on_delete(uid, self.clock())
         for index in (
             self.cache.pods,

@@ -141,15 +141,17 @@ class PodStore(PodIndex):
     def on_update(self, pod: PodView, now: float = inf) -> None:
         """The pod as the API server just showed it, not finished."""
         record = self._pods.get(pod.uid) or _PodRecord()
-        self._set_unbound(pod, record)
-        record.taken_at = now
+        if pod.node is None or pod.uid in self._unbound:
+            self._set_unbound(pod, record)
+            record.taken_at = now
         if pod.gang is not None:
             self._set_gang(pod, pod.gang, record)
-        if pod.node is not None and not pod.annotations.keys().isdisjoint(_OCCUPANTS_HAVE):
-            self._set_occupant(pod, pod.node, record)
-        if pod.node is not None and (record.occupant is not None or pod.claims or pod.devices):
-            record.namespace = intern(pod.namespace)
-            self._set_node(pod.uid, pod.node, record)
+        if pod.node is not None:
+            if not _OCCUPANTS_HAVE.isdisjoint(pod.annotations):
+                self._set_occupant(pod, pod.node, record)
+            if record.occupant is not None or pod.claims or pod.devices:
+                record.namespace = intern(pod.namespace)
+                self._set_node(pod.uid, pod.node, record)
         self._store(pod.uid, record)
 
     def on_signature(self, uid: PodUid, key_id: str | None) -> None:
@@ -326,7 +328,6 @@ class PodStore(PodIndex):
             demand=pod.demand,
             labels=_kept_labels(pod.labels),
         )
-        self._set_node(pod.uid, node, record)
         if pod.terminating:
             self._terminating.setdefault(node, set()).add(pod.uid)
 
@@ -340,7 +341,10 @@ class PodStore(PodIndex):
 
     def _set_node(self, uid: PodUid, node: NodeName, record: _PodRecord) -> None:
         record.node = node
-        self._nodes.setdefault(node, {})[uid] = record
+        pods = self._nodes.get(node)
+        if pods is None:
+            pods = self._nodes[node] = {}
+        pods[uid] = record
 
     def _end(self, uid: PodUid, node: NodeName) -> None:
         """Count the pod as terminating from now on; of those that ended first as long as there are few."""

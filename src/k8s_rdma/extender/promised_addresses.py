@@ -22,9 +22,11 @@ class PromisedAddresses:
 
     def hold(self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...]) -> None:
         """Hold the addresses that the pod's promise on the node asks for, and no others."""
-        self.release(node, uid)
+        if self._by_pod:
+            self.release(node, uid)
         options = [interface.options for interface in interfaces if interface.options is not NO_OPTIONS]
-        found = tuple(address for option in options for address in addresses(option)) if options else ()
+        # Each once: an unsigned or unverified placement may name an address twice.
+        found = tuple({address: None for option in options for address in addresses(option)})
         if found:
             self._by_pod[node, uid] = found
         for address in found:

@@ -127,8 +127,9 @@ class UnschedulablePods:
 
     def on_delete(self, uid: PodUid) -> None:
         """The pod fits somewhere, is bound, or is gone."""
-        self._remove(uid)
-        if not self._pods.by_uid:
+        if uid in self._pods.by_uid:
+            self._remove(uid)
+        if self._nodes and not self._pods.by_uid:
             self._nodes.clear()
 
     def pods_before(self, time: float) -> list[PodUid]:

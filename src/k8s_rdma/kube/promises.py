@@ -10,7 +10,7 @@ import structlog
 from k8s_rdma.core.namespace_policy import NamespacePolicies, satisfies
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import read_request, request_name, request_text
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own, decode_unverified
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
@@ -48,6 +48,17 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
     _require_given(pod, placement)
     bounded = policies.policy_for(pod.namespace).bounded(placement.interfaces)
     return replace(promise, placement=replace(placement, interfaces=bounded))
+
+
+def unverified_placement(pod: PodView) -> Placement | None:
+    """Read a placement that may count before it is verified; None for another one, and without one."""
+    text = pod.annotations.get(PLACEMENT_ANNOTATION)
+    if not text or pod.node is None or pod.host_network:
+        return None
+    try:
+        return decode_unverified(text, uid=pod.uid, node=pod.node)
+    except MalformedError:
+        return None  # `promised_to` says why
 
 
 def unverified_promise(pod: PodView) -> Promise | None:

@@ -147,6 +147,12 @@ _MOST_PLACES = 16_384
 """The limit for a pod that holds exclusive devices, because a few bytes stand for as many interfaces as there
 are PFs."""
 
+_MOST_SHARED = 8
+"""The most interfaces of a pod that are shared with those of other pods, all together."""
+
+_MOST_UNVERIFIED = 8 * 1024
+"""The longest placement, in characters, that is read before it is verified: 60 interfaces take half of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
@@ -264,11 +270,16 @@ def decode_own(text: str, *, uid: PodUid, node: NodeName, keys: PlacementKeys | 
     an annotation copied along with a pod's manifest, or a pod moved by hand).
     """
     promise = decode_promise(text, keys=keys)
-    if promise.uid != uid:
-        _refuse(f"made for the pod with UID {shown(promise.uid)}, not {uid}", Reason.STALE_PLACEMENT)
-    if promise.placement.node != node:
-        _refuse(f"made for node {shown(promise.placement.node)}, not {node}", Reason.STALE_PLACEMENT)
+    _require_own((promise.uid, promise.placement.node), uid, node)
     return promise
+
+
+def _require_own(made_for: tuple[str, str], uid: PodUid, node: NodeName) -> None:
+    """Refuse a placement of another pod or node. made_for: its UID and node."""
+    if made_for[0] != uid:
+        _refuse(f"made for the pod with UID {shown(made_for[0])}, not {uid}", Reason.STALE_PLACEMENT)
+    if made_for[1] != node:
+        _refuse(f"made for node {shown(made_for[1])}, not {node}", Reason.STALE_PLACEMENT)
 
 
 def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
@@ -277,24 +288,60 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
     MalformedError (`MALFORMED_ANNOTATION`) names the field, or says that the signature is absent or wrong.
     Without keys no signature is looked at.
     """
-    document = decode_json(text, _decoder, PLACEMENT_ANNOTATION, Reason.MALFORMED_ANNOTATION)
+    document = _document(text)
     key_id = "" if keys is None else _verify(text, document, keys).id
-    table = [_options(options, index) for index, options in enumerate(document.options)]
-    if document.pools:
-        interfaces = tuple(_on_every_pf(document, table))
-    elif any(interface.entry is not None for interface in document.interfaces):
-        interfaces = _near_gpus(document, table)
-    else:
-        interfaces = tuple(
-            _read(interface, index, table) for index, interface in enumerate(document.interfaces)
-        )
-    placement = Placement(
+    return Promise(uid=PodUid(document.uid), placement=_placement(document), key_id=key_id)
+
+
+def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> Placement | None:
+    """Decode the placement of this very pod on this very node, if it may be read before it is verified.
+
+    None for a placement of a later generation, which may stand for less than the node has programmed, and
+    for one in which a few bytes stand for many interfaces, or which is long. MalformedError as `decode_own`,
+    also for one that is not signed.
+    """
+    document = _document(text)
+    _require_signature(document)
+    if (
+        document.generation
+        or document.pools
+        or len(text) > _MOST_UNVERIFIED
+        or document.interfaces[0].entry is not None
+    ):
+        return None
+    placement = _placement(document)
+    _require_own((document.uid, document.node), uid, node)
+    return placement
+
+
+def signing_key(text: str, keys: PlacementKeys) -> str:
+    """Return the id of the key that signed a placement. MalformedError as `decode_promise`."""
+    return _verify(text, _document(text), keys).id
+
+
+def _document(text: str) -> _Document:
+    return decode_json(text, _decoder, PLACEMENT_ANNOTATION, Reason.MALFORMED_ANNOTATION)
+
+
+def _placement(document: _Document) -> Placement:
+    shared = None
+    if not (document.options or document.pools) and len(document.interfaces) <= _MOST_SHARED:
+        shared = _all_plain(document.interfaces)
+    return Placement(
         node=NodeName(document.node),
-        interfaces=interfaces,
+        interfaces=_interfaces(document) if shared is None else shared,
         policy=document.policy,
         generation=document.generation,
     )
-    return Promise(uid=PodUid(document.uid), placement=placement, key_id=key_id)
+
+
+def _interfaces(document: _Document) -> tuple[PlacedInterface, ...]:
+    table = [_options(options, index) for index, options in enumerate(document.options)]
+    if document.pools:
+        return tuple(_on_every_pf(document, table))
+    if any(interface.entry is not None for interface in document.interfaces):
+        return _near_gpus(document, table)
+    return tuple(_read(interface, index, table) for index, interface in enumerate(document.interfaces))
 
 
 def generation_in(text: str) -> int:
@@ -312,19 +359,23 @@ def key_named_in(text: str) -> str:
 
 def _verify(text: str, document: _Document, keys: PlacementKeys) -> VerifyingKey:
     """Return the key that signed it; an HMAC names no key, so all are tried."""
-    if document.hmac and document.signature:
-        _refuse("signature: beside an hmac, and a placement has one of them")
+    _require_signature(document)
     field = "signature" if document.signature else "hmac"
     signature = document.signature or document.hmac
-    if not signature:
-        _refuse("hmac: absent, and this cluster signs placements")
-    # # The text is nearly always as it was written. To encode the document again takes three times as long.
+    # The text is nearly always as it was written. To encode the document again takes three times as long.
     body = text.removesuffix(_ending(field, signature))
     key = _signer(keys, field, f"{body}}}".encode(), signature) if len(body) < len(text) else None
     key = key or _signer(keys, field, _canonical(document), signature)
     if key is None:
         _refuse(f"{field}: not made with this cluster's key, or the placement was changed afterwards")
     return key
+
+
+def _require_signature(document: _Document) -> None:
+    if document.hmac and document.signature:
+        _refuse("signature: beside an hmac, and a placement has one of them")
+    if not (document.hmac or document.signature):
+        _refuse("hmac: absent, and this cluster signs placements")
 
 
 def _canonical(document: _Document) -> bytes:
@@ -396,6 +447,14 @@ def _options(options: Options, index: int) -> InterfaceOptions:
 def _read(interface: _Interface, index: int, table: Sequence[InterfaceOptions]) -> PlacedInterface:
     shared = _plain(interface) if interface.options is None else None
     return shared or _to_core(interface, index, table)
+
+
+@lru_cache(maxsize=16_384)
+def _all_plain(interfaces: tuple[_Interface, ...]) -> tuple[PlacedInterface, ...] | None:
+    """Share the interfaces of all pods that have the same; None if one is refused or has an entry."""
+    placed = tuple(interface for interface in map(_plain, interfaces) if interface is not None)
+    is_plain = len(placed) == len(interfaces) and all(interface.entry is None for interface in placed)
+    return placed if is_plain else None
 
 
 @lru_cache(maxsize=65_536)
