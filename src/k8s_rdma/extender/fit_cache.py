@@ -39,8 +39,9 @@ from k8s_rdma.core.placement import (
     fits,
     place,
 )
-from k8s_rdma.core.refusal import Detail, Need, explain_room
+from k8s_rdma.core.refusal import Detail, Need
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
+from k8s_rdma.core.shortage import Shortage
 from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting, Strategy
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
@@ -119,7 +120,7 @@ class _Count:
     each_mbps: as of `bounds`.
     fits_empty: whether the empty node takes it; None if that is not known, or no more of account.
     rooms_alone: whether a node refuses it for nothing but what is free of its PFs.
-    need: the request's, for the words of such refusals, once there is one.
+    shortage: the words of such refusals, once there is one.
     refusal: the verdict on all of them where not even the empty node takes it.
     """
 
@@ -128,7 +129,7 @@ class _Count:
     each_mbps: int | None
     fits_empty: bool | None
     rooms_alone: bool
-    need: Need | None = None
+    shortage: Shortage | None = None
     refusal: Infeasible | None = None
 
 
@@ -281,9 +282,10 @@ class FitCache:
             return COUNTED
         if headroom is None or not count.rooms_alone:
             return self._refusal(request, snapshot, count)
-        count.need = count.need or Need.of_interfaces(request.interfaces)
-        message = explain_room(count.need, snapshot.inventory.pfs, headroom.rooms)
-        return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({message.text(self._detail)})")
+        if count.shortage is None:
+            need = Need.of_interfaces(request.interfaces)
+            count.shortage = Shortage(need, count.inventory.pfs, self._detail)
+        return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({count.shortage.text(headroom.rooms)})")
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
         """The verdict where not even the empty node takes it; None if its words take a search."""
