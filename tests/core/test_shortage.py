@@ -50,8 +50,8 @@ def test_shortage_says_what_is_said_of_each_node(
             [4_000] * 2,
             [Room(7_000, 2), Room(3_000, 2)],
             (
-                "needs 2 interfaces of 4000 Mb/s; 2 PFs have 10000 of 20000 Mb/s unreserved and 4 of 8 VFs free, "
-                "room for 1 such interface"
+                "needs 2 interfaces of 4000 Mb/s; 2 PFs have 10000 of 20000 Mb/s unreserved and 4 of 8 VFs "
+                "free, room for 1 such interface"
             ),
         ),
     ],
