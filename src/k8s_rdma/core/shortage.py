@@ -22,14 +22,14 @@ _NO_ROOM = Room(0, 0)
 class Shortage:
     """The words of `explain_room` for one need, on nodes with these PFs."""
 
-    __slots__ = ("_detail", "_largest_mbps", "_need", "_pfs", "_words")
+    __slots__ = ("_detail", "_largest_mbps", "_need", "_pfs", "_clauses")
 
     def __init__(self, need: Need, pfs: Sequence[Pf], detail: Detail) -> None:
         self._need, self._pfs, self._detail = need, pfs, detail
         self._largest_mbps = need.demand.sizes[0] if need.demand.sizes else 0
-        self._words: tuple[str, str, str, str, str, str] | None = None
+        self._clauses: tuple[str, str, str, str, str, str] | None = None
         if detail is Detail.NUMBERS and all(pf.link_mbps is not None for pf in pfs):
-            self._words = self._around_figures()
+            self._clauses = self._around_figures()
 
     def _around_figures(self) -> tuple[str, str, str, str, str, str]:
         need, pfs = self._need, self._pfs
@@ -47,9 +47,9 @@ class Shortage:
 
     def text(self, rooms: Sequence[Room]) -> str:
         """Return the text of `explain_room`. rooms: the free capacity of each PF."""
-        if self._words is not None:
+        if self._clauses is not None:
             need, largest_mbps = self._need, self._largest_mbps
-            too_few_vfs, too_small, too_little, too_few_places, of_mbps, of_vfs = self._words
+            too_few_vfs, too_small, too_little, too_few_places, of_mbps, of_vfs = self._clauses
             mbps, vfs = sum([room.mbps for room in rooms]), sum([room.vfs for room in rooms])
             if need.number > vfs or not largest_mbps:
                 return f"{too_few_vfs}{vfs}{of_vfs}"
