@@ -22,7 +22,7 @@ _NO_ROOM = Room(0, 0)
 class Shortage:
     """The words of `explain_room` for one need, on nodes with these PFs."""
 
-    __slots__ = ("_detail", "_largest_mbps", "_need", "_pfs", "_clauses")
+    __slots__ = ("_clauses", "_detail", "_largest_mbps", "_need", "_pfs")
 
     def __init__(self, need: Need, pfs: Sequence[Pf], detail: Detail) -> None:
         self._need, self._pfs, self._detail = need, pfs, detail
