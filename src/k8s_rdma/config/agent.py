@@ -53,9 +53,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     placement_key_file: keys, as in `config.placement_keys`; without them a placement is a hint only.
     policy_file: the operator's policies, see `config.namespace_policies`; the same as in the extender.
     strict: whether unknown keys in a pod's annotation refuse it; the same as in the extender.
-    allow_unplaced: whether a pod that the extender did not place gets interfaces of what this node's ledger
-        leaves free; by default when placements are not signed. It may be given what the extender has promised
-        to a pod that has not started yet.
+    allow_unplaced: whether a pod that the extender did not place gets interfaces of the free capacity by this
+        node's ledger; by default if placements are not signed. It may get capacity that the extender has
+        promised to a pod that has not started yet.
     ipam_timeout_s: the longest time for a call of an IPAM plugin.
     reconcile_s: the interval of checks for vanished sandboxes, and for caps of software that a pod removed.
     kubeconfig, in_cluster: the credentials for the API server: a file, or the pod's service account; one of
@@ -64,13 +64,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     stuck_after_s: the time after which a pod is evicted whose refusals will not end on this node; by default
         never.
     cdi_dir: the node's directory in which container runtimes read specifications of devices.
-    device_plugin: the device plugin's file, if there is one: it says which VFs are whose, and what of it
-        kubelet gives pods. pod_resources_timeout_s: how long an ADD waits for kubelet to say that.
+    device_plugin: the device plugin's file, if there is one: it assigns VFs to resources.
+    pod_resources_timeout_s: how long an ADD waits for kubelet's answer about the devices of a pod.
     memlock: the memory that a container with a slot may lock, unless its pod says (`k8s-rdma.io/memlock`): an
         amount such as `64Gi`, or `unlimited`; `0` leaves the runtime's limit.
-    cni_cache_dirs, cni_path: of the node, where libcni keeps attachments for a runtime and for Multus, where
-        plugins are. The latter for our executable as the hook of `memlock`, and both for
-        `--rebuild-ledger`: of a call the runtime says where they are.
+    cni_cache_dirs, cni_path: directories of the node: those in which libcni keeps attachments for a runtime
+        and for Multus, and those of plugins. The latter are for our executable as the hook of `memlock`, and
+        both for `--rebuild-ledger`, because only a call of the runtime names them.
     """
 
     node: NodeText

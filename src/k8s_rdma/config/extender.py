@@ -101,7 +101,7 @@ class ViewsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 class NamespaceLimit(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
 ):
-    """YAML with these keys in camelCase: what the pods of a namespace may hold together; None for no limit.
+    """YAML with these keys in camelCase: the limits of the pods of a namespace together; None for no limit.
 
     namespace: `*` is every one without a limit of its own, each by itself. reserved_mbps: of all its
         reservations. vfs: of all its interfaces.
@@ -153,27 +153,26 @@ class ExtenderConfig(PlacementConfig, frozen=True, kw_only=True, forbid_unknown_
     views: a port of its own for viewers, such as `kubectl rdma`; None for none.
     filter_path, prioritize_path, preempt_path, bind_path: `urlPrefix` and verb of the scheduler's
         configuration.
-    binder: who binds: `extender`, or `scheduler` where it has no bind verb registered; then the nodes'
-        ledgers arbitrate. api: whether there is an API server to ask; may be false only where the
-        scheduler binds.
+    binder: `extender`, or `scheduler` if it has no bind verb registered; then the nodes' ledgers arbitrate.
+    api: whether there is an API server to ask; may be false only if the scheduler binds.
     allow_unplaced: the agents' setting: whether they give interfaces to pods without a placement, which then
-        count once they are bound. None: where the scheduler binds, or without a key.
-    refusal_detail: whether what a node is refused for tells the numbers of that very node, or only the cause,
-        which `kubectl describe` counts together, see `core.refusal.Detail`.
-    assume_s: how long a pod that was filtered counts where it is expected to go, until its bind comes or,
-        where the scheduler binds, until its node reports it. None: 2 s and 30 s, in this order.
-    nomination_s: how long what preemption made room for is held for the pod that it was made for.
+        count once they are bound. None: if the scheduler binds, or without a key.
+    refusal_detail: whether the refusal of a node has the numbers of that very node, or only the cause, which
+        `kubectl describe` counts together, see `core.refusal.Detail`.
+    assume_s: how long a pod that was filtered counts on its expected node, until its bind comes or, if the
+        scheduler binds, until its node reports it. None: 2 s and 30 s, in this order.
+    nomination_s: how long the room that preemption made is held for its pod.
     max_body_bytes: of a request; a full node object is about 10 KB.
     kubeconfig: default the pod's service account, `KUBECONFIG`, `~/.kube/config`, in this order.
-    policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have what
-        needs one. Read again when it changes.
+    policy_file: the operator's policies, see `config.namespace_policies`; without, no namespace may have
+        interfaces that need one. Read again when it changes.
     live_rates: whether rates of running pods may change, see `extender.rate_changes`.
     strict: whether unknown keys in a pod's annotation refuse it; else they are logged.
     disruption_budgets: whether preemption respects PodDisruptionBudgets, and evicts no pod before they have
         been read; `ignore` if the extender must not read them: the scheduler's own count of violations is
         kept.
     node_port, node_timeout_s: of the nodes' servers; the time-out is for one question at one address.
-    node_tls, node_token_file: where these servers speak TLS or demand a bearer token.
+    node_tls, node_token_file: if these servers speak TLS or demand a bearer token.
     node_watches: how many nodes are followed by long poll, each over a connection that stays (1,024 fewer
         than the files that the process may have open, if that is less); 0 for none. The others are asked,
         whenever a state is needed.
@@ -181,19 +180,19 @@ class ExtenderConfig(PlacementConfig, frozen=True, kw_only=True, forbid_unknown_
         it is younger.
     retry_s: how long a node that timed out counts as unreadable without being asked again.
     poll_s: how often nodes that refused a waiting pod are asked.
-    requeue_by, requeue_s: what of a node object is changed so that the scheduler tries refused pods again,
-        and the least time between two touches of a node. Kubernetes 1.28 and 1.29 need `label`: their
+    requeue_by, requeue_s: the part of a node object that is changed so that the scheduler tries refused pods
+        again, and the least time between two touches of a node. Kubernetes 1.28 and 1.29 need `label`: their
         schedulers heed no annotation.
     api_timeout_s: for one call of the API server. api_request_timeout_s: how long the API server may still
-        work on a call that was not answered (its own `--request-timeout`); waited for where pods may not be
+        work on a call that was not answered (its own `--request-timeout`); waited for if pods may not be
         patched.
     lease_name, lease_namespace: of the Lease whose holder alone binds pods that ask for interfaces (needs the
         verbs get, create and patch on `leases` of `coordination.k8s.io` there); an empty name: no Lease, then
         there must never be two extenders.
-    lease_s: whole seconds without a renewal after which another may take the Lease; where it may not patch
+    lease_s: whole seconds without a renewal after which another may take the Lease; if it may not patch
         pods, it then also waits for api_request_timeout_s before it binds.
     shutdown_s: for requests under way and binds in doubt after SIGTERM; less than the pod's
-        `terminationGracePeriodSeconds`. What is in doubt after it is left to the next holder to fence.
+        `terminationGracePeriodSeconds`. Later doubts are left to the next holder to fence.
     """
 
     listen: str = "127.0.0.1"
@@ -251,7 +250,7 @@ class ExtenderConfig(PlacementConfig, frozen=True, kw_only=True, forbid_unknown_
         return self.binder == "scheduler" or not signed
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse contradictions."""
         if self.vf_resource is not None:
             require_resource_name("vfResource", self.vf_resource)
         if found := "; ".join(contradictions(self)):
