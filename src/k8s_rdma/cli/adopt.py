@@ -56,7 +56,7 @@ COLUMNS = (
 
 
 def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) -> int:
-    """Print what became of each VF; the exit status is 1 when something that should be reset is not.
+    """Print the outcome of each VF; the exit status is 1 when something that should be reset is not.
 
     every: whether all foreign VFs are meant. MalformedError when options contradict each other, K8sRdmaError
     when the agent cannot be asked or refuses.

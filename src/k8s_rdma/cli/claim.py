@@ -1,4 +1,4 @@
-"""`k8s-rdma claim`: ResourceClaimTemplates for what an annotation asks for, and pods that use them."""
+"""`k8s-rdma claim`: ResourceClaimTemplates for the interfaces of an annotation, and pods that use them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def print_templates(
 ) -> None:
     """Print the templates of an annotation, which is a text, or in a file or manifest; by default on stdin.
 
-    MalformedError names what a claim cannot say.
+    MalformedError names the keys that a claim cannot have.
     """
     text = annotation if annotation is not None else read_text(manifest)
     if annotation is not None or text.lstrip().startswith("["):

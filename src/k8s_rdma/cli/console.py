@@ -72,7 +72,7 @@ def _visible(value: Any) -> Any:
 
 
 def write_json(document: bytes) -> None:
-    """Print a JSON document, the same for every parser; what is not `visible` is in JSON's escapes."""
+    """Print a JSON document, the same for every parser; JSON escapes characters that are not `visible`."""
     lines = (
         "".join(sign if sign.isprintable() else json.dumps(sign)[1:-1] for sign in line)
         for line in document.decode().split("\n")

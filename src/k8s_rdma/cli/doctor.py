@@ -110,7 +110,7 @@ _WIDEST_MARK = 7
 
 
 def page(findings: Sequence[Finding]) -> Iterator[RenderableType]:
-    """Yield findings by subject, the worst first, each with its evidence, what was wanted and what to do."""
+    """Yield findings by subject, the worst first, each with its evidence, the right state and the remedy."""
     for subject in dict.fromkeys(finding.subject for finding in findings):
         yield Text(f"\n{SUBJECTS.get(subject, subject)}", style="bold")
         matching = sorted(
@@ -170,7 +170,7 @@ class ClusterOptions:
 
 
 def doctor_cluster(options: ClusterOptions, output: Output, *, strict: bool) -> int:
-    """Print what is wrong with the cluster.
+    """Print the findings of the cluster.
 
     The exit status is 0, 1, or 2 when the API server cannot be asked.
     """
@@ -246,8 +246,8 @@ _API_TIMEOUT_S = 5.0
 class NodeOptions:
     """Options of the command; None for those that are absent.
 
-    agent, plugin: configuration files. host_root: where the node's root file system is. node: its name.
-    server, plugin_url: where these processes are; empty if there should be none.
+    agent, plugin: configuration files. host_root: the node's root file system. node: its name.
+    server, plugin_url: the URLs of these processes; empty if there should be none.
     """
 
     agent: Path | None = None
@@ -262,7 +262,7 @@ class NodeOptions:
 
 
 def doctor_node(options: NodeOptions, output: Output, *, strict: bool) -> int:
-    """Print what is wrong with the node.
+    """Print the findings of the node.
 
     The exit status is 0, 1, or 2 when this is no node's root file system, or a file cannot be used.
     """

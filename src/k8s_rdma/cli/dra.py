@@ -45,7 +45,7 @@ MAX_GROUPS = 20
 _EXAMPLES = 3
 _MOST_NOTES = 3
 PF_ATTRIBUTE = "rdma.k8s-rdma.io/pf"
-"""The netdev's name, where a device has another one."""
+"""The netdev's name, if a device has another one."""
 
 _NUMA_NODE, _OWN_NUMA_NODE = "resource.kubernetes.io/numaNode", "rdma.k8s-rdma.io/numaNode"
 _VERDICTS: dict[Reason, Verdict] = {Reason.UNDECIDED: "unknown", Reason.UNREADABLE_NODE: "unreadable"}
@@ -113,7 +113,7 @@ def explain_claims(
 def _extended_resources(
     api: Documents, pod: dict[str, Any], entries: Iterable[PodClaim]
 ) -> dict[str, dict[str, Any]]:
-    """Make the claim for a pod's extended resources, by its name, where kube-scheduler has made none."""
+    """Make the claim for a pod's extended resources, by its name, if kube-scheduler has made none."""
     is_bound = bool((pod.get("spec") or {}).get("nodeName"))
     if (
         is_bound
@@ -126,7 +126,7 @@ def _extended_resources(
 
 
 def _with_claims(head: ClaimsExplanation, claims: Claims, pod: Mapping[str, Any]) -> ClaimsExplanation:
-    """Add what the pod asks for, what it has, and what keeps it from starting."""
+    """Add the requests of the pod, its devices, and the reasons why it does not start."""
     units = [unit for preferred, *_ in claims.request.requests for unit in [preferred] * preferred.count]
     return replace(
         head,
@@ -249,7 +249,7 @@ def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> P
 
 
 def _own_node(pf: ClaimPf) -> int | None:
-    """Return a PF's NUMA node, by the driver's own attribute where the standard one is a list."""
+    """Return a PF's NUMA node, by the driver's own attribute if the standard one is a list."""
     nodes = (pf.attributes.get(name) for name in (_NUMA_NODE, _OWN_NUMA_NODE))
     return next((node for node in nodes if isinstance(node, int)), None)
 
@@ -266,7 +266,7 @@ def _room_for(rates: Iterable[int], mbps: int, vfs: int) -> int:
 
 
 def _notes(claims: Claims, cluster: ClusterClaims, nodes: Collection[str]) -> Iterator[str]:
-    """Say what the answer lacks."""
+    """Say which parts the answer lacks."""
     if claims.foreign:
         yield f"requests for devices of other drivers are not judged: {_listed(claims.foreign)}"
     for expression in claims.unjudged[:_MOST_NOTES]:

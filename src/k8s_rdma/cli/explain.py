@@ -101,10 +101,10 @@ class _ByClaims:
 
 
 def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None:
-    """Print what explains a pod, `namespace/name` or its name alone; MalformedError when it is neither.
+    """Print the explanation of a pod, `namespace/name` or its name alone; MalformedError when it is neither.
 
     Of a pod that requests interfaces both ways, a part that cannot be explained is a note beside the other.
-    Where the API server cannot be asked, the extender is asked about every pod.
+    If the API server cannot be asked, the extender is asked about every pod.
     """
     namespace, name = namespaced_name(pod, options.kubeconfig)
     claims = _by_claims(namespace, name, options)
@@ -195,7 +195,7 @@ _any_object = msgspec.json.Decoder(dict[str, Any])
 
 
 def _document(body: bytes | None, claims: _ByClaims) -> bytes:
-    """Make the document: the extender's, with the claims where the pod has any."""
+    """Make the document: the extender's, with the claims if the pod has any."""
     document = {} if body is None else decode(body, _any_object, "explanation")
     if claims.problem:
         document["notes"] = [*document.get("notes", ()), _note(claims)]
@@ -248,7 +248,7 @@ class _AnswerPage:
             self.note(note)
 
     def note(self, text: str) -> None:
-        """Print a remark on what an answer lacks."""
+        """Print a remark on the parts that an answer lacks."""
         self._console.print(f"note: {escape(text)}")
 
     def _group(self, group: Group) -> None:
@@ -287,7 +287,7 @@ class _AnswerPage:
 
 
 def _merged(of_extender: Iterable[str], of_api_server: Iterable[str]) -> tuple[str, ...]:
-    """Join what two sources say, each sentence once."""
+    """Join the sentences of two sources, each once."""
     return tuple(dict.fromkeys([*of_extender, *of_api_server]))
 
 

@@ -1,6 +1,6 @@
 """`k8s-rdma gather`: this machine as a file; with `--report` an archive for maintainers, without secrets.
 
-`cli.publishable` says what of files and logs is written.
+`cli.publishable` says which parts of files and logs are written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`k8s-rdma who`: the pods that hold interfaces, with what they reserve, may use and use.
+"""`k8s-rdma who`: the pods that hold interfaces, with their reservations, caps and use.
 
 The RdmaNodes say who reserves what, of the whole cluster in one list. The interfaces' names and VFs, who
 enforces their rates and their traffic are known to the nodes' servers; these are read of a few nodes only.

@@ -32,7 +32,7 @@ CRIO = Path("/run/crio/crio.sock")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The node's paths, as the node has them; host_root: where its root file system is for us."""
+    """The node's paths, as the node has them; host_root: our directory of its root file system."""
 
     host_root: Path
     bin_dir: Path

@@ -1,4 +1,4 @@
-"""The command `k8s-rdma` and its subcommands; each imports what it needs when it runs."""
+"""The command `k8s-rdma` and its subcommands; each imports its modules when it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer.completion import (  # type: ignore[attr-defined]  # what typer's own options use
+from typer.completion import (  # type: ignore[attr-defined]  # as typer's own options do
     completion_init,
     get_completion_script,
 )

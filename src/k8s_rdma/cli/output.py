@@ -1,4 +1,4 @@
-"""Standard output of commands: where it cannot be written, one line on standard error and exit status 2.
+"""Standard output of commands: if it cannot be written, one line on standard error and exit status 2.
 
 Status 1 is an answer of some commands, such as `whatif` about pods that do not fit. An answer that cannot
 be read, as on a full disk or a closed pipe, is not one of these.
@@ -59,7 +59,7 @@ class _Output(io.RawIOBase):
 
 @contextmanager
 def guarded_output() -> Iterator[None]:
-    """Exit with status 2, after one line, where what is printed within cannot be written."""
+    """Exit with status 2, after one line, if the output of the block cannot be written."""
     stdout = sys.stdout
     encoding, errors = getattr(stdout, "encoding", None) or "utf-8", getattr(stdout, "errors", None)
     is_unbuffered = bool(getattr(stdout, "write_through", False))  # by PYTHONUNBUFFERED

@@ -28,7 +28,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """Sentences on what keeps a pod from every node (obstacles), and from some (notes)."""
+    """Sentences on the reasons that keep a pod from every node (obstacles), and from some (notes)."""
 
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

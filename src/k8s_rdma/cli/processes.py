@@ -26,7 +26,7 @@ COMPLETE = "_K8S_RDMA_COMPLETE"
 def load_without_extras() -> None:
     """Load structlog as if rich were not installed; call this before anything else loads structlog.
 
-    structlog's console renderer loads rich where it is installed: 4 MiB in every process of every node, for
+    structlog's console renderer loads rich if it is installed: 4 MiB in every process of every node, for
     terminals only. Later imports of rich work. HTTP's client loads h2 in the same way, 3 MiB for an HTTP/2
     that we do not speak; it is loaded late, so h2 stays away. Source: The Python Language Reference, section
     5.3.1: None in `sys.modules` is a module that is not found.

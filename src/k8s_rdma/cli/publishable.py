@@ -170,7 +170,7 @@ def _line(line: str) -> str:
 
 
 def _collapsed(pieces: Iterator[str]) -> Iterator[str]:
-    """Write what is left out in a row once."""
+    """Write one mark for all that is left out in a row."""
     previous, space = "", ""
     for word in pieces:
         if word.isspace():
@@ -211,7 +211,7 @@ class _Line:
         return self._tokens[self._place - 1]
 
     def _key(self, token: str) -> tuple[str, str]:
-        """The name that a token is of, and what stands before its value; empty if it has none."""
+        """The name that a token is of, and the separator before its value; empty if it has none."""
         name = token.strip("\"'")
         following = "".join(self._tokens[self._place : self._place + 2]).lstrip()
         if following.startswith("=") or (token[0] in "\"'" and following.startswith(":")):
@@ -228,7 +228,7 @@ class _Line:
         return head, colon
 
     def _separator(self, mark: str) -> str:
-        """Take what stands between a key and its value."""
+        """Take the separator between a key and its value."""
         separator = ""
         while mark not in separator:
             separator += self._take()
@@ -245,7 +245,7 @@ class _Line:
         return whole if whole.strip("\"'-") == name else name
 
     def _omitted_value(self, key: str, *, to_the_end: bool) -> Iterator[str]:
-        """Yield OMITTED for the value of a key, or a path where the key names one.
+        """Yield OMITTED for the value of a key, or a path if the key names one.
 
         to_the_end: of a line that is a key and its value. The value of a secret's name ends with it as well.
         """

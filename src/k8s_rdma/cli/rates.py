@@ -1,4 +1,4 @@
-"""`k8s-rdma rates set`: changes reservations and caps of running pods, and tells what became of it.
+"""`k8s-rdma rates set`: changes reservations and caps of running pods, and shows the outcome.
 
 It edits the pods' annotation as `kubectl annotate` would, of the version that it read, and waits for the
 status that the extender writes. For caps of interfaces by ResourceClaim it is another annotation, and the
@@ -81,7 +81,7 @@ class RatesResult(msgspec.Struct, frozen=True, kw_only=True):
 def set_rates(options: RatesOptions) -> int:
     """Change the rates; return the exit status.
 
-    0 if all pods have what was wanted, 1 if one was refused it, 2 if that is not known of one.
+    0 if all pods have the wanted rates, 1 if one was refused it, 2 if that is not known of one.
     """
     if options.min_mbps is None and options.max_mbps is None:
         msg = "--min or --max: say which rate changes, in Mb/s"
@@ -165,7 +165,7 @@ def _change(api: Documents, namespace: str, name: str, options: RatesOptions) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edit:
-    """Text for an annotation. status: the annotation with its status. undecided: what to say without one."""
+    """Text for an annotation. status: the annotation with its status. undecided: the sentence without one."""
 
     annotation: str
     text: str
@@ -177,7 +177,7 @@ class _Edit:
 def _edit(
     pod: str, document: Mapping[str, Any], annotations: Mapping[str, str], options: RatesOptions
 ) -> _Edit:
-    """The annotation with the wanted rates. MalformedError names what does not fit."""
+    """The annotation with the wanted rates. MalformedError names the key that does not fit."""
     text = request_text(annotations)
     request = read_request(text, strict=False, name=request_name(annotations)).request
     spec = document.get("spec") or {}

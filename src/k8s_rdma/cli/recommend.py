@@ -1,4 +1,4 @@
-"""`k8s-rdma recommend`: what pods reserve beside what they use, and what they might ask for instead.
+"""`k8s-rdma recommend`: reservations of pods beside their use, and better requests.
 
 Pods are those that the API server lets the user list; readings are of Prometheus, or of the nodes for as long
 as the command runs. Nothing is changed.
@@ -60,7 +60,7 @@ class RecommendOptions:
 
     subject: a pod or a workload, as `NAME`, `pod/NAME` or `KIND/NAME`; None for all of the scope.
     window_s: of Prometheus' readings. sample_s: the time for which nodes are read. shape: manifests of pods
-    that are to be counted; None for none. requests_only: whether to print what pods would ask for.
+    that are to be counted; None for none. requests_only: whether to print the requests alone.
     """
 
     pods: PodScope
@@ -76,7 +76,7 @@ class RecommendOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measured:
-    """Readings of the pods' interfaces in a window, with what nodes know of them."""
+    """Readings of the pods' interfaces in a window, with the facts of their nodes."""
 
     series: Sequence[CounterSeries]
     window: tuple[float, float]
@@ -88,7 +88,7 @@ class _Measured:
 def recommend(options: RecommendOptions) -> int:
     """Print recommendations; return the exit status. K8sRdmaError without pods, or without any answer."""
     if options.shape is not None and options.shape != Path("-"):
-        read_text(options.shape)  # what cannot be read is found now, and not after the sampling
+        read_text(options.shape)  # a fault is found now, and not after the sampling
     with ExitStack() as stack:
         api = stack.enter_context(Documents(options.pods.kubeconfig))
         pods = selected_pods(api, options)

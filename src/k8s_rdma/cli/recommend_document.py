@@ -1,4 +1,4 @@
-"""The document of `k8s-rdma recommend`: rates in Mb/s, times in seconds, null for what is not known."""
+"""The document of `k8s-rdma recommend`: rates in Mb/s, times in seconds, null for unknown values."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class WorkloadRecommendation(msgspec.Struct, frozen=True, kw_only=True):
 class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
     """The document. source: of the readings. complete: whether Ctrl-C did not end it before its time.
 
-    room: how many pods of given shapes fit now, and with the suggestions. notes: what this answer lacks.
+    room: how many pods of given shapes fit now, and with the suggestions. notes: parts that it lacks.
     """
 
     source: Literal["prometheus", "nodes"]

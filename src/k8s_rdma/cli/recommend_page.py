@@ -1,4 +1,4 @@
-"""Recommendations as a page for people: what to ask for, why, and where pods want more than they get."""
+"""Recommendations as a page for people: better requests, reasons, and pods that want more than they get."""
 
 from __future__ import annotations
 

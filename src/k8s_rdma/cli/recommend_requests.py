@@ -38,7 +38,7 @@ def suggested_requests(
     pods: Mapping[tuple[str, str], OwnedPod],
     warn: Callable[[str], object],
 ) -> Iterator[dict[str, Any]]:
-    """Yield what each workload would ask for. warn: takes a sentence for each that cannot be written."""
+    """Yield the better request of each workload. warn: takes a sentence for each that cannot be written."""
     for name, rows in _by_workload(advice).items():
         rates = {
             row.interface: SuggestedRates(minimum, row.suggestion.max_tx_rate_mbps)
@@ -132,7 +132,7 @@ def _requests(claim: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_claimed_rates(document: Mapping[str, Any], rates: Mapping[str, SuggestedRates]) -> dict[str, Any]:
-    """Return a claim or a template with other rates, without what the API server has added."""
+    """Return a claim or a template with other rates, without the fields that the API server has added."""
     changed = copy.deepcopy(dict(document))
     meta = changed.get("metadata") or {}
     named = {key: meta[key] for key in ("name", "namespace", "labels", "annotations") if key in meta}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.bounded_http import Reply
 
 MAX_BYTES = 16 << 20
-"""The limit for an answer: ten times what 1,024 VFs and as many pods take."""
+"""The limit for an answer: ten times the size of 1,024 VFs and as many pods."""
 
 _ROLE = "the chart's Role k8s-rdma-viewer has this right (docs/kubectl.md)"
 _CLOSED = "set viewers.enabled in the chart, and have the right to its token (docs/kubectl.md)"
@@ -45,7 +45,7 @@ class NoAnswerError(K8sRdmaError):
 
 
 class _ApiStatus(msgspec.Struct, frozen=True):
-    """A `Status` of the API server, which answers itself where it may not or cannot forward a request."""
+    """A `Status` of the API server, which answers itself if it may not or cannot forward a request."""
 
     kind: Literal["Status"]
     message: str = ""
@@ -67,7 +67,7 @@ class ServiceProxy:
     def get(self, kind: Kind, port: str, path: str, query: Mapping[str, str | list[str]]) -> bytes:
         """Return the answer's body. port: `NAME:PORT`, or `https:NAME:PORT`.
 
-        NoAnswerError if there is none; K8sRdmaError for a refusal, with what to do in its details.
+        NoAnswerError if there is none; K8sRdmaError for a refusal, with the remedy in its details.
         """
         url = f"/api/v1/namespaces/{segment(self.namespace)}/{kind}/{segment(port)}/proxy{path}"
         headers = {TOKEN_FIELD: token} if (token := self._tokens()) else {}

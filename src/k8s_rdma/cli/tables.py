@@ -131,7 +131,7 @@ class Table:
                     yield from map(_whole, _indented(label + row[index], room))
 
     def _cell(self, row: tuple[Text, ...], index: int, room: int) -> Text:
-        """Return a cell; `<none>` for an empty one on a pipe, where `awk` counts words."""
+        """Return a cell; `<none>` for an empty one on a pipe, because `awk` counts words."""
         is_blank = not row[index] and row is not self._headings and not self.columns[index].prose
         return Text(NONE) if is_blank and room >= WHOLE else row[index]
 

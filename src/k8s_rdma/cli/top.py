@@ -243,7 +243,7 @@ def _of_namespace(view: ClusterView, namespace: str | None) -> ClusterView:
 
 
 def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int) -> ClusterView:
-    """Show PFs for claims by slices and claims, in place of what the extender knows of them.
+    """Show PFs for claims by slices and claims, in place of the facts of the extender.
 
     view: of all nodes, but for those beyond `MAX_ROWS`.
     """
@@ -332,7 +332,7 @@ class Screen:
     _trouble: str = ""
 
     def refresh(self, rows: int) -> None:
-        """Ask again; what was seen last stays when there is no answer."""
+        """Ask again; the last view stays when there is no answer."""
         try:
             self.view = self.fetch(rows)
         except NoAnswerError as error:

@@ -125,7 +125,7 @@ class CommandGroup(TyperGroup):
 
 
 def usage_text(error: Any) -> str:
-    """Return the lines for an error about a command line: what is wrong, and where there is help."""
+    """Return the lines for an error about a command line: the fault, and the command of its help."""
     path = error.ctx.command_path if error.ctx else ""
     if not error.message:  # no arguments: help
         return f"{error.ctx.get_help()}\n"

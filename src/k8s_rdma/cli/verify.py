@@ -114,7 +114,7 @@ def _run(run: Callable[[], int]) -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """End the trials; no further signal ends what gives everything back."""
+    """End the trials; no further signal ends the clean-up."""
     for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

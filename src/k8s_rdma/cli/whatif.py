@@ -77,9 +77,9 @@ class Question:
     count: int | None = None
 
     def workloads(self, planned: PlannedCluster) -> tuple[Workload, ...]:
-        """Read the manifest, with priorities of the cluster; what is not judged is noted.
+        """Read the manifest, with priorities of the cluster; keys that are not judged are noted.
 
-        MalformedError names what cannot be read.
+        MalformedError names the part that cannot be read.
         """
         found = load_workloads(self.manifest, self.count, planned.priority_classes)
         planned.unreadable += found.warnings
@@ -190,7 +190,7 @@ def planned_cluster(source: WhatifSource) -> PlannedCluster:
 
 
 def _of_cluster(source: WhatifSource) -> Snapshot:
-    """Take a snapshot; who lacks a right learns what to do."""
+    """Take a snapshot; a missing right is an error with its remedy."""
     verdicts, why = _verdicts(source)
     try:
         snapshot = snapshot_of_cluster(source.kubeconfig, source.namespace, verdicts)
@@ -207,7 +207,7 @@ def _of_cluster(source: WhatifSource) -> Snapshot:
 
 
 def _verdicts(source: WhatifSource) -> tuple[Mapping[str, str] | None, str]:
-    """Ask the extender why it refuses nodes; None with the reason, in a sentence, where it does not say."""
+    """Ask the extender why it refuses nodes; None with the reason, in a sentence, if it does not say."""
     if source.extender is None:
         return None, ""
     lacking = "nodes are judged by their Leases, and clocks that differ mislead that"

@@ -19,7 +19,7 @@ _PLAIN = re.compile(
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists as Kubernetes' documentation does, and quotes what a reader may take for no text."""
+    """Indents lists as Kubernetes' documentation does, and quotes texts that may be taken for other types."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  PyYAML's name
         """Write equal values again."""
