@@ -163,8 +163,9 @@ async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_once_kube
             await reboot(cluster)
             await cluster.kubelet.until(lambda: len(changes) > 1)
             assert changes == ["DELETED", "ADDED"]
-        times = {event: logged_at(node, event) for event in ("driver_registered", "slices_published")}
-        assert times["driver_registered"] < times["slices_published"]
+        await cluster.kubelet.until(
+            lambda: logged_at(node, "driver_registered") < logged_at(node, "slices_published")
+        )
         await cluster.kubelet.until(lambda: bool(node.try_report().allocations))
         assert await cluster.interfaces("p") == {"rdma0": (400, 0)}
         [after] = node.try_report().allocations
@@ -173,8 +174,8 @@ async def test_pod_has_its_vf_again_after_a_reboot_and_slices_are_back_once_kube
 
 def logged_at(node: Node, event: str) -> datetime:
     """The time of the last line of an event in the driver's log."""
-    lines = (node.directory / "device-plugin.log").read_text().splitlines()
-    found = [entry for entry in map(json.loads, lines) if entry["event"] == event]
+    lines, _, _ = (node.directory / "device-plugin.log").read_text().rpartition("\n")
+    found = [entry for entry in map(json.loads, lines.splitlines()) if entry["event"] == event]
     return datetime.fromisoformat(found[-1]["timestamp"])
 
 
