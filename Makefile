@@ -14,6 +14,7 @@ PROGRAM_READY := .venv/.program-ready
 PYTHON_READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 RELEASE_READY := .venv/.release-ready
+COVERAGE_READY := .venv/.coverage-ready
 
 .PHONY: help
 help: ## this list
@@ -28,10 +29,18 @@ demo-picture: setup-tests cni ## records three pods on one link of the demo in d
 	@$(RUN) python -m docs_site.picture
 
 .PHONY: quick
-quick: setup-tests ## what needs no process of ours, below a minute: core, wire, kube, init, docs, the repository's shape
-	@directory=$$(mktemp -d) && $(RUN) pytest -q $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(QUICK) $(ARGS) && rm -rf "$$directory"
+quick: setup-tests ## tests of all packages that take almost all branches, about a minute: those that tests/quick.txt lists
+	@directory=$$(mktemp -d) && $(RUN) pytest -q --quick $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(ARGS) && rm -rf "$$directory"
 
-QUICK = $(addprefix tests/,core wire kube init docs_site) $(wildcard tests/test_*.py)
+.PHONY: quick-list
+quick-list: ## tests/quick.txt, chosen from what `make coverage-map` recorded
+	@$(RUN) env PYTHONPATH=tests python -m covering
+
+.PHONY: coverage-map
+coverage-map: setup-tests $(COVERAGE_READY) ## records which tests reach which functions, for ARGS=--changed: all tests, at twice their time
+	@rm -rf .cache/coverage
+	@directory=$$(mktemp -d) && { $(RUN) pytest -q --record-coverage $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(ARGS) || true; } && rm -rf "$$directory"
+	@$(RUN) env PYTHONPATH=tests python -m coverage_map
 
 # Tests of these files need more than set-up: the executable that a node has, the packages that make a release. If ARGS
 # names files or folders, only theirs is made.
@@ -158,6 +167,10 @@ $(PYTHON_READY): requirements/dev.txt scripts/setup-packages $(PROGRAM_READY)
 
 $(DOCS_READY): requirements/docs.txt scripts/setup-packages $(PYTHON_READY)
 	@scripts/setup-packages docs
+	@touch $@
+
+$(COVERAGE_READY): requirements/coverage.txt scripts/setup-packages $(PYTHON_READY)
+	@scripts/setup-packages coverage
 	@touch $@
 
 $(RELEASE_READY): requirements/release.txt requirements/runtime.txt scripts/setup-packages $(PYTHON_READY)

@@ -1,8 +1,12 @@
-"""`--changed`: only the tests that a change concerns.
+"""`--changed`: only the tests that a change concerns. `--quick`: only those of `quick.txt`.
 
 A change concerns a test module that changed, that imports a changed module, or that starts one of our
 programs (which imports all that the program runs). Imports count through other modules; imports for types
 alone do not. A file outside of tests/ also concerns the tests whose text names its folder: chart, docs, C.
+
+The map of `make coverage-map` leaves out, of tests that only imports select, those which do not reach the
+changed functions. It says nothing about tests that start processes, and about those for which something
+that they reach has changed since the map was made: these stay.
 """
 
 from __future__ import annotations
@@ -10,16 +14,21 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from affected import Change, affected
+from coverage_map import CoverageMap, module_of, read_map
+from coverage_recorder import RECORDS, CoverageRecorder, function_of
+from covering import QUICK, read_quick
 from syntax import syntax_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN_FOLDERS = (ROOT / "tests", ROOT)
@@ -28,6 +37,9 @@ OWN_FOLDERS = (ROOT / "tests", ROOT)
 EVERYTHING = frozenset({"pyproject.toml", "requirements/dev.txt", "tests/conftest.py"})
 PROGRAM = re.compile(r'"k8s-rdma"|"-m", "k8s_rdma|k8s_rdma\.cli')
 """A test that starts one of our programs; its imports are those of the command line."""
+
+WHOLE = frozenset({"tests/test_repository.py", "tests/test_structure.py"})
+"""Tests of the repository's shape, which `--quick` runs, too."""
 
 PROGRAM_MODULE = "k8s_rdma.cli.entry"
 PACKAGES = ("k8s_rdma", "k8s_rdma_demo", "k8s_rdma_simulation")
@@ -41,16 +53,141 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="COMMIT",
         help="only tests that the changes since COMMIT concern (HEAD: what is not committed yet)",
     )
+    parser.addoption("--quick", action="store_true", help="only tests that tests/quick.txt lists")
+    parser.addoption("--record-coverage", action="store_true", help="write records for make coverage-map")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-coverage") and (not is_distributing(config)):
+        config.pluginmanager.register(CoverageRecorder(RECORDS), "coverage-recorder")
+
+
+def is_distributing(config: pytest.Config) -> bool:
+    """Report whether this process hands tests to workers, and runs none."""
+    return bool(config.getoption("tx", None)) and not hasattr(config, "workerinput")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not load files without a test for `--quick`."""
+    if not config.getoption("--quick") or not collection_path.name.startswith("test_"):
+        return None
+    path = collection_path.relative_to(ROOT).as_posix()
+    return None if path in WHOLE or read_quick(QUICK.read_text()).get(path) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        listed = read_quick(QUICK.read_text())
+        _keep(config, items, {item for item in items if _is_quick(item, listed)})
     since: str | None = config.getoption("--changed")
-    if since is None:
-        return
+    if since is not None:
+        functions = {function_of(item.nodeid): item.path for item in items}
+        concerned = concerned_functions(functions, since, read_map())
+        _keep(config, items, {item for item in items if function_of(item.nodeid) in concerned})
+
+
+def _is_quick(item: pytest.Item, listed: Mapping[str, frozenset[str]]) -> bool:
+    file, _, function = function_of(item.nodeid).partition("::")
+    return file in WHOLE or function in listed[file]
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of changes: files of tests that they concern for certain, and functions of `src`."""
+
+    files: frozenset[Path]
+    functions: frozenset[tuple[str, str]]
+
+
+def concerned_functions(functions: Mapping[str, Path], since: str, found: CoverageMap | None) -> set[str]:
+    """Return those of the test functions that changes since a commit concern, by a map if there is one.
+
+    functions: the files of test functions.
+    """
+    files = set(functions.values())
+    by_imports = set(concerned_files(files, changed_files(since)))
+    concerned = {name: path for name, path in functions.items() if path in by_imports}
+    if found is None or not _is_commit(found.commit):
+        return set(concerned)
+    return reaching(concerned, found, _effect(files, since, found), _effect(files, found.commit, found))
+
+
+def reaching(
+    functions: Mapping[str, Path], found: CoverageMap, effect: Effect, since_map: Effect
+) -> set[str]:
+    """Return those of the test functions that may reach what changed.
+
+    effect: the changes in question. since_map: all changes since the map was made; what a test reaches is
+    known if none of them concerns it.
+    """
+    chosen = set()
+    for name, path in functions.items():
+        reached = found.reached_by(name)
+        is_known = reached is not None and path not in since_map.files and not reached & since_map.functions
+        if path in effect.files or not is_known or reached & effect.functions:
+            chosen.add(name)
+    return chosen
+
+
+def _effect(files: set[Path], since: str, found: CoverageMap) -> Effect:
     changed = changed_files(since)
-    concerned = set(concerned_files({item.path for item in items}, changed))
-    config.hook.pytest_deselected(items=[item for item in items if item.path not in concerned])
-    items[:] = [item for item in items if item.path in concerned]
+    change = _change(since, changed, found)
+    return Effect(frozenset(_certain(files, changed, change)), change.functions)
+
+
+def _change(since: str, changed: frozenset[str], found: CoverageMap) -> Change:
+    """Return what changed in `src` since a commit; a function that imports run affects its whole module."""
+    files = sorted((ROOT / "src").rglob("*.py"))
+    sources = {module_of(path.relative_to(ROOT).as_posix()): path for path in files}
+    paths = {module_of(path): path for path in sorted(changed) if _is_source(path)}
+    change = affected(
+        {module: _source_at(since, path) for module, path in paths.items()},
+        {module: sources[module].read_text() if module in sources else None for module in paths},
+        {module: path.read_text() for module, path in sources.items()},
+    )
+    at_import = {found.functions[number] for number in found.imported} & change.functions
+    return replace(change, modules=change.modules | {module for module, _ in at_import})
+
+
+def _certain(files: Iterable[Path], changed: frozenset[str], change: Change) -> set[Path]:
+    """Return the test files that a change concerns for more than functions of `src`."""
+    paths = {path for path in changed if not _is_source(path)} | {_path_of(each) for each in change.modules}
+    certain = set(concerned_files(files, frozenset(paths)))
+    return certain | {path for path in files if _reads_constant(path, change.constants)}
+
+
+def _reads_constant(test_file: Path, constants: Iterable[tuple[str, str]]) -> bool:
+    return any(
+        module in _imports(path) and re.search(rf"\b{re.escape(name)}\b", path.read_text())
+        for path in _own_imports(test_file)
+        for module, name in constants
+    )
+
+
+def _is_source(path: str) -> bool:
+    return path.startswith("src/") and path.endswith(".py")
+
+
+def _path_of(module: str) -> str:
+    path = f"src/{module.replace('.', '/')}"
+    return f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py"
+
+
+def _is_commit(name: str) -> bool:
+    command = ["git", "cat-file", "-e", name]
+    return subprocess.run(command, cwd=ROOT, check=False, capture_output=True).returncode == 0
+
+
+def _source_at(commit: str, path: str) -> str | None:
+    answer = subprocess.run(
+        ["git", "show", f"{commit}:{path}"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    return None if answer.returncode else answer.stdout
 
 
 def changed_files(since: str) -> frozenset[str]:

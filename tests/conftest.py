@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from changed import pytest_addoption, pytest_collection_modifyitems  # noqa: F401 - hooks of --changed
+from changed import (  # noqa: F401 - hooks of --changed and --quick
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_ignore_collect,
+)
 from turns import turn
 
 if TYPE_CHECKING:

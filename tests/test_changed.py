@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from changed import changed_files, concerned_files
+from changed import Effect, changed_files, concerned_files, concerned_functions, reaching
+from coverage_map import CoverageMap
 
 TESTS = Path(__file__).resolve().parent
 
@@ -60,3 +61,46 @@ def test_new_file_is_a_change():
 def test_commit_that_git_does_not_know_is_an_error():
     with pytest.raises(pytest.UsageError, match="no-such-commit"):
         changed_files("no-such-commit")
+
+
+BACKOFF = TESTS / "core/test_backoff.py"
+FAIL, RESET = ("k8s_rdma.core.backoff", "Backoff.fail"), ("k8s_rdma.core.backoff", "Backoff.reset")
+MAP = CoverageMap(
+    commit="",
+    functions=[FAIL, RESET],
+    reached={"test_fails": [0, 1], "test_resets": [1], "test_starts_a_process": []},
+    imported=[],
+    outer=["test_starts_a_process"],
+)
+NOTHING = Effect(frozenset(), frozenset())
+
+
+def reaching_tests(effect: Effect, since_map: Effect) -> set[str]:
+    names = ("test_fails", "test_resets", "test_starts_a_process", "test_new")
+    return reaching(dict.fromkeys(names, BACKOFF), MAP, effect, since_map)
+
+
+@pytest.mark.parametrize(
+    ("effect", "since_map", "left_out"),
+    [
+        (Effect(frozenset(), frozenset({FAIL})), Effect(frozenset(), frozenset({FAIL})), {"test_resets"}),
+        (Effect(frozenset(), frozenset({RESET})), Effect(frozenset(), frozenset({RESET})), set()),
+        (NOTHING, NOTHING, {"test_fails", "test_resets"}),
+        # A change before may have led a test to what changes now.
+        (NOTHING, Effect(frozenset(), frozenset({FAIL})), {"test_resets"}),
+        (NOTHING, Effect(frozenset({BACKOFF}), frozenset()), set()),
+        (Effect(frozenset({BACKOFF}), frozenset()), NOTHING, set()),
+    ],
+    ids=["one function", "both", "none", "one before", "test file before", "test file"],
+)
+def test_map_leaves_out_tests_that_reach_nothing_of_the_change(
+    effect: Effect, since_map: Effect, left_out: set[str]
+):
+    names = {"test_fails", "test_resets", "test_starts_a_process", "test_new"}
+    assert reaching_tests(effect, since_map) == names - left_out
+
+
+def test_map_of_a_commit_that_git_does_not_know_leaves_nothing_out():
+    found = CoverageMap(commit="f" * 40, functions=[], reached={}, imported=[], outer=[])
+    functions = {"test_backoff": BACKOFF}
+    assert concerned_functions(functions, "HEAD", found) == concerned_functions(functions, "HEAD", None)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME, DEV = ROOT / "requirements/runtime.txt", ROOT / "requirements/dev.txt"
-SITE, IMAGE, RELEASE, PROGRAM, HELM, COMPILER = (
-    ROOT / f"requirements/{name}.txt" for name in ("docs", "image", "release", "program", "helm", "compiler")
+SITE, IMAGE, RELEASE, PROGRAM, HELM, COMPILER, COVERAGE = (
+    ROOT / f"requirements/{name}.txt"
+    for name in ("docs", "image", "release", "program", "helm", "compiler", "coverage")
 )
 OURS = (
     "src",
@@ -113,7 +114,9 @@ def declared() -> dict[str, list[Requirement]]:
     return {kind: [Requirement(text) for text in texts] for kind, texts in wanted.items()}
 
 
-@pytest.mark.parametrize("lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE, PROGRAM, HELM, COMPILER], ids=relative)
+@pytest.mark.parametrize(
+    "lock", [RUNTIME, DEV, SITE, IMAGE, RELEASE, PROGRAM, HELM, COMPILER, COVERAGE], ids=relative
+)
 def test_lock_names_no_place_to_fetch_from(lock):
     assert "://" not in lock.read_text()
 
@@ -122,7 +125,7 @@ def test_lock_of_development_holds_the_pins_of_the_program_and_its_installer():
     assert pins(RUNTIME).items() <= pins(PROGRAM).items() <= pins(DEV).items()
 
 
-@pytest.mark.parametrize("lock", [SITE, RELEASE], ids=relative)
+@pytest.mark.parametrize("lock", [SITE, RELEASE, COVERAGE], ids=relative)
 def test_lock_can_be_installed_beside_that_of_development(lock):
     installed = pins(SITE) | pins(DEV)
     assert not {name for name, version in pins(lock).items() if installed.get(name, version) != version}
@@ -137,6 +140,7 @@ def test_programs_of_image_release_and_machines_without_libc_are_of_one_compiler
     [
         *(("runtime", RUNTIME), ("program", PROGRAM), ("plots", DEV), ("dev", DEV), ("docs", SITE)),
         *(("image", IMAGE), ("release", RELEASE), ("helm", HELM), ("compiler", COMPILER)),
+        ("coverage", COVERAGE),
     ],
 )
 def test_lock_satisfies_what_the_project_declares(kind, lock):

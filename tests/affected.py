@@ -1,0 +1,188 @@
+"""The functions that a change of sources affects, as far as the sources say so.
+
+A function is affected if its own text changed, or if it names a constant that changed, or one that is made
+from such a constant at import. For example, a row of `DRIVERS` affects the functions that name this table.
+A new name affects nothing, because functions that use it have changed, too. Other changes at a module's
+top level, such as a field of a class, affect the whole module: instances reach code that does not name
+their class.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+Name = tuple[str, str]
+"""A module, and a name in it; a method's has its class before it: `Ledger.add`."""
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+PLAIN_DECORATORS = frozenset(
+    {"asynccontextmanager", "cache", "contextmanager", "dataclass", "lru_cache", "total_ordering", "unique"}
+)
+"""Decorators that enter nothing into a table, as those of commands do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Affected functions, affected constants, and modules that are affected as a whole."""
+
+    functions: frozenset[Name] = frozenset()
+    constants: frozenset[Name] = frozenset()
+    modules: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Definitions:
+    """A module's functions, classes and constants as text of their syntax trees, by name.
+
+    imports: the module and the name that a name comes from. unnamed: statements that bind no name, such as
+    calls. entered: functions and classes whose decorator may enter them into a table. reads: the names that a
+    function, a class or a constant reads.
+    """
+
+    functions: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, Name] = field(default_factory=dict)
+    unnamed: set[str] = field(default_factory=set)
+    entered: set[str] = field(default_factory=set)
+    reads: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        """All names at the top level."""
+        return {*self.functions, *self.classes, *self.constants, *self.imports}
+
+
+def definitions(source: str) -> Definitions:
+    """Return the definitions of a module's source."""
+    found = Definitions()
+    for statement in ast.parse(source).body:
+        _add(found, statement)
+    return found
+
+
+def _add(found: Definitions, statement: ast.stmt) -> None:
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)) and _may_enter(statement.decorator_list):
+        found.entered.add(statement.name)
+    if isinstance(statement, FUNCTIONS):
+        _put(found, found.functions, statement.name, statement)
+    elif isinstance(statement, ast.ClassDef):
+        _add_class(found, statement)
+    elif isinstance(statement, ast.Import | ast.ImportFrom):
+        module = statement.module or "" if isinstance(statement, ast.ImportFrom) else ""
+        for alias in statement.names:
+            found.imports[alias.asname or alias.name] = (module, alias.name)
+    elif isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+        pass  # not run
+    elif not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):  # a docstring
+        _add_constants(found, statement)
+
+
+def _add_constants(found: Definitions, statement: ast.stmt) -> None:
+    stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    names = sorted({node.id for node in stored if isinstance(node.ctx, ast.Store)})
+    for name in names:
+        _put(found, found.constants, name, statement)
+    if not names:
+        found.unnamed.add(ast.dump(statement))
+
+
+def _may_enter(decorators: Iterable[ast.expr]) -> bool:
+    words = (re.split(r"[.(]", ast.unparse(decorator))[0] for decorator in decorators)
+    return any(word not in PLAIN_DECORATORS for word in words)
+
+
+def _add_class(found: Definitions, statement: ast.ClassDef) -> None:
+    """Add the methods as functions; the class is all the rest, and their names with their signatures."""
+    rest = ast.ClassDef(**{name: getattr(statement, name) for name in statement._fields} | {"body": []})
+    for part in statement.body:
+        if isinstance(part, FUNCTIONS):
+            _put(found, found.functions, f"{statement.name}.{part.name}", part)
+            rest.body.append(
+                type(part)(**{name: getattr(part, name) for name in part._fields} | {"body": []})
+            )
+        else:
+            rest.body.append(part)
+    _put(found, found.classes, statement.name, rest)
+
+
+def _put(found: Definitions, kind: dict[str, str], name: str, tree: ast.AST) -> None:
+    kind[name] = kind.get(name, "") + ast.dump(tree)
+    words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found.reads.setdefault(name, set()).update(words)
+
+
+def affected(
+    before: Mapping[str, str | None], now: Mapping[str, str | None], sources: Mapping[str, str]
+) -> Change:
+    """Return the effect of changes of modules.
+
+    before, now: the changed modules' sources; None if the module was not there, or is not there any more.
+    sources: those of all modules, as they are now.
+    """
+    functions: set[Name] = set()
+    constants: set[Name] = set()
+    modules: set[str] = set()
+    for module, text in now.items():
+        earlier = before[module]
+        if text is None or earlier is None:
+            modules.add(module)
+            continue
+        old, new = definitions(earlier), definitions(text)
+        functions |= {(module, name) for name in _changed(old.functions, new.functions)}
+        constants |= {(module, name) for name in _changed(old.constants, new.constants)}
+        constants |= {(module, name) for name in _changed(old.imports, new.imports)}
+        renewed = {name for name in new.names - old.names if hasattr(builtins, name)}
+        is_entered = new.entered - old.entered
+        if old.unnamed != new.unnamed or renewed or is_entered or any(_changed(old.classes, new.classes)):
+            modules.add(module)
+    return _spread(functions, constants, modules, sources)
+
+
+def _changed(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
+    """Names whose definition is another one, or is gone."""
+    return (name for name, text in old.items() if new.get(name) != text)
+
+
+def _spread(
+    functions: set[Name], constants: set[Name], modules: set[str], sources: Mapping[str, str]
+) -> Change:
+    """Follow constants to all that names them."""
+    pending, known = sorted(constants), dict[str, Definitions]()
+    while pending:
+        origin, constant = pending.pop()
+        for module in _mentioning(constant, sources):
+            found = known.setdefault(module, definitions(sources[module]))
+            for name in _readers(found, module == origin, (origin, constant)):
+                if name in found.functions:
+                    functions.add((module, name))
+                elif name in found.classes:
+                    modules.add(module)
+                elif (module, name) not in constants:
+                    constants.add((module, name))
+                    pending.append((module, name))
+    return Change(frozenset(functions), frozenset(constants), frozenset(modules))
+
+
+def _mentioning(word: str, sources: Mapping[str, str]) -> Iterable[str]:
+    pattern = re.compile(rf"\b{re.escape(word)}\b")
+    return [module for module, text in sources.items() if pattern.search(text)]
+
+
+def _readers(found: Definitions, is_own: bool, constant: Name) -> Iterator[str]:
+    """Names whose definition reads the constant, and names of it that others may import from here."""
+    origin, name = constant
+    package, _, last = origin.rpartition(".")
+    local = {each for each, source in found.imports.items() if source == constant}
+    if is_own or any(source in ((package, last), ("", origin)) for source in found.imports.values()):
+        local.add(name)  # an attribute of the module is spelt alike
+    yield from (each for each, words in found.reads.items() if words & local)
+    yield from (each for each in local if each in found.imports and not is_own)
