@@ -14,6 +14,7 @@ See README.md.
 from __future__ import annotations
 
 import json
+import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,10 +25,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench.cni_plugin import PLUGINS, PROGRAM, VFS
+from bench.machine import BUSY_PERCENT, busy_percent, description
 from e2e.node import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -41,6 +43,8 @@ class Result:
 
     budget: None where there is none and the figure is for information.
     at_least: the budget is a minimum (requests/s), not a maximum.
+    measured: the median, if there are several runs.
+    least, most, runs: of several runs; 0 if there is one figure.
     """
 
     name: str
@@ -49,6 +53,17 @@ class Result:
     unit: str
     at_least: bool = False
     note: str = ""
+    least: float = 0
+    most: float = 0
+    runs: int = 0
+
+    @classmethod
+    def of_runs(
+        cls, name: str, budget: float | None, runs: Sequence[float], unit: str, **more: Any
+    ) -> Result:
+        """Return the row of several runs."""
+        middle = statistics.median(runs)
+        return cls(name, budget, middle, unit, least=min(runs), most=max(runs), runs=len(runs), **more)
 
     @property
     def ok(self) -> bool:
@@ -60,12 +75,17 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """The row as results.json holds it."""
         row = {**asdict(self), "ok": self.ok}
-        return {key: value for key, value in row.items() if value or key not in {"at_least", "note"}}
+        optional = {"at_least", "note", *(() if self.runs else ("least", "most", "runs"))}
+        return {key: value for key, value in row.items() if value or key not in optional}
 
     def __str__(self) -> str:
         """What is shown as the benchmark ends."""
         limit = "" if self.budget is None else f" of {figure(self.budget)}"
-        return f"{figure(self.measured)}{limit} {self.unit}"
+        return f"{figure(self.measured)}{limit} {self.unit}{self.spread()}"
+
+    def spread(self) -> str:
+        """Return the least and the most of several runs, in words."""
+        return f" ({figure(self.least)} to {figure(self.most)} in {self.runs} runs)" if self.runs else ""
 
 
 class Record(Protocol):
@@ -76,15 +96,16 @@ class Record(Protocol):
         name: str,
         *,
         budget: float | None,
-        measured: float,
+        measured: float | Sequence[float],
         unit: str,
         at_least: bool = False,
         note: str = "",
     ) -> None:
-        """Add a row; `name` is unique."""
+        """Add a row; `name` is unique. measured: a figure, or one for each of several runs."""
 
 
 _ROWS = pytest.StashKey[list[Result]]()
+_BUSY = pytest.StashKey[float]()
 _PARTIAL = pytest.StashKey[bool]()
 
 
@@ -92,8 +113,11 @@ _PARTIAL = pytest.StashKey[bool]()
 def record(request: pytest.FixtureRequest) -> Record:
     """Add a row to the table: times, sizes, ratios, counts."""
 
-    def add(name: str, **columns: Any) -> None:
-        _add(request.node, Result(name, **columns))
+    def add(name: str, *, measured: float | Sequence[float], **columns: Any) -> None:
+        if isinstance(measured, int | float):
+            _add(request.node, Result(name, measured=measured, **columns))
+        else:
+            _add(request.node, Result.of_runs(name, runs=measured, **columns))
 
     return add
 
@@ -119,6 +143,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_PARTIAL] = bool(config.option.keyword or config.option.markexpr)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Look at what other programs take of the processors while no benchmark runs."""
+    session.config.stash[_BUSY] = 0.0 if session.config.option.collectonly else busy_percent()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Note whether these are all benchmarks there are."""
     collected = {item.path for item in items}
@@ -134,7 +163,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     benchmark = getattr(item, "funcargs", {}).get("benchmark")
     if call.when == "call" and not call.excinfo and benchmark and benchmark.stats:
         name, budget, unit = marker.args if marker else (f"{item.path.name}::{item.name}", None, "ms")
-        _add(item, Result(name, budget, benchmark.stats.stats.median / SECONDS[unit], unit))
+        found, second = benchmark.stats.stats, 1 / SECONDS[unit]
+        spread = {"least": found.min * second, "most": found.max * second, "runs": found.rounds}
+        _add(item, Result(name, budget, found.median * second, unit, **spread))
     report: pytest.TestReport = yield
     report.user_properties = list(item.user_properties)
     return report
@@ -149,20 +180,34 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Write results.json and show the table."""
+    """Write results.json, unless the machine was busy, and show the table."""
     rows = config.stash[_ROWS]
     if not rows:
         return
-    _write(rows, keep_others=config.stash[_PARTIAL] or bool(terminalreporter.stats.get("failed")))
     terminalreporter.ensure_newline()
+    terminalreporter.write_line(description())
+    if refusal := refused(config.stash[_BUSY]):
+        terminalreporter.write_line(refusal, red=True)
+    else:
+        _write(rows, keep_others=config.stash[_PARTIAL] or bool(terminalreporter.stats.get("failed")))
     console = Console()
     Console(width=console.width if console.is_terminal else 150).print(table(rows))
+
+
+def refused(busy: float) -> str:
+    """Return why the figures of a machine that was in use to that percentage are not written; or nothing."""
+    if busy <= BUSY_PERCENT:
+        return ""
+    return (
+        f"{RESULTS.name} stays as it is: other programs took {busy:.0f} % of the processors before the first "
+        f"benchmark, and {BUSY_PERCENT:.0f} % is the most for figures that others can compare"
+    )
 
 
 def _write(rows: list[Result], *, keep_others: bool) -> None:
     """A whole run replaces the file; one of some benchmarks only replaces their rows."""
     old = json.loads(RESULTS.read_text()) if keep_others and RESULTS.exists() else []
-    new = {row.name: row.as_json() for row in rows}
+    new = {row.name: {**row.as_json(), "machine": description()} for row in rows}
     merged = [new.pop(row["name"], row) for row in old] + list(new.values())
     RESULTS.write_text(json.dumps(merged, indent=1) + "\n")
 
@@ -179,7 +224,12 @@ def table(rows: list[Result]) -> Table:
             ratio = figure(row.measured / row.budget) if row.budget else ""
             met = "[green]met[/]" if row.ok else "[bold red]NOT MET[/]"
         shown.add_row(
-            escape(row.name), limit, f"{figure(row.measured)} {row.unit}", ratio, met, escape(row.note)
+            escape(row.name),
+            limit,
+            f"{figure(row.measured)} {row.unit}{row.spread()}",
+            ratio,
+            met,
+            escape(row.note),
         )
     return shown
 
