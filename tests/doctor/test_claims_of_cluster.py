@@ -122,6 +122,12 @@ def test_status_that_the_extender_cannot_read_is_not_ready(tmp_path: Path):
     assert "gpus[0].pci" in found["nodes-not-ready"]
 
 
+def test_status_of_another_form_ends_no_other_subject(tmp_path: Path):
+    usual, odd = (found_by_doctor(tmp_path, pf(), published=status) for status in ({}, {"pfs": ["enp1s0f0"]}))
+    assert "pfs[0]" in odd["nodes-not-ready"]
+    assert odd.get("not-looked-at") == usual.get("not-looked-at")
+
+
 @pytest.mark.parametrize(
     ("skew_s", "dead_for_s", "finding"),
     [(-3600.0, 10.0, "nodes-ok"), (30 * 86_400.0, 90.0, "nodes-stale"), (30 * 86_400.0, 10.0, "nodes-ok")],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -16,14 +15,13 @@ from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
 from k8s_rdma.doctor.collectors.processes import claim_facts
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.cluster_claims import API
-from k8s_rdma.wire.rdma_node import encode_status, status_of
+from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.resource_slice import slice_specs
 
 OURS = f'device.driver == "{DRIVER}"'
 DRANET = ['device.driver == "dra.net"', 'device.attributes["dra.net"].rdma']
 """Selectors as DRANET's users write them for RDMA devices, under whatever name they like."""
-STATUS = json.loads(encode_status(status_of(report("w1", pf(PF0, vfs=0, pools={CLAIMS_POOL: 4})))))
-NODE = {"metadata": {"name": "w1"}, "status": STATUS}
+STATUS = status_of(report("w1", pf(PF0, vfs=0, pools={CLAIMS_POOL: 4})))
 
 
 class Cluster:
@@ -55,7 +53,7 @@ class Cluster:
 
 
 def found(cluster: Cluster) -> dict[str, Any]:
-    facts = claim_facts(cluster, [NODE], SchedulerFacts(files=(), extender=ExtenderConfig()))
+    facts = claim_facts(cluster, {"w1": STATUS}, SchedulerFacts(files=(), extender=ExtenderConfig()))
     return {each.id: each for each in check_claims(facts)}
 
 

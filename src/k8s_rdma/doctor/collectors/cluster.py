@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +74,7 @@ from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.objects.pod import Container, HostPath, KubePod, WholePodSpec
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus, read_status
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -318,11 +319,11 @@ class ClusterCollector:
     def _extender_needed(self) -> bool:
         """Report whether pods or PFs are for annotations; also if that is not known."""
         try:
-            nodes = {_name(node): node.get("status") or {} for node in self._rdma_nodes}
+            statuses = self._statuses
             with_claims = self._claims.slices_pfs.keys()
-            if not with_claims or with_claims - nodes.keys():
+            if not with_claims or with_claims - statuses.keys() or len(statuses) < len(self._rdma_nodes):
                 return True
-            return any(map(_has_pf_for_annotations, nodes.values())) or bool(self._pods.pods)
+            return any(map(_has_pf_for_annotations, statuses.values())) or bool(self._pods.pods)
         except (OSError, K8sRdmaError):
             return True
 
@@ -398,12 +399,23 @@ class ClusterCollector:
         except (OSError, K8sRdmaError):
             scheduler = SchedulerFacts(files=(), extender=ExtenderConfig())
         alive = self._alive
-        nodes = (node for node in self._rdma_nodes if alive is None or _name(node) in alive)
-        return claim_facts(self.api, nodes, scheduler)
+        statuses = {
+            node: status for node, status in self._statuses.items() if alive is None or node in alive
+        }
+        return claim_facts(self.api, statuses, scheduler)
 
     @cached_property
     def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:
         return tuple(self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"))
+
+    @cached_property
+    def _statuses(self) -> dict[str, RdmaNodeStatus]:
+        """The statuses of nodes that can be read, by node; a finding of nodes names the others."""
+        statuses = {}
+        for node in self._rdma_nodes:
+            with suppress(MalformedError):
+                statuses[_name(node)] = read_status(node)
+        return statuses
 
     @cached_property
     def _alive(self) -> frozenset[str] | None:
@@ -417,12 +429,9 @@ class ClusterCollector:
     def _holding(self) -> dict[str, dict[str, int]]:
         """Generations of rates by UID of pods with interfaces, by node; of nodes whose report is true."""
         return {
-            _name(node): {
-                str(allocation["pod"]["uid"]): int(allocation.get("generation") or 0)
-                for allocation in (node.get("status") or {}).get("allocations") or ()
-            }
-            for node in self._rdma_nodes
-            if _name(node) in (self._alive or ())
+            node: {allocation.pod.uid: allocation.generation for allocation in status.allocations}
+            for node, status in self._statuses.items()
+            if node in (self._alive or ())
         }
 
     @cached_property
@@ -481,11 +490,8 @@ class ClusterCollector:
                 yield pod
 
 
-def _has_pf_for_annotations(status: Mapping[str, Any]) -> bool:
-    return any(
-        pf.get("capacityVfs") or any(pool.get("resource") != CLAIMS_POOL for pool in pf.get("pools") or ())
-        for pf in status.get("pfs") or ()
-    )
+def _has_pf_for_annotations(status: RdmaNodeStatus) -> bool:
+    return any(pf.capacity_vfs or any(pool.resource != CLAIMS_POOL for pool in pf.pools) for pf in status.pfs)
 
 
 def _name(obj: dict[str, Any]) -> str:

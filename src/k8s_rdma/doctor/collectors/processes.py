@@ -53,7 +53,7 @@ from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, generation_in
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status, digest
-from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus, in_use, read_status
+from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus, in_use
 from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
 
@@ -194,11 +194,14 @@ def _taken_by(device_class: dict[str, Any]) -> str:
 
 
 def claim_facts(
-    api: Documents, rdma_nodes: Iterable[dict[str, Any]], scheduler: SchedulerFacts
+    api: Documents, statuses: Mapping[str, RdmaNodeStatus], scheduler: SchedulerFacts
 ) -> ClaimFacts:
-    """Facts of ResourceClaims. scheduler: as far as its configuration can be read."""
-    agents_pfs = {str(node["metadata"]["name"]): _pfs_for_claims(node) for node in rdma_nodes}
-    agents_pfs = {node: pfs for node, pfs in agents_pfs.items() if pfs}
+    """Collect the facts of ResourceClaims.
+
+    statuses: those of nodes that publish themselves, by node.
+    scheduler: as far as its configuration can be read.
+    """
+    agents_pfs = {node: pfs for node, status in statuses.items() if (pfs := _pfs_for_claims(status))}
     if api.get(f"{CLAIMS_API}/deviceclasses", {"limit": "1"}) is None:
         return ClaimFacts(served=False, agents_pfs=agents_pfs)
     documents = {str(item["metadata"]["name"]): item for item in api.items(f"{CLAIMS_API}/deviceclasses")}
@@ -231,16 +234,12 @@ def claim_facts(
     return _with_pods(replace(facts, gate=_gate(api), counted=counted), api)
 
 
-def _pfs_for_claims(node: Mapping[str, Any]) -> dict[str, str]:
-    """PFs of an RdmaNode that a slice is to have: names by PCI address.
+def _pfs_for_claims(status: RdmaNodeStatus) -> dict[str, str]:
+    """Return the PFs of a node that its slice is to have: names by PCI address.
 
     Those without a free VF for claims or a known link are left out of slices, and those with a problem, such
     as a use that waits for the end of the former one, which another finding tells.
     """
-    try:
-        status = read_status(node)
-    except MalformedError:  # a finding of nodes
-        return {}
     foreign = in_use(status.pfs).vfs
     return {
         pf.pci: pf.name
