@@ -13,7 +13,7 @@ from cli.asking import k8s_rdma
 from k8s_rdma.cli.holders import holders_table, ordered
 from k8s_rdma.cli.tables import WHOLE
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.report import Pod
+from k8s_rdma.wire.report import Pod, encode_report
 from k8s_rdma.wire.views import HolderRow, HolderSort
 from kube.stored_objects import serving_objects
 from server.serving import report
@@ -122,6 +122,21 @@ async def test_node_without_a_server_is_shown_by_its_object_and_says_why(tmp_pat
         "w1: its server was not read: no po",
     ]
     assert json.loads(document.out)["holders"] == []
+
+
+@pytest.mark.anyio
+async def test_report_of_another_node_is_not_shown(tmp_path: Path):
+    server = {"name": "server", "ports": [{"containerPort": 54005}]}
+    pods = {"items": [{"metadata": {"name": "node-x"}, "spec": {"containers": [server]}}]}
+    in_namespace = "/api/v1/namespaces/k8s-rdma/pods"
+    answers = stored(node_object("w1")) | {
+        in_namespace: json.dumps(pods).encode(),
+        f"{in_namespace}/node-x:54005/proxy/v1/node": encode_report(report(node="w2")),
+    }
+    with serving_objects(answers, tmp_path) as kubeconfig:
+        ran = await k8s_rdma("who", "--kubeconfig", kubeconfig)
+    assert "note: w1: its server was not read: the address answers for node 'w2'" in ran.out
+    assert "default/p <unknown> 300Mb/s" in " ".join(ran.out.split())
 
 
 @pytest.mark.anyio
