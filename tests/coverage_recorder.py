@@ -82,11 +82,11 @@ class CoverageRecorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._switch(function_of(item.nodeid))
-        began = time.process_time()
+        began = time.monotonic()
         try:
             return (yield)
         finally:
-            self._seconds[self._context] += time.process_time() - began
+            self._seconds[self._context] += time.monotonic() - began
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
