@@ -130,7 +130,8 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machi
         await agent.add()
         error = await refusal(hand_over(question, PodUid("uid-p")))
         assert (error.reason, "still has interfaces" in error.message) == (Reason.CONFLICT, True)
-        assert "promised to another pod" in (await refusal(agent.add("c2", "q"))).message
+        given_up = agent.add("c2", "q", still_waiting=lambda: False)
+        assert "promised to another pod" in (await refusal(given_up)).message
         waiting = asyncio.create_task(agent.claims.prepare(question))
         await agent.delete()
         error = await refusal(hand_over(question, PodUid("uid-r")))
