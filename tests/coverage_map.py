@@ -93,9 +93,14 @@ def read_records(directory: Path = RECORDS) -> Records:
 
 
 def _add_branches(records: Records, data: sqlite3.Connection) -> None:
-    """Add what is in a file of coverage.py (its documentation has the schema); entries begin below zero."""
+    """Add what is in a file of coverage.py (its documentation has the schema); entries begin below zero.
+
+    A page's template runs as code as well, with the lines of its own file. Imports decide for it.
+    """
     owners: dict[str, _Owners] = {}
     for path, context, begin, end in data.execute(BRANCHES):
+        if not path.endswith(".py"):
+            continue
         relative = Path(path).relative_to(ROOT).as_posix()
         records.branches[context].add((relative, begin, end))
         if begin < 0:

@@ -20,13 +20,15 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(SOURCE.read_text().splitlines(), 1) if text in line)
 
 
-def write_records(directory: Path, process: str, entries: dict[str, list[int]], **tests: object) -> None:
+def write_records(
+    directory: Path, process: str, entries: dict[str, list[int]], source: Path = SOURCE, **tests: object
+) -> None:
     """Write a process's records, in coverage.py's schema; a function's entry has its line below zero."""
     with closing(sqlite3.connect(directory / f"data.{process}")) as data:
         data.execute("CREATE TABLE file (id, path)")
         data.execute("CREATE TABLE context (id, context)")
         data.execute("CREATE TABLE arc (file_id, context_id, fromno, tono)")
-        data.execute("INSERT INTO file VALUES (1, ?)", (str(SOURCE),))
+        data.execute("INSERT INTO file VALUES (1, ?)", (str(source),))
         for number, (context, lines) in enumerate(entries.items()):
             data.execute("INSERT INTO context VALUES (?, ?)", (number, context))
             data.executemany("INSERT INTO arc VALUES (1, ?, ?, ?)", [(number, -at, at + 2) for at in lines])
@@ -53,3 +55,9 @@ def test_function_that_imports_run_is_noted(tmp_path: Path):
     write_records(tmp_path, "1", {"": [line_of("def fail(")]})
     found = make_map(read_records(tmp_path), "commit")
     assert [found.functions[number] for number in found.imported] == [FAIL]
+
+
+def test_lines_of_a_page_are_no_code(tmp_path: Path):
+    page = ROOT / "src/k8s_rdma/web/templates/node.html"
+    write_records(tmp_path, "1", {"test_a": [1]}, source=page)
+    assert make_map(read_records(tmp_path), "commit").reached_by("test_a") == set()
