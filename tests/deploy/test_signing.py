@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ IDENTITY = "k8s-rdma"
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("needs ssh-keygen (Debian package openssh-client)")
     path = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     path.with_suffix(".signers").write_text(f"{IDENTITY} {path.with_suffix('.pub').read_text()}")

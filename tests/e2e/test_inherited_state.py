@@ -83,6 +83,7 @@ def test_program_of_an_ended_pod_neither_reads_nor_drops_what_the_next_one_is_se
             if link is not None:
                 held.append(link)
             await runtime.delete(tenant)
+            bpf_programs.clear(array)
             successor = await runtime.add(pod("tenant-b", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
             [interface] = node.ip("-details", "link", "show", "eth0", netns=successor.netns)
             assert "xdp" not in interface
@@ -128,6 +129,7 @@ def test_link_that_is_pinned_and_of_no_process_does_not_reach_the_next_pod(
         bpf_programs.pin(link, str(bpf_files / "link"))
         os.close(link)
         await runtime.delete(tenant)
+        bpf_programs.clear(array)
         successor = await runtime.add(pod("tenant-b", {"min_tx_rate": 1, "pf": {"name": "enp1s0f0"}}))
         assert send_between(node, other.netns, successor.netns) == SECRET.decode()
         assert bpf_programs.seen_by(array) == bytes(8)

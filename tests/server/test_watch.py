@@ -166,6 +166,7 @@ def test_places_are_shared_evenly_whoever_asks_most() -> None:
         ("watch=e%201", "watch: "),
         ("watch=%C3%A9", "watch: "),
         ("watch=e.1%0A", "watch: "),
+        ("watch=" + "e" * 254, "watch: "),
         ("watch=e.1&watch=e.2", "watch: is given twice"),
         ("timeout_s=301", "timeout_s: "),
         ("watch=e.1&timeout_s=", "timeout_s: "),

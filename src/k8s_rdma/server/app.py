@@ -7,7 +7,6 @@ The schemas of `GET /openapi.json` are those of the structs that are sent, so th
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +33,7 @@ from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
 from k8s_rdma.wire.getpfs import LegacyPf
 from k8s_rdma.wire.http_error import Error, ErrorDocument
 from k8s_rdma.wire.json import describe_unknown, shown
-from k8s_rdma.wire.report import GENERATION, Generation, NodeReport
+from k8s_rdma.wire.report import Generation, NodeReport
 from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ MAX_BODY_BYTES = MAX_PLACEMENT_BYTES
 _REFUSED = 409
 _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
-_GENERATION = re.compile(GENERATION)
 _seconds = msgspec.json.Decoder(TimeoutS)
 
 
@@ -237,10 +235,11 @@ def _fields(query: bytes) -> list[tuple[str, str]]:
 
 
 def _generation(text: str) -> str:
-    if not _GENERATION.fullmatch(text):
+    try:
+        return msgspec.convert(text, Generation)
+    except msgspec.ValidationError as error:
         msg = f"watch: {shown(text)} is no generation; give that of the document you have"
-        raise MalformedError(msg)
-    return text
+        raise MalformedError(msg) from error
 
 
 def _timeout_s(text: str | None) -> float:
