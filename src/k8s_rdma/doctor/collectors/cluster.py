@@ -399,9 +399,7 @@ class ClusterCollector:
         except (OSError, K8sRdmaError):
             scheduler = SchedulerFacts(files=(), extender=ExtenderConfig())
         alive = self._alive
-        statuses = {
-            node: status for node, status in self._statuses.items() if alive is None or node in alive
-        }
+        statuses = {node: status for node, status in self._statuses.items() if alive is None or node in alive}
         return claim_facts(self.api, statuses, scheduler)
 
     @cached_property
