@@ -112,11 +112,13 @@ def test_cap_that_binds_is_doubled_or_dropped_and_the_demand_is_said_to_be_unkno
     assert suggestion([100] * 50, reserved=100, cap=500).max_tx_rate_mbps == 500
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_too_little_data_is_no_suggestion(count: int):
+@pytest.mark.parametrize(
+    ("count", "measured"), [(0, "never"), (1, "for 30 s in 1 interval"), (2, "for 60 s in 2 intervals")]
+)
+def test_too_little_data_is_no_suggestion(count: int, measured: str):
     found = suggestion([100] * count)
     assert (found.verdict, found.min_tx_rate_mbps, found.trust) == (Verdict.UNKNOWN, None, Trust.NONE)
-    assert "3 intervals and 30 s are needed" in found.reason
+    assert f"measured {measured}; at least 3 intervals and 30 s are needed" in found.reason
 
 
 def test_reservation_that_was_not_met_is_not_lowered():

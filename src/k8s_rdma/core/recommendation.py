@@ -281,9 +281,9 @@ def _trust(measured: MeasuredInterface) -> tuple[Trust, tuple[str, ...]]:
     if coverage.is_narrow:
         return Trust.NONE, ("its counters seem to have 32 bits and overflow between two readings",)
     if coverage.intervals < NEEDED_INTERVALS or coverage.measured_s < NEEDED_S:
-        found = duration_text(coverage.measured_s) if coverage.measured_s else "never"
-        needed = f"{NEEDED_INTERVALS} intervals and {duration_text(NEEDED_S)} are needed"
-        return Trust.NONE, (f"measured {found}, {needed}",)
+        found = f"for {duration_text(coverage.measured_s)} in {count(coverage.intervals, 'interval')}"
+        needed = f"at least {NEEDED_INTERVALS} intervals and {duration_text(NEEDED_S)} are needed"
+        return Trust.NONE, (f"measured {found if coverage.measured_s else 'never'}; {needed}",)
     known_share = min(1.0, coverage.measured_s / coverage.span_s) if coverage.span_s else 1.0
     days = coverage.measured_s / _DAY_S
     trust = (
