@@ -1,16 +1,17 @@
 """bind: decide on the freshest state, hold the placement, and have it written.
 
-In this order: take the pod's version and what it asks for in it; confirm with the API server that this
-process holds the Lease; decide; write, of that version. A later holder of the Lease touches the pod, and
-thereby makes the write fail wherever it is by then (`extender.leadership`). A renewal of the Lease confirms
-for every version taken before it, so that the bind of a pod that waited for some seconds is one request.
+A bind takes the pod's version and its request in that version, confirms with the API server that this
+process holds the Lease, decides, and writes with that version as a precondition. A later holder of the Lease
+touches the pod, which makes the write fail even if it is still under way (`extender.leadership`). A renewal
+of the Lease confirms for every version taken before it. So the bind of a pod that waited for some seconds is
+one request.
 
-A reservation is held before its write begins, and is given up only when the pod is surely not bound here:
-the API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound and of another
-version than the one that the write was made of, which it will refuse from then on. So a write without an
-answer (a time-out) is settled at once by touching the pod. Only where that is refused, or the API server is
-away, the reservation stands until the pod is read after all that was sent must be over (a minute by
-default, kube-apiserver `--request-timeout`).
+A reservation is held before its write begins. It is given up only when the pod is surely not bound here: the
+API server refused the write, never got it, or shows the pod elsewhere, gone, or unbound with another version
+than the write's. The API server refuses the write from then on. So a write without an answer (a time-out) is
+settled at once by touching the pod. If that is refused, or the API server is away, the reservation stands
+until the pod is read after every sent request must be over (a minute by default, kube-apiserver
+`--request-timeout`).
 
 Verbs: create on `pods/binding`, get and patch on `pods`.
 """
@@ -73,13 +74,13 @@ _NOT_READY = Refusal(STARTING_MESSAGE, STARTING)
 _CONFLICT = 409
 _NOT_FOUND = 404
 _TRIES = 5
-"""Versions of a pod that a bind is tried of: others write to it, too, its status above all."""
+"""The number of versions of a pod that a bind tries, because others also write to it, mostly its status."""
 
 _log = structlog.get_logger()
 
 
 class BindingWriter:
-    """Writes Bindings, and gives up what is held for those that are surely not written.
+    """Writes Bindings, and gives up the reservations of those that are surely not written.
 
     lock: the lock of a pod, see `PodWriter`.
     """
@@ -91,7 +92,7 @@ class BindingWriter:
         pod_writer: PodWriter,
         pending: PendingBindings,
     ) -> None:
-        """Write nothing yet. pending: the reservations of binds."""
+        """Create the writer. pending: the reservations of binds."""
         self._api = api
         self._fence = fence
         self._pod_writer = pod_writer
@@ -104,16 +105,16 @@ class BindingWriter:
         return self._pending.is_uncertain(uid)
 
     async def read(self, bind: Bind) -> PodView | str:
-        """The unbound pod that a bind may be decided on, or the bind's answer (see `PendingBindings.settle`).
+        """Return the unbound pod to decide on, or the bind's answer (see `PendingBindings.settle`).
 
-        What an earlier bind of it left in doubt is settled first. API_ERRORS.
+        If an earlier bind of the pod is in doubt, it is settled first. API_ERRORS.
         """
         if self._pending.is_uncertain(bind.uid):
             return self._pending.settle(bind, (await self._fence.read(bind.identity)).pod)
         return self._pending.settle(bind, await self._api.get_pod(bind.namespace, bind.name))
 
     async def write_plain(self, bind: Bind) -> str:
-        """Bind a pod that asks for nothing; answers the error's text, empty on success."""
+        """Bind a pod without a request; return the error's text, empty on success."""
         try:
             await self._api.bind_pod(self._binding(bind, None))
         except API_ERRORS as error:
@@ -126,10 +127,12 @@ class BindingWriter:
         return ""
 
     async def write(self, bind: Bind, reservation: Reservation) -> PodView | str:
-        """Bind the pod; answers the error's text, empty on success.
+        """Bind the pod; return the error's text, empty on success.
 
-        reservation: is held in the state already. A pod: it was written to since the version that the
-        reservation is of, is this now, and holds nothing; decide anew.
+        Return the pod as it is now if it was written to since the reservation's version. It has no
+        reservation then, and the caller must decide again.
+
+        reservation: is in the state already.
         """
         self._state.after(bind.node, bind.uid, ReservationEvent.WRITE_BEGUN)
         unanswered = _UnansweredBind(self._pending, bind, reservation)
@@ -168,7 +171,7 @@ class BindingWriter:
         )
 
     def roll_back(self, bind: Bind) -> None:
-        """Give up a reservation that was not written; an earlier write that is in doubt is settled."""
+        """Give up a reservation that was not written; have an earlier write in doubt settled later."""
         reservation = self._state.after(bind.node, bind.uid, ReservationEvent.NOT_WRITTEN)
         if reservation is not None and reservation.in_doubt:
             self._doubt(bind)
@@ -178,7 +181,7 @@ class BindingWriter:
         return Refusal(why.message, why.reason)
 
     async def _conflict(self, bind: Bind, reservation: Reservation, why: ApiRefusedError) -> PodView | str:
-        """The pod is bound, gone, going, or of another version."""
+        """Settle a conflict: the pod is bound, gone, going, or has another version."""
         try:
             pod = await self._api.get_pod(bind.namespace, bind.name)
         except API_ERRORS as error:
@@ -192,7 +195,7 @@ class BindingWriter:
         return settled
 
     async def _uncertain(self, bind: Bind, why: ApiUncertainError) -> str:
-        """Have it settled at once, if the API server answers at all."""
+        """Settle the write at once if the API server answers, else later."""
         self._state.doubt(bind.node, bind.uid)
         try:
             settled = self._pending.settle(bind, (await self._fence.read(bind.identity)).pod)
@@ -203,7 +206,7 @@ class BindingWriter:
         return settled if isinstance(settled, str) else Refusal(why.message, why.reason)
 
     def _doubt(self, bind: Bind) -> None:
-        """Have what is held for the bind settled, unless it is already."""
+        """Have the bind's reservation settled later, unless it is settled already."""
         uncertain = self._state.doubt(bind.node, bind.uid)
         if uncertain is not None:
             self._pod_writer.settle_later(_UnansweredBind(self._pending, bind, uncertain))
@@ -233,8 +236,9 @@ class Bind:
 class PendingBindings:
     """The reservations of binds.
 
-    on_end: called with each pod that the API server does not have any more. keys: sign placements. policies:
-    limit what an unsigned placement takes.
+    on_end: called with each pod that the API server does not have any more.
+    keys: sign placements.
+    policies: limit the interfaces of an unsigned placement.
     """
 
     state: ClusterState
@@ -248,9 +252,12 @@ class PendingBindings:
         return any(reservation.in_doubt for reservation in reservations if reservation)
 
     def settle(self, bind: Bind, pod: PodView | None) -> PodView | str:
-        """Settle earlier writes by the pod as it is now, read after every write of it but those under way.
+        """Settle earlier writes by the pod as it is now.
 
-        The pod while it is unbound; else the answer of the bind, empty when it is bound as it shall be.
+        Return the pod while it is unbound; else the answer of the bind, empty if the pod is bound as
+        requested.
+
+        pod: read after every write of it except those under way.
         """
         if pod is None or pod.uid != bind.uid:
             return self.end(bind)
@@ -263,7 +270,7 @@ class PendingBindings:
         return pod
 
     def _found_bound(self, bind: Bind, pod: PodView, node: NodeName) -> str:
-        """The pod is bound: by an earlier write of ours, or by someone else."""
+        """Return the answer for a bound pod: an earlier write of this process bound it, or someone else."""
         on_this_node = node == bind.node
         if on_this_node and not requests_interfaces(pod.annotations):
             return ""
@@ -276,14 +283,17 @@ class PendingBindings:
         return Refusal(f"pod {bind.pod} is already bound to node {node}{suffix}", SETTLED)
 
     def end(self, bind: Bind) -> Refusal:
-        """The pod is gone; what may have been bound counts until its node says that it holds nothing."""
+        """Settle the binds of a pod that is gone, and return the refusal.
+
+        If the pod may have been bound, its reservation counts until the node reports no interface of it.
+        """
         for node, _ in self.unbound(bind.uid):
             self.state.after(node, bind.uid, ReservationEvent.NOT_WRITTEN)
         self.on_end(bind.uid)
         return Refusal(f"pod {bind.pod} with UID {bind.uid} does not exist any more", SETTLED)
 
     def unbound(self, uid: PodUid) -> list[tuple[NodeName, Reservation]]:
-        """The pod's reservations of binds that are not known to have taken effect, by node."""
+        """Return the pod's reservations of binds that are not known to have taken effect, by node."""
         reservations = [(node, self.state.reservation(node, uid)) for node in self.state.nodes_of(uid)]
         return [
             (node, reservation)
@@ -292,7 +302,7 @@ class PendingBindings:
         ]
 
     def drop(self, uid: PodUid) -> None:
-        """No bind of the pod can take effect any more."""
+        """Drop the pod's open reservations, because no bind of it can take effect any more."""
         for node, _ in self.unbound(uid):
             self.state.after(node, uid, ReservationEvent.SURELY_UNBOUND)
 
@@ -317,7 +327,7 @@ class _UnansweredBind:
         return self.bind.node
 
     def stands(self) -> bool:
-        """Report whether this very reservation is held: nothing settled it, and no later bind took over."""
+        """Report whether this very reservation is held: it is not settled, and no later bind took over."""
         return self.pending.state.reservation(self.bind.node, self.bind.uid) is self.reservation
 
     def doubt(self) -> None:
@@ -325,7 +335,7 @@ class _UnansweredBind:
         self.pending.state.doubt(self.bind.node, self.bind.uid)
 
     def settle(self, fenced_pod: FencedPod, *, late: bool) -> None:
-        """Take what the pod shows of the write."""
+        """Settle the write by the pod's present state."""
         settled = self.pending.settle(self.bind, fenced_pod.pod)
         if (late or fenced_pod.full) and not isinstance(settled, str):
             self.pending.drop(self.bind.uid)
@@ -334,7 +344,7 @@ class _UnansweredBind:
 
 @dataclass(frozen=True, slots=True)
 class _BindRequest:
-    """A version of the pod, what it asks for in it, and what it was filtered with."""
+    """A version of the pod, its request in that version, and the request that it was filtered with."""
 
     pod: PodView
     request: Request
@@ -345,9 +355,11 @@ class _BindRequest:
 class Binder:
     """Binds pods.
 
-    clock: seconds, monotonic. ready: whether every promise of other processes is known, and no other process
-    makes any now, as far as this process knows; else nothing may be promised. confirm: has the API
-    server say so, after the time named; returns why another process may, empty when none may.
+    clock: seconds, monotonic.
+    ready: whether, to this process's knowledge, every promise of other processes is known, and no other
+        process makes any now. If not, the binder must not promise a placement.
+    confirm: confirms the same with the API server, after the given time; returns why another process may
+        bind, empty if no other may.
     """
 
     cache: SchedulerCache
@@ -361,7 +373,7 @@ class Binder:
     confirm: Callable[[float], Coroutine[None, None, str]]
 
     async def bind(self, args: ExtenderBindingArgs) -> str:
-        """Bind the pod; answers the error's text, empty on success. Binding again is success again."""
+        """Bind the pod; return the error's text, empty on success. To bind again is a success again."""
         bind = Bind(
             namespace=args.pod_namespace,
             name=args.pod_name,
@@ -428,7 +440,7 @@ class Binder:
         return pod if isinstance(pod, str) else f"pod {bind.pod} is written to all the time; try again"
 
     def _settled_answer(self, bind: Bind) -> str | None:
-        """The answer, if it is known what became of the pod."""
+        """Return the answer if it is known that the pod is bound or has ended, else None."""
         for node in self.cache.state.nodes_of(bind.uid):
             reservation = self.cache.state.reservation(node, bind.uid)
             if reservation is not None and reservation.stage is Stage.ENDED:
@@ -439,7 +451,7 @@ class Binder:
         return None
 
     async def _try(self, bind: Bind, pod: PodView, filtered: CachedRequest | None) -> PodView | str:
-        """Bind this version of the pod; the pod again when there is a newer one, else the answer."""
+        """Bind this version of the pod; return a newer version if there is one, else the answer."""
         request = self.cache.requests.read_unbound(pod)
         if not request:
             return await self.binding_writer.write_plain(bind)
@@ -459,18 +471,18 @@ class Binder:
         return await self.binding_writer.write(bind, decided)
 
     def _composite(self, pod: PodView) -> str:
-        """The refusal of a pod whose group is part of a tree; empty for any other."""
+        """Return the refusal of a pod whose group is part of a tree; empty for any other."""
         why = self.cache.gangs.composite(pod.gang) if pod.gang else ""
         return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.COMPOSITE_GROUP) if why else ""
 
     def _obstacle(self, another: str) -> str:
-        """The reason why this process must not bind; empty if it may. another: as `confirm` answers."""
+        """Return why this process must not bind; empty if it may. another: the answer of `confirm`."""
         if another:
             return Refusal(f"{NOT_THE_BINDER} ({another})", STARTING)
         return "" if self.ready() else _NOT_READY
 
     async def _gather(self, bind: Bind, decided: Reservation, gang: Gang, min_count: int) -> str:
-        """Wait until enough of the gang have a place; why the pod must not be bound, empty if it may."""
+        """Wait until enough of the gang have a place; return why not to bind the pod, empty if it may."""
         try:
             reached = await self.quorum.reached(gang, bind.uid, min_count)
             another = await self.confirm(self.clock()) if reached else ""
@@ -490,10 +502,10 @@ class Binder:
         return Refusal(f"{NOT_ENOUGH_FREE} ({why})", Reason.GANG_INCOMPLETE)
 
     def _reserve(self, bind: Bind, request: _BindRequest) -> Reservation | str:
-        """Decide, and hold what was decided; or the refusal's text.
+        """Decide, and hold the placement; return its reservation, or the refusal's text.
 
-        Nothing else runs in between (there is no await here), which is what locks the node: binds to it
-        may be under way in any number, and each one's decision sees what the others hold.
+        No other task runs in between, because there is no await here: that locks the node. Any number of
+        binds to it may be under way, and each one's decision counts the reservations of the others.
         """
         reservation = self.cache.state.reservation(bind.node, bind.uid)
         pod = self.cache.gangs.judge(PendingPod.of_view(request.pod, request.request))
@@ -529,7 +541,7 @@ class Binder:
         return reservation
 
     def _changes_since(self, node: NodeName, request: _BindRequest, *, nominated: int) -> str:
-        """Describe what changed since the pod was filtered, as far as it is known."""
+        """Describe the known changes since the pod was filtered."""
         if request.filtered is None:
             return ""
         if not request.filtered.matches(request.pod.annotations):

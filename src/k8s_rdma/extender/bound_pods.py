@@ -1,4 +1,4 @@
-"""Bound pods as they count without a promise: by what they ask for."""
+"""Bound pods as they count without a promise: by their requests."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class BoundPod(NamedTuple):
     def of_view(cls, pod: PodView) -> BoundPod:
         """Return the reservations of the pod's interfaces, and 0 for each device beyond these.
 
-        What policies allow by now is not asked: the pod may run since before. One that is malformed has
-        nothing, as every agent refuses it.
+        The present policies do not count, because the pod may be older than they are. A malformed pod has no
+        reservations for interfaces, because every agent refuses it.
         """
         try:
             require_own_network(pod.host_network)
@@ -40,5 +40,5 @@ class BoundPod(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _shared(rates: tuple[int, ...]) -> tuple[int, ...]:
-    """Share one object among all pods that ask for the same."""
+    """Share one object among all pods with the same rates."""
     return rates

@@ -21,7 +21,7 @@ NOTHING_ASKED = "nothing_asked"
 STARTING = "starting"
 REFUSED = "refused"
 SETTLED = "settled"
-"""Reasons beside those of `errors.Reason`."""
+"""Reasons in addition to the values of `errors.Reason`."""
 
 STARTING_MESSAGE = (
     "the RDMA scheduler extender is starting: it does not hold its lease, or has not listed the cluster's "
@@ -30,7 +30,7 @@ STARTING_MESSAGE = (
 
 MAX_PODS = 10_000
 MAX_AGE_S = 900.0
-"""The limits of remembered refusals: a pod not tried for that long has ended without an event."""
+"""The limits of remembered refusals. A pod that is not tried for `MAX_AGE_S` has ended without an event."""
 
 _DONE = frozenset({FIT, BOUND, NOTHING_ASKED, SETTLED})
 _VERBS = frozenset({"filter", "bind"})
@@ -42,9 +42,11 @@ _log = structlog.get_logger()
 class Outcome:
     """The outcome of one call of a verb.
 
-    pod: `namespace/name`. reason: a value of `errors.Reason`, or one of those above. reasons: how many of the
-    candidates were judged so, by the same words. node: the one that it was about. error: what the
-    scheduler gets if all failed, or what is wrong with the pod itself, whatever the node.
+    pod: `namespace/name`.
+    reason: a value of `errors.Reason`, or a reason of this module, for example `FIT`.
+    reasons: the number of candidates by reason, in the same words.
+    node: the node of the call, if it was about a single one.
+    error: the scheduler's error text if all candidates failed, or the fault of the pod itself.
     """
 
     verb: str
@@ -64,16 +66,18 @@ class Refusal(str):
     reason: str
 
     def __new__(cls, text: str, reason: str) -> Self:
-        """The text with its reason."""
+        """Return the text with its reason."""
         refusal = super().__new__(cls, text)
         refusal.reason = reason
         return refusal
 
 
 class DecisionLog:
-    """The outcomes so far. decisions: by verb and reason; verdicts: candidates, by the same.
+    """The outcomes so far.
 
-    on_outcome: called with each.
+    decisions: the number of calls by verb and reason.
+    verdicts: the number of their candidates by verb and reason.
+    on_outcome: called with each outcome.
     """
 
     def __init__(self, on_outcome: Callable[[Outcome], None] | None = None) -> None:
@@ -98,7 +102,7 @@ class DecisionLog:
         }
 
     def record(self, outcome: Outcome) -> None:
-        """Count it and log it; a warning when there is an error."""
+        """Count the outcome and log it, as a warning if it has an error."""
         self.decisions[outcome.verb, outcome.reason] += 1
         for reason, count in outcome.reasons.items():
             self.verdicts[outcome.verb, reason] += count
@@ -120,7 +124,7 @@ class DecisionLog:
 
 
 def main_reason(reasons: Mapping[str, int]) -> str:
-    """The reason that sums up a pod's candidates: `fit` if one fits, or the most frequent refusal."""
+    """Return the reason that sums up a pod's candidates: `fit` if one fits, else the commonest refusal."""
     if FIT in reasons:
         return FIT
     return max(reasons, key=lambda reason: reasons[reason], default=NOTHING_ASKED)
@@ -128,7 +132,11 @@ def main_reason(reasons: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A refusal; refused_at, first_at: of this one, and of the first since the pod last fitted somewhere."""
+    """A refusal of a pod.
+
+    refused_at: when this refusal came.
+    first_at: when the first refusal came since the pod last fitted on a node.
+    """
 
     outcome: Outcome
     refused_at: float
@@ -141,7 +149,7 @@ class Attempt:
 
     @property
     def causes(self) -> dict[str, int]:
-        """The number of nodes for each reason; none if it is an error."""
+        """The number of nodes for each reason; empty if it is an error."""
         return {} if self.outcome.error else dict(self.outcome.reasons)
 
     @property
@@ -156,9 +164,11 @@ class Attempt:
 
 
 class LastRefusals:
-    """The refusals by pod; bounded, of the namespace with most those tried longest ago are forgotten.
+    """The refusals by pod, limited in number.
 
-    settled: pods without refusals to keep: a later refusal was decided before, and comes late.
+    At the limit, the namespace with most of them loses the pods that were tried longest ago.
+
+    settled: pods whose refusals are not kept, because a later one was decided before the pod was settled.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic, settled: SettledPods | None = None) -> None:
@@ -177,7 +187,7 @@ class LastRefusals:
         return round(self._clock() - pending[0].first_at, 3) if pending else 0.0
 
     def record(self, outcome: Outcome) -> None:
-        """Keep a refusal of filter or bind, and forget those before a success."""
+        """Keep a refusal of filter or bind; forget the pod's earlier refusals on a success."""
         if outcome.verb not in _VERBS:
             return
         uid = PodUid(outcome.uid)
@@ -190,7 +200,7 @@ class LastRefusals:
         self._pods.trim()
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone."""
+        """Settle a pod that is finished or gone: forget its refusals, and keep no later one."""
         self._settled.add(uid)
         self.forget(uid)
 
@@ -199,23 +209,23 @@ class LastRefusals:
         self._pods.pop(uid)
 
     def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
-        """The pods that were last tried before that time and are not listed are gone."""
+        """Settle the pods that are gone: last tried before `listed_at`, and not listed."""
         for uid in self._pods.entered_before(listed_at):
             if uid not in listed:
                 self.on_delete(uid)
 
     def last_of(self, uid: PodUid) -> Attempt | None:
-        """The pod's last refusal."""
+        """Return the pod's last refusal, None if there is none."""
         return self._pods.by_uid.get(uid)
 
     def named(self, pod: str) -> PodUid | None:
-        """The UID of the pod of that name (`namespace/name`) that was refused last."""
+        """Return the UID of the pod of that name (`namespace/name`) that was refused last, else None."""
         refused = self._pods.by_uid
         found = (uid for uid in reversed(refused) if refused[uid].outcome.pod == pod)
         return next(found, None)
 
     def pending(self) -> list[Attempt]:
-        """The pods that wait, the longest first."""
+        """Return the refusals of the pods that wait, the longest wait first."""
         for uid in self._pods.expired(self._clock()):
             self.forget(uid)
         return sorted(self._pods.by_uid.values(), key=lambda attempt: attempt.first_at)

@@ -1,10 +1,10 @@
 """Explanation of a pod: why each node takes it or does not, as filter would answer now.
 
-One explanation at a time, in between other work: none of its slices holds up a filter for longer than one
-search does. Nodes that refuse for the same cause are grouped; of each PF it shows what is free, what would
-go there, and what is against it.
+Explanations are made one at a time, in between other work. A slice of one delays a filter no longer than a
+single search does. Nodes that refuse for the same cause are grouped. For each PF an explanation shows the
+free capacity, the interfaces that would go there, and the objections.
 
-An explanation begins with the pod as the extender knows it: its request, and what is held for it.
+An explanation begins with the pod as the extender knows it: its request, and its reservations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KnownPod:
     """A pod.
 
     request: None if it cannot be read, or is `not_allowed` by its namespace's policy; `malformed` says why.
-    view: as the API server has it now; None if it could not be asked, as `notes` say.
+    view: as the API server has it now; None if the pod could not be read, see `notes`.
     """
 
     namespace: str
@@ -93,8 +93,8 @@ class PodExplainer:
     """Looks at pods.
 
     api: None without one. keys: verify placements. clock: seconds, monotonic.
-    bypass_outcome: what becomes of a pod that was bound without a placement, in a clause; empty if
-        placements are not written.
+    bypass_outcome: a clause on the fate of a pod that was bound without a placement; empty if placements
+        are not written.
     """
 
     cache: SchedulerCache
@@ -105,7 +105,7 @@ class PodExplainer:
     bypass_outcome: str = ""
 
     async def find(self, namespace: str, name: str) -> KnownPod | str:
-        """The pod of that name: as the API server has it, or else as it was refused here; or why not."""
+        """Return the pod as the API server has it, or else as it was refused here; or why not."""
         if self.api is None:
             return self._remembered(namespace, name, NO_API)
         try:
@@ -115,7 +115,7 @@ class PodExplainer:
         return self._read(view) if view else f"the API server knows no pod {namespace}/{name}"
 
     def places(self, pod: KnownPod) -> tuple[Place, ...]:
-        """List where something is held for the pod, and whether its placement annotation counts."""
+        """List the nodes that hold interfaces for the pod, and whether its placement annotation counts."""
         bound_to = pod.view.node if pod.view else None
         nodes = set(self.cache.state.nodes_of(pod.uid)) | ({bound_to} if bound_to else set())
         return tuple(self._place(pod, node) for node in sorted(nodes))
@@ -160,7 +160,7 @@ class PodExplainer:
         )
 
     def bypass_notes(self, pod: KnownPod) -> tuple[str, ...]:
-        """Notes about a pod that was bound without this extender."""
+        """Return notes about a pod that was bound without this extender."""
         view = pod.view
         if not (self.bypass_outcome and pod.request and view and view.node) or view.finished:
             return ()
@@ -187,7 +187,7 @@ class PodExplainer:
 
 
 def requested_interfaces(request: Request) -> tuple[RequestedInterface, ...]:
-    """The interfaces, those that are alike together, in the request's order."""
+    """Return the interfaces in the request's order; equal ones are counted together."""
     counts = Counter(request.interfaces)
     alike = msgspec.json.decode(format_request(Request(tuple(counts))))
     return tuple(
@@ -221,7 +221,7 @@ if TYPE_CHECKING:
 def look_at_pfs_of_devices(
     request: Request, snapshot: NodeSnapshot, devices: Sequence[tuple[str, int]]
 ) -> tuple[PfExplanation, ...]:
-    """Explain each PF. devices: those of the request's devices that are VFs of the node."""
+    """Explain each PF. devices: the request's devices that are VFs of the node."""
     asked_wrongly = device_mismatch(request, devices)
     requests: dict[str, list[InterfaceRequest]] = {}
     if not asked_wrongly:
@@ -249,7 +249,7 @@ def _explain_pf_of_devices(
 
 
 def _describe_pf(pf: Pf, room: Room, placed_mbps: Sequence[int]) -> PfExplanation:
-    """The PF, and what would go there. placed_mbps: what each interface reserves."""
+    """Describe the PF and the interfaces that would go there. placed_mbps: the reservation of each."""
     return PfExplanation(
         name=pf.name,
         pci=pf.pci,
@@ -294,7 +294,7 @@ _EXAMINED = 64
 def look_at_pfs(
     request: Request, snapshot: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
 ) -> tuple[PfExplanation, ...]:
-    """Explain each PF. placed: where the pod's interfaces would go, none when they do not fit."""
+    """Explain each PF. placed: the pod's interfaces as they would be placed; empty if they do not fit."""
     devices = devices_on(request, snapshot.inventory)
     if devices:
         return look_at_pfs_of_devices(request, snapshot, devices)
@@ -368,7 +368,7 @@ EXAMPLES = 3
 """Nodes of a group that are shown in detail."""
 
 MAX_GROUPS = 50
-"""The rest is one group: texts of nodes may differ in what is no number."""
+"""All further nodes are one group, because texts of nodes may differ in more than numbers."""
 
 _ORDER = ("fits", "refused", "unknown", "unreadable")
 _ADDRESS = re.compile(r"(?:\d+\.){3}\d+(?::\d+)?|\[?[0-9a-f]*:[0-9a-f:]+\]?(?::\d+)?")
@@ -376,7 +376,7 @@ _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 
 class JudgedNode(NamedTuple):
-    """A node's snapshot for the pod, and the verdict; why: of a node that has none."""
+    """A node's snapshot for the pod, and the verdict; why: the cause if there is no snapshot."""
 
     node: NodeName
     snapshot: NodeSnapshot | None
@@ -411,7 +411,7 @@ class JudgedNode(NamedTuple):
 
 
 def explain_node(judged: JudgedNode, request: Request, fit_cache: FitCache) -> NodeExplanation:
-    """The node in detail; searches anew, for where the interfaces go, or for the whole reason."""
+    """Explain the node in detail; search again for the PFs of the interfaces, or for the whole reason."""
     snapshot = judged.snapshot
     if snapshot is None or judged.verdict is None:
         return NodeExplanation(node=judged.node, verdict=judged.answer, why=judged.text)
@@ -431,14 +431,14 @@ def explain_node(judged: JudgedNode, request: Request, fit_cache: FitCache) -> N
 
 @dataclass(slots=True)
 class _Group:
-    """text: what all of them say word by word; None when they do not."""
+    """A group of nodes. text: the refusal of all, word by word; None if the words differ."""
 
     count: int = 0
     text: str | None = None
     best: list[tuple[int, int, JudgedNode]] = field(default_factory=list)
 
     def add(self, judged: JudgedNode) -> None:
-        """Keep the best few; of equal ones those that came first."""
+        """Add a node; keep the best few, and of equal ones the first."""
         if not self.count:
             self.text = judged.text
         elif judged.text != self.text:
@@ -448,20 +448,20 @@ class _Group:
 
 
 class Groups:
-    """Nodes that differ in numbers alone are one group."""
+    """Groups of nodes; nodes whose texts differ only in numbers are in one group."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[NodeAnswer, str], _Group] = {}
 
     def add(self, judged: JudgedNode) -> None:
-        """Add a node to the group."""
+        """Add a node to its group."""
         key = judged.answer, _cause(judged.text)
         if key not in self._groups and len(self._groups) >= MAX_GROUPS:
             key = judged.answer, "for other reasons"
         self._groups.setdefault(key, _Group()).add(judged)
 
     async def documents(self, request: Request, fit_cache: FitCache) -> tuple[Group, ...]:
-        """The groups: those that fit first, the largest first; in slices of one search."""
+        """Return the groups, those that fit first, then by size; in slices of one search."""
         found = sorted(self._groups.items(), key=lambda item: (_ORDER.index(item[0][0]), -item[1].count))
         documents = []
         for (text, cause), group in found:
@@ -482,7 +482,7 @@ def _shared(group: _Group, request: Request, fit_cache: FitCache) -> str:
 
 
 def _cause(text: str) -> str:
-    """The text without what is of a single node: `10 VFs` and `3 VFs` are `N VFs`."""
+    """Return the text without a node's numbers and addresses: `10 VFs` and `3 VFs` are `N VFs`."""
     return _NUMBER.sub("N", _ADDRESS.sub("ADDRESS", text))
 
 
@@ -493,7 +493,7 @@ _ASK_S = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainQuery:
-    """The nodes to be shown one by one: these, or every one; otherwise all are shown in groups."""
+    """The nodes to show one by one: these, or every one. If neither is set, all are shown in groups."""
 
     nodes: tuple[NodeName, ...] = ()
     every: bool = False
@@ -504,10 +504,10 @@ GROUPS = ExplainQuery()
 
 @dataclass(slots=True, kw_only=True)
 class Explainer:
-    """Explains.
+    """Explains pods.
 
-    nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
-    max_age_s: a node's state that is younger is not asked for again.
+    nodes: the names of all known nodes. role: the state of this process. clock: seconds, monotonic.
+    max_age_s: a node's state that is younger is not requested again.
     """
 
     cache: SchedulerCache
@@ -520,7 +520,7 @@ class Explainer:
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def explain(self, namespace: str, name: str, query: ExplainQuery = GROUPS) -> Explanation | str:
-        """The document; or why there is none."""
+        """Return the document; or why there is no document."""
         async with self._turn:
             pod = await self.pods.find(namespace, name)
             return pod if isinstance(pod, str) else await self._explain(pod, query)
@@ -574,7 +574,7 @@ class Explainer:
         return (pod.view.nominated or "") if pod.view else ""
 
     def _stale(self, pod: KnownPod) -> tuple[str, ...]:
-        """Notes about a nomination for which nothing is held any more."""
+        """Return notes about an expired nomination, which holds no place any more."""
         node = self._nominated(pod)
         if not node or not self.cache.nominations.expired(pod.uid):
             return ()
@@ -593,7 +593,7 @@ class Explainer:
         return Refused(verb=verb, ago_s=ago_s, text=attempt.why, causes=attempt.causes)
 
     def _beyond(self, pod: KnownPod) -> str:
-        """The part of the limit that the pod exceeds; empty for a bound pod."""
+        """Return the part of the limit that the pod exceeds; empty for a bound pod."""
         if not pod.request or (pod.view and pod.view.node):
             return ""
         return self.cache.limits.refusal(pod.namespace, pod.uid, pod.request) or ""
@@ -637,7 +637,7 @@ class Explainer:
             yield JudgedNode(node, snapshot, verdict)
 
     def _snapshot(self, pod: KnownPod, node: NodeName) -> NodeSnapshot | None:
-        """The node's for this pod: without what it holds itself, with what preemption made room for."""
+        """Return the node's snapshot for this pod: without its reservation, with nominated pods."""
         holding = self.cache.nominations.against(node, pod.uid, pod.priority)
         if holding or node in self.cache.state.nodes_of(pod.uid):
             return self.cache.state.snapshot_if(node, excluded=[pod.uid], holding=holding)

@@ -60,7 +60,7 @@ _EVENT_SOURCE = EventSource(component="k8s-rdma-extender")
 
 
 def boottime_s() -> float:
-    """The one clock that all times here are of: seconds, monotonic; the machine's sleep counts, too."""
+    """Return the time of the one clock of the extender: seconds, monotonic, including the machine's sleep."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -68,9 +68,10 @@ def boottime_s() -> float:
 class BinderIdentity:
     """The keys and the Lease that make this process's promises count.
 
-    keys: sign and verify placements. lease: to be held before anything is promised, and given back in the
-    end if nothing is in doubt then; None when no other process can bind. api_failures: as of `counted`, where
-    the Lease's are counted already.
+    keys: sign and verify placements.
+    lease: must be held before the first promise; given back in the end unless a write is in doubt. None if no
+        other process can bind.
+    api_failures: as in `counted`; the failures of the Lease are counted in it already.
     """
 
     keys: KeySource = UNSIGNED
@@ -90,11 +91,11 @@ class Extender:
         clock: Callable[[], float] = boottime_s,
         source: Callable[[ClusterState], ObservableNodeSource] | None = None,
     ) -> None:
-        """Run nothing and know nothing until `running`.
+        """Put the parts together; the tasks run in `running`.
 
-        api: has the Protocols of `kube.api`, too, by which Events are written and nodes publish themselves.
-        clock: seconds, monotonic. source: brings the nodes' states into the cache; None for the configured
-        one.
+        api: implements also `EventsApi` and, if the nodes publish their states, `PublishedApi`.
+        clock: seconds, monotonic.
+        source: brings the nodes' states into the cache; None for the configured one.
         """
         identity = identity or BinderIdentity()
         self._config, self._identity, self._clock = config, identity, clock
@@ -151,7 +152,7 @@ class Extender:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow the cluster until the block ends; a defect in a background task ends the block, too."""
+        """Follow the cluster until the block ends; a defect in a background task also ends the block."""
         async with self._states, self.pod_writer:
             async with asyncio.TaskGroup() as background:
                 tasks = [background.create_task(task) for task in self._background_tasks()]
@@ -164,7 +165,7 @@ class Extender:
     async def filter(self, body: Buffer) -> Buffer:
         """Answer `ExtenderArgs` with an `ExtenderFilterResult`."""
         result = await self.scheduling.filter(decode_args(body))
-        # Registrations without a bind verb may be of a kube-scheduler before 1.21, which reads one map alone.
+        # A registration without a bind verb may be of kube-scheduler before 1.21, which reads only one map.
         return encode_reply(result if self._config.binder == "extender" else in_both_maps(result))
 
     async def prioritize(self, body: Buffer) -> Buffer:
@@ -180,11 +181,11 @@ class Extender:
         return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
 
     def missing(self) -> list[str]:
-        """List what is not known yet, in words for people; nothing is promised while there is something."""
+        """List the parts not known yet, in words for people; until it is empty no place is promised."""
         return self.readiness.missing()
 
     def warning(self) -> str:
-        """Describe what is wrong although the extender is ready; empty for nothing."""
+        """Describe the faults of an extender that is ready; empty if there are no faults."""
         return "; ".join(failures_of(self._identity.keys, self._policies))
 
     def _source(self) -> HttpPoller | RdmaNodeInformer:
@@ -374,7 +375,8 @@ class Extender:
     async def _wake_when_ready_again(self) -> NoReturn:
         """Have waiting pods tried when this process is ready again, as after an API server's outage.
 
-        Meanwhile it refused all of them and remembered none, and kube-scheduler leaves such pods alone.
+        While it was not ready, it refused all of them without remembering them, and kube-scheduler does not
+        try such pods again by itself.
         """
         was_ready, missing_again = False, False
         while True:

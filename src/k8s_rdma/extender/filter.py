@@ -56,7 +56,7 @@ _LATE_S = 0.05
 """Processor time for the situations that came up while others were searched."""
 
 _COUNTED_AT_ONCE = 256
-"""Nodes on which a request is counted in one go; that takes 0.1 ms, and 2 ms where all refuse it."""
+"""Nodes on which a request is counted in one go; that takes 0.1 ms, and 2 ms if all refuse it."""
 
 
 NOT_SEARCHED = Infeasible(
@@ -71,7 +71,7 @@ _log = structlog.get_logger()
 class _Pass(NamedTuple):
     """One check of many nodes: the cached verdicts on the request, and the deadline for searching others.
 
-    Which they are depends on every interface of the request, and there may be a thousand.
+    To look up these verdicts takes every interface of the request, and there may be a thousand.
     """
 
     verdicts: Mapping[NodeSnapshot | None, Verdict]
@@ -82,12 +82,14 @@ class _Pass(NamedTuple):
 class FeasibilityChecker:
     """Checks whether nodes fit a pod: the verdicts of one filter.
 
-    cache: nominated pods count against pods of no higher priority. Assumed pods steer, and but for gangs'
-    places keep no pod from a node that is the only one. clock: seconds, monotonic. detail: how much refusals
-    tell. queue: whose search is next, and what it costs.
+    cache: nominated pods count against pods of no higher priority. Assumed pods only steer: except for the
+        places of gangs, they do not keep a pod from the only node that fits.
+    clock: seconds, monotonic.
+    detail: the amount of detail in refusals.
+    queue: decides which search is next, and counts its processor time.
     search_s: processor time that one call may take to search for placements of a request that is new on many
         nodes; the nodes that this does not reach are refused, and searched next time.
-    wait_s: how long it may take for that, as others search as well.
+    wait_s: the time that the searches of a call may take, because others search as well.
     """
 
     cache: SchedulerCache
@@ -98,9 +100,9 @@ class FeasibilityChecker:
     wait_s: float = 5.0
 
     async def search(self, pod: PendingPod, names: Sequence[NodeName], *, scored: bool = False) -> None:
-        """Have the verdicts as far as `search_s` goes. scored: with the scores of nodes that fit.
+        """Find the verdicts within `search_s`. scored: with the scores of nodes that fit.
 
-        Searches come in between other work: each may take 10 ms, and there may be one for every node.
+        Searches run in between other work: each may take 10 ms, and every node may need one.
         """
         cached = self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         special = self._special(pod)
@@ -132,7 +134,7 @@ class FeasibilityChecker:
                     await turn.give_way()
 
     def on(self, pod: PendingPod, names: Sequence[NodeName]) -> list[tuple[NodeName, Verdict | None]]:
-        """The verdict on each node, None if it cannot be read; nothing else runs meanwhile."""
+        """Return the verdict on each node, None if it cannot be read; no other task runs meanwhile."""
         special = self._special(pod)
         found = self._check_nodes(pod, names, special)
         expected = special & self.cache.assumed_pods.holds.nodes()
@@ -148,7 +150,7 @@ class FeasibilityChecker:
         *,
         steering: bool = True,
     ) -> list[tuple[NodeName, Verdict | None]]:
-        """Most are looked up, and there may be thousands of them."""
+        """Look up most nodes, because there may be thousands, and check the special ones."""
         cached = cast(
             "Mapping[NodeSnapshot | None, Verdict]", self.cache.fit_cache.verdicts(pod.request, pod.namespace)
         )
@@ -163,7 +165,7 @@ class FeasibilityChecker:
     def _check_node(
         self, pod: PendingPod, name: NodeName, filter_pass: _Pass, *, steering: bool
     ) -> Verdict | None:
-        """steering: count all who are on their way, and not only those that keep the pod out."""
+        """Check one node; steering: count all assumed pods, not only those that keep the pod out."""
         snapshot = self.cache.snapshot(pod, name)
         if snapshot is None:
             return None
@@ -188,7 +190,7 @@ class FeasibilityChecker:
         return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:
-        """The nodes whose situation is another one for this pod than for others."""
+        """Return the nodes whose situation differs for this pod, for example by its own reservation."""
         self.cache.assumed_pods.hold_assumed(pod.uid)
         return (
             self.cache.state.nodes_of(pod.uid)
@@ -208,7 +210,7 @@ class FeasibilityChecker:
 class FilterResult:
     """Candidates by verdict: the fitting ones in order, the others with the reason that the scheduler gets.
 
-    awaited: those of the others that may come to fit. reasons: how many of all were judged so.
+    awaited: the others that may fit later. reasons: the number of candidates by reason.
     """
 
     fitting: list[NodeName] = field(default_factory=list)
@@ -221,9 +223,9 @@ class FilterResult:
     def by_verdict(
         cls, verdicts: Iterable[tuple[NodeName, Verdict | None]], why_unreadable: Callable[[NodeName], str]
     ) -> FilterResult:
-        """Sort; no verdict is a node that cannot be read.
+        """Sort the nodes; a node without a verdict cannot be read.
 
-        Thousands of nodes share few verdicts, so that what follows from one is found once.
+        Thousands of nodes share few verdicts, so the consequences of each verdict are found once.
         """
         found = cls()
         refused: dict[int, tuple[Infeasible | None, list[NodeName]]] = {}
@@ -254,7 +256,7 @@ class FilterResult:
             self.awaited += names
 
     def reply(self, args: ExtenderArgs, candidates: Sequence[Candidate]) -> ExtenderFilterResult:
-        """The reply in the request's own form: node objects as they came, or names."""
+        """Return the reply in the request's form: node objects as they came, or names."""
         nodes: NodeList | None = None
         names: list[str] | None = None
         if args.nodes is None:
@@ -272,15 +274,17 @@ class FilterResult:
 
 
 _BEST = 4
-"""Nodes on which a place is looked for once they are known to fit: the first has one."""
+"""The number of fitting nodes on which a place is searched; the first has one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scheduling:
     """Answers filter and prioritize.
 
-    clock: seconds, monotonic. max_age_s: a node's state that is younger is not asked for again.
-    ready: as in `Binder`. gang_s: how long filter waits for a gang's PodGroup.
+    clock: seconds, monotonic.
+    ready: as in `Binder`.
+    max_age_s: a node's state that is younger is not requested again.
+    gang_s: how long filter waits for a gang's PodGroup.
     """
 
     cache: SchedulerCache
@@ -296,8 +300,8 @@ class Scheduling:
     async def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
         """Sort the candidates into fitting and refused ones; a bad node or annotation never raises.
 
-        MalformedError when a node object is none. A pod that asks for nothing gets what it came with, and
-        nothing of that is looked into.
+        If a pod has no request, its candidates are returned as they came, without decoding them.
+        MalformedError if a node object is malformed.
         """
         began = self.clock()
         try:
@@ -342,10 +346,11 @@ class Scheduling:
         return beyond, Reason.NAMESPACE_LIMIT
 
     async def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
-        """A score for each candidate, 0..10; 0 if it does not fit any more, and for pods without RDMA.
+        """Return a score for each candidate, 0..10; 0 if it does not fit any more, and for pods without RDMA.
 
-        The best nodes have one more than the tenths of their score, so that they win what tenths leave equal.
-        While others are on their way that is one node: where this pod goes is what the next one has to know.
+        The best nodes have one more than the tenths of their score, so that they win against nodes of equal
+        tenths. While other pods are assumed, only one node is the best, because the next pod's decision
+        depends on the node of this one.
         """
         began = self.clock()
         candidates, names = _candidates(args)
@@ -386,7 +391,7 @@ class Scheduling:
     def _promise(
         self, pod: PendingPod, verdicts: Iterable[tuple[NodeName, Verdict | None]], found: FilterResult
     ) -> None:
-        """Send a gang's pod to one node, the best, so that the next ones see what it takes."""
+        """Send a gang's pod to the best node alone, so that the next ones count its interfaces there."""
         scores = {name: _score(verdict) for name, verdict in verdicts}
         best = sorted(found.fitting, key=lambda name: -scores[name])
         node = self.cache.assumed_pods.assume_on_first(pod, best[:_BEST])
@@ -396,7 +401,7 @@ class Scheduling:
             found.awaited += best
 
     async def _with_gang(self, pod: PendingPod) -> PendingPod:
-        """Have the pod's PodGroup: while it is not known, the places of the gang do not keep others out."""
+        """Read the pod's PodGroup; while it is not known, the places of the gang do not keep others out."""
         if pod.gang is None:
             return pod
         with suppress(TimeoutError, *API_ERRORS):
@@ -413,7 +418,7 @@ class Scheduling:
     def _expect(
         self, pod: PendingPod, scores: Mapping[NodeName, int], fitting: Sequence[NodeName]
     ) -> Collection[NodeName]:
-        """Expect the pod on the nodes with the best score, and return them, see `prioritize`."""
+        """Assume the pod on the nodes with the best score, and return them (see `prioritize`)."""
         highest = max((scores[name] for name in fitting), default=0)
         best = [name for name in fitting if scores[name] == highest]
         if pod.gang is not None:
@@ -433,7 +438,7 @@ class Scheduling:
     def _refuse(
         self, args: ExtenderArgs, began: float, sentence: str, why: str, reason: Reason
     ) -> ExtenderFilterResult:
-        """Refuse all candidates for one reason, which no eviction on any of them cures."""
+        """Refuse all candidates for one reason that no eviction on any of them resolves."""
         candidates, names = _candidates(args)
         self._record("filter", args, began, Counter({reason: len(names)}), why)
         text = f"{sentence} ({why})"
@@ -468,12 +473,12 @@ _TENTHS = [min(MAX_SCORE - 1, MAX_SCORE * score // WHOLE) for score in range(WHO
 
 
 def _score(verdict: Verdict | None) -> int:
-    """The score in thousandths; 0 if it does not fit, and where there was no time to find it."""
+    """Return the score in thousandths; 0 if the pod does not fit, or if there was no time to find it."""
     return verdict.score or 0 if isinstance(verdict, Feasible) else 0
 
 
 def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:
-    """The node objects, decoded, and the names; no objects where only names were sent."""
+    """Return the decoded node objects and the names; no objects if only names were sent."""
     if args.nodes is None:
         return [], cast("list[NodeName]", args.node_names or [])
     candidates = args.candidates()

@@ -9,12 +9,11 @@ A verdict depends on the request and on the snapshot alone, so that nodes with e
 it holds until a node's snapshot becomes another one. Of the request it depends on its policy and the
 classes of its interfaces alone, so that the pods of a StatefulSet, each with MACs of its own, share it too.
 
-What a node reports is checked where it comes in (`wire.report`, `extender.node_source`). What passes
-and makes the code fail all the same is a defect, and somebody's data brings it about at a time of his
-choice: it must cost that node, or that one pod on that node, and neither an answer about others nor the
-process. Whether the node's data is at fault is found out with the simplest request there is: where that
-fails, too, the node is quarantined until it reports something else. Else it is the pod together with the
-node, and that pod alone is refused there, so that no pod can take nodes from others.
+A node's report is checked on arrival (`wire.report`, `extender.node_source`). Data that passes the checks and
+still makes the code fail shows a defect, and its author chooses the time. The failure must cost only that
+node, or that one pod on that node, and neither an answer about others nor the process. The simplest request
+shows whether the node's data is at fault: if that also fails, the node is quarantined until its report
+changes. Otherwise only that pod is refused there, so that no pod can take nodes from others.
 """
 
 from __future__ import annotations
@@ -119,9 +118,9 @@ class _Count:
 
     each_mbps: as of `bounds`.
     fits_empty: whether the empty node takes it; None if that is not known, or no more of account.
-    rooms_alone: whether a node refuses it for nothing but what is free of its PFs.
+    rooms_alone: whether the free capacity of its PFs is the only cause for which a node refuses it.
     shortage: the words of such refusals, once there is one.
-    refusal: the verdict on all of them where not even the empty node takes it.
+    refusal: the verdict on all these nodes if not even the empty node takes it.
     """
 
     inventory: Inventory
@@ -218,7 +217,7 @@ class FitCache:
     def count(
         self, request: Request, snapshots: Sequence[NodeSnapshot], namespace: str = ""
     ) -> list[NodeSnapshot]:
-        """Have the verdicts on those where counting decides; answer the others.
+        """Find the verdicts that counting decides; return the snapshots of the others.
 
         namespace: as of `verdicts`.
         """
@@ -252,7 +251,7 @@ class FitCache:
         )
 
     def still_fits(self, reservation: Reservation, snapshot: NodeSnapshot) -> bool:
-        """Report whether what is held for a pod fits beside what is used."""
+        """Report whether a pod's reservation still fits in the node's free capacity."""
         interfaces, inventory, used = reservation.interfaces, snapshot.inventory, snapshot.used
         return self.quarantine.decide(
             snapshot, lambda: fits(interfaces, inventory, used, reservation.policy), lambda _: False
@@ -273,7 +272,7 @@ class FitCache:
         return found
 
     def _count(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
-        """The verdict by counting what each PF takes; None if that does not tell."""
+        """Return the verdict by counting how much each PF takes; None if counting cannot decide."""
         bounds, headroom = count.bounds, snapshot.headroom
         fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
         if fits is None:
@@ -288,7 +287,7 @@ class FitCache:
         return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({count.shortage.text(headroom.rooms)})")
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
-        """The verdict where not even the empty node takes it; None if its words take a search."""
+        """Return the verdict if not even the empty node takes it; None if its words take a search."""
         if count.refusal is None and count.fits_empty is False:
             count.fits_empty = None  # searched for once
             verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)
@@ -346,7 +345,7 @@ class Quarantine:
         self._state = state
 
     def decide(self, snapshot: NodeSnapshot, decision: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-        """Decide on a snapshot; where the decision fails, return what `otherwise` makes of the reason."""
+        """Decide on a snapshot; if the decision fails, return the result of `otherwise` for the reason."""
         try:
             return decision()
         except Exception as error:  # whatever it is, it is of this situation alone
@@ -433,13 +432,13 @@ class SearchQueue:
             self.hand_on()
 
     def charge(self, namespace: str, used_s: float) -> None:
-        """Note what a turn took."""
+        """Note the processor time of a turn."""
         self._served = self.used(namespace)
         self._used[namespace] = self._served + used_s
         self._forget_idle()
 
     def bill(self, namespace: str, used_s: float) -> None:
-        """Note what was done for the namespace outside of its turns."""
+        """Note the processor time used for the namespace outside of its turns."""
         self._used[namespace] = self.used(namespace) + used_s
         self._forget_idle()
 
@@ -518,7 +517,7 @@ class Turn:
 
 
 def _bounds(request: Request, inventory: Inventory) -> Bounds | None:
-    """The bounds; None also where a node's data makes that fail, which its search tells of."""
+    """Return the bounds; None also if a node's data makes that fail, which its search reports."""
     try:
         return bounds_of(request, inventory)
     except Exception:

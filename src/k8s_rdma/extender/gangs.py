@@ -73,7 +73,7 @@ class Gangs:
         return len(placed.union(added))
 
     def group(self, gang: Gang) -> PodGroup | None:
-        """The gang's PodGroup as it was last read; None if that is not known."""
+        """Return the gang's PodGroup as it was last read; None if it is not known."""
         group, _ = self._groups.get(gang, (None, 0.0))
         return group if isinstance(group, PodGroup) else None
 
@@ -120,7 +120,7 @@ class Gangs:
     def disrupted_together(self, gang: Gang) -> bool | None:
         """Report whether the gang's pods are evicted all or not at all; None if that is not known.
 
-        A PodGroup that is gone says nothing of its pods any more.
+        If the PodGroup is gone, its pods are not evicted together.
         """
         read, _ = self._groups.get(gang, (None, 0.0))
         if isinstance(read, PodGroup):
@@ -165,7 +165,7 @@ class Gangs:
 
 
 def first_of_greediest(items: Iterable[T], namespace: Callable[[T], str]) -> T:
-    """The first item of the namespace that has most: what one has too much of costs no other."""
+    """Return the first item of the namespace that has most, so that its excess costs no other namespace."""
     counts = Counter(map(namespace, items))
     greediest = max(counts, key=counts.__getitem__)
     return next(item for item in items if namespace(item) == greediest)

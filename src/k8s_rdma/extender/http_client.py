@@ -143,7 +143,7 @@ class HttpPeer:
         return await self._request(f"GET {path}", f"If-None-Match: {etag}\r\n" if etag else "")
 
     async def post(self, path: str, body: bytes) -> Answer:
-        """Send a body, which may come twice: where a kept connection was closed. OSError as `get`."""
+        """Send a body, which may arrive twice if a kept connection was closed. OSError as `get`."""
         fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         return await self._request(f"POST {path}", fields, body)
 

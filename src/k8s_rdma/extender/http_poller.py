@@ -1,4 +1,4 @@
-"""Poller of every node's `/v1/node`: by long poll, and by plain requests where there is none.
+"""Poller of every node's `/v1/node`: by long poll, and by plain requests if a server has no long poll.
 
 Placements go the other way: to the agents that have them sent.
 """
@@ -61,7 +61,7 @@ class NodePollConfig:
         node is older by no more than this, the way, and a question's time-outs. again_s: after which a server
         that does not wait is asked, by long poll too, in case it does now. pause_s: before a node that could
         not be read is asked again by itself; doubles to some times retry_s.
-    gap_s: where one change follows another faster than this, so long passes before the next long poll: a node
+    gap_s: if one change follows another faster than this, the next long poll waits so long, because a node
         that changes all the time must not keep this process busy.
     requests_tell: addresses come with requests alone, since there is no API server to ask.
     """
@@ -149,7 +149,7 @@ class HttpNode:
             self._idle.pop(removed).close()
 
     def close(self) -> None:
-        """Cancel what is under way: the node does not exist any more."""
+        """Cancel the questions under way, because the node does not exist any more."""
         self._is_removed = True
         for task in (self.question, self.keeper):
             if task:
@@ -177,7 +177,7 @@ class HttpNode:
         self._context.state.lose(self.name, f"{why}{last}")
 
     async def follow(self) -> bool:
-        """Have the server wait until something changes; False when it does not, or cannot be reached."""
+        """Have the server wait until something changes; False if it does not wait, or cannot be reached."""
         address = self._preferred
         if address is None:
             return False
@@ -481,7 +481,7 @@ class HttpPoller:
         return node.question
 
     async def _poll_forever(self, node: HttpNode) -> None:
-        """Know the node's state for as long as there is the node.
+        """Keep the node's state up to date for as long as the node exists.
 
         A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
         say that the node holds nothing for it any more.

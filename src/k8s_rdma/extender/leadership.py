@@ -12,9 +12,9 @@ virtual machine) and sends it an hour later.
 
 A pod's annotations may be as long as they may be, by its owner's doing: then a label is written.
 
-Where the API server refuses to touch pods (403), the second line is time: after a Lease that was not given
-back nothing is bound until nothing that was sent before can take effect (`api_request_timeout_s`). That does
-not hold back a sender that was stopped.
+If the API server refuses to touch pods (403), the second line is time: after a Lease that was not given back,
+no pod is bound until no earlier request can take effect any more (`api_request_timeout_s`). That does not
+hold back a sender that was stopped.
 
 Verbs: list, watch, get and patch on `pods`.
 """
@@ -53,7 +53,7 @@ def fence_token() -> str:
 
 
 class FencedPod(NamedTuple):
-    """A pod as it is now; None when it does not exist any more.
+    """A pod as it is now; None if it does not exist any more.
 
     Unbound and of another version than a Binding's, that Binding will never take effect; nor will any of it
     where it is `full`.
@@ -71,7 +71,7 @@ class Fence:
     token: Callable[[], str] = fence_token
 
     async def read(self, pod: Pod) -> FencedPod:
-        """The pod as it is now, touched if the API server lets us. API_ERRORS."""
+        """Return the pod as it is now, touched if the API server allows it. API_ERRORS."""
         full = False
         try:
             pod_now: PodView | None = await self._touch(pod)
@@ -108,7 +108,7 @@ class _Fencing(NamedTuple):
 class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
-    lease: None when no other process ever binds. fence: None when this process binds nothing. follow: keeps
+    lease: None if no other process ever binds. fence: None if this process does not bind. follow: keeps
     `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `PodWriter`.
     on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
     more. obstacle: why nothing is bound yet although the Lease is held.
@@ -134,7 +134,7 @@ class Leadership:
         return await self.lease.confirm(since) if self.lease else ""
 
     def missing(self) -> list[str]:
-        """List what is not there yet, in words for people; empty when `holds`."""
+        """List the missing parts, in words for people; empty if `holds`."""
         holds_lease = self.lease is None or self.lease.holds()
         lease = (
             [] if holds_lease or self.lease is None else [f"lease {self.lease.name} ({self.lease.obstacle})"]
@@ -184,7 +184,7 @@ class Leadership:
             await self.lease.run()
 
     async def _prepare(self, *, given_back: bool) -> None:
-        """Let nothing that another holder wrote take effect, or wait until it has."""
+        """Prevent the writes of another holder from taking effect, or wait until they have."""
         deadline = self.clock() + (0.0 if given_back else self.api_request_timeout_s)
         await self.pods.wait_listed()
         if self.fence is not None:

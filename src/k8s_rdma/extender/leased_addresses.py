@@ -50,7 +50,7 @@ class LeasedAddresses:
             self.put(lease)
 
     def put(self, lease: LeaseView) -> None:
-        """Take a Lease that is new or different. One without a holder holds nothing."""
+        """Take a Lease that is new or different. A Lease without a holder frees its address."""
         address, node = leased_address(lease.name), NodeName(lease.holder)
         if address is None or self._holders.get(address) == node:
             return

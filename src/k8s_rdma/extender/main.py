@@ -72,8 +72,8 @@ if TYPE_CHECKING:
 class Access:
     """The proofs by which clients are admitted; without any, everybody is.
 
-    tls, tokens: those of now; None for plain HTTP, and for no tokens. certificates: whether clients may show
-    one. Where both are configured either will do: kube-scheduler can show a certificate and no token.
+    tls, tokens: the present ones; None for plain HTTP, and for no tokens. certificates: whether clients may
+    show one. If both are configured, either will do: kube-scheduler can show a certificate and no token.
     """
 
     tls: ServerTls | None = None
@@ -200,7 +200,7 @@ class ExtenderApp:
         return await self._views[scope["path"]](scope)
 
     async def _post(self, scope: Scope, receive: Receive) -> Answer | None:
-        """Return a verb's answer; None when the client has disconnected."""
+        """Return a verb's answer; None if the client has disconnected."""
         began = monotonic()  # uvloop's clock has whole milliseconds
         name, verb = self._verbs[scope["path"]]
         with self._metrics.under_way(name):
@@ -266,8 +266,8 @@ def _refuse(verb: str, status: int, message: str, *, headers: dict[str, str] | N
 def check(config: ExtenderConfig) -> None:
     """Read everything that the configuration names, as the process does when it starts.
 
-    MalformedError names the field and the file. Where no kubeconfig is named none is looked for: it depends
-    on where the process runs.
+    MalformedError names the field and the file. If the configuration names no kubeconfig, it is not read,
+    because its place depends on the process's environment.
     """
     load_policies(config.policy_file)
     extender_keys(config.placement_key_file)
@@ -319,7 +319,7 @@ _log = structlog.get_logger()
 
 
 def run(config: ExtenderConfig) -> None:
-    """Serve until SIGTERM or SIGINT. K8sRdmaError when it cannot start."""
+    """Serve until SIGTERM or SIGINT. K8sRdmaError if it cannot start."""
     process.configure_logging("extender")
     collect_seldom()
     return_large_buffers()
@@ -423,7 +423,7 @@ async def _until_signalled(
 async def _api(
     config: ExtenderConfig, failures: Counter[tuple[str, ...]]
 ) -> AsyncIterator[tuple[ClusterApi, LeaderElector | None]]:
-    """The API server, and the Lease where this process binds."""
+    """Connect to the API server; yield it, and the Lease if this process elects a leader."""
     if not config.api:
         yield AbsentApi(), None
         return

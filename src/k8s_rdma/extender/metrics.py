@@ -75,7 +75,7 @@ SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Metrics:
-    """Requests by verb, and what is read from elsewhere at a scrape."""
+    """Requests by verb, and the readings of other parts at a scrape."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -134,5 +134,5 @@ class Metrics:
 
 
 def samples(names: tuple[str, ...], counts: Mapping[tuple[str, ...], float]) -> Samples:
-    """Counts by what their keys are of."""
+    """Return the counts as samples; names: the labels of the parts of each key."""
     return [(dict(zip(names, key, strict=True)), count) for key, count in sorted(counts.items())]
