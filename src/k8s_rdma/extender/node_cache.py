@@ -1,7 +1,7 @@
-"""Cache of nodes: the last report of each, and what was promised there.
+"""Cache of nodes: the last report of each node, and the reservations on it.
 
-Values in, values out; no clock and no I/O. Times are seconds of one monotonic clock, given by the caller.
-What is used on a node is the one rule of `core.allocation`; this module only keeps its inputs.
+The cache takes values and returns values; it has no clock and does no I/O. Times are seconds of one monotonic
+clock, given by the caller. `core.allocation` determines the use of a node; this module only keeps its inputs.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
 
 class NodeSnapshot(NodeState):
-    """A state with its headroom's two figures, which every new request compares on every node.
+    """A node's state with the two figures of its headroom, which every new request compares on every node.
 
-    vfs, each_mbps: 0 without a headroom.
+    vfs, each_mbps: 0 if the node has no headroom.
     """
 
     __slots__ = ("each_mbps", "vfs")
@@ -65,8 +65,9 @@ class NodeSnapshot(NodeState):
 class LastKnown:
     """A node by its last report.
 
-    snapshot: None if there is no report, or none that can be added up. claims: as in `NodeFacts`.
-    pods: that hold something, or were promised it.
+    snapshot: None if the node has no report, or if its data cannot be added up.
+    claims: as in `NodeFacts`.
+    pods: the pods that the report holds or that have a reservation.
     """
 
     snapshot: NodeSnapshot | None = None
@@ -75,7 +76,11 @@ class LastKnown:
 
 
 class _Node:
-    """spoiled: facts that nothing may be decided by, for the reason `why`."""
+    """A node's last report and reservations.
+
+    spoiled: facts that no decision may use.
+    why: the reason for it.
+    """
 
     __slots__ = ("_facts", "_rates", "requested_at", "reservations", "spoiled", "why")
 
@@ -97,7 +102,7 @@ class _Node:
 
     @facts.setter
     def facts(self, facts: NodeFacts | None) -> None:
-        """Replace the last report; what it said of rates stays of pods that the next one does not hold."""
+        """Replace the last report; keep generations of rates of pods that the new report does not hold."""
         earlier = {uid: found for uid in self.reservations if (found := self.programmed(uid))}
         self._facts = facts
         self._rates = (
@@ -121,15 +126,17 @@ class _Node:
         )
 
     def programmed(self, uid: PodUid) -> int:
-        """The generation of a pod's rates that the last report on it says to be programmed."""
+        """Return the generation of a pod's rates that the last report on the pod names as programmed."""
         return self._rates.programmed(uid)
 
     def use(self, unpromised: Mapping[PodUid, BoundPod] | None) -> list[PodUse]:
-        """List what counts for each pod's namespace, by the last report even where the node cannot be read.
+        """List each pod's interfaces that count for its namespace.
+
+        The last report counts even if the node cannot be read now. A promise counts as it was made, even if
+        the node reports something else. If a pod has no promise, its reported interfaces count up to the
+        pod's request.
 
         unpromised: as in `ClusterState`, of this node.
-        What a pod was promised counts as it was promised, whatever the node says of it; of one that was
-        promised nothing the node's word counts as far as the pod asks for that much.
         """
         promised = (
             (uid, reservation.pod.partition("/")[0], reservation.counted(self.programmed(uid)))
@@ -152,19 +159,24 @@ class _Node:
 
 
 class ClusterState:
-    """The nodes. `snapshots` and `unreadable` are to be read only; a node is in at most one of them.
+    """The nodes of the cluster.
 
-    ending: where what an ended pod held counts until a report that was asked for later does not hold it.
-    exists: whether there may be such a node. No report will name what an ended pod held on a deleted node.
+    Callers only read `snapshots` and `unreadable`. A node is in at most one of them.
 
+    ending: nodes with reservations of ended pods. Such a reservation counts until a report that was
+        requested after the pod's end does not hold the pod.
+    exists: whether the node may exist. On a deleted node a reservation ends with its pod, because no report
+        will follow.
     on_change: called for every node whose snapshot changed (None: unreadable or unknown).
-    on_use: called for every node whose pods may take something else than before, with each pod, its
-        namespace, and what counts for it.
-    unpromised: the pods that the API server has bound to a node without a promise; None if none is asked.
+    on_use: called for every node whose pods' use may have changed, with each pod, its namespace, and the
+        interfaces that count for it.
+    unpromised: the pods that the API server has bound to a node without a promise; None if the API server is
+        not asked.
     on_failure: called with the failure that a node's data caused; returns the reason for the node's
         quarantine.
     on_addresses: called for every node on which a MAC or GUID may have become free.
-    promised_addresses: those of reservations. leased_addresses: those that nodes hold by Leases.
+    promised_addresses: the addresses of reservations.
+    leased_addresses: the addresses that nodes hold by Leases.
     """
 
     def __init__(  # noqa: PLR0913 - whom changes concern
@@ -194,16 +206,16 @@ class ClusterState:
         self._on_addresses = on_addresses
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {
             "nodes_readable": ("Nodes whose last answer is usable.", "gauge", lambda: len(self.snapshots)),
             "pods_promised": ("Pods that hold a placement.", "gauge", lambda: len(self.pods())),
         }
 
     def postpone_updates(self) -> None:
-        """Have changes take effect at `apply_updates`; until then nothing may be decided by the snapshots.
+        """Have changes take effect at `apply_updates`; until then no decision may use the snapshots.
 
-        What is used on a node is made anew with every change otherwise, for each of its pods.
+        Otherwise every change adds up the use of all pods of its node again.
         """
         if self._postponed is None:
             self._postponed = set()
@@ -216,8 +228,8 @@ class ClusterState:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Have the changes within take effect at once, in the end; nothing else may run meanwhile."""
-        if self._postponed is not None:  # for longer
+        """Have the changes within take effect together at the end; no other code may run in between."""
+        if self._postponed is not None:  # the caller postponed them for longer
             yield
             return
         self.postpone_updates()
@@ -226,10 +238,10 @@ class ClusterState:
         finally:
             self.apply_updates()
 
-    # what nodes say
+    # reports of nodes
 
     def observe(self, node: NodeName, facts: NodeFacts, requested_at: float) -> None:
-        """Take a report that the node was asked for at that time; an older one than the last is ignored."""
+        """Take a report that was requested at that time; ignore it if it is older than the last report."""
         entry = self._nodes.setdefault(node, _Node())
         if requested_at >= entry.requested_at:
             previous, entry.facts, entry.requested_at = entry.facts, facts, requested_at
@@ -245,7 +257,7 @@ class ClusterState:
                 self._on_addresses(node)
 
     def confirm(self, node: NodeName, requested_at: float) -> None:
-        """The node, asked at that time, said that its last report still holds."""
+        """Note that the node, asked at that time, answered that its last report still holds."""
         entry = self._nodes.get(node)
         if entry is None or entry.facts is None or requested_at < entry.requested_at:
             return
@@ -257,16 +269,16 @@ class ClusterState:
             self._update(node)
 
     def lose(self, node: NodeName, why: str) -> None:
-        """The node could not be read: its last report counts for nothing now; reservations stand.
+        """Note that the node could not be read. Its last report does not count now; its reservations stand.
 
-        Of the reason so much is kept as people read, and so that they can: the node may have written it, and
-        it becomes an Event of the pod's.
+        The reason is cut and its invisible characters are made visible, because the node may have written it
+        and it becomes an Event of the pod.
         """
         self.unreadable[node] = visible(why[:_MOST_OF_WHY])
         self._update(node)
 
     def recount(self, node: NodeName, uid: PodUid) -> None:
-        """The pod was bound there, or ended: what the node reports of it counts for its namespace, or not."""
+        """Update whether a pod's reported interfaces count for its namespace, after it was bound or ended."""
         entry = self._nodes.get(node)
         if entry is None or entry.facts is None or uid not in entry.facts.reported:
             return
@@ -276,16 +288,16 @@ class ClusterState:
             self._postponed.add(node)
 
     def quarantine(self, node: NodeName, why: str) -> None:
-        """Treat the node as unreadable until it reports something else: its report makes decisions fail."""
+        """Treat the node as unreadable until its report changes, because the report makes decisions fail."""
         if self._spoil(node, why):
             self._update(node)
 
     def quarantined(self) -> int:
-        """The number of quarantined nodes."""
+        """Return the number of quarantined nodes."""
         return sum(entry.spoiled is not None for entry in self._nodes.values())
 
     def forget(self, node: NodeName) -> None:
-        """The node object was deleted. Reservations stay for as long as their pods are not finished."""
+        """Forget a node whose object was deleted. A reservation stays until its pod has finished."""
         entry = self._nodes.get(node)
         if entry is None:
             return
@@ -297,12 +309,12 @@ class ClusterState:
             del self._nodes[node]
 
     def facts(self, node: NodeName) -> NodeFacts | None:
-        """The last report, None when the node cannot be read now."""
+        """Return the last report; None if the node cannot be read now."""
         entry = self._nodes.get(node)
         return entry.facts if entry and node not in self.unreadable else None
 
     def last_known(self, node: NodeName) -> LastKnown:
-        """The node by its last report, even where it cannot be read now. Nothing is decided by it."""
+        """Return the node by its last report, even if it cannot be read now. No decision uses it."""
         entry = self._nodes.get(node)
         if entry is None:
             return LastKnown()
@@ -314,26 +326,29 @@ class ClusterState:
         return LastKnown(snapshot=snapshot, claims=facts.claims, pods=pods)
 
     def heard_at(self, node: NodeName) -> float | None:
-        """The time of the question that the node's last report answers; None when there is none."""
+        """Return the time of the question that the node's last report answers; None without a report."""
         entry = self._nodes.get(node)
         return entry.requested_at if entry and entry.facts else None
 
     def nodes(self) -> frozenset[NodeName]:
-        """The nodes that answered or were asked in vain."""
+        """Return the nodes that answered or were asked in vain."""
         return frozenset((*self.snapshots, *self.unreadable))
 
     def reported_macs(self) -> Iterator[tuple[NodeName, MacRanges]]:
-        """The MACs in each node's last report, even where it cannot be read now: its VFs are still there."""
+        """Return the MACs in each node's last report.
+
+        A node that cannot be read now is included, because its VFs are still there.
+        """
         return ((node, entry.facts.macs) for node, entry in self._nodes.items() if entry.facts)
 
     def why_unreadable(self, node: NodeName) -> str:
-        """The reason why the node has no snapshot."""
+        """Return the reason why the node has no snapshot."""
         return self.unreadable.get(node, NOT_ASKED)
 
-    # what was promised
+    # reservations
 
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
-        """Hold a placement, in place of any that this pod has on this node."""
+        """Hold a placement; it replaces the pod's earlier reservation on this node."""
         entry = self._nodes.get(node) or self._nodes.setdefault(node, _Node())
         previous = entry.reservations.get(uid)
         entry.reservations[uid] = reservation
@@ -345,19 +360,21 @@ class ClusterState:
         self._update(node)
 
     def withdraw(self, node: NodeName, uid: PodUid) -> None:
-        """The pod is surely not bound to the node: the reservation is over at once."""
+        """End a reservation at once, because the pod is certainly not bound to the node."""
         entry = self._nodes.get(node)
         if entry and entry.reservations.pop(uid, None):
             self._forget_pod(node, uid)
             self._update(node)
 
     def bound(self, node: NodeName, uid: PodUid, promised: Reservation | None) -> Reservation | None:
-        """The pod is bound to the node; it holds nothing anywhere else. Return what it holds there, if any.
+        """Note that the pod is bound to the node, and return its reservation there, if any.
 
-        promised: by its placement annotation, None when it has none that counts. What the pod was known to
-        be bound with first stands until the annotation has a later generation: its owner may edit it, and
-        only this system signs one. What is only decided here may not be what was written: another extender
-        may have bound it to the same node.
+        Its reservations on other nodes end. The placement of the pod's first known bind stands until the
+        annotation has a later generation, because the pod's owner may edit the annotation, and only this
+        system signs a later generation. A placement that was only decided here may differ from the written
+        one, because another extender may have bound the pod to the same node.
+
+        promised: the reservation by the pod's placement annotation; None if no annotation counts.
         """
         self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
@@ -373,11 +390,12 @@ class ClusterState:
         return reservation
 
     def written(self, node: NodeName, uid: PodUid, placement: Placement | None = None) -> None:
-        """The API server answered that the pod is bound to the node; it holds nothing anywhere else.
+        """Note the API server's answer that the pod is bound to the node; end its reservations elsewhere.
 
-        placement: what was written; None when it is what is held. The answer may come after the pod's
-        end: what has ended stays ended, and what is no longer held is not created again, since nothing would
-        end it.
+        The answer may come after the pod's end. A reservation that has ended stays ended. A reservation that
+        is gone is not created again, because no later event would end it.
+
+        placement: the written placement; None if it equals the reservation's.
         """
         self._leave_others(node, uid)
         reservation = self.after(node, uid, ReservationEvent.FOUND_BOUND)
@@ -385,9 +403,9 @@ class ClusterState:
             self.reserve(node, uid, reservation.with_rates_of(placement))
 
     def doubt(self, node: NodeName, uid: PodUid) -> Reservation | None:
-        """Return the reservation once a write that binds the pod here got no answer: a new object each time.
+        """Return the reservation of a bind whose write got no answer, as a new object each time.
 
-        None if nothing is in doubt, because the pod has ended or is known to be bound.
+        Return None if the reservation is not in doubt, because the pod has ended or is known to be bound.
         """
         reservation = self.after(node, uid, ReservationEvent.UNANSWERED)
         if reservation is None or not reservation.in_doubt:
@@ -397,7 +415,7 @@ class ClusterState:
         return uncertain
 
     def after(self, node: NodeName, uid: PodUid, event: ReservationEvent) -> Reservation | None:
-        """Take an event of the pod's reservation on this node, and return what is held then, if anything."""
+        """Apply an event to the pod's reservation on this node, and return the following one, if any."""
         entry = self._nodes.get(node)
         reservation = entry.reservations.get(uid) if entry else None
         if entry is None or reservation is None:
@@ -405,16 +423,16 @@ class ClusterState:
         following = reservation.after(event)
         if following is None:
             self.withdraw(node, uid)
-        elif following is not reservation:  # a stage alone changes nothing of what is used
+        elif following is not reservation:  # a stage alone does not change the node's use
             entry.reservations[uid] = following
         return following
 
     def on_delete(self, uid: PodUid, ended_at: float) -> None:
-        """The pod is finished or gone.
+        """Note that the pod is finished or gone.
 
-        Its reservation ends once a report that was asked for later does not hold the pod: the node may
-        have been giving it devices while the last report was under way. Of a node that is gone there is no
-        such report, and it ends at once.
+        Its reservation ends when a report that was requested later does not hold the pod, because the node
+        may have given it devices while the last report was under way. If the node is gone, the reservation
+        ends at once, because no report will follow.
         """
         for node in self._places.get(uid, ()):
             reservation = self._nodes[node].reservations[uid]
@@ -425,12 +443,12 @@ class ClusterState:
                     self.forget(node)
 
     def reservation(self, node: NodeName, uid: PodUid) -> Reservation | None:
-        """The pod's reservation on the node."""
+        """Return the pod's reservation on the node."""
         entry = self._nodes.get(node)
         return entry.reservations.get(uid) if entry else None
 
     def reservations(self, node: NodeName) -> Mapping[PodUid, Reservation]:
-        """The reservations on the node."""
+        """Return the reservations on the node."""
         entry = self._nodes.get(node)
         return entry.reservations if entry else {}
 
@@ -445,18 +463,18 @@ class ClusterState:
         return entry.facts.refusals.get(uid) if entry and entry.facts else None
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """The nodes on which the pod has a reservation."""
+        """Return the nodes on which the pod has a reservation."""
         return frozenset(self._places.get(uid, ()))
 
     def assumed_since(self, uid: PodUid) -> float:
-        """The time of the pod's latest reservation; it must have one."""
+        """Return the time of the pod's latest reservation; it must have one."""
         return max(self._nodes[node].reservations[uid].created_at for node in self._places[uid])
 
     def pods(self) -> frozenset[PodUid]:
-        """The pods that hold something."""
+        """Return the pods that have a reservation."""
         return frozenset(self._places)
 
-    # what follows
+    # snapshots
 
     def snapshot_if(
         self,
@@ -465,9 +483,11 @@ class ClusterState:
         excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
-        """The node's snapshot if some pods held nothing there and others held this.
+        """Return the node's snapshot under an assumption; None if the node cannot be read.
 
-        None when the node cannot be read. What a pod holds already counts, not what it would be `holding`.
+        excluded: pods that are assumed to hold no interfaces there.
+        holding: interfaces that pods are assumed to hold. If a pod already holds interfaces there, these
+            count instead.
         """
         facts = self.facts(node)
         if facts is None:
@@ -544,10 +564,10 @@ class ClusterState:
         excluded: Collection[PodUid] = (),
         holding: Mapping[PodUid, Interfaces] = _NOTHING_HELD,
     ) -> NodeSnapshot | None:
-        """Take a snapshot of what is used on the node; None if its data makes that fail."""
+        """Take a snapshot of the node's use; return None if its data makes this fail."""
         try:
             return self._states.find(facts.inventory, self._nodes[node].used(excluded, holding))
-        except Exception as error:  # whatever it is, it is of this node alone
+        except Exception as error:  # any failure concerns this node alone
             self._spoil(node, self._on_failure(error, node))
             return None
 

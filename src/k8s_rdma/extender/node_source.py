@@ -27,58 +27,61 @@ decides how many there are."""
 
 
 class NodeSource(Protocol):
-    """Brings what nodes report into a `ClusterState`.
+    """Brings the reports of nodes into a `ClusterState`.
 
-    Times are seconds of the clock that the state's other inputs use. A node that cannot be read is
-    noted in the state with the reason; nothing is raised for its sake.
+    Times are seconds of the clock that the state's other inputs use. If a node cannot be read, its source
+    notes the reason in the state and raises no exception.
     """
 
     async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
-        """Return when each node's state is one that was so at `newer_than` or later, as far as can be known.
+        """Return when each node's state is known to have held at `newer_than` or later.
 
-        It stems from a question asked at `newer_than` or later, or there is a watch (a long poll is one) that
-        would have reported any other state by now and that was heard from within the configured time. Where
-        something waits for an answer to a question from after a pod's end (`ClusterState.ending`), the node
-        is asked: neither a watch nor a young state tells that. A node that did not answer lately may be left
-        alone for a while, and then stays unreadable.
+        Either the state stems from a question asked at `newer_than` or later, or a watch would have reported
+        any other state by now and was heard from within the configured time. A long poll counts as a watch.
+        If a reservation waits for a report from after its pod's end (`ClusterState.ending`), the node is
+        asked, because neither a watch nor a recent state shows that. A node that has not answered recently
+        may be left alone for a while; it then stays unreadable.
         """
         ...
 
     async def request_report(self, node: NodeName) -> None:
-        """Return when the node's state stems from a question asked now or later, or it did not answer it.
+        """Return when the node has answered a question asked now or later, or has failed to.
 
-        Where nodes cannot be asked, their last report stands for as long as they are heard from.
+        If nodes cannot be asked, their last report stands for as long as they are heard from.
         """
         ...
 
     async def deliver(self, node: NodeName, placement: str) -> str:
-        """Send a pod's placement to its node, if that has it sent.
+        """Send a pod's placement to its node, if the node takes placements.
 
-        Return why the node refuses it; empty if it does not, where it does not answer, and where its agent
-        follows placements in the API server.
+        Return the reason why the node refuses the placement. Return an empty text if the node accepts it or
+        does not answer, or if its agent follows placements in the API server.
         """
         ...
 
     def learn(self, node: NodeName, addresses: tuple[str, ...]) -> None:
-        """The API server says that the node is to be reached at these addresses."""
+        """Learn the node's addresses from the API server."""
         ...
 
     def suggest(self, node: NodeName, addresses: Callable[[], tuple[str, ...]]) -> None:
-        """Learn from an older source; only for nodes that are still unknown. addresses: decodes them."""
+        """Learn a node's addresses from an older source, only if the node is still unknown.
+
+        addresses: decodes the addresses.
+        """
         ...
 
     def addresses(self, node: NodeName) -> tuple[str, ...]:
-        """The addresses at which the node's server may be asked, best first; empty if none are known."""
+        """Return the known addresses of the node's server, best first."""
         ...
 
     def forget(self, node: NodeName) -> None:
-        """The node does not exist any more."""
+        """Forget the node, because it does not exist any more."""
         ...
 
     def awaited(self) -> int:
-        """The number of nodes without any state, not even an unreadable one; 0 from the first 0 on.
+        """Return the number of nodes without any state; 0 from the first 0 on.
 
-        To be asked once the nodes are known.
+        An unreadable node has a state. Callers must know the nodes first.
         """
         ...
 
@@ -97,11 +100,11 @@ class ObservableNodeSource(NodeSource, Protocol):
         ...
 
     def sources(self) -> Counter[tuple[str, ...]]:
-        """Count the nodes by how their states are known, or `unreadable`."""
+        """Count the nodes by the source of their states, or as `unreadable`."""
         ...
 
     def oldest_s(self) -> float:
-        """The time since the last answer of the readable node that has been silent for longest."""
+        """Return the time since the last answer of the readable node that has been silent for longest."""
         ...
 
     def readings(self) -> dict[str, Reading]:
@@ -110,7 +113,7 @@ class ObservableNodeSource(NodeSource, Protocol):
 
 
 def source_readings(source: ObservableNodeSource) -> dict[str, Reading]:
-    """Readings of a source for metrics."""
+    """Return the readings of a source for metrics."""
     return {
         **source.readings(),
         "nodes": (
@@ -130,9 +133,9 @@ _log = structlog.get_logger()
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
-    """The facts of a report that `node` was asked for; as `facts_of_status`.
+    """Return the facts of a report that `node` was asked for.
 
-    MalformedError (`UNREADABLE_NODE`) also when another node answered.
+    MalformedError (`UNREADABLE_NODE`): another node answered, or `facts_of_status` refuses the report.
     """
     require_node(report, node)
     with _reading(node):
@@ -142,11 +145,13 @@ def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:
 
 
 def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
-    """The facts of what a node published.
+    """Return the facts of a status that a node published.
 
-    MalformedError (`UNREADABLE_NODE`) when nothing may be concluded from it: its agent is down (its
-    allocations are not known, and no pod could start there), what it tells of a PF has no meaning, or not
-    everything could be seen: what is missing must not look like less hardware.
+    MalformedError (`UNREADABLE_NODE`): the status supports no conclusion, for one of these reasons.
+
+    - The node's agent is down. Its allocations are not known, and no pod could start there.
+    - The data of a PF has no meaning.
+    - The agent could not see all of the hardware. A PF that it could not see must not look absent.
     """
     if why := status.unready_reason():
         _refuse(why)
@@ -156,7 +161,10 @@ def facts_of_status(status: RdmaNodeStatus, node: NodeName) -> NodeFacts:
 
 @contextmanager
 def _reading(node: NodeName) -> Iterator[None]:
-    """Refuse a report that has no meaning, or that makes reading it fail: a defect, which costs this node."""
+    """Refuse a report that has no meaning, or that makes reading it fail by a defect of this system.
+
+    The defect costs this node only.
+    """
     try:
         yield
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""Nominated pods: what preemption made room for, held until the pod is bound, gone or too late.
+"""Nominated pods: the room that preemption made for a pod, held until the pod is bound, gone or too late.
 
-A pod whose victims were evicted waits for a while: for the victims to end, and for their node to have their
-VFs back. Meanwhile no pod of equal or lower priority may take the place. Which of the nodes that `preempt`
-answered it is, kube-scheduler alone decides, and writes it to the pod's `status.nominatedNodeName` at once;
-until that is seen all of them are held. A pod of higher priority does not count it, and the nominated pod
-itself is bound only to what is free by the one rule of `core.allocation`. Values in, values out; no clock.
+A pod whose victims were evicted waits until the victims have ended and their node has their VFs back. During
+this time no pod of equal or lower priority may take the room. kube-scheduler alone chooses among the nodes
+that `preempt` answered, and writes its choice to the pod's `status.nominatedNodeName` at once. Until this is
+seen, room is held on all of these nodes. A hold does not count against a pod of higher priority. The
+nominated pod itself is bound only to capacity that `core.allocation` finds free.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 class Hold:
     """Room on a node that is held for a pod.
 
-    pod: `namespace/name`. priority: it counts against pods of this priority or a lower one. deadline: seconds
-    of the clock that the caller uses; it counts no more from then on. victims: who is evicted for it there.
+    pod: `namespace/name`.
+    priority: the hold counts against pods of this priority or a lower one.
+    deadline: seconds of the caller's clock; from then on the hold does not count.
+    victims: the pods that are evicted for it there.
     """
 
     interfaces: tuple[PlacedInterface, ...]
@@ -54,24 +56,24 @@ class Holds:
         return uid in self._places
 
     def __len__(self) -> int:
-        """The number of pods with a hold, expired or not."""
+        """Return the number of pods with a hold, expired or not."""
         return len(self._places)
 
     def hold(self, node: NodeName, uid: PodUid, hold: Hold) -> None:
-        """Hold it, instead of what was held there for the pod."""
+        """Hold room on a node; it replaces the pod's earlier hold there."""
         self._nodes.setdefault(node, {})[uid] = hold
         self._places.setdefault(uid, set()).add(node)
 
     def get(self, node: NodeName, uid: PodUid) -> Hold | None:
-        """The pod's hold on the node."""
+        """Return the pod's hold on the node."""
         return self._nodes.get(node, {}).get(uid)
 
     def release(self, uid: PodUid) -> dict[NodeName, Hold]:
-        """Hold nothing for the pod any more; what was held."""
+        """Release all holds for the pod, and return them."""
         return {node: self._drop(node, uid) for node in self._places.pop(uid, ())}
 
     def expire(self, now: float) -> dict[NodeName, dict[PodUid, Hold]]:
-        """Forget those whose time is over, and tell which."""
+        """Forget the holds that have reached their deadline, and return them."""
         expired = {
             node: holds
             for node, node_holds in self._nodes.items()
@@ -88,7 +90,7 @@ class Holds:
     def against(
         self, node: NodeName, uid: PodUid, priority: int, now: float
     ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """The holds on the node that count against a pod of that priority; its own does not."""
+        """Return the holds on the node that count against a pod of that priority; its own does not."""
         return {
             held_uid: hold.interfaces
             for held_uid, hold in self._nodes.get(node, {}).items()
@@ -96,22 +98,22 @@ class Holds:
         }
 
     def all_against(self, uid: PodUid, priority: int, now: float) -> Iterator[tuple[NodeName, Hold]]:
-        """All holds that count against a pod of that priority, with their nodes."""
+        """Yield all holds that count against a pod of that priority, with their nodes."""
         for node, holds in self._nodes.items():
             for held_uid, hold in holds.items():
                 if held_uid != uid and hold.priority >= priority and hold.deadline > now:
                     yield node, hold
 
     def next_end(self) -> float | None:
-        """The earliest deadline; None without holds."""
+        """Return the earliest deadline; None without holds."""
         return min((hold.deadline for node in self._nodes.values() for hold in node.values()), default=None)
 
     def nodes(self) -> frozenset[NodeName]:
-        """The nodes with holds."""
+        """Return the nodes with holds."""
         return frozenset(self._nodes)
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """The nodes with a hold for the pod."""
+        """Return the nodes with a hold for the pod."""
         return frozenset(self._places.get(uid, ()))
 
     def _drop(self, node: NodeName, uid: PodUid) -> Hold:
@@ -124,7 +126,7 @@ class Holds:
 
 UNNAMED_S = 10.0
 """The time for which the answer's rooms are held until the scheduler's choice is known. The scheduler writes
-it within a second of the answer, and never if the preemption failed after it."""
+its choice within a second of the answer. It writes none if the preemption failed after the answer."""
 
 _LOOK_AGAIN_S = 1.0
 """The interval of searches for a pod without a place on an unchanged node: its victims may be terminating."""
@@ -140,18 +142,19 @@ class Room(NamedTuple):
 
 
 class _Nomination(NamedTuple):
-    """The node that a pod's status names; until when room is held there."""
+    """The node that a pod's status names, and the end of the time for which room is held there."""
 
     node: NodeName
     deadline: float
 
 
 class NominatedPods(PodIndex):
-    """Holds room for the pods that preemption made it for.
+    """Holds the room that preemption made for pods.
 
-    clock: seconds, monotonic. nomination_s: how long something is held. on_release: called for every node
-    that more pods may fit on, because less is held there. settled: the pods that nothing is held
-    for any more.
+    clock: seconds, monotonic.
+    nomination_s: how long room is held.
+    on_release: called for every node that more pods may fit on, because less room is held there.
+    settled: the pods for which no room is held any more.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it brings together
@@ -183,54 +186,54 @@ class NominatedPods(PodIndex):
         self._choice = asyncio.Event()
 
     def __len__(self) -> int:
-        """The number of pods with a hold."""
+        """Return the number of pods with a hold."""
         return len(self._holds)
 
     def nodes(self) -> frozenset[NodeName]:
-        """The nodes with holds."""
+        """Return the nodes with holds."""
         self._place_those_left()
         return self._holds.nodes()
 
     def nodes_of(self, uid: PodUid) -> frozenset[NodeName]:
-        """The nodes with a hold for the pod."""
+        """Return the nodes with a hold for the pod."""
         return self._holds.nodes_of(uid)
 
     def against(
         self, node: NodeName, uid: PodUid, priority: int
     ) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """The holds on the node that count against a pod of that priority now; its own do not."""
+        """Return the holds on the node that count against a pod of that priority now; its own do not."""
         self._place_those_left()
         return self._holds.against(node, uid, priority, self._clock())
 
     def holds_against(self, uid: PodUid, priority: int) -> Iterator[tuple[NodeName, Hold]]:
-        """All holds that count against a pod of that priority, with their nodes."""
+        """Return all holds that count against a pod of that priority, with their nodes."""
         self._place_those_left()
         return self._holds.all_against(uid, priority, self._clock())
 
     def refused(self, uid: PodUid) -> frozenset[NodeName]:
-        """The nodes with a hold for the pod that refused it in the last filter."""
+        """Return the nodes with a hold for the pod that refused it in the last filter."""
         return self._holds.nodes_of(uid) & self._refused.get(uid, frozenset())
 
     def victims(self, node: NodeName, uid: PodUid) -> Collection[PodUid]:
-        """The victims on the node, as `preempt` answered the scheduler."""
+        """Return the victims on the node, as `preempt` answered the scheduler."""
         hold = self._holds.get(node, uid)
         return hold.victims if hold else ()
 
     def expired(self, uid: PodUid) -> bool:
-        """Report whether the time is over for which room is held where the pod's status names a node."""
+        """Report whether the pod's status names a node and the time for holding room there is over."""
         named = self._named.get(uid)
         return named is not None and named.deadline <= self._clock()
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         help_text = "Pods that room is held for, since others were evicted."
         return {"pods_nominated": (help_text, "gauge", lambda: len(self))}
 
     def undecided(self, pod: PendingPod) -> frozenset[NodeName]:
-        """The nodes with room for other pods that may come to be held on one of several nodes alone.
+        """Return the nodes on which room for other pods may soon be released.
 
-        Room for a pod is held on all of them until the scheduler's choice is seen. More victims than
-        necessary would go from a node where it counts and is not needed.
+        Until the scheduler's choice is seen, room for a pod is held on several nodes, of which it needs only
+        one. On the others a preemption would evict more victims than necessary.
         """
         now = self._clock()
         return frozenset(
@@ -242,32 +245,33 @@ class NominatedPods(PodIndex):
         )
 
     async def wait_for_choices(self, pod: PendingPod, nodes: Collection[NodeName], within_s: float) -> None:
-        """Return when none of the nodes is `undecided` for the pod, or after that time."""
+        """Return when no node is `undecided` for the pod any more, or after that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not self.undecided(pod).isdisjoint(nodes):
                     await self._choice.wait()
 
-    # what is heard
+    # events
 
     def filtered(self, uid: PodUid, refused: Container[str]) -> None:
-        """The last filter of the pod refused it on these of the nodes that it was asked about."""
+        """Remember the nodes on which the last filter of the pod refused it."""
         nodes = self._holds.nodes_of(uid)
         if nodes:
             self._refused[uid] = frozenset(node for node in nodes if node in refused)
 
     def changed(self, node: NodeName) -> None:
-        """The node's snapshot has changed.
+        """Note that the node's snapshot has changed.
 
-        What is held beside what victims have yet makes a node look fuller than it is or will be. Who was
-        refused for that fits when they go, though by the snapshot alone it fitted before.
+        While victims still have their interfaces, the hold counts in addition, and the node looks fuller than
+        it is or will be. A pod that was refused for this reason fits when the victims go, although by the
+        snapshot alone it fitted before.
         """
         self._due.update(uid for uid in self._unreserved if self._named[uid].node == node)
         if node in self._holds.nodes():
             self._on_release(node)
 
     def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
-        """Hold the rooms that the scheduler got as an answer for the pod, instead of what was held for it."""
+        """Hold the rooms that the scheduler got as an answer for the pod; they replace its earlier holds."""
         if pod.uid in self._settled:
             self.on_delete(pod.uid)
             return
@@ -276,7 +280,7 @@ class NominatedPods(PodIndex):
         self._refused.pop(pod.uid, None)
         now, named = self._clock(), self._named.get(pod.uid)
         for node, room in found.items():
-            # Nominated again to the same node, the pod's status does not change: nothing more will be heard.
+            # If the pod is nominated to the same node again, its status does not change and no event follows.
             again = named is not None and named.node == node
             held_s = self._nomination_s if again else min(UNNAMED_S, self._nomination_s)
             self._hold(pod, node, room, now + held_s)
@@ -284,12 +288,12 @@ class NominatedPods(PodIndex):
         self._notify(pod.uid, released.keys() - found.keys())
 
     def nominated(self, pod: PendingPod, node: NodeName) -> None:
-        """The pod's status names this node; its time runs from when that was first seen."""
+        """Note that the pod's status names this node; the time of the hold runs from the first such event."""
         if not pod.request or pod.uid in self._settled:
             return
         now, named, nodes = self._clock(), self._named.get(pod.uid), self._holds.nodes_of(pod.uid)
         if self._unnamed.get(pod.uid, now) > now and (node not in nodes or (named and named.node == node)):
-            return  # perhaps older than the last answer
+            return  # the event may be older than the last answer
         if named is None or named.node != node:
             self._unnamed.pop(pod.uid, None)
             named = self._named[pod.uid] = _Nomination(node, now + self._nomination_s)
@@ -307,11 +311,11 @@ class NominatedPods(PodIndex):
         self._notify(pod.uid, released)
 
     def cleared(self, uid: PodUid) -> None:
-        """The pod's status names no node, or none any more.
+        """Note that the pod's status names no node.
 
-        The scheduler takes it away for a pod of higher priority that makes room on the same node: what is
-        held there for that one takes the place. It does so, too, when an attempt breaks, such as at an
-        extender that is away: then the room stays the pod's.
+        The scheduler removes a nomination if a pod of higher priority makes room on the same node. That pod's
+        hold then replaces this one. The scheduler also removes it if an attempt fails, for example because
+        an extender does not answer. In this case the pod keeps its room.
         """
         named, now = self._named.get(uid), self._clock()
         hold = self._holds.get(named.node, uid) if named else None
@@ -320,10 +324,10 @@ class NominatedPods(PodIndex):
             self.on_delete(uid)
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is bound, finished or gone."""
+        """Release the room of a pod that is bound, finished or gone."""
         indexes = self._named, self._unnamed, self._unreserved, self._refused, self._holds
         if not any(uid in index for index in indexes):
-            return  # as nearly all pods of a cluster
+            return  # the usual case: most pods of a cluster were never nominated
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)
         self._unreserved.pop(uid, None)
@@ -331,13 +335,13 @@ class NominatedPods(PodIndex):
         self._tell_choice()
 
     def uids(self) -> Iterable[PodUid]:
-        """The pods of this index."""
+        """Return the pods of this index."""
         return (*self._named, *self._unnamed)
 
     # time
 
     def expire(self) -> None:
-        """Release what was held for too long."""
+        """Release the holds that have reached their deadline."""
         now = self._clock()
         for node, holds in self._holds.expire(now).items():
             for uid, hold in holds.items():
@@ -349,7 +353,7 @@ class NominatedPods(PodIndex):
             del self._unnamed[uid]
 
     async def keep_time(self) -> NoReturn:
-        """Expire what is due, for as long as the process runs."""
+        """Release each hold at its deadline, for as long as the process runs."""
         while True:
             self._work_added.clear()
             end = self._holds.next_end()
@@ -379,9 +383,9 @@ class NominatedPods(PodIndex):
         self._work_added.set()
 
     def _place_those_left(self) -> None:
-        """Hold what pods' statuses name and this process did not answer, as soon as their node is known.
+        """Hold room for pods whose status names a node that this process did not answer, once it is known.
 
-        Another process answered `preempt`, or this one has started since.
+        Either another process answered `preempt`, or this process has started since.
         """
         now = self._clock()
         if self._all_due_at <= now:
@@ -398,7 +402,7 @@ class NominatedPods(PodIndex):
                 del self._unreserved[pod.uid]
 
     def _placed(self, pod: PendingPod, node: NodeName, now: float) -> tuple[PlacedInterface, ...] | None:
-        """Place the pod as if terminating pods had gone; None when it does not fit or nothing is known."""
+        """Place the pod as if terminating pods had gone; None if it has no place or there is no snapshot."""
         snapshot = self._state.snapshot_if(
             node,
             excluded=[pod.uid, *self._pods.terminating(node)],

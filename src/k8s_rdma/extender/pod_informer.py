@@ -52,9 +52,11 @@ _log = structlog.get_logger()
 class PodInformer:
     """Fills the scheduler cache with the pods that the API server shows, and takes out those that are gone.
 
-    keys: verify placements. attempts: the last refusals of pods. holds_unplaced: whether bound pods
-    without a placement that counts get interfaces; otherwise their agents refuse them. wanted_rates: gets
-    every bound pod that has a reservation; None if rates of running pods do not change.
+    keys: verify placements.
+    attempts: the last refusals of pods.
+    holds_unplaced: whether bound pods without a valid placement get interfaces; otherwise their agents
+        refuse them.
+    wanted_rates: gets every bound pod that has a reservation; None if rates of running pods do not change.
     """
 
     cache: SchedulerCache
@@ -75,7 +77,10 @@ class PodInformer:
     _judged_by: PlacementKeys | None = None
 
     def __post_init__(self) -> None:
-        """Decide whether signatures may be verified late: not if more than a node's room depends on them."""
+        """Decide whether signatures may be verified late.
+
+        They may not if more than the room of a node depends on them, for example a quota.
+        """
         self._may_defer = not self.holds_unplaced and not self.cache.limits
         self.unverified = UnverifiedPlacements(
             state=self.cache.state,
@@ -86,11 +91,11 @@ class PodInformer:
 
     @property
     def listed(self) -> bool:
-        """Report whether all pods have been seen, since they were to be listed anew."""
+        """Report whether all pods have been seen since the last call of `list_anew`."""
         return self._listed.is_set()
 
     def list_anew(self) -> None:
-        """Require a new list, begun from now on, before `listed` is true again."""
+        """Require a list that begins from now on, before `listed` is true again."""
         self._listed.clear()
 
     async def wait_listed(self) -> None:
@@ -102,7 +107,7 @@ class PodInformer:
         self._listing_since = self.clock()
         self._paged.clear()
         self._judge_anew()
-        if not self.listed:  # then nothing is decided, and each of a node's pods is on another page
+        if not self.listed:  # no verb decides yet, and the pods of one node are spread over the pages
             self.cache.state.postpone_updates()
         return self._stream(api)
 
@@ -113,10 +118,10 @@ class PodInformer:
                 if isinstance(event, Listed):
                     await self._look_for_missing(api)
                 if self.keys() is not self._judged_by:
-                    return  # the list that comes next shows placements to the keys of now
+                    return  # the next list has placements verified by the current keys
 
     def _judge_anew(self) -> None:
-        """Forget which pods were promised nothing when the keys changed: the new ones may accept them."""
+        """Forget the pods without a promise if the keys changed, because the new keys may accept theirs."""
         if self._judged_by is not (keys := self.keys()):
             self._judged_by = keys
             self._unpromised.clear()
@@ -139,9 +144,9 @@ class PodInformer:
             self._on_update(pod)
 
     def on_not_found(self, uid: PodUid) -> None:
-        """The API server has no pod of the name that a bind gave, or one of another UID.
+        """Note that the API server has no pod of a bind's name, or has one with another UID.
 
-        A pod that is known to be bound stays: the one who asked may have given another pod's UID.
+        A pod that is known to be bound stays, because the bind's caller may have given another pod's UID.
         """
         if not self.cache.pods.is_bound(uid):
             self.on_delete(uid)
@@ -170,18 +175,18 @@ class PodInformer:
         self._unpromised &= listed
         self._missing = self.cache.state.pods() - listed
         for uid in self._missing:
-            # A pod made, filtered and being bound while the list was under way need not be on it.
+            # A pod that was created, filtered and bound while the list was under way may be missing from it.
             if self.cache.state.assumed_since(uid) < self._listing_since:
                 self.on_delete(uid)
         self.cache.state.apply_updates()
-        if self.keys() is self._judged_by:  # else some were judged by the keys before, and a new list follows
+        if self.keys() is self._judged_by:  # otherwise a list by the new keys follows
             self._listed.set()
         _log.info("pods_listed", pods=len(listed), reservations=len(self.cache.state.pods()))
 
     async def _look_for_missing(self, api: ClusterApi) -> None:
         """Find pods that were bound after the list was requested, and gone before it was made.
 
-        The watch continues from the list, and reports no deletion from before it.
+        The watch continues from the list. It does not report deletions from before the list.
         """
         for uid in self._missing:
             if not (places := self.cache.state.nodes_of(uid)):
@@ -212,7 +217,7 @@ class PodInformer:
                 self.wanted_rates.on_update(pod, reservation)
 
     def _bound(self, pod: PodView, node: NodeName) -> Reservation | None:
-        """The pod is bound there; return its reservation, if it has one."""
+        """Take a pod that is bound to the node; return its reservation, if it has one."""
         self.requeuer.on_delete(pod.uid)
         self.attempts.forget(pod.uid)
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
@@ -231,7 +236,7 @@ class PodInformer:
                 return self._promised(pod, node, placement)
         promise = promised_to(pod, keys, self.cache.requests.policies())
         if later and promise is None:
-            return reservation  # forged: what it was promised before stands
+            return reservation  # forged: its earlier promise stands
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:
             self.unverified.discard(pod.uid)
             self.cache.pods.on_signature(pod.uid, promise.key_id if promise else None)
@@ -242,8 +247,8 @@ class PodInformer:
     def _may_count_unverified(self, pod: PodView) -> bool:
         """Report whether the pod's placement may count before its signature is verified.
 
-        Only in a list that is read before anything is decided, and only if a forged one can do no more than
-        take room on its node for a while.
+        It may only in a list that is read before the first decision, and only if a forged placement can do no
+        more than take room on its node for a while.
         """
         return (
             self._may_defer
@@ -252,7 +257,7 @@ class PodInformer:
         )
 
     def _is_later(self, pod: PodView, reservation: Reservation | None) -> bool:
-        """Report whether the placement says that the pod's rates were changed since."""
+        """Report whether the placement's generation is later than the reservation's."""
         generation = generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
         return reservation is not None and generation > reservation.generation
 
@@ -275,11 +280,11 @@ class PodInformer:
         return reservation
 
     def _promised_nothing(self, pod: PodView, node: NodeName) -> None:
-        """Record that the pod was bound with nothing that counts, whatever is written to it later.
+        """Record that the pod was bound without a valid placement; later writes to it do not change this.
 
-        So it is looked at once: its owner may write as often as he likes, and a long annotation takes 0.1 s.
-        Without signatures, only a Binding writes a valid placement, and it does so before the pod is seen
-        bound.
+        The placement is read only once, because the pod's owner may write to it at any rate and a long
+        annotation takes 0.1 s. Without signatures, only a Binding writes a valid placement, and it does so
+        before the pod is seen bound.
         """
         if pod.annotations or self.keys() is None:
             self._unpromised.add(pod.uid)
@@ -298,9 +303,9 @@ class PodInformer:
         self.cache.nominations.nominated(PendingPod.of_view(pod, request), pod.nominated)
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone, as an event or an answer of the API server says."""
+        """Take the pod out of the caches, because the API server showed it as finished or gone."""
         self.cache.settled.add(uid)
-        # First: a node that the state forgets places its unplaced pods anew.
+        # This comes first, because a node that the state forgets places its unplaced pods again.
         self.cache.unplaced.on_delete(uid)
         self.unverified.verify(uid)
         self.cache.state.on_delete(uid, self.clock())
@@ -321,7 +326,10 @@ class PodInformer:
 
 @dataclass(slots=True, kw_only=True)
 class NodeNames:
-    """Keeps the nodes' addresses. listed: whether all nodes have been seen once."""
+    """Keeps the nodes' names, and hands their addresses to the source of node states.
+
+    listed: whether all nodes have been seen once.
+    """
 
     state: ClusterState
     states: NodeSource
@@ -329,11 +337,11 @@ class NodeNames:
     _names: set[NodeName] = field(default_factory=set)
 
     def names(self) -> frozenset[NodeName]:
-        """The names of all nodes."""
+        """Return the names of all nodes."""
         return frozenset(self._names)
 
     def may_exist(self, node: NodeName) -> bool:
-        """Report whether there is such a node, or that is not known yet."""
+        """Report whether the node exists, or this is not known yet."""
         return not self.listed or node in self._names
 
     def on_event(self, event: Event[NodeView]) -> None:

@@ -40,8 +40,8 @@ MAX_CHARACTERS = 16 * 1024**2
 """The limit for the annotations of all cached requests."""
 
 _MAX_PODS = 10_000
-"""The limit for cached requests. One takes ten times the memory of its text at worst, and pods' owners decide
-its length; bind reads forgotten ones from the API server."""
+"""The limit for cached requests. At worst a request takes ten times the memory of its text, and pods' owners
+decide its length. bind reads a forgotten request from the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class PendingPod:
 
     @classmethod
     def from_pod(cls, pod: Pod, request: Request) -> PendingPod:
-        """The pod of a scheduler's question."""
+        """Return the pod of a scheduler's question."""
         return cls(
             uid=PodUid(pod.metadata.uid),
             namespace=pod.metadata.namespace,
@@ -74,7 +74,7 @@ class PendingPod:
 
     @classmethod
     def of_view(cls, pod: PodView, request: Request) -> PendingPod:
-        """The pod as the API server has it."""
+        """Return the pod as the API server has it."""
         return cls(
             uid=pod.uid,
             namespace=pod.namespace,
@@ -101,7 +101,7 @@ class _Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CachedRequest:
-    """A pod and its request; the annotations and policies that say it, and when it was last filtered."""
+    """A pod and its request, with the request's annotations and policies and the time of its last filter."""
 
     pod: PendingPod
     texts: tuple[str | None, ...]
@@ -119,17 +119,21 @@ class CachedRequest:
         return sum(len(text or "") for text in self.texts)
 
     def matches(self, annotations: Mapping[str, str]) -> bool:
-        """Report whether this is what a pod with these annotations asks for."""
+        """Report whether a pod with these annotations has this request."""
         return self.texts == request_texts(annotations)
 
 
 class PodRequestCache:
-    """Requests by pod; bounded, of the namespace with most the pods filtered longest ago are forgotten.
+    """Requests by pod; bounded.
 
-    strict: whether an unknown key refuses an annotation, or is logged. vf_resource: the extended resource
-    that VFs are counted by, None if they are not. policies: those of now, which say what is allowed.
-    binds: whether a placement is written to pods. bill: called with the time that reading a namespace's
-        annotations took, s.
+    If the cache is full, it forgets pods of the namespace that takes most of it. The pods that were filtered
+    longest ago go first.
+
+    strict: whether an unknown key refuses an annotation; otherwise it is logged.
+    vf_resource: the extended resource that VFs are counted by; None if they are not counted.
+    policies: returns the current policies, which limit requests.
+    binds: whether a placement is written to pods.
+    bill: called with the time that reading a namespace's annotations took, s.
     processor: processor time of this thread, s.
     """
 
@@ -158,14 +162,14 @@ class PodRequestCache:
     def read(self, pod: PodView) -> Request:
         """Read a pod's request; MalformedError names field and reason, `NOT_ALLOWED` if a policy refuses.
 
-        It is read once while it stays the same: a long one takes 0.05 s, and comes with every try.
+        An unchanged request is read only once, because a long one takes 0.05 s and comes with every attempt.
         """
         request = self._read(pod, pod.annotations, lambda: pod.devices)
         require_own_network(pod.host_network and bool(request))
         return request
 
     def read_unbound(self, pod: PodView) -> Request:
-        """Read the request of a pod to be bound; MalformedError also when its placement has no room."""
+        """Read the request of a pod to be bound; MalformedError also if its placement has no room."""
         request = self.read(pod)
         self._require_room(pod.annotation_bytes, request)
         return request
@@ -183,7 +187,7 @@ class PodRequestCache:
         cached, policies = self._pods.by_uid.get(PodUid(pod.uid)), self.policies()
         if cached is not None and cached.policies is policies and cached.matches(annotations):
             request = cached.request
-            # a UID may be said to be another pod's: namespace and devices are judged as they are said now
+            # A caller may give another pod's UID. So the namespace and devices of this call must match.
             if not request or (pod.namespace == cached.pod.namespace and request.devices == devices()):
                 return request
         began_s = self._processor()
@@ -199,7 +203,10 @@ class PodRequestCache:
         return policies.permit(pod.namespace, request)
 
     def parse(self, pod: Pod) -> PendingPod:
-        """The pod of a scheduler's question; MalformedError as `read`, and when its numbers contradict."""
+        """Return the pod of a scheduler's question.
+
+        MalformedError: as `read`, and if the pod's numbers of VFs contradict each other.
+        """
         request = self._read(pod.metadata, pod.annotations, lambda: _devices(pod))
         require_own_network(pod.spec.host_network and bool(request))
         self._require_room(annotation_bytes(pod.annotations), request)
@@ -210,8 +217,8 @@ class PodRequestCache:
     def parse_view(self, view: PodView) -> Request:
         """Read the request of a pod as the API server has it; errors as `parse`.
 
-        Its numbers are compared unless it may take resources of its node that this process does not count
-        (`PodView.demand`).
+        Its numbers of VFs are compared, unless the pod may take resources of its node that this process does
+        not count (`PodView.demand`).
         """
         request = self.read_unbound(view) if view.node is None else self.read(view)
         if self._vf_resource is not None and view.demand is not None:
@@ -231,11 +238,11 @@ class PodRequestCache:
         return pending
 
     def get(self, uid: PodUid) -> CachedRequest | None:
-        """The pod's request when it was last filtered."""
+        """Return the pod's request when it was last filtered."""
         return self._pods.by_uid.get(uid)
 
     def invalidate_if_changed(self, uid: PodUid, annotations: Mapping[str, str]) -> None:
-        """Forget what was remembered if the pod does not say so now: its owner may have edited it."""
+        """Forget the cached request if the pod's annotations differ, because its owner may edit them."""
         cached = self._pods.by_uid.get(uid)
         if cached is not None and not cached.matches(annotations):
             self.on_delete(uid)
@@ -246,7 +253,7 @@ class PodRequestCache:
 
 
 def _counted(pod: Pod, resource: str) -> Fraction:
-    """Read the number of VFs that the scheduler counts for a pod; MalformedError when that fails."""
+    """Read the number of VFs that the scheduler counts for a pod; MalformedError if this fails."""
     try:
         return requested(pod.spec, resource)
     except ValueError as error:
@@ -255,7 +262,7 @@ def _counted(pod: Pod, resource: str) -> Fraction:
 
 
 def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Read the devices in the limits of the pod's containers; MalformedError when that fails."""
+    """Read the devices in the limits of the pod's containers; MalformedError if this fails."""
     try:
         return pod.devices
     except ValueError as error:
@@ -264,9 +271,9 @@ def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
 
 
 def _check_count(request: Request, annotations: Mapping[str, str], counted: Fraction, resource: str) -> None:
-    """Refuse a pod that the scheduler would count as another number of VFs than it is given.
+    """Refuse a pod if the scheduler would count another number of VFs for it than it is given.
 
-    One that asks for interfaces and not for the resource is let through: it is only not counted.
+    A pod that asks for interfaces and not for the resource is allowed. The scheduler only does not count it.
     """
     interfaces = len(request.interfaces)
     if counted and counted != interfaces:

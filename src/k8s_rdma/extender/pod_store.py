@@ -1,13 +1,14 @@
 """Pods as the pod watch shows them: one record for each, with indexes by node and by gang.
 
-Only pods that this extender has to do with have a record, and it keeps what decisions need: a large cluster
-has a hundred thousand pods. A bind is made of one version of its pod, so that any later write to the pod
-refuses it: of an unbound pod that version is kept. Of a bound pod, what is needed to choose whom to evict,
-and which key signed its placement: a key that a pod still depends on must not be removed.
+Only pods that this extender deals with have a record, and a record keeps only the facts that decisions need,
+because a large cluster has a hundred thousand pods. A bind is made of one version of its pod, so that any
+later write to the pod refuses it. For this the store keeps that version of an unbound pod. For a bound pod
+the store keeps the facts that the choice of victims needs. It also keeps the key that signed the placement,
+because a key must not be removed while a pod depends on it.
 
-A node may report any UID and any namespace. What it reports counts as used on that node, regardless of the
-reported holder. A pod counts towards the limit of a namespace only if the API server has it in that namespace
-and bound to that node.
+A node may report any UID and any namespace. The reported interfaces count as used on that node, regardless of
+the reported holder. A pod counts towards the limit of a namespace only if the API server has it in that
+namespace and bound to that node.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ if TYPE_CHECKING:
 
 
 MAX_CHARACTERS = 16 * 1024**2
-"""The limit for what all unbound pods ask for together: their owners decide its length. Of a pod beyond it,
-only the version is kept, and `latest` does not know the pod."""
+"""The limit for the requests of all unbound pods together, because pods' owners decide their length. For a
+pod beyond it, only the version is kept, and `latest` does not know the pod."""
 _ENTRY_CHARACTERS = 64
 """An annotation or a resource takes at least as much memory as that many characters, however short it is."""
 
 
 _SHARED_LABELS = 16
-"""Pods with more have labels of their own: what is shared may outlive the pods, and labels may be long."""
+"""Pods with more labels do not share them, because a shared object may outlive the pods and may be long."""
 
 _NO_KEY = ""
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
@@ -65,11 +66,11 @@ class PodIndex(ABC):
 
     @abstractmethod
     def uids(self) -> Iterable[PodUid]:
-        """The pods of this index."""
+        """Return the pods of this index."""
 
     @abstractmethod
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone, or is of no interest to this index any more."""
+        """Remove a pod that is finished or gone, or that this index does not need any more."""
 
     def retain(self, listed: Collection[PodUid]) -> None:
         """Delete the pods that a list of all pods does not hold."""
@@ -81,13 +82,15 @@ class PodIndex(ABC):
 class _PodRecord:
     """The facts about one pod that decisions need.
 
-    unbound: the latest version, where it asks for interfaces and is not bound; perhaps without annotations.
-    taken_at: when the store took it. node: where it is bound. unpromised: what it asks for, where it was
-        bound without a promise that counts.
-    namespace: where it is bound and may hold interfaces by annotation, devices or claims.
-    key_id: of the key that signed its placement, `_NO_KEY` where no key accepts it; None while not known.
-    gang: that it belongs to. placed: whether it has a place in it, as far as the API server knows. home: the
-        node of a bound pod of a gang, whatever it asks for.
+    unbound: the latest version, if the pod asks for interfaces and is not bound; annotations may be missing.
+    taken_at: when the store took that version.
+    node: the node that the pod is bound to.
+    unpromised: the pod's request, if it was bound without a valid promise.
+    namespace: set if the pod is bound and may hold interfaces by annotation, devices or claims.
+    key_id: the key that signed its placement; `_NO_KEY` if no key accepts it; None while not known.
+    gang: the gang that the pod belongs to.
+    placed: whether the pod has a place in its gang, as far as the API server knows.
+    home: the node of a bound pod of a gang, even if the pod asks for no interfaces.
     """
 
     unbound: PodView | None = None
@@ -103,15 +106,16 @@ class _PodRecord:
     home: NodeName | None = None
 
     def is_empty(self) -> bool:
-        """Report whether nothing of the pod is of interest."""
+        """Report whether no decision needs the record."""
         return self.unbound is None and self.node is None and self.key_id is None and self.gang is None
 
 
 class PodStore(PodIndex):
     """The records, filled by the pod informer.
 
-    keys: those that count now. on_unpromised: called with the node and UID of every pod that is bound without
-    a valid promise, or no longer is; None when no caller needs to know those.
+    keys: returns the keys that count now.
+    on_unpromised: called with the node and UID of every pod that is bound without a valid promise, and again
+        at its end; None if no caller needs these pods.
     """
 
     def __init__(
@@ -133,13 +137,13 @@ class PodStore(PodIndex):
         self._ended: PodTable[NodeName] = PodTable(PodLimits(pods=_MAX_ENDED))
 
     def uids(self) -> Iterable[PodUid]:
-        """The pods with a record."""
+        """Return the pods with a record."""
         return self._pods
 
-    # what the informer puts in
+    # events of the informer
 
     def on_update(self, pod: PodView, now: float = inf) -> None:
-        """The pod as the API server just showed it, not finished."""
+        """Take an unfinished pod as the API server just showed it."""
         record = self._pods.get(pod.uid) or _PodRecord()
         if pod.node is None or pod.uid in self._unbound:
             self._set_unbound(pod, record)
@@ -155,13 +159,13 @@ class PodStore(PodIndex):
         self._store(pod.uid, record)
 
     def on_signature(self, uid: PodUid, key_id: str | None) -> None:
-        """The pod is bound with a placement; key_id: None if no key accepts it."""
+        """Note the key of a bound pod's placement. key_id: None if no key accepts it."""
         record = self._pods.get(uid) or _PodRecord()
         record.key_id = _NO_KEY if key_id is None else key_id
         self._store(uid, record)
 
     def on_bound_unpromised(self, pod: PodView, node: NodeName) -> None:
-        """The pod is bound there and was promised nothing. What it asks for now counts, not what it will."""
+        """Take a pod that is bound without a promise. Its request of now counts, not a later one."""
         record = self._pods.get(pod.uid) or _PodRecord()
         if self._on_unpromised is None or record.unpromised is not None:
             return
@@ -171,7 +175,7 @@ class PodStore(PodIndex):
         self._on_unpromised(node, pod.uid)
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone; its node may hold its interfaces for a while yet."""
+        """Remove a pod that is finished or gone; its node may hold its interfaces for a while yet."""
         record = self._pods.pop(uid, None)
         if record is None:
             return
@@ -185,39 +189,39 @@ class PodStore(PodIndex):
             if record.unpromised is not None and self._on_unpromised is not None:
                 self._on_unpromised(record.node, uid)
 
-    # what is asked
+    # queries
 
     @property
     def unbound_count(self) -> int:
-        """The number of unbound pods that ask for interfaces."""
+        """Return the number of unbound pods that ask for interfaces."""
         return len(self._unbound)
 
     def unbound_pods(self) -> list[PodView]:
-        """The unbound pods that ask for interfaces; annotations may be missing."""
+        """Return the unbound pods that ask for interfaces; annotations may be missing."""
         return [record.unbound for record in self._unbound.values() if record.unbound is not None]
 
     def unbound(self, uid: PodUid) -> PodView | None:
-        """The unbound pod, if it is one that asks for interfaces; annotations may be missing."""
+        """Return the pod if it is unbound and asks for interfaces; annotations may be missing."""
         record = self._unbound.get(uid)
         return record.unbound if record else None
 
     def latest(self, uid: PodUid) -> PodView | None:
-        """The latest version of an unbound pod that asks; None when that is not known."""
+        """Return the latest version of an unbound pod that asks for interfaces; None if it is not known."""
         pod = self.unbound(uid)
         return pod if pod is not None and pod.annotations is not _NO_ANNOTATIONS else None
 
     def taken_at(self, pod: PodView) -> float:
-        """The time when the store took this version of an unbound pod; `inf` when that is not known."""
+        """Return the time when the store took this version of an unbound pod; `inf` if it is not known."""
         record = self._unbound.get(pod.uid)
         return record.taken_at if record and record.unbound is pod else inf
 
     def is_bound(self, uid: PodUid) -> bool:
-        """Report whether the pod is one on a node that may hold interfaces."""
+        """Report whether the pod is bound and may hold interfaces."""
         record = self._pods.get(uid)
         return record is not None and record.node is not None
 
     def occupants(self, node: NodeName) -> Mapping[PodUid, Occupant]:
-        """The bound pods on the node that may hold interfaces."""
+        """Return the bound pods on the node that may hold interfaces."""
         records = self._nodes.get(node, {}).items()
         return {uid: record.occupant for uid, record in records if record.occupant is not None}
 
@@ -227,30 +231,33 @@ class PodStore(PodIndex):
         return record is not None and record.occupant is not None
 
     def is_bound_in(self, namespace: str, node: NodeName, uid: PodUid) -> bool:
-        """Report whether the API server has bound the pod to the node; that may report what it likes."""
+        """Report whether the API server has the pod in the namespace and bound to the node.
+
+        The node's own report does not count here, because a node may report any pod.
+        """
         record = self._nodes.get(node, {}).get(uid)
         return record is not None and record.namespace == namespace
 
     def terminating(self, node: NodeName) -> Collection[PodUid]:
-        """The pods that give back by themselves what they hold there: terminating, finished or gone."""
+        """Return the pods that free their interfaces without an eviction: terminating, finished or gone."""
         return self._terminating.get(node, ())
 
     def unpromised(self, node: NodeName) -> Mapping[PodUid, BoundPod]:
-        """The unfinished pods that are bound to the node without a promise that counts."""
+        """Return the unfinished pods that are bound to the node without a valid promise."""
         records = self._nodes.get(node, {}).items()
         return {uid: record.unpromised for uid, record in records if record.unpromised is not None}
 
     def members(self, gang: Gang) -> Mapping[PodUid, bool]:
-        """The gang's pods; whether each has a place: it is bound, or asks for no interfaces."""
+        """Return the gang's pods, and whether each has a place: it is bound, or asks for no interfaces."""
         return {uid: record.placed for uid, record in self._gangs.get(gang, {}).items()}
 
     def gang_of(self, uid: PodUid) -> Gang | None:
-        """The gang that the pod belongs to."""
+        """Return the gang that the pod belongs to."""
         record = self._pods.get(uid)
         return record.gang if record else None
 
     def homes(self, gang: Gang) -> Mapping[PodUid, NodeName]:
-        """The nodes of the gang's bound pods that are not ending."""
+        """Return the nodes of the gang's bound pods that are not ending."""
         return {
             uid: record.home
             for uid, record in self._gangs.get(gang, {}).items()
@@ -263,7 +270,7 @@ class PodStore(PodIndex):
         return record is not None and record.key_id is not None
 
     def signature_counts(self) -> dict[tuple[str, ...], float]:
-        """Pods by key, algorithm and use: of each key in force, and of removed ones that pods depend on."""
+        """Count pods by key, algorithm and use: keys in force, and removed keys that pods depend on."""
         keys = self._keys()
         if keys is None:
             return {}
@@ -278,7 +285,7 @@ class PodStore(PodIndex):
         return counted | ({("", "", "none"): none} if none else {})
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {
             "pods_signed": (
                 "Bound pods by the key that signed their placement, and what that key is for now.",
@@ -306,7 +313,7 @@ class PodStore(PodIndex):
         if self._characters + characters > self._max_characters:
             bare = msgspec.structs.replace(pod, annotations=_NO_ANNOTATIONS, devices=(), demand=None)
             pod, characters = bare, 0
-        if pod.claims:  # an agent's business, and as many as the owner likes
+        if pod.claims:  # the agent handles claims, and the owner decides their number
             pod = msgspec.structs.replace(pod, claims=())
         record.unbound, record.characters = pod, characters
         self._unbound[pod.uid] = record
@@ -332,7 +339,7 @@ class PodStore(PodIndex):
             self._terminating.setdefault(node, set()).add(pod.uid)
 
     def _set_gang(self, pod: PodView, gang: Gang, record: _PodRecord) -> None:
-        if record.gang is not None and record.gang != gang:  # a label says it, which may be changed
+        if record.gang is not None and record.gang != gang:  # the pod's label may be changed
             _drop(self._gangs, record.gang, pod.uid)
         record.gang = gang
         record.home = pod.node
@@ -347,7 +354,7 @@ class PodStore(PodIndex):
         pods[uid] = record
 
     def _end(self, uid: PodUid, node: NodeName) -> None:
-        """Count the pod as terminating from now on; of those that ended first as long as there are few."""
+        """Count the pod as terminating from now on; if too many pods have ended, drop the earliest."""
         self._terminating.setdefault(node, set()).add(uid)
         self._ended.put(uid, node)
         while (ended := self._ended.excess()) is not None and (its_node := self._ended.pop(ended)):
@@ -358,7 +365,7 @@ class PodStore(PodIndex):
 
 
 def _characters(pod: PodView) -> int:
-    """The length of what a pod asks for."""
+    """Return the length of a pod's request."""
     annotations = sum(len(key) + len(value) + _ENTRY_CHARACTERS for key, value in pod.annotations.items())
     return annotations + sum(len(name) + _ENTRY_CHARACTERS for name, _ in (*pod.devices, *(pod.demand or ())))
 

@@ -1,9 +1,9 @@
 """Writes to pods, of Bindings and of changed rates: one at a time of each pod, and settled if unanswered.
 
 A write is made of one version of its pod, so that any later write to the pod refuses it. If it gets no
-answer, the pod is touched: a write of the version before takes no effect after that (`extender.leadership`).
-Only if the API server refuses that or is away, the reservation stands until the pod is read after all that
-was sent must be over.
+answer, the pod is touched, because a write of an earlier version takes no effect after that
+(`extender.leadership`). If the API server refuses the touch or does not answer, the reservation stands until
+the pod is read at a time when the write can no longer be under way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class PodWrite(Protocol):
-    """A write of this process to a pod, and what is held for it."""
+    """A write of this process to a pod, and the reservation that is held for it."""
 
     @property
     def kind(self) -> str:
@@ -47,7 +47,7 @@ class PodWrite(Protocol):
 
     @property
     def node(self) -> NodeName:
-        """The node on which something is held for the write."""
+        """The node on which a reservation is held for the write."""
         ...
 
     def stands(self) -> bool:
@@ -55,21 +55,24 @@ class PodWrite(Protocol):
         ...
 
     def doubt(self) -> None:
-        """Hold what was decided, because the write got no answer."""
+        """Keep the reservation, because the write got no answer."""
         ...
 
     def settle(self, fenced_pod: FencedPod, *, late: bool) -> None:
-        """Take what the pod shows of the write. late: no such write can be under way any more."""
+        """Settle the write by the pod's current state.
+
+        late: the write cannot be under way any more.
+        """
         ...
 
 
 class PodWriter:
     """Orders writes, and settles those in doubt; an async context manager that owns the settling.
 
-    doubts: what settles, one for each write without an answer.
+    The state is in memory only. The next leader counts the written placements, and must not make promises
+    while a write is `undecided` and not fenced.
 
-    The state is in memory only: the next leader counts what is written, and must not promise anything while
-    there is something `undecided` that is not fenced.
+    doubts: the tasks that settle writes without an answer, one for each write.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class PodWriter:
         return sorted({write.written_pod.full_name for write in (*self._under_way, *in_doubt)})
 
     async def finish(self, within_s: float) -> None:
-        """Return when nothing is undecided any more, or after that time; log the remaining writes then."""
+        """Return when no write is undecided any more, or after that time; log the remaining writes then."""
         began = self._clock()
         while self.undecided() and self._clock() - began < within_s:  # noqa: ASYNC110  it ends in many places
             await asyncio.sleep(min(_POLL_S, within_s))
@@ -131,7 +134,7 @@ class PodWriter:
         return answer
 
     def settle_later(self, write: PodWrite) -> None:
-        """Look at the pod until the write can take no effect any more, or is seen to have taken it."""
+        """Read the pod until the write has taken effect or can no longer take effect."""
         task = self._tasks.create_task(self._settle(write))
         self.doubts[task] = write
         task.add_done_callback(self.doubts.pop)
@@ -142,7 +145,7 @@ class PodWriter:
         while write.stands():
             await asyncio.sleep(min(_READ_AGAIN_S, self._api_request_timeout_s))
             async with self.lock(pod.uid):
-                # Else the pod was seen bound or gone, or a later write took over.
+                # If it does not stand, the pod was seen bound or gone, or a later write took over.
                 if write.stands():
                     late = self._clock() >= late_at
                     try:

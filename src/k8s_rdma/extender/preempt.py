@@ -1,8 +1,8 @@
 """preempt: the nodes on which evictions make a pod fit, and their victims.
 
-Nothing is promised here. What a victim frees counts as free in this one question only; for all others its
-interfaces count until its node does not report them any more, and the pod that waits is bound no sooner.
-What it is to get meanwhile is held for it (`extender.scheduler_cache`).
+preempt makes no promise. A victim's interfaces count as free in this one question only. For all other
+questions they count until the victim's node does not report them any more, and the waiting pod is bound no
+sooner. Until then its room is held for it (`extender.scheduler_cache`).
 
 kube-scheduler's victims are corrected by `core.preemption`.
 """
@@ -54,14 +54,14 @@ T = TypeVar("T")
 
 
 _MAX_BUDGETS = 1000
-"""Budgets of a namespace that are heeded: all are compared with each pod of a node, one pod after another."""
+"""The limit for a namespace's budgets, because all of them are compared with each pod of a node."""
 
 
 class Budgets:
-    """The budgets of the cluster; while they cannot be read, those of before.
+    """The budgets of the cluster; while they cannot be read, the last known ones.
 
-    synced: whether they have been listed, or are to be ignored; until then no pod may be chosen for eviction.
-    awaited: a pod was not chosen for that reason.
+    synced: whether they have been listed or may be ignored; until then no pod may be chosen for eviction.
+    awaited: whether a call chose no victims for this reason.
     """
 
     def __init__(self, budgets: Iterable[BudgetView] = (), *, synced: bool = True) -> None:
@@ -89,7 +89,7 @@ class Budgets:
                     self._namespaces.pop(budget.namespace, None)
 
     def spent_by(self, pod: Occupant) -> tuple[BudgetView, ...]:
-        """The budgets that the pod's eviction spends."""
+        """Return the budgets that the pod's eviction spends."""
         if not pod.labels:
             return ()
         of_namespace = self._namespaces.get(pod.namespace, {}).values()
@@ -101,7 +101,10 @@ class Budgets:
 
 
 def violating(pods: Iterable[Occupant], spent: Mapping[PodUid, Iterable[BudgetView]]) -> Collection[PodUid]:
-    """The pods whose eviction, in this order, would violate a budget. spent: by each pod's eviction."""
+    """Return the pods whose eviction, in this order, would violate a budget.
+
+    spent: the budgets that each pod's eviction spends.
+    """
     evictions: Counter[tuple[str, str]] = Counter()
     beyond: dict[PodUid, None] = {}
     for pod in pods:
@@ -115,8 +118,8 @@ def violating(pods: Iterable[Occupant], spent: Mapping[PodUid, Iterable[BudgetVi
 async def follow_budgets(api: ClusterApi, budgets: Budgets, on_synced: Callable[[], None]) -> NoReturn:
     """Keep the budgets up to date. on_synced: called when they become known after `Budgets.awaited` was set.
 
-    A refusal, too, is asked again within 1 to 30 s: an API server that has just started refuses everybody
-    (403) until it has read its roles.
+    A refused request is repeated within 1 to 30 s, because an API server that has just started refuses every
+    client (403) until it has read its roles.
     """
 
     def on_event(event: Event[BudgetView]) -> None:
@@ -139,11 +142,11 @@ async def _run(search: Search[T], fits: Fits) -> T:
 
 
 BUDGETS_UNKNOWN = "budgets_unknown"
-"""The reason for naming no node before disruption budgets have been read: they may forbid any eviction."""
+"""The reason for naming no node before disruption budgets have been read. They may forbid any eviction."""
 
 WAITING = "waiting"
-"""The reason for naming no node to a pod whose room is being made already, or while it is not known where
-room is made for others."""
+"""The reason for naming no node if the pod's room is being made already, or if the nodes on which room is
+made for other pods are not known yet."""
 
 PREEMPTION_POLICY = "preemption_policy"
 """The reason for naming no node to a pod whose group has `preemptionPolicy: Never`."""
@@ -154,17 +157,18 @@ _IN_VAIN = 5
 """The limit of a call that has found no node, as a multiple of `search_s`."""
 
 _PLACING_S = 0.05
-"""Processor time for saying where the pod goes on the nodes that were found."""
+"""The limit of processor time for placing the pod on the nodes that were found."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Preempting:
     """Answers preempt.
 
-    clock, ready, max_age_s: as in `Scheduling`. queue: as in `FeasibilityChecker`. search_s: once one call
-    has taken so much processor time and found a node, the nodes that are left are not looked at. choice_s:
-    how long a call waits for the scheduler's choice among nodes that were answered for other pods. gang_s:
-    how long it waits for PodGroups that are not known yet.
+    clock, ready, max_age_s: as in `Scheduling`.
+    queue: as in `FeasibilityChecker`.
+    search_s: if a call has taken so much processor time and found a node, it does not search the rest.
+    choice_s: how long a call waits for the scheduler's choice among nodes that were answered for other pods.
+    gang_s: how long a call waits for PodGroups that are not known yet.
     """
 
     cache: SchedulerCache
@@ -180,7 +184,7 @@ class Preempting:
     gang_s: float = 0.5
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """The nodes on which evictions help, with the victims; never raises for the sake of a node."""
+        """Return the nodes on which evictions help, with the victims; a single node causes no exception."""
         began, victims_by_node = self.clock(), args.by_uid()
         try:
             pod = self.cache.requests.parse(args.pod)
@@ -205,7 +209,7 @@ class Preempting:
             return self._answer(args, began, {}, WAITING)
         await self._know_gangs(candidates)
         chosen = await self._search(pod, args, candidates)
-        placed = self._places(pod, chosen)  # what was found first may be another's by now
+        placed = self._places(pod, chosen)  # the first nodes that were found may be taken by now
         if placed:
             rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
             self.cache.nominations.answered(pod, rooms)
@@ -213,7 +217,7 @@ class Preempting:
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)
 
     def _obstacle(self, pod: PendingPod) -> str:
-        """The reason why no pod may be evicted for this one now, on any node; empty when one may."""
+        """Return the reason why no pod may be evicted for this one now; empty if one may."""
         if not self.ready():
             return STARTING
         if pod.gang is not None and not self.cache.gangs.may_preempt(pod.gang):
@@ -226,19 +230,19 @@ class Preempting:
         return ""
 
     async def _with_gang(self, pod: PendingPod) -> PendingPod:
-        """Have the pod's PodGroup, whose priority counts; without it that of the pod does."""
+        """Read the pod's PodGroup, whose priority counts; without a PodGroup the pod's own does."""
         if pod.gang is not None:
             await self.cache.gangs.know([pod.gang], self.gang_s)
         return self.cache.gangs.judge(pod)
 
     async def _know_gangs(self, nodes: Iterable[NodeName]) -> None:
-        """Have the PodGroups of the pods on the nodes: they say whose pods go together."""
+        """Read the PodGroups of the pods on the nodes, because the pods of a group may go together."""
         pods = self.cache.pods
         gangs = (pods.gang_of(uid) for node in nodes for uid in pods.occupants(node))
         await self.cache.gangs.know(filter(None, gangs), self.gang_s)
 
     def _together(self, pod: PendingPod, node: NodeName, lesser: Iterable[Occupant]) -> Together:
-        """Return which pods go with which, and which must stay because their gang cannot go whole."""
+        """Return the pods that go together, and those that must stay because their gang cannot go whole."""
         gangs = map(self.cache.pods.gang_of, self.cache.pods.occupants(node))
         groups = map(self._bound_group, dict.fromkeys(filter(None, gangs)))
         return together(groups, [occupant.uid for occupant in lesser], node, pod.priority)
@@ -254,9 +258,9 @@ class Preempting:
     async def _search(
         self, pod: PendingPod, args: ExtenderPreemptionArgs, victims_by_node: Mapping[NodeName, MetaVictims]
     ) -> dict[NodeName, Victims]:
-        """Search node by node, between other work: there may be a search for each pod of each node.
+        """Search node by node, between other work, because each pod of each node may take a search.
 
-        victims_by_node: of nodes that can be read; evictions help on no other.
+        victims_by_node: only nodes that can be read, because evictions do not help on others.
         """
         found: dict[NodeName, Victims] = {}
         async with self.queue.turn(pod.namespace) as turn:
@@ -293,7 +297,7 @@ class Preempting:
     ) -> dict[NodeName, tuple[PlacedInterface, ...]]:
         """Place the pod on the nodes without the victims; only on the first ones if that takes long.
 
-        Nothing else runs meanwhile: all of them are answered, and held, as they are now.
+        No other code runs in between. So the answer and the holds have the nodes' state of now.
         """
         places: dict[NodeName, tuple[PlacedInterface, ...]] = {}
         began_s = self.queue.clock()
@@ -308,7 +312,7 @@ class Preempting:
         return places
 
     def _lesser(self, pod: PendingPod, node: NodeName) -> list[Occupant]:
-        """The pods that could be evicted: of lower priority, holding something, and not terminating."""
+        """Return the pods that could be evicted: of lower priority, with interfaces, and not terminating."""
         facts = self.cache.state.facts(node)
         holding = self.cache.state.reservations(node).keys() | (facts.reported.keys() if facts else set())
         terminating = self.cache.pods.terminating(node)
@@ -332,9 +336,9 @@ class Preempting:
     def _comes_to_fit(self, pod: PendingPod, node: NodeName) -> bool:
         """Report whether the room made for the pod there is free, or comes free without other evictions.
 
-        A victim's object may be gone before its node has its VFs back, or before its end was heard of here;
-        the scheduler, which then sees no terminating pod, would evict others elsewhere, also when the VFs
-        came back since filter was asked.
+        A victim's object may be gone before its node has the VFs back, or before this process has heard of
+        the victim's end. The scheduler then sees no terminating pod, and would evict other pods elsewhere. It
+        would do the same if the VFs came back after the filter call.
         """
         snapshot = self._snapshot(pod, node, self.cache.nominations.victims(node, pod.uid))
         return snapshot is not None and self._fits(pod, snapshot)

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class PromisedAddresses:
-    """The addresses of reservations: who has been promised which, by node and pod."""
+    """The addresses of reservations, by node and pod."""
 
     def __init__(self) -> None:
         self._by_pod: dict[tuple[NodeName, PodUid], tuple[str, ...]] = {}
         self._holders: dict[str, dict[tuple[NodeName, PodUid], None]] = {}
 
     def hold(self, node: NodeName, uid: PodUid, interfaces: tuple[PlacedInterface, ...]) -> None:
-        """Hold the addresses that the pod's promise on the node asks for, and no others."""
+        """Hold the addresses of the pod's promise on the node; they replace its earlier ones there."""
         if self._by_pod:
             self.release(node, uid)
         options = [interface.options for interface in interfaces if interface.options is not NO_OPTIONS]
-        # Each once: an unsigned or unverified placement may name an address twice.
+        # Each address once, because an unsigned or unverified placement may name an address twice.
         found = tuple({address: None for option in options for address in addresses(option)})
         if found:
             self._by_pod[node, uid] = found
@@ -33,7 +33,7 @@ class PromisedAddresses:
             self._holders.setdefault(address, {})[node, uid] = None
 
     def release(self, node: NodeName, uid: PodUid) -> bool:
-        """The pod was promised nothing there any more; whether it had any address."""
+        """Release the pod's addresses on the node; report whether it had any."""
         found = self._by_pod.pop((node, uid), ())
         for address in found:
             holders = self._holders[address]
@@ -47,11 +47,11 @@ class PromisedAddresses:
         return self._by_pod.get((node, uid), ())
 
     def holders(self, address: str) -> Iterable[tuple[NodeName, PodUid]]:
-        """The pods that were promised the address, with their nodes."""
+        """Return the pods that were promised the address, with their nodes."""
         return self._holders.get(address, ())
 
 
 def addresses(options: InterfaceOptions) -> Iterator[str]:
-    """The addresses that an interface asks for."""
+    """Yield the addresses that an interface asks for."""
     if options is not NO_OPTIONS:
         yield from filter(None, (options.mac, options.guid))

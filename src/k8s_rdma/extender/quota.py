@@ -1,4 +1,4 @@
-"""Quotas: what the pods of a namespace may hold together, in the whole cluster."""
+"""Quotas: the limit for all pods of a namespace together, in the whole cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING = Share()
 
 
 class Limits:
-    """The accounts of the namespaces that are limited; kept up with every change of a node's use.
+    """The accounts of the limited namespaces; updated with every change of a node's use.
 
     on_freed: called with a namespace that holds less now.
     """
@@ -35,11 +35,11 @@ class Limits:
         self._vfs: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
-        """Report whether anything is limited."""
+        """Report whether any namespace is limited."""
         return bool(self._limits)
 
     def update(self, node: NodeName, use: Iterable[tuple[PodUid, str, tuple[PlacedInterface, ...]]]) -> None:
-        """The pods that hold something on the node are these, in these namespaces, with these interfaces."""
+        """Replace the node's use: its pods with interfaces, and each pod's namespace and interfaces."""
         previous = self._nodes.get(node, {})
         after = {uid: _pod_use(space, interfaces) for uid, space, interfaces in use if self.limit(space)}
         changed = [uid for uid in previous.keys() | after.keys() if previous.get(uid) != after.get(uid)]
@@ -63,15 +63,15 @@ class Limits:
                 self._on_freed(space)
 
     def limit(self, namespace: str) -> NamespaceLimit | None:
-        """The namespace's limit; None if it has none."""
+        """Return the namespace's limit; None without one."""
         return limit_of(self._limits, namespace) if self._limits else None
 
     def used(self, namespace: str) -> Share:
-        """The sum of what the namespace's pods hold."""
+        """Return the sum of the interfaces that the namespace's pods hold."""
         return Share(self._mbps[namespace], self._vfs[namespace])
 
     def use(self, namespace: str) -> Limit | None:
-        """The use of the namespace's limit, for people; None if it has none."""
+        """Return the use of the namespace's limit, for people; None without a limit."""
         limit, used = self.limit(namespace), self.used(namespace)
         if limit is None:
             return None
@@ -88,9 +88,10 @@ class Limits:
         excluded: Collection[PodUid] = (),
         added: Iterable[tuple[PlacedInterface, ...]] = (),
     ) -> str | None:
-        """The reason why the pod exceeds its namespace's limit, with used and limit; None if it does not.
+        """Return why the pod exceeds its namespace's limit, with used and limit; None if it does not.
 
-        excluded: pods that hold nothing then. added: what others of the namespace are about to hold.
+        excluded: pods that do not count.
+        added: interfaces that other pods of the namespace are about to hold.
         """
         limit = self.limit(namespace)
         if limit is None:
@@ -103,7 +104,7 @@ class Limits:
         return Share(mbps, vfs).refusal(namespace, needs, limit.reserved_mbps, limit.vfs) or None
 
     def may_pass(self, namespace: str, request: Request) -> bool:
-        """Report whether the pod keeps to the limit if the namespace holds nothing else."""
+        """Report whether the pod alone keeps to its namespace's limit."""
         limit, needs = self.limit(namespace), Share.of_request(request)
         if limit is None:
             return True
@@ -111,7 +112,7 @@ class Limits:
         return all(limit_value is None or needed <= limit_value for limit_value, needed in kinds)
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics, of limited namespaces that hold something."""
+        """Return readings for metrics, for limited namespaces with any use."""
 
         def by_namespace(counts: Counter[str]) -> Iterable[tuple[Mapping[str, str], float]]:
             return samples(("namespace",), {(space,): number for space, number in counts.items()})
@@ -130,7 +131,7 @@ class Limits:
         }
 
     def nodes(self, namespaces: Collection[str]) -> list[NodeName]:
-        """The nodes on which pods of these namespaces hold something."""
+        """Return the nodes on which pods of these namespaces hold interfaces."""
         spaces = frozenset(namespaces)
         return [
             node
@@ -159,5 +160,5 @@ class Limits:
 
 @lru_cache(maxsize=4096)
 def _pod_use(namespace: str, interfaces: tuple[PlacedInterface, ...]) -> tuple[str, Share]:
-    """Share one object among all pods of a namespace that hold the same."""
+    """Return one shared object for all pods of a namespace that hold the same interfaces."""
     return namespace, Share.of_interfaces(interfaces)

@@ -1,12 +1,13 @@
 """Changes of running pods' rates: decided by the one binder, held, and written as a placement's generation.
 
-The order is that of a bind (`extender.bind`): take the pod's version; confirm with the API server that this
-process holds the Lease; decide, and hold what was decided; write, of that version. Who takes the Lease
-touches the pods whose changes an earlier holder may have decided (`Leadership`), so that such a write fails.
+The order is the same as for a bind (`extender.bind`). The binder takes the pod's version, confirms with the
+API server that this process holds the Lease, decides, holds the new reservation, and writes to that version.
+A new holder of the Lease touches the pods whose changes an earlier holder may have decided (`Leadership`), so
+that a late write fails.
 
-A pod has one change at a time: the next is decided when its node has reported this one, as programmed or as
-refused. The node tries a refused one again, so that it may be in force whatever comes after it: the signed
-placement has the largest reservation of the generations that may be.
+A pod has one change at a time. The next change is decided when its node has reported this one as programmed
+or as refused. The node tries a refused change again, so that it may come into force even after a later one.
+For this reason the signed placement has the largest reservation of the generations that may be in force.
 
 Agents without credentials have placements delivered (`NodeSource.deliver`), again and again until they report
 the generation.
@@ -63,16 +64,18 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _MAX_NODES = 32
-"""Nodes with a decision under way: each asks the API server, and only nodes that are late take long."""
+"""The limit for nodes with a decision under way. Each asks the API server; only late nodes take long."""
 
 _log = structlog.get_logger()
 
 
 class RateChanges:
-    """Decides the changes that pods want.
+    """Decides the changes that pods ask for.
 
     keys: sign placements.
-    enabled: whether the operator allows changes. clock: seconds, monotonic. ready, confirm: as of `Binder`.
+    enabled: whether the operator allows changes.
+    clock: seconds, monotonic.
+    ready, confirm: as in `Binder`.
     pod_writer: orders writes to pods, and settles those in doubt.
     """
 
@@ -93,7 +96,7 @@ class RateChanges:
         keys: KeySource = UNSIGNED,
         enabled: bool = True,
     ) -> None:
-        """Decide nothing until `run`."""
+        """Begin without decisions; `run` makes them."""
         self._cache, self._states, self._api, self._fence = cache, states, api, fence
         self._decision_log, self._events, self._clock = decision_log, events, clock
         self._ready, self._confirm = ready, confirm
@@ -102,9 +105,9 @@ class RateChanges:
         self._busy: set[NodeName] = set()
 
     async def run(self) -> NoReturn:
-        """Decide changes as they come, and again when their nodes or their time come.
+        """Decide each change when it comes, and again when its node changes or its time comes.
 
-        A decision waits for its pod's node, so that each node's are made apart from others'.
+        A decision waits for its pod's node. So the decisions of each node are made apart from other nodes'.
         """
         async with asyncio.TaskGroup() as deciding:
             while True:
@@ -174,7 +177,7 @@ class RateChanges:
         if confirming.result() or not self._ready():
             return
         pending.undelivered, pending.epoch = delivering.result(), self._epoch(pending.node)
-        # From here to the write nothing is awaited: what others hold cannot change meanwhile.
+        # No await from here to the write, so that other pods' reservations cannot change in between.
         decided = self._decided(pod, pending)
         if decided is None:
             return
@@ -184,7 +187,7 @@ class RateChanges:
             await self._write_change(pod, pending, decided, decided.change)
 
     async def _deliver(self, pending: PendingRates) -> str:
-        """Send the node the pod's placement, if it has not programmed it; return why it refuses it."""
+        """Send the pod's placement to the node if it has not programmed it; return why it refuses it."""
         state, uid = self._cache.state, pending.pod.uid
         reservation = state.reservation(pending.node, uid)
         if (
@@ -214,7 +217,7 @@ class RateChanges:
             )
 
     def _judged(self, pod: PodView, pending: PendingRates, reservation: Reservation) -> _Decision:
-        """Decide; MalformedError if the pod asks for what no running pod gets."""
+        """Decide; MalformedError if the pod asks for a change that no running pod gets."""
         current = reservation.placement(pending.node)
         generation = self._cache.state.programmed(pending.node, pod.uid)
         programmed = generation >= reservation.generation
@@ -251,7 +254,10 @@ class RateChanges:
     def _rejection(
         self, pod: PendingPod, pending: PendingRates, change: Placement, current: Placement
     ) -> Rejection | None:
-        """Decide beside what others hold, are promised, and are expected to take."""
+        """Return the rejection of a change that does not fit beside other pods; None if it fits.
+
+        Other pods count with the interfaces that they hold, are promised, and are expected to take.
+        """
         grows = sum(_reserved(change)) > sum(_reserved(current))
         if grows and (beyond := self._cache.limits.refusal(pod.namespace, pod.uid, pod.request)):
             return Rejection(node=pending.node, reason=Reason.NAMESPACE_LIMIT, message=beyond)
@@ -264,7 +270,7 @@ class RateChanges:
         return admit(change, current, snapshot.inventory, snapshot.used)
 
     async def _write_status(self, pod: PodView, pending: PendingRates, decision: _Decision) -> None:
-        """Write the status if it is another one; the pod's next event ends what is over."""
+        """Write the status if it differs; the pod's next event ends a pending change that is programmed."""
         text = encode_rates_status(decision.status(pod))
         if pod.annotations.get(RATES_STATUS_ANNOTATION) == text:
             if decision.state == "programmed":
@@ -327,7 +333,10 @@ class RateChanges:
         return pending.write is write and self._pending.by_uid.get(pending.pod.uid) is pending
 
     def settle(self, pending: PendingRates, write: RatesWrite, fenced_pod: FencedPod, *, late: bool) -> None:
-        """Take what the pod shows of a write. late: no write of it can be under way any more."""
+        """Settle a write by the pod's current state.
+
+        late: the write cannot be under way any more.
+        """
         found, full = fenced_pod
         if found is None:
             self._wanted_rates.on_delete(pending.pod.uid)
@@ -338,7 +347,7 @@ class RateChanges:
             self._withdraw(pending, write)
 
     def _withdraw(self, pending: PendingRates, write: RatesWrite) -> None:
-        """The write takes no effect: the pod has what it had."""
+        """Restore the pod's previous rates, because the write takes no effect."""
         pending.write = None
         state, uid = self._cache.state, pending.pod.uid
         current, previous = state.reservation(pending.node, uid), write.previous
@@ -376,7 +385,7 @@ _CONFLICT = 409
 
 @dataclass(frozen=True, slots=True)
 class _UnansweredChange:
-    """A write of changed rates (`PodWrite`); its reservation is held since before the write."""
+    """A write of changed rates (`PodWrite`); its reservation is held before the write begins."""
 
     changes: RateChanges
     pending: PendingRates
@@ -398,16 +407,19 @@ class _UnansweredChange:
         return self.changes.stands(self.pending, self.write)
 
     def doubt(self) -> None:
-        """Hold what is held already."""
+        """Do no more; the reservation is held already."""
 
     def settle(self, fenced_pod: FencedPod, *, late: bool) -> None:
-        """Take what the pod shows of the write."""
+        """Settle the write by the pod's current state."""
         self.changes.settle(self.pending, self.write, fenced_pod, late=late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """Decision on a change. change: the placement to be written; None for none."""
+    """A decision on a change.
+
+    change: the placement to be written; None if no placement is written.
+    """
 
     state: RatesState
     reservation: Reservation
@@ -421,7 +433,7 @@ class _Decision:
         return (self.change or self.reservation).generation
 
     def status(self, pod: PodView) -> RatesStatus:
-        """The status that says so."""
+        """Return the decision's status for the pod's annotation."""
         return RatesStatus(
             state=self.state,
             generation=self.generation,

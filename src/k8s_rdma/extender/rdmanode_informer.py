@@ -1,14 +1,14 @@
-"""Informer of what the agents publish: `RdmaNode` objects, and a Lease for each.
+"""Informer of the objects that agents publish: `RdmaNode` objects, and a Lease for each.
 
-A renewal of the Lease says that the report of the generation which it names was published, and was the
-node's after the renewal before it was written (`agent.cluster.publisher`). So a node counts as heard from
-when a renewal was seen that names what is known here, or what came before it. A node is refused when that
-was too long ago: its agent is dead, or cannot publish, or one of the watches lags. A Lease says how long it
-holds, since agents of other versions and configurations renew at other intervals. kube-scheduler leaves out a
-node that is down altogether, by kubelet's Lease.
+A renewal of the Lease names a generation. It states that the report of this generation was published, and
+was still the node's report after the previous renewal was written (`agent.cluster.publisher`). So a node
+counts as heard from if a renewal names the report that is known here, or an earlier one. A node is refused if
+this was too long ago, because its agent is dead or cannot publish, or because one of the watches lags. A
+Lease has its duration in it, because agents of other versions and configurations renew at other intervals.
+kube-scheduler leaves out a node that is down altogether, by kubelet's Lease.
 
-No clocks are compared, and two watches may lag behind each other by any time. But the API server's version
-at a moment shows that an object of a larger one was written after that moment.
+The informer does not compare clocks, and one watch may lag behind the other by any time. It relies on the API
+server's version at a moment: an object with a larger version was written after that moment.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _MAX_MARKS = 600
 
 @dataclass(slots=True)
 class Marks:
-    """The last answers, in order of their moments and of their versions alike."""
+    """The API server's last versions and the moments of their requests, both in ascending order."""
 
     _moments: list[float] = field(default_factory=list)
     _versions: list[int] = field(default_factory=list)
 
     def add(self, requested_at: float, version: int) -> None:
-        """The API server, asked at that time, was at that version; not asked while another answer is due."""
+        """Note the API server's version by a request made at that time; requests must not overlap."""
         if self._versions and version < self._versions[-1]:  # its data is from a backup
             self._moments.clear()
             self._versions.clear()
@@ -72,7 +72,7 @@ class Marks:
             del self._moments[: _MAX_MARKS // 2], self._versions[: _MAX_MARKS // 2]
 
     def newest_before(self, version: int) -> float:
-        """The last moment after which this version was surely written."""
+        """Return the last moment after which this version was certainly written."""
         index = bisect_left(self._versions, version)
         return self._moments[index - 1] if index else NEVER
 
@@ -88,15 +88,16 @@ s of processor time, and all nodes share one processor."""
 class WatchedNode:
     """The state of one published node. Times are seconds of the extender's clock.
 
-    learned: whether there is a Node object. addresses: those that it has.
+    learned: whether there is a Node object.
+    addresses: the addresses of the Node object.
     published: whether there is an `RdmaNode`.
-    facts: of its report; None if nothing may be concluded from it.
-    heard_at: when the last renewal was seen that speaks of the report that is known, or of one before it.
-    requested_at: after that time the report that is known was the node's.
-    unreadable_reason: why the node cannot be read, as the state was last informed; empty when it can.
-    holds_until: after that time age alone may change it; kept by `RdmaNodeInformer`.
-    deferred: the last report, where the node publishes too often for it to be taken yet. Until it is, what is
-        known is of the one before, which renewals that name the later one do not confirm.
+    facts: the facts of its report; None if the report supports no conclusion.
+    heard_at: when the last renewal was seen that names the known report or an earlier one.
+    requested_at: after that time the known report was still the node's.
+    unreadable_reason: why the node cannot be read, as the state was last informed; empty if it can.
+    holds_until: after that time age alone may change the reason; kept by `RdmaNodeInformer`.
+    deferred: the last report, if the node publishes too often for it to be taken yet. Until it is taken, the
+        facts are of the report before it, and renewals that name the later report do not confirm them.
     """
 
     learned: bool = False
@@ -121,11 +122,11 @@ class WatchedNode:
     _allowed_at: float = NEVER
 
     def exists(self) -> bool:
-        """Report whether there is anything of the node but a Lease of its name."""
+        """Report whether the node has a Node object or an `RdmaNode`; a Lease alone does not count."""
         return self.learned or self.published
 
     def admit(self, view: RdmaNodeView, now: float) -> bool:
-        """Report whether a report may be taken now; else it is deferred, in the place of one before."""
+        """Report whether a report may be taken now; otherwise defer it, in place of an earlier one."""
         earned = (now - self._allowed_at) * REPORTS_PER_S
         self._allowance, self._allowed_at = min(REPORTS_AT_ONCE, self._allowance + earned), now
         admitted = self._allowance >= 1
@@ -134,7 +135,7 @@ class WatchedNode:
         return admitted
 
     def publish(self, view: RdmaNodeView) -> bool:
-        """Take what is published; whether that is something new."""
+        """Take a published report; report whether it is new."""
         if self.published and self._version == view.version:
             return False
         self.published, self._version = True, view.version
@@ -145,12 +146,12 @@ class WatchedNode:
         return True
 
     def unpublish(self) -> None:
-        """There is no `RdmaNode` any more."""
+        """Forget the report, because the `RdmaNode` was deleted."""
         self.published, self._version, self._generation = False, "", ""
         self.facts, self._why, self.heard_at, self.deferred = None, UNPUBLISHED, NEVER, None
 
     def renew(self, lease: LeaseView, now: float, marks: Marks) -> bool:
-        """Take a renewal that is seen now; False when it was seen before."""
+        """Take a renewal that is seen now; return False if it was seen before."""
         if lease.version == self._lease_version:
             return False
         if is_count(self._lease_version):
@@ -162,17 +163,23 @@ class WatchedNode:
         return True
 
     def is_stale(self, now: float, stale_s: float) -> bool:
-        """Report whether it was not heard from for so long, nor for the duration of its Lease."""
+        """Report whether the node was silent for longer than `stale_s` and than its Lease's duration."""
         return bool(silence(now - self.heard_at, stale_s, self._lease_s))
 
     def why(self, now: float, stale_s: float) -> str:
-        """The reason why the node is unreadable; empty when it is not. Ages are whole tens: few differ."""
+        """Return the reason why the node is unreadable; empty if it is readable.
+
+        Ages in it are whole tens of seconds, so that the reason changes rarely.
+        """
         if self.facts is None:
             return self._why
         return silence(now - self.heard_at, stale_s, self._lease_s)
 
     def why_holds_until(self, stale_s: float) -> float:
-        """The time until which `why` answers the same if nothing comes of the node; passed while it ages."""
+        """Return the time until which `why` stays the same if the node stays silent.
+
+        The time has passed if the node is already silent for too long.
+        """
         return inf if self.facts is None else self.heard_at + silent_after_s(stale_s, self._lease_s)
 
     def _conclude(self, view: RdmaNodeView) -> None:
@@ -184,7 +191,7 @@ class WatchedNode:
             self._why = error.message
 
     def _hear(self) -> None:
-        """Take the last renewal, if it was not heard so far, and speaks of what is known."""
+        """Count the last renewal if it has not counted yet and names the known report or an earlier one."""
         if not self._heard and covers(self._generation, self._names):
             self._heard = True
             self.heard_at, self.requested_at = self._renewed_at, self._named_at
@@ -195,7 +202,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of what the watches brought, for metrics."""
+    """Counts of the watches' events, for metrics."""
 
     changed: int = 0
     renewals: int = 0
@@ -206,9 +213,10 @@ class Counts:
 class RdmaNodeInformer:
     """`NodeSource` by watches; an async context manager that owns them.
 
-    stale_s: a node that was not heard from for so long cannot be read once its Lease has ended. namespace: of
-        the nodes' Leases.
-    look_s: how often ages are looked at, and the API server is asked for its version. marks: its answers.
+    stale_s: a node that was silent for so long cannot be read once its Lease has ended.
+    namespace: the namespace of the nodes' Leases.
+    look_s: the interval of checks of ages, and of requests for the API server's version.
+    marks: the answers to these requests.
     """
 
     def __init__(  # noqa: PLR0913  each is of its own
@@ -256,10 +264,10 @@ class RdmaNodeInformer:
     # NodeStates
 
     async def refresh(self, nodes: Collection[NodeName], *, newer_than: float) -> None:
-        """Implement `NodeSource.refresh`: the watches have brought what there is."""
+        """Implement `NodeSource.refresh`: the watches have already brought every report."""
 
     async def request_report(self, node: NodeName) -> None:
-        """Implement `NodeSource.request_report`: a node cannot be asked, and what it publishes is known."""
+        """Implement `NodeSource.request_report`: a node cannot be asked, and its last report is known."""
 
     async def deliver(self, node: NodeName, placement: str) -> str:  # noqa: ARG002 - the Protocol's
         """Implement `NodeSource.deliver`: agents that publish follow the placements themselves."""
@@ -282,7 +290,7 @@ class RdmaNodeInformer:
         return entry.addresses if entry is not None and entry.learned else ()
 
     def forget(self, node: NodeName) -> None:
-        """Implement `NodeSource.forget`; what the node published goes, or counts for the next of its name."""
+        """Implement `NodeSource.forget`; an `RdmaNode` that stays counts for the next node of its name."""
         entry = self._nodes.get(node)
         if entry is not None:
             entry.learned = False
@@ -305,13 +313,13 @@ class RdmaNodeInformer:
         return sum(entry.published and entry.is_stale(now, stale_s) for entry in self._nodes.values())
 
     def oldest_s(self) -> float:
-        """The time since the last sign of the readable node that has been silent for longest."""
+        """Return the time since the last sign of the readable node that has been silent for longest."""
         now = self._clock()
         readable = (entry for entry in self._nodes.values() if entry.exists() and not entry.unreadable_reason)
         return now - min((entry.heard_at for entry in readable), default=now)
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         counts = self.counts
         return {
             "node_reports_total": ("Reports that nodes published.", "counter", lambda: counts.changed),
@@ -337,7 +345,7 @@ class RdmaNodeInformer:
             ),
         }
 
-    # what the watches tell
+    # events of the watches
 
     def stream(self) -> AsyncIterator[Event[RdmaNodeView]]:
         """List and watch `RdmaNode` objects; each event goes to `on_event`."""
@@ -415,10 +423,10 @@ class RdmaNodeInformer:
                 self._state.confirm(node, entry.requested_at)
             self._store(node, entry)
 
-    # what follows
+    # updates of the state
 
     def _store(self, node: NodeName, entry: WatchedNode, *, changed: bool = False) -> None:
-        """Tell the state what is known of the node, where that is something new."""
+        """Update the state if the node's report or readability has changed."""
         if not entry.exists():
             return
         entry.holds_until = entry.why_holds_until(self._stale_s)
@@ -437,7 +445,7 @@ class RdmaNodeInformer:
             self._state.forget(node)
 
     async def _watch_ages(self) -> NoReturn:
-        """Refuse who is silent, and tell for how long; take reports that were deferred."""
+        """Refuse silent nodes, with the time of their silence; take deferred reports."""
         while True:
             await asyncio.sleep(self._look_s)
             now = self._clock()
@@ -448,7 +456,7 @@ class RdmaNodeInformer:
                 self._store(node, entry)
 
     async def _mark(self) -> NoReturn:
-        """Keep asking for the version of now, which is what tells how old a renewal can be at most."""
+        """Keep asking for the API server's current version, which bounds the age of a renewal."""
         while True:
             requested_at = self._clock()
             try:

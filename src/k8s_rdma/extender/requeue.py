@@ -1,11 +1,11 @@
 """Requeues refused pods: has kube-scheduler try them again when capacity or a namespace's limit came free.
 
-RDMA capacity that comes free makes no cluster event, so a node object is touched: an annotation that
-changes is an event upon which the scheduler tries refused pods again within 0.05 s; without one it would
-wait up to 5 minutes. Schedulers before 1.30 heed labels alone (source: `nodeSchedulingPropertiesChange`,
-`pkg/scheduler/eventhandlers.go`). No filter call comes in the meantime, so the nodes that refused a pod are
-asked for as long as it waits. Nodes that changed are compared with the requests that wait, by namespace, so
-that none waits for others.
+RDMA capacity that comes free makes no cluster event. So a node object is touched: the change of its
+annotation is an event, and the scheduler then tries refused pods again within 0.05 s. Without an event it
+would wait up to 5 minutes. Schedulers before 1.30 react to labels alone (source:
+`nodeSchedulingPropertiesChange`, `pkg/scheduler/eventhandlers.go`). No filter call comes during the wait, so
+the nodes that refused a pod are asked for as long as it waits. Changed nodes are compared with the waiting
+requests by namespace, so that one namespace does not wait for others.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 _MAX_PODS = 10_000
 MAX_INTERFACES = 100_000
-"""The limit for interfaces of all waiting pods; each takes 2 KiB at worst, and pods' owners decide how many
-there are."""
+"""The limit for interfaces of all waiting pods. Each takes 2 KiB at worst, and pods' owners decide their
+number."""
 
 _MAX_AGE_S = 900.0
-"""kube-scheduler tries every refused pod again after 5 minutes at most; one that it has not tried for three
-times that long is waiting for something else, or was not seen to end."""
+"""kube-scheduler tries every refused pod again after 5 minutes at most. If it has not tried a pod for three
+times as long, the pod waits for another reason, or its end was not seen."""
 
 
 _MAX_COMPARED = 64
@@ -52,7 +52,7 @@ _MAX_COMPARED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limited:
-    """A pod that the limit of its namespace refused; some of the nodes that it was asked about."""
+    """A pod that the limit of its namespace refused, and some of the nodes of its filter call."""
 
     namespace: str
     uid: PodUid
@@ -72,12 +72,12 @@ class _Pod:
 
 
 class UnschedulablePods:
-    """Refused pods that wait, and what they wait for.
+    """Refused pods that wait, with their requests and the nodes that refused them.
 
-    Nodes are not kept per pod (a thousand pods may wait for five thousand nodes): a node is of interest
-    when it refused anyone who may still be waiting.
+    Nodes are not kept per pod, because a thousand pods may wait for five thousand nodes. A node is of
+    interest if it refused any pod that may still be waiting.
 
-    settled: the pods that wait no more; what refuses one of them was decided before.
+    settled: the pods that wait no more; a refusal of such a pod was decided before it settled.
     """
 
     def __init__(self, settled: SettledPods | None = None) -> None:
@@ -93,13 +93,13 @@ class UnschedulablePods:
         self._together: Counter[tuple[str, Request]] = Counter()
 
     def __len__(self) -> int:
-        """The number of waiting pods."""
+        """Return the number of waiting pods."""
         return len(self._pods.by_uid)
 
     def refuse(
         self, uid: PodUid, request: Request, nodes: Iterable[NodeName], now: float, namespace: str
     ) -> None:
-        """No node fits the pod; these refused it for a reason that may pass."""
+        """Record a pod that no node fits. nodes: refused it for a reason that may pass."""
         if uid in self._settled:
             self.on_delete(uid)
             return
@@ -110,14 +110,14 @@ class UnschedulablePods:
         self._nodes.update(dict.fromkeys(nodes, now))
 
     def gather(self, uid: PodUid) -> None:
-        """The pod waits for room beside others of its gang: any room that comes free may help."""
+        """Note that the pod waits for room with its gang, so that any room that comes free may help."""
         pod = self._pods.by_uid.get(uid)
         if pod is not None and not pod.together:
             self._pods.replace(uid, replace(pod, together=True))
             self._together[pod.namespace, pod.request] += 1
 
     def limit(self, pod: Limited, now: float) -> None:
-        """The namespace's limit refused the pod; no node was asked."""
+        """Record a pod that its namespace's limit refused before any node was asked."""
         if pod.uid in self._settled:
             self.on_delete(pod.uid)
             return
@@ -126,18 +126,18 @@ class UnschedulablePods:
         self._trim()
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod fits somewhere, is bound, or is gone."""
+        """Forget a pod that fits a node, is bound, or is gone."""
         if uid in self._pods.by_uid:
             self._remove(uid)
         if self._nodes and not self._pods.by_uid:
             self._nodes.clear()
 
     def pods_before(self, time: float) -> list[PodUid]:
-        """The pods that were refused before that time, and not since."""
+        """Return the pods that were refused before that time, and not since."""
         return self._pods.entered_before(time)
 
     def expire(self, now: float) -> None:
-        """Forget pods and nodes that have not been asked about for a long time."""
+        """Forget pods and nodes that no call has named for a long time."""
         for uid in self._pods.expired(now):
             self.on_delete(uid)
         limit = now - _MAX_AGE_S
@@ -145,11 +145,11 @@ class UnschedulablePods:
             del self._nodes[node]
 
     def nodes(self) -> list[NodeName]:
-        """The nodes that refused a pod that may still wait."""
+        """Return the nodes that refused a pod that may still wait."""
         return list(self._nodes)
 
     def interesting(self, node: NodeName) -> bool:
-        """Report whether the node refused someone who may still be waiting."""
+        """Report whether the node refused a pod that may still be waiting."""
         return node in self._nodes
 
     def touched(self, node: NodeName) -> None:
@@ -157,9 +157,9 @@ class UnschedulablePods:
         self._nodes.pop(node, None)
 
     def requests(self) -> list[tuple[str, Request]]:
-        """The namespaces and requests that wait for nodes; those refused last come first.
+        """Return the namespaces and requests that wait for nodes; those refused last come first.
 
-        When it is much not all of it, but of each namespace as many as of others.
+        If there are too many, each namespace has an equal number.
         """
         waiting = [
             [(namespace, request) for request in islice(reversed(requests), _MAX_COMPARED)]
@@ -177,11 +177,11 @@ class UnschedulablePods:
         return (namespace, request) in self._together
 
     def namespaces(self) -> list[str]:
-        """The namespaces whose limit refused a pod that waits."""
+        """Return the namespaces whose limit refused a pod that waits."""
         return list(self._limited)
 
     def limited(self, namespace: str) -> list[Limited]:
-        """The pods that the namespace's limit refused; the one that waits for longest comes first."""
+        """Return the pods that the namespace's limit refused; the one that waits for longest comes first."""
         return list(self._limited.get(namespace, {}).values())
 
     def _add(self, uid: PodUid, pod: _Pod) -> None:
@@ -189,7 +189,7 @@ class UnschedulablePods:
         self._pods.put(uid, pod, pod.refused_at)
 
     def _trim(self) -> None:
-        """Beyond the limits, the pods of who has most interfaces go, the one that waits for longest first."""
+        """Beyond the limits, drop the longest waiting pod of the namespace with most interfaces."""
         while (uid := self._pods.excess()) is not None:
             self._remove(uid)
 
@@ -216,7 +216,10 @@ class UnschedulablePods:
 
 
 class Comparison(NamedTuple):
-    """A namespace's waiting request, and a node. previous: None when it may help every pod that fits now."""
+    """A namespace's waiting request, and a node.
+
+    previous: the node's snapshot before its change; None if the node may help every pod that fits it now.
+    """
 
     namespace: str
     node: NodeName
@@ -233,15 +236,15 @@ class Backlog:
         self._begun: set[NodeName] = set()
 
     def __bool__(self) -> bool:
-        """Report whether there is something."""
+        """Report whether comparisons are left."""
         return bool(self._requests)
 
     def put(
         self, node: NodeName, previous: NodeSnapshot | None, requests: Iterable[tuple[str, Request]]
     ) -> None:
-        """Compare the node with these, each with its namespace; what was to be compared with it is replaced.
+        """Compare the node with these requests; they replace the node's outstanding comparisons.
 
-        A change on top of one that nothing was compared with is one change.
+        If no comparison of the earlier change has begun, both changes count as one.
         """
         if node in self._begun:
             previous = None
@@ -253,7 +256,7 @@ class Backlog:
             self._requests.setdefault(namespace, {}).setdefault(node, []).append(request)
 
     def pop(self, used: Callable[[str], float]) -> Comparison:
-        """The next comparison of the namespace that has used least; there must be one."""
+        """Return the next comparison of the namespace that has used least; there must be one."""
         namespace = min(self._requests, key=used)
         node, requests = next(iter(self._requests[namespace].items()))
         self._begun.add(node)
@@ -265,7 +268,7 @@ class Backlog:
         return found
 
     def drop(self, node: NodeName) -> None:
-        """Compare the node with nothing more."""
+        """Drop the node's outstanding comparisons."""
         for namespace in [space for space, nodes in self._requests.items() if node in nodes]:
             self._end(namespace, node)
         self._previous.pop(node, None)
@@ -290,7 +293,7 @@ pod again only if the touched node fits it otherwise (source: `preCheckForNode`,
 _PAUSE_FACTOR = 4
 """The ratio of pause to work: waking pods takes at most a fifth of the processor."""
 _FREE_S = 0.0002
-"""Processor time of a look at what is known already, which needs no rest."""
+"""Processor time of a look at a cached answer, which needs no pause."""
 _FITTING_S = 0.2
 """Processor time for finding a node that fits one pod which a limit refuses no more."""
 
@@ -301,8 +304,10 @@ _log = structlog.get_logger()
 class Pace:
     """The intervals of polling and touching, in seconds.
 
-    poll_s: a node of interest is asked. requeue_s: the same node is touched at most, and five times that
-    after a failure. gap_s: between any two touches. by_label: a label is changed, and no annotation.
+    poll_s: between two questions to a node of interest.
+    requeue_s: at least between two touches of the same node; five times that after a failure.
+    gap_s: between any two touches.
+    by_label: whether a touch changes a label instead of an annotation.
     """
 
     poll_s: float = 1.0
@@ -317,7 +322,7 @@ def touch_time(time: datetime) -> str:
 
 
 class Requeuer:
-    """Notices what helps waiting pods, and touches those nodes.
+    """Finds the nodes whose changes help waiting pods, and touches them.
 
     Call `on_node_change` at every change of a node's snapshot, and `freed` for every namespace that holds
     less; `poll` and `touch` run for as long as the process does.
@@ -350,7 +355,7 @@ class Requeuer:
         self._unknown: Callable[[], Collection[NodeName]] | None = None
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {
             "pods_waiting": ("Pods that no node fitted.", "gauge", lambda: len(self._waiting)),
             "requeues_total": ("Nodes touched since capacity came free.", "counter", lambda: self.touches),
@@ -365,25 +370,29 @@ class Requeuer:
         *,
         together: bool = False,
     ) -> None:
-        """No node fits the pod; these refused it for a reason that may pass. together: with its gang."""
+        """Record a pod that no node fits.
+
+        nodes: refused it for a reason that may pass.
+        together: whether it waits with its gang.
+        """
         self._waiting.refuse(uid, request, nodes, self._clock(), namespace)
         if together:
             self._waiting.gather(uid)
         self._somebody_waits.set()
 
     def limited(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
-        """The limit of its namespace refused the pod, for now, which may go to these nodes otherwise."""
+        """Record a pod that the limit of its namespace refused. nodes: may fit it otherwise."""
         sample = tuple(nodes[:: -(-len(nodes) // _KEPT_NODES) or 1])
         refused = Limited(namespace=pod.namespace, uid=pod.uid, request=pod.request, nodes=sample)
         self._waiting.limit(refused, self._clock())
         self._somebody_waits.set()
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod fits somewhere, is bound, or is gone."""
+        """Forget a pod that fits a node, is bound, or is gone."""
         self._waiting.on_delete(uid)
 
     def retain(self, listed: Collection[PodUid], listed_at: float) -> None:
-        """The pods that wait since before that time and are not listed are gone."""
+        """Forget pods that have waited since before that time and are not listed, because they are gone."""
         for uid in self._waiting.pods_before(listed_at):
             if uid not in listed:
                 self.on_delete(uid)
@@ -391,7 +400,7 @@ class Requeuer:
     def on_node_change(
         self, node: NodeName, previous: NodeSnapshot | None, _current: NodeSnapshot | None
     ) -> None:
-        """The node's snapshot has changed."""
+        """Compare the node with waiting requests, because its snapshot has changed."""
         if self._waiting.interesting(node):
             self._backlog.put(node, previous, self._waiting.requests())
             self._nodes_changed.set()
@@ -401,7 +410,10 @@ class Requeuer:
         self.on_node_change(node, None, None)
 
     def freed_address(self, node: NodeName) -> None:
-        """A MAC or GUID of the node may be free now, by which a pod may fit, there or on any other node."""
+        """Touch the node if it refused a pod, because a MAC or GUID of the node may be free now.
+
+        The pod may then fit there or on any other node.
+        """
         if self._waiting.interesting(node):
             self._enqueue(node)
             self._something_changed.set()
@@ -412,13 +424,13 @@ class Requeuer:
         self._something_changed.set()
 
     def freed(self, namespace: str) -> None:
-        """The namespace's pods hold less."""
+        """Note that the namespace's pods hold less."""
         if self._waiting.limited(namespace):
             self._freed[namespace] = None
             self._limits_freed.set()
 
     async def poll(self, states: NodeSource, limits: Limits) -> NoReturn:
-        """Keep asking the nodes of interest while somebody waits, and those that say what limits are for."""
+        """Keep asking the nodes of interest while pods wait, and the nodes that limited namespaces use."""
         while True:
             await self._somebody_waits.wait()
             self._waiting.expire(self._clock())
@@ -434,7 +446,7 @@ class Requeuer:
                 self._somebody_waits.clear()
 
     async def touch(self, state: ClusterState, limits: Limits, leads: Callable[[], bool]) -> NoReturn:
-        """Touch the nodes whose change helps, at the pace; none while this replica does not lead."""
+        """Touch the nodes whose change helps, at the pace, while this replica leads."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._compare(state))
             group.create_task(self._serve_freed(state, limits))
@@ -481,7 +493,7 @@ class Requeuer:
         self._something_changed.set()
 
     async def _serve(self, namespace: str, state: ClusterState, limits: Limits) -> None:
-        """Touch a node that fits a pod which the limit refuses no more; where none does, it waits for one."""
+        """Touch a node that fits a pod which the limit refuses no more; without one, the pod waits."""
         for pod in self._waiting.limited(namespace):
             if limits.refusal(namespace, pod.uid, pod.request):
                 continue
@@ -517,7 +529,7 @@ class Requeuer:
     async def _helps(self, comparison: Comparison, state: ClusterState) -> bool:
         """Report whether a pod that waits may fit a node whose snapshot has changed.
 
-        None is a node that could not be read, which refuses everyone.
+        If the node has no snapshot, it cannot be read and refuses every pod.
         """
         namespace, node, previous, request = comparison
         async with self._queue.turn(namespace, background=True) as turn:
@@ -533,7 +545,7 @@ class Requeuer:
         return helps
 
     async def _pause(self, turn: Turn) -> None:
-        """Leave the processor to others for several times as long as this took of it."""
+        """Leave the processor to other work for several times as long as the turn used it."""
         await asyncio.sleep(turn.used_s * _PAUSE_FACTOR if turn.used_s > _FREE_S else 0)
 
     def _fits(self, request: Request, snapshot: NodeSnapshot, namespace: str) -> bool:

@@ -1,6 +1,6 @@
-"""Reservations: placements that are held on a node for pods, and the table of all that may become of them.
+"""Reservations: placements that are held on a node for pods, and the table of their stages.
 
-Values in, values out; no clock and no I/O.
+The module takes values and returns values; it has no clock and does no I/O.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     A Struct, because a start makes one for every bound pod of a cluster.
 
     pod: `namespace/name`.
-    created_at: when it was decided.
-    policy: how, if it was decided here.
-    version: of the pod that it was decided on, whose Binding it is written in; empty if that is not known.
-    generation: of the placement, see there.
+    created_at: when the placement was decided.
+    policy: the policy of the decision, if this process decided it.
+    version: the pod's version at the decision, whose Binding has the placement; empty if it is not known.
+    generation: the placement's generation (`Placement.generation`).
     ended_at: when the pod was seen finished or gone; None before `Stage.ENDED`.
     """
 
@@ -175,13 +175,13 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(self, interfaces=found.interfaces, generation=found.generation)
 
     def bound_with(self, found: Reservation | Placement) -> Reservation:
-        """Return the reservation once it is known to be written, as that."""
+        """Return the reservation as bound, with the placement that is known to be written."""
         stage = TRANSITIONS[ReservationEvent.FOUND_BOUND][self.stage] or Stage.BOUND
         return msgspec.structs.replace(
             self, interfaces=found.interfaces, generation=found.generation, stage=stage
         )
 
     def counts_as(self, reservation: Reservation) -> bool:
-        """Report whether as much of the node is used with that one, whatever is known of its write."""
+        """Report whether the other reservation uses the node equally, regardless of its stage."""
         counted = reservation.interfaces, reservation.generation, reservation.pod
         return (self.interfaces, self.generation, self.pod) == counted

@@ -1,10 +1,10 @@
-"""Scheduler cache: what counts on nodes, and for namespaces, when a pod is to be placed.
+"""Scheduler cache: the use of nodes and namespaces that counts when a pod is placed.
 
 It has the assumed pods: filtered, perhaps scored, and not bound yet. kube-scheduler asks about the next pod
-while the bind of the one before is still to come, and counts that one as assigned to a node that it does
-not name. So pods that arrive together would all be shown the same room. What one of them may take is held
-where it is expected to go, softly and for a short time: it steers others elsewhere where there is an
-elsewhere, and only a bind promises anything.
+before the bind of the previous one, and counts the previous one as assigned to a node that it does not name.
+So pods that arrive together would all be shown the same room. For this reason room is held for each assumed
+pod on its expected node, softly and for a short time. The hold steers other pods elsewhere if another node
+fits them. Only a bind makes a promise.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import ClusterApi
 
 _MAX_REMEMBERED = 16
-"""Sets of MACs for which the cache remembers the nodes whose reports contain none of them."""
+"""The limit for sets of MACs for which the cache remembers the nodes whose reports do not contain them."""
 
 ASSUME_S = {"extender": 2.0, "scheduler": 30.0}
-"""The time for which a pod is assumed, by binder: a bind comes at once, a node reports what its runtime
-did."""
+"""The time for which a pod is assumed, by binder. A bind comes at once; a node reports only after its runtime
+has started the pod."""
 
 MOST_NODES = 4
-"""The limit of nodes on which a pod is held: with more candidates, its node counts as unknown."""
+"""The limit of nodes on which a pod is held. If a pod has more candidates, its node counts as unknown."""
 _MOST_PODS = 1000
 
 _TURN = 5
-"""Times `lasts_s` that a whole gang keeps others out without a break, and then does not for as long: a gang
-that is filtered again and again and never bound, as when one of its pods lacks something else, must not keep
-others out for ever."""
+"""Times `lasts_s` that a whole gang keeps others out without a break. After it the gang does not keep others
+out for as long. A gang that is filtered again and again and never bound must not keep others out for ever.
+For example, one of its pods may lack another resource."""
 
 _SEARCH_S = 0.02
 """Processor time for the places of assumed pods while another pod waits; places beyond it are not held."""
 
 _LOWEST_PRIORITY = -(2**31)
-"""The lowest priority of a pod, an int32: an assumed pod's place is not available to others of any
+"""The lowest priority of a pod, an int32, because an assumed pod's place is not available to others of any
 priority."""
 _NOTHING: Mapping[PodUid, tuple[PlacedInterface, ...]] = MappingProxyType({})
 
 
 class AddressConflict(NamedTuple):
-    """An address that another pod or node has: why the pod cannot have it, and on which node it is.
+    """An address that another pod or node has: the reason for the refusal, and the address's node.
 
     mentions: the pod that has it.
     """
@@ -86,12 +86,14 @@ class AddressConflict(NamedTuple):
 
 
 class AddressCheck:
-    """Tells whether a pod may have the addresses that it asks for.
+    """Reports whether a pod may have the addresses that it asks for.
 
-    Of two functions with one MAC the fabric gives the frames to either. Taken is what a pod was promised
-    (bound, being bound, or to be bound where room is held for it), for as long as its reservation stands,
-    every address that a node holds by a Lease, as for the pod of a ResourceClaim, and every MAC that a node
-    reports of its PFs and VFs, also of a node that cannot be read now.
+    If two functions have one MAC, the fabric may give the frames to either. These addresses are taken:
+
+    - The addresses of a pod that is bound, being bound, or to be bound to room that is held for it, for as
+      long as its reservation stands.
+    - Every address that a node holds by a Lease, for example for the pod of a ResourceClaim.
+    - Every MAC that a node reports for its PFs and VFs, even if the node cannot be read now.
     """
 
     def __init__(self, state: ClusterState, nominations: NominatedPods) -> None:
@@ -115,9 +117,9 @@ class AddressCheck:
                 await turn.give_way()
 
     def conflict(self, pod: PendingPod) -> AddressConflict | None:
-        """Return the first address of the pod that another has; None when all are free.
+        """Return the first address of the pod that another pod or node has; None if all are free.
 
-        Looks through the nodes for pods that ask for a MAC alone, but for what `search` has looked at.
+        If the pod asks for a MAC, this looks through the nodes' reports that `search` has not looked at.
         """
         requested = _requested(pod)
         return next(self._conflicts(pod, requested), None) if requested else None
@@ -144,7 +146,7 @@ class AddressCheck:
         yield from self._reported(pod, requested)
 
     def _leased(self, pod: PendingPod, requested: dict[str, str]) -> Iterator[AddressConflict]:
-        """Addresses that nodes hold for pods which no reservation names: those of claims, and ended ones."""
+        """Yield addresses that nodes hold for pods without a reservation: pods of claims, and ended pods."""
         for address, clause in requested.items():
             node = self._state.leased_addresses.holder(address)
             if node is not None and address not in self._state.promised_addresses.addresses_of(node, pod.uid):
@@ -166,7 +168,7 @@ class AddressCheck:
                 yield AddressConflict(f"{requested[macs[found]]}, which a PF or VF of node {node} has", node)
 
     def _free_of(self, rising: list[int]) -> dict[NodeName, MacRanges]:
-        """The reports that have none of these MACs, by node; of the sets that were asked for last."""
+        """Return the reports without any of these MACs, by node; kept for the last sets only."""
         key = tuple(rising)
         free = self._free.setdefault(key, {})
         self._free.move_to_end(key)
@@ -176,7 +178,7 @@ class AddressCheck:
 
 
 def _requested(pod: PendingPod) -> dict[str, str]:
-    """The addresses that a pod asks for, and that it does, in a clause."""
+    """Return the addresses that a pod asks for, each with a clause that says so."""
     return {
         address: f"interface {index} asks for {kind(address)} {address}"
         for index, interface in enumerate(pod.request.interfaces)
@@ -192,7 +194,7 @@ def _mention(pod: str) -> Mention:
 def _first_in(
     rising: list[int], node: NodeName, ranges: MacRanges, free: dict[NodeName, MacRanges]
 ) -> int | None:
-    """Return a MAC that the node reports; None when it reports none of them, which `free` keeps."""
+    """Return a MAC that the node reports; None if it reports no such MAC, which `free` remembers."""
     if free.get(node) is ranges:
         return None
     found = ranges.first_index_in(rising)
@@ -202,13 +204,19 @@ def _first_in(
 
 
 class SchedulerCache:
-    """Nodes and pods of the cluster, and what is held for pods that are not bound yet.
+    """Nodes and pods of the cluster, and the room that is held for pods that are not bound yet.
 
-    state: reports of nodes, and reservations. pods: as the API server shows them. requests: what pods ask
-    for. fit_cache: which requests fit which snapshots. limits: of namespaces. nominations: pods that
-    preemption made room for. assumed_pods: filtered pods, on their way to a bind. gangs: pods that are bound
-    together. unplaced: pods that were bound without a placement. addresses: MACs and GUIDs that are taken.
-    settled: the pods for which nothing is held or kept any more, whatever was being decided of them.
+    state: reports of nodes, and reservations.
+    pods: the pods as the API server shows them.
+    requests: the pods' requests.
+    fit_cache: which requests fit which snapshots.
+    limits: the limits of namespaces.
+    nominations: pods that preemption made room for.
+    assumed_pods: filtered pods, on their way to a bind.
+    gangs: pods that are bound together.
+    unplaced: pods that were bound without a placement.
+    addresses: MACs and GUIDs that are taken.
+    settled: the pods for which no room or state is kept any more, even if a decision on them is under way.
     """
 
     def __init__(  # noqa: PLR0913 - what it is filled from, and whom it tells
@@ -275,7 +283,7 @@ class SchedulerCache:
         assumed: Mapping[PodUid, tuple[PlacedInterface, ...]] = _NOTHING,
         excluded: Collection[PodUid] = (),
     ) -> NodeSnapshot | None:
-        """The node as it counts for the pod; None when it cannot be read.
+        """Return the node as it counts for the pod; None if it cannot be read.
 
         Nominated pods of the same or a higher priority count, and these assumed ones; the pod's own
         reservation and the excluded pods do not.
@@ -286,7 +294,7 @@ class SchedulerCache:
         return self.state.snapshot_if(node, excluded=excluded, holding=holding)
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {
             **self.state.readings(),
             **self.fit_cache.readings(),
@@ -310,11 +318,16 @@ class SchedulerCache:
 
 @dataclass(slots=True, kw_only=True)
 class AssumedPods:
-    """Holds room for assumed pods. It is searched when the next pod asks: most pods are bound before.
+    """Holds room for assumed pods.
 
-    nominations: counted where a pod's place is looked for. clock: seconds, monotonic. lasts_s: how long a
-    pod is waited for. pods: those that the API server has bound; None if there is none to say it.
-    on_release: called for every node where a place of a whole gang is no longer held and was not taken.
+    The room is searched only when the next pod asks, because most pods are bound before.
+
+    nominations: their holds count in the search for a pod's place.
+    clock: seconds, monotonic.
+    lasts_s: how long a pod is waited for.
+    pods: the pods that the API server has bound; None without an API server.
+    on_release: called for every node on which a gang's place is no longer held and was not taken, if the gang
+        was whole.
     settled: the pods that are not assumed any more.
     processor: processor time of this thread, s.
     """
@@ -342,7 +355,7 @@ class AssumedPods:
     _promised: asyncio.Event = field(default_factory=asyncio.Event)
 
     def assume(self, pod: PendingPod, nodes: Sequence[NodeName]) -> None:
-        """Assume the pod on one of these nodes, or on an unknown node, instead of what was assumed before."""
+        """Assume the pod on one of these nodes or on an unknown one; this replaces its earlier nodes."""
         self._forget(pod.uid)
         if pod.uid in self.settled:
             return
@@ -352,9 +365,9 @@ class AssumedPods:
         self._trim()
 
     def assume_on_first(self, pod: PendingPod, nodes: Iterable[NodeName]) -> NodeName | None:
-        """Have a gang's pod go to the first of these nodes that has a place beside what counts against it.
+        """Assume a gang's pod on the first of these nodes with a place beside the holds against it.
 
-        The place is held from now on; those of its gang are held for as long as this one.
+        The place is held from now on; its gang's other places are held for as long as this one.
         """
         self._forget(pod.uid)
         for node in nodes:
@@ -367,11 +380,11 @@ class AssumedPods:
         return None
 
     def forget(self, uid: PodUid) -> None:
-        """The pod goes nowhere, or has come to where it went."""
+        """Forget the pod, because it goes to no node or has arrived on its node."""
         self._drop([uid])
 
     def hold_assumed(self, requester: PodUid) -> None:
-        """Hold what the others may come to take; forget those that have come, or were waited for enough."""
+        """Hold places for the other assumed pods; forget pods that have come or whose time is over."""
         self._whole.clear()
         self._drop_over(self.clock())
         deadline = self.processor() + _SEARCH_S
@@ -380,18 +393,18 @@ class AssumedPods:
             self._hold(self._assumed.by_uid[uid], deadline)
 
     def has_assumed_except(self, uid: PodUid) -> bool:
-        """Report whether any other pod is on its way, to nodes that are known or not."""
+        """Report whether any other pod is assumed, on known or unknown nodes."""
         return any(assumed_uid != uid for assumed_uid in self._assumed.by_uid)
 
     def against(self, node: NodeName, uid: PodUid) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """Return what is held on the node for other pods."""
+        """Return the places that are held on the node for other pods."""
         return self.holds.against(node, uid, _LOWEST_PRIORITY, self.clock())
 
     def blocking(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """The part of it that keeps the pod out even where no other node fits.
+        """Return the places of `against` that keep the pod out even if no other node fits.
 
-        Places of whole gangs; for one of a gang those of its own, and of pods that belong to none: all that
-        its gang is shown must be there when it is bound.
+        These are the places of whole gangs. For a pod of a gang, the places of its own gang and of pods
+        without a gang also count, because all room that the gang is shown must be there at its bind.
         """
         alone = pod.gang is not None
         return {
@@ -401,12 +414,12 @@ class AssumedPods:
         }
 
     def promised(self, node: NodeName, pod: PendingPod) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """The places of whole gangs and of the pod's own gang, which a bind of the pod must not take."""
+        """Return the places of whole gangs and of the pod's own gang, which the pod's bind must not take."""
         holds = self.against(node, pod.uid).items()
         return {uid: interfaces for uid, interfaces in holds if self._is_firm(uid, pod)}
 
     def mates(self, pod: PendingPod) -> list[tuple[PlacedInterface, ...]]:
-        """The places held for other members of the pod's gang that have no reservation yet."""
+        """Return the places held for other members of the pod's gang that have no reservation yet."""
         if pod.gang is None:
             return []
         return [
@@ -418,7 +431,7 @@ class AssumedPods:
         ]
 
     async def keep_time(self) -> NoReturn:
-        """Release gangs' places when their time is over, for as long as the process runs."""
+        """Release gangs' places at the end of their time, for as long as the process runs."""
         while True:
             await self._promised.wait()
             await asyncio.sleep(self.lasts_s)
@@ -430,11 +443,11 @@ class AssumedPods:
                 self._promised.clear()
 
     def pod_names(self, node: NodeName, uid: PodUid) -> list[str]:
-        """The pods that room is held for on the node, `namespace/name`."""
+        """Return the pods that room is held for on the node, `namespace/name`."""
         return [self._assumed.by_uid[assumed_uid].pod.pod for assumed_uid in self.against(node, uid)]
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {"pods_assumed": ("Pods on their way to a bind.", "gauge", lambda: len(self._assumed.by_uid))}
 
     def _on_its_way(self, pod: PendingPod, nodes: tuple[NodeName, ...]) -> _AssumedPod:
@@ -456,7 +469,7 @@ class AssumedPods:
         self._trim()
 
     def _extend(self, gang: Gang, last: _AssumedPod) -> None:
-        """Hold the gang's places for as long as the last one's; not each time, as they may be many."""
+        """Hold the gang's places for as long as the last one; not at each call, because they may be many."""
         for uid in self._mates[gang]:
             assumed = self._assumed.by_uid[uid]
             deadline = min(last.deadline, assumed.assumed_at + _TURN * self.lasts_s)
@@ -530,9 +543,9 @@ class AssumedPods:
         return gang is not None and (gang == pod.gang or self._is_whole(gang))
 
     def _is_whole(self, gang: Gang | None) -> bool:
-        """Report whether as many of the gang's pods have a place as it takes, as far as that is known.
+        """Report whether enough of the gang's pods are known to have a place for the gang to be bound.
 
-        Only for so long: see `_TURN`.
+        A gang counts as whole only for a limited time (`_TURN`).
         """
         if gang is None:
             return False
@@ -556,7 +569,7 @@ class AssumedPods:
         return self.pods is None or self.pods.has_occupant(node, uid)
 
     def _hold(self, assumed: _AssumedPod, deadline: float) -> None:
-        """Hold the pod's places, but for those beyond a deadline in processor time."""
+        """Hold the pod's places that are found before a deadline in processor time."""
         pod = assumed.pod
         places: dict[NodeSnapshot, tuple[PlacedInterface, ...]] = {}
         for node in assumed.nodes:
@@ -577,7 +590,7 @@ class AssumedPods:
 
 @dataclass(frozen=True, slots=True)
 class _AssumedPod:
-    """A pod; the nodes that it goes to one of, if they are few; since and until when it is waited for."""
+    """A pod, its candidate nodes if they are few, and the begin and end of the wait for it."""
 
     pod: PendingPod
     nodes: tuple[NodeName, ...]

@@ -13,20 +13,20 @@ _MAX_PODS = 10_000
 
 
 class SettledPods:
-    """The pods that were seen bound, finished or gone last.
+    """The pods that were last seen bound, finished or gone.
 
-    A verb waits for nodes and searches, and its pod may end meanwhile. No later event ends what the verb
-    keeps of such a pod.
+    A verb waits for nodes and searches, and its pod may end during this time. If the verb then kept state for
+    the pod, no later event would end that state.
     """
 
     def __init__(self, max_pods: int = _MAX_PODS) -> None:
         self._pods: PodTable[None] = PodTable(PodLimits(pods=max_pods))
 
     def add(self, uid: PodUid) -> None:
-        """The pod is bound, finished or gone."""
+        """Remember a pod that is bound, finished or gone."""
         self._pods.put(uid, None)
         self._pods.trim()
 
     def __contains__(self, uid: object) -> bool:
-        """Report whether the pod is one of those."""
+        """Report whether the pod is remembered."""
         return uid in self._pods.by_uid

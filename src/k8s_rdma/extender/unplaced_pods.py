@@ -1,4 +1,4 @@
-"""Pods that were bound without a placement, to nodes whose agents give them interfaces all the same."""
+"""Pods that were bound without a placement, to nodes whose agents still give them interfaces."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.node_facts import NodeFacts
 
 _TRIED = 8
-"""Pods of a node that fit nowhere and are placed anew at once when it changes: each may take 10 ms.
-The others have their turn with the changes after."""
+"""The limit for pods without a place that one change of their node places again, because each may take 10 ms.
+The others have their turn with later changes."""
 
 _BUDGET_S = 0.5
 _BUDGET_PER_S = 0.01
-"""Processor time for the guesses on one node: at once, and what comes back of it in a second."""
+"""Processor time for the guesses on one node: the budget at once, and its refill in a second."""
 
 _MAX_INTERFACES = 2 * MAX_VFS
-"""The limit for the kept interfaces of a node's pods; one takes 2 KiB at worst, a node has hundreds of
-VFs."""
+"""The limit for the kept interfaces of a node's pods. An interface takes 2 KiB at worst, and a node has
+hundreds of VFs."""
 
 _log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class _Unplaced:
 class _NodePods:
     """A node's pods.
 
-    left_s: of its budget at `since_s`, by the clock; below 0 if the last guess took more than there was.
+    left_s: the rest of its budget at `since_s`, by the clock; below 0 if the last guess took more than that.
     """
 
     pods: dict[PodUid, _Unplaced] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class _NodePods:
     since_s: float = 0.0
 
     def may_guess(self, now: float) -> bool:
-        """Report whether something is left of the budget."""
+        """Report whether any of the budget is left."""
         self.left_s = min(_BUDGET_S, self.left_s + (now - self.since_s) * _BUDGET_PER_S)
         self.since_s = now
         return self.left_s > 0
@@ -88,7 +88,7 @@ class UnplacedPods(PodIndex):
     _placing: set[NodeName] = field(default_factory=set)
 
     def on_bound(self, pod: PodView, node: NodeName) -> None:
-        """The pod is bound there, without a placement that counts."""
+        """Take a pod that is bound to the node without a valid placement."""
         if pod.uid in self._places:
             return
         try:
@@ -112,22 +112,22 @@ class UnplacedPods(PodIndex):
             self._place(node, {uid: unplaced})
 
     def on_delete(self, uid: PodUid) -> None:
-        """The pod is finished or gone; what it held ends by the state's own rule."""
+        """Forget a pod that is finished or gone; `ClusterState` ends its reservation."""
         node = self._places.pop(uid, None)
         if node is not None:
             on_node = self._nodes[node]
             on_node.interfaces -= len(on_node.pods.pop(uid).request.interfaces)
-            # Who spent something does not get it back so.
+            # A node that has spent some of its budget stays, so that the budget is not refilled early.
             if not on_node.pods and on_node.left_s == _BUDGET_S:
                 del self._nodes[node]
 
     def uids(self) -> Iterable[PodUid]:
-        """The pods of this index."""
+        """Return the pods of this index."""
         return self._places
 
     def changed(self, node: NodeName) -> None:
-        """The node's snapshot has changed, or there is one for the first time."""
-        # While they are placed one after the other, each that is held changes the snapshot.
+        """Place pods again, because the node's snapshot has changed or is the first one."""
+        # The pods are placed one after the other, and each reservation changes the snapshot.
         if node in self._nodes and node not in self._placing:
             self._place(node, dict(self._nodes[node].pods))
 
@@ -157,9 +157,9 @@ class UnplacedPods(PodIndex):
             on_node.left_s -= self.processor() - began_s
 
     def _adopt(self, node: NodeName, uid: PodUid, unplaced: _Unplaced, facts: NodeFacts) -> None:
-        """Take what the node reports of the pod, if that is all that it asks for, and no more than that.
+        """Hold the pod's reported interfaces if the report is complete, up to the pod's request.
 
-        What is programmed beyond counts on its node while the node reports it, and for no namespace.
+        Programmed rates beyond the request count on the node while it reports them, and for no namespace.
         """
         reported, reservation = facts.reported.get(uid, ()), self.state.reservation(node, uid)
         if len(reported) != len(unplaced.request.interfaces):
@@ -169,7 +169,7 @@ class UnplacedPods(PodIndex):
             self._hold(node, uid, unplaced, reported)
 
     def _guess(self, node: NodeName, uid: PodUid, unplaced: _Unplaced) -> bool:
-        """Hold a place for it; whether there is one."""
+        """Hold a place for the pod; report whether a place was found."""
         snapshot = self.state.snapshot_if(node, excluded=[uid])
         if snapshot is None:
             return False

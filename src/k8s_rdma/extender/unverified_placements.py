@@ -1,15 +1,15 @@
 """Placements that count before their signatures are verified, as a start or a takeover finds them.
 
-To verify the signatures of 100,000 pods takes seconds, and pods wait meanwhile. A placement that counts too
-much refuses room for that time, and one that counts too little sells room twice. So a placement counts
-unverified only if it can add to the use of its node and take nothing from it:
+The verification of the signatures of 100,000 pods takes seconds, and pods wait for it. A placement that
+counts too much refuses room for that time. A placement that counts too little sells room twice. So a
+placement counts unverified only if it can add to the use of its node and cannot lower it:
 
-- The pod is bound, and nothing is known of it yet. A node's own report of a pod counts before what the pod
-  was promised (`core.allocation.used_on_node`), so that an unverified promise does not lower it.
+- The pod is bound and not known yet. A node's own report of a pod counts before the pod's promise
+  (`core.allocation.used_on_node`), so that an unverified promise does not lower it.
 - It is short, and of the first generation (`wire.placement_annotation.decode_unverified`): a later one may
   stand for less than its node reports.
-- Nothing else depends on it: no quota, and no interfaces of pods without a placement. No pod is evicted and
-  no running pod's rates change before all are verified (`Readiness.verified`).
+- No quota and no interfaces of pods without a placement depend on it. No pod is evicted and no running pod's
+  rates change before all placements are verified (`Readiness.verified`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.metrics import Reading
 
 MAX_CHARACTERS = 64 * 1024**2
-"""The limit for all texts that wait: their owners decide their length. Another one is verified at once."""
+"""The limit for all waiting texts, because pods' owners decide their length. Further ones are verified at
+once."""
 
 _SLICE_S = 0.001
 """Processor time after which requests come first."""
@@ -50,7 +51,8 @@ _log = structlog.get_logger()
 class UnverifiedPlacements:
     """Holds the texts of placements until `run` has verified them, and withdraws forged ones.
 
-    state, pods: get the results. keys: those in force.
+    state, pods: get the results.
+    keys: returns the keys in force.
     on_forged: called with the UID of each pod whose placement is withdrawn.
     processor: processor time of this thread, s.
     """
@@ -92,7 +94,7 @@ class UnverifiedPlacements:
         self._added.set()
 
     def discard(self, uid: PodUid) -> None:
-        """Verify it no more: the pod has a later placement, which is genuine."""
+        """Drop the pod's waiting placement, because the pod has a later one, which is genuine."""
         if text := self._waiting.pop(uid, ""):
             self._characters -= len(text)
 
@@ -117,11 +119,11 @@ class UnverifiedPlacements:
     async def run(
         self, is_known: Callable[[], bool], is_busy: Callable[[], bool], on_done: Callable[[], None]
     ) -> NoReturn:
-        """Verify what waits, between requests.
+        """Verify the waiting placements, between requests.
 
         is_known: whether the cluster is known; verification waits for it.
         is_busy: whether requests are under way.
-        on_done: called if something was refused because not all was verified, once it is.
+        on_done: called once all are verified, if a request was refused because they were not.
         """
         while True:
             await self._added.wait()
@@ -139,7 +141,7 @@ class UnverifiedPlacements:
                 on_done()
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {
             "placements_unverified": (
                 "Placements that count and whose signatures are not verified yet.",

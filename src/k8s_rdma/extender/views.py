@@ -94,7 +94,9 @@ class _Computed:
 class Overview:
     """Looks at the cluster.
 
-    nodes: the names of all that are known. role: what to say of this process. clock: seconds, monotonic.
+    nodes: the names of all known nodes.
+    role: the text about this process.
+    clock: seconds, monotonic.
     """
 
     cache: SchedulerCache
@@ -209,7 +211,7 @@ def _claims_row(claims: ClaimsUse) -> PfRow:
 
 
 def _problems(pfs: tuple[PfRow, ...]) -> Iterator[str]:
-    """Describe what is wrong, one sentence a PF."""
+    """Describe the problems, one sentence for each PF that has one."""
     if not pfs:
         yield "it has no SR-IOV PF"
     problems: dict[str, str] = {}
@@ -271,9 +273,9 @@ class Views:
         }
 
     async def explain(self, scope: Scope) -> Answer:
-        """Answer `?pod=NAMESPACE/NAME`, for `&node=NAME` (repeatable) in detail.
+        """Answer `?pod=NAMESPACE/NAME`.
 
-        `&all=1` for every node so.
+        `&node=NAME` (repeatable) adds that node's details; `&all=1` adds every node's.
         """
         query = _query(scope)
         namespace, _, name = query.get("pod", [""])[0].partition("/")
@@ -307,7 +309,7 @@ class Views:
         return Answer(encode_view(view), content_type=JSON)
 
     async def namespace(self, scope: Scope) -> Answer:
-        """Answer `?name=NAMESPACE`; one without pods holds nothing."""
+        """Answer `?name=NAMESPACE`; a namespace without pods has no use."""
         name = _query(scope).get("name", [""])[0]
         if not 0 < len(name) <= MAX_NAME:
             return _refuse(400, "malformed_request", "name: wanted that of a namespace")

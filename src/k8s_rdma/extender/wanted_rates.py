@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.api import PodView
 
 FIRST_RETRY_S = 1.0
-"""Also the least time between two attempts at a pod's change, whatever its node reports meanwhile."""
+"""Also the least time between two attempts at a pod's change, even if its node reports in between."""
 
 _LAST_RETRY_S = 300.0
 _MAX_PODS = 10_000
@@ -41,10 +41,14 @@ _SHORT_TEXT = 2048
 class PendingRates:
     """A pod whose annotation asks for other rates than it has, or whose status is not the last word.
 
-    version: of the pod. text: of its annotation. refused_on: the snapshot that refused it. awaited: the
-    generation that its node is to program first. refusal: the node's last one. epoch: of its report then; a
-    restarted agent has another. undelivered: why the node refuses the placement that it was sent; empty if
-    it does not. write: a write that is under way or in doubt.
+    version: the pod's version.
+    text: the text of its annotation.
+    refused_on: the snapshot that refused the change.
+    awaited: the generation that the node must program first.
+    refusal: the node's last refusal.
+    epoch: the epoch of the node's report at that time; a restarted agent has another one.
+    undelivered: why the node refuses the placement that it was sent; empty if it does not.
+    write: a write that is under way or in doubt.
     """
 
     pod: Pod
@@ -85,7 +89,7 @@ class WantedRates(PodIndex):
         keys: KeySource = UNSIGNED,
         on_end: Callable[[PodUid], None] = lambda _: None,
     ) -> None:
-        """Follow nothing yet.
+        """Begin without pods.
 
         keys: sign placements. Without them the rates of running pods do not change, because their owners
             could write any.
@@ -101,7 +105,7 @@ class WantedRates(PodIndex):
         self._long_texts: dict[PodUid, int] = {}
 
     def uids(self) -> Iterable[PodUid]:
-        """The pods with a change that is not over, or a text that is long to read."""
+        """Return the pods with a change that is not over, or with a text that is long to read."""
         return {*self.pending.by_uid, *self._long_texts}
 
     def on_delete(self, uid: PodUid) -> None:
@@ -111,11 +115,11 @@ class WantedRates(PodIndex):
         self._on_end(uid)
 
     def pods(self) -> list[tuple[Pod, str]]:
-        """The pods whose changes an earlier binder may have decided as well, and their versions."""
+        """Return the pods whose changes an earlier binder may also have decided, and their versions."""
         return [(pending.pod, pending.version) for pending in self.pending.by_uid.values()]
 
     def readings(self) -> dict[str, Reading]:
-        """Readings for metrics."""
+        """Return readings for metrics."""
         return {
             "rate_changes_pending": (
                 "Running pods whose annotation asks for other rates than they have.",
@@ -125,7 +129,7 @@ class WantedRates(PodIndex):
         }
 
     def on_update(self, pod: PodView, reservation: Reservation) -> None:
-        """The bound pod as the API server shows it, with what it was promised."""
+        """Take a bound pod as the API server shows it, with its reservation."""
         if self._keys() is None:
             return
         try:
@@ -156,7 +160,7 @@ class WantedRates(PodIndex):
     def _is_open(self, pod: PodView, reservation: Reservation, text: str) -> bool:
         """Report whether the pod asks for other rates, has an earlier generation, or a status to be written.
 
-        A long text is read when it is another one than before: each event of the pod comes by here.
+        A long text is read only if it has changed, because each event of the pod comes by here.
         """
         if (
             reservation.generation
@@ -203,7 +207,7 @@ _Rates = Collection[tuple[int, int]]
 
 
 def _differs(interfaces: tuple[PlacedInterface, ...], rates: _Rates | None) -> bool:
-    """Report whether other rates are wanted; where they cannot be read, too."""
+    """Report whether the pod asks for other rates, or for rates that cannot be read."""
     if rates is None:
         return True
     unique = interfaces if interfaces[0].entry is None else by_entry(interfaces).values()
@@ -212,7 +216,7 @@ def _differs(interfaces: tuple[PlacedInterface, ...], rates: _Rates | None) -> b
 
 
 def _read_rates(text: str) -> _Rates | None:
-    """Read minimum and maximum rate of each interface; a set where one may stand for several GPUs'."""
+    """Read minimum and maximum rate of each interface; a set if an interface may stand for several GPUs'."""
     try:
         request = read_request(text, strict=False).request
     except MalformedError:
