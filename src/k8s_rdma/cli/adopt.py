@@ -1,4 +1,4 @@
-"""`k8s-rdma agent adopt` and `agent --rebuild-ledger`: asked for on the command line, results shown."""
+"""`k8s-rdma agent adopt` and `agent --rebuild-ledger`: requests from the command line, and their results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def rebuild(config: AgentConfig) -> int:
     """Rebuild the ledger, and print the outcomes.
 
-    The exit status is 1 when not everything could be rebuilt, though the new ledger is in place.
+    The exit status is 1 if part of it could not be rebuilt, although the new ledger is in place.
     """
     outcomes = rebuild_ledger(config)
     page = Page(markup=False)
@@ -56,10 +56,11 @@ COLUMNS = (
 
 
 def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) -> int:
-    """Print the outcome of each VF; the exit status is 1 when something that should be reset is not.
+    """Print the outcome of each VF; the exit status is 1 if something that should be reset is not.
 
-    every: whether all foreign VFs are meant. MalformedError when options contradict each other, K8sRdmaError
-    when the agent cannot be asked or refuses.
+    MalformedError if options contradict each other. K8sRdmaError if the agent cannot be asked, or refuses.
+
+    every: whether all foreign VFs are meant.
     """
     if every == (request.pf is not None) or (request.vf is not None and request.pf is None):
         msg = "say which VFs: --all, or --pf NAME, or --pf NAME --vf N"

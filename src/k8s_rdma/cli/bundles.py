@@ -1,7 +1,7 @@
 """Options that several commands have, as one parameter: defined once, and passed as one value.
 
-A bundle is a function whose parameters are options, and whose value the command gets. Its parameters may be
-bundles, too; options of one name are one option.
+A bundle is a function whose parameters are options. The command gets its value. A parameter may be a bundle,
+too; options of one name are one option.
 """
 
 from __future__ import annotations

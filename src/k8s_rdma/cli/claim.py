@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 _DEFAULT_NAME = "rdma"
 _EXTENDERS_SCHEDULER = "rdma-scheduler"
-"""The chart's name of the scheduler that asks the extender. Claims need none, and one scheduler for all of
-them: two give a PF's bandwidth away twice."""
+"""The chart's name of the scheduler that asks the extender. Claims do not need it. All claims need the same
+scheduler, because two give a PF's bandwidth away twice."""
 _NO_NAME = re.compile(r"[^a-z0-9]+")
-"""Characters that names of objects have not (RFC 1123)."""
+"""Characters that names of objects cannot have (RFC 1123)."""
 
 
 def print_templates(
@@ -56,7 +56,7 @@ def print_templates(
 
 
 def print_manifests(manifest: Path | None, policy: str | None, names: TemplateNames, output: Output) -> None:
-    """Print templates and manifests, whose pods use them; objects that ask for no interfaces as they are."""
+    """Print templates, and manifests whose pods use them; objects without a request stay as they are."""
     templates: list[dict[str, Any]] = []
     manifests = []
     for document in documents(read_text(manifest)):
@@ -136,7 +136,7 @@ def _named(document: Mapping[str, Any], names: TemplateNames, part: str) -> Temp
 
 
 def _distinct(templates: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each template once. MalformedError for none, and for a name that two would have."""
+    """Return each template once. MalformedError without templates, or if two would have one name."""
     if not templates:
         raise MalformedError(f"no interfaces: nothing has an annotation {ANNOTATION} that asks for any")
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -151,7 +151,7 @@ def _distinct(templates: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _print(documents: Sequence[Mapping[str, Any]], output: Output) -> None:
-    """Print manifests as YAML, or as a List; each that has several in JSON is one, as with kubectl."""
+    """Print manifests as YAML documents; in JSON, several are one List, as with kubectl."""
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
     whole = documents[0] if len(documents) == 1 else listed
     if output.format in (None, Format.WIDE, Format.YAML):

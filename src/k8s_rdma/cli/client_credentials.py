@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def first_token(text: str) -> str:
-    """Return the first token of lines; empty ones and `#` lines are skipped. Empty without a token."""
+    """Return the first token of lines, empty without a token; empty lines and `#` lines are skipped."""
     lines = map(str.strip, text.splitlines())
     return next((line for line in lines if line and not line.startswith("#")), "")
 
 
 def read_token(path: Path, *, option: str) -> str:
-    """Return the first token in a file. MalformedError names the option if there is none."""
+    """Return the first token in a file. MalformedError names the option if the file has no token."""
     try:
         token = first_token(read_named_file(path).decode("ascii"))
     except (OSError, UnicodeDecodeError) as error:
@@ -36,9 +36,11 @@ def read_token(path: Path, *, option: str) -> str:
 def trusting(
     ca_file: Path | None, *, option: str, verification: Callable[[ssl.SSLContext], None]
 ) -> ssl.SSLContext:
-    """Return a client's context that trusts the CA of a PEM file, the system's if it is None.
+    """Return a client's context that trusts the CA of a PEM file, by default the system's.
 
-    verification: a function of `config.authorities`. MalformedError names the option of an unusable file.
+    MalformedError names the option of an unusable file.
+
+    verification: a function of `config.authorities`.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)

@@ -25,9 +25,10 @@ T = TypeVar("T")
 
 
 class Page(Console):
-    """Standard output. Words are never folded: one that is too long for a line goes beyond the edge.
+    """Standard output. Words are never folded: a word that is too long for a line extends beyond the edge.
 
-    markup: whether `[red]` in a text is a style. wide: whether nothing is left out or wrapped, as on a pipe.
+    markup: whether `[red]` in a text is a style.
+    wide: whether every column is shown, and unwrapped, as on a pipe.
     """
 
     def __init__(self, *, markup: bool = True, wide: bool = False) -> None:
@@ -36,13 +37,13 @@ class Page(Console):
 
     @property
     def is_whole(self) -> bool:
-        """Report whether nothing is left out or wrapped."""
+        """Report whether every column is shown, and unwrapped."""
         return self.width >= WHOLE
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as `Console.print`, but wrap texts between words alone, or with `no_wrap` not at all.
+        """Print as `Console.print`, but wrap texts only between words, or with `no_wrap` not at all.
 
-        Nothing is cut.
+        Texts are not cut.
         """
         parts = objects
         if not options.get("no_wrap"):
@@ -56,7 +57,7 @@ class Page(Console):
 
 
 def for_terminal(document: T) -> T:
-    """Make every text in a document `visible`: nodes and pods' owners wrote some of it."""
+    """Make every text in a document `visible`, because nodes and pods' owners wrote some of it."""
     return msgspec.convert(_visible(msgspec.to_builtins(document)), type(document))
 
 
@@ -81,7 +82,7 @@ def write_json(document: bytes) -> None:
 
 
 def require_writable(file: Path | None, option: str) -> None:
-    """Raise K8sRdmaError if an option's file cannot be written, before the work whose result it takes."""
+    """Raise K8sRdmaError if an option's file cannot be written, before the work for its result begins."""
     if file is None:
         return
     if file.is_dir():

@@ -1,4 +1,4 @@
-"""Options of `device-plugin`: its own, and those of its predecessors."""
+"""Options of `device-plugin`, and options of its predecessors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ WITHOUT_FILE = [{"mode": "exact"}, {"mode": "mount"}]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """Options of the command. hustcat, mellanox: those of one predecessor that are there, by name."""
+    """Options of the command.
+
+    hustcat, mellanox: present options of a predecessor, by name.
+    """
 
     config: str | None = None
     node: str | None = None
@@ -43,9 +46,11 @@ def explicit_options(options: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def read_command_line(line: CommandLine, *, default_file: Path = Path(DEFAULT_FILE)) -> Read:
-    """Read the configuration. default_file: the file that Mellanox' program reads by default.
+    """Read the configuration.
 
     MalformedError names options that do not go together, or the file and the field.
+
+    default_file: the file that Mellanox' program reads by default.
     """
     _check(line)
     read = _read(line, default_file)

@@ -52,7 +52,7 @@ CHECKS = tuple(
     for package in (node, cluster)
     for module in iter_modules(package.__path__)
 )
-"""The modules of checks: all that there are, so that none can be left out."""
+"""All modules of checks."""
 
 KINDS: tuple[Kind, ...] = (
     NOT_LOOKED_AT,
@@ -69,7 +69,7 @@ SUBJECTS: dict[str, str] = {
 
 
 COULD_NOT_LOOK = 2
-"""The exit status when there was nothing to look at."""
+"""The exit status if the node or the cluster could not be examined."""
 
 _STYLES = {
     Severity.OK: "green",
@@ -82,7 +82,7 @@ _STYLES = {
 def print_findings(
     subject: Literal["node", "cluster"], findings: Sequence[Finding], output: Output, *, strict: bool
 ) -> int:
-    """Print them; the exit status."""
+    """Print the findings, and return the exit status."""
     output.write(
         Answer(
             document=lambda: encode_doctor(document(subject, findings)),
@@ -94,7 +94,7 @@ def print_findings(
 
 
 def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -> DoctorDocument:
-    """The document that `--json` prints."""
+    """Return the document that `--json` prints."""
     return DoctorDocument(
         of=subject,
         version=__version__,
@@ -159,7 +159,11 @@ _CONTROL_PLANE = "kube-system"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Options of the command. scheduler, extender: configuration files. address: the extender's."""
+    """Options of the command.
+
+    scheduler, extender: configuration files.
+    address: the extender's.
+    """
 
     kubeconfig: KubeconfigSelection
     namespace: str
@@ -172,7 +176,7 @@ class ClusterOptions:
 def doctor_cluster(options: ClusterOptions, output: Output, *, strict: bool) -> int:
     """Print the findings of the cluster.
 
-    The exit status is 0, 1, or 2 when the API server cannot be asked.
+    The exit status is 0, 1, or 2 if the API server cannot be queried.
     """
     try:
         with Documents(options.kubeconfig) as api:
@@ -217,7 +221,7 @@ def query_extender(address: ExtenderAddress) -> ExtenderFacts:
 
 
 def _verdicts(extender: ExtenderReader) -> Mapping[str, str] | None:
-    """Read why the extender refuses nodes; None if it does not say it to us."""
+    """Read why the extender refuses nodes, if it reports that to this client."""
     try:
         return node_verdicts(extender)
     except K8sRdmaError:
@@ -225,7 +229,7 @@ def _verdicts(extender: ExtenderReader) -> Mapping[str, str] | None:
 
 
 def _metrics(extender: ExtenderReader) -> str:
-    """Read the metrics; empty if they are not for us."""
+    """Read the metrics; empty if this client may not read them."""
     try:
         return extender.get("/metrics", {}).decode(errors="replace")
     except K8sRdmaError:
@@ -244,10 +248,12 @@ _API_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOptions:
-    """Options of the command; None for those that are absent.
+    """Options of the command, if they are present.
 
-    agent, plugin: configuration files. host_root: the node's root file system. node: its name.
-    server, plugin_url: the URLs of these processes; empty if there should be none.
+    agent, plugin: configuration files.
+    host_root: the node's root file system.
+    node: its name.
+    server, plugin_url: the URLs of these processes; empty if they should not run.
     """
 
     agent: Path | None = None
@@ -264,7 +270,7 @@ class NodeOptions:
 def doctor_node(options: NodeOptions, output: Output, *, strict: bool) -> int:
     """Print the findings of the node.
 
-    The exit status is 0, 1, or 2 when this is no node's root file system, or a file cannot be used.
+    The exit status is 0, 1, or 2 if this is no node's root file system, or a file cannot be used.
     """
     try:
         with NetlinkQueries() as queries:
@@ -276,7 +282,7 @@ def doctor_node(options: NodeOptions, output: Output, *, strict: bool) -> int:
 
 
 def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector:
-    """Make a collector of the node that is named. K8sRdmaError if it is none, or a file cannot be used."""
+    """Make a collector of the named node. K8sRdmaError if it is no node, or a file cannot be used."""
     agent_file = options.agent or _usual(_AGENT_FILE)
     agent = _agent(options, agent_file)
     root = options.host_root or Path(agent.host_root)
@@ -304,7 +310,7 @@ def collect_node(options: NodeOptions, queries: NetlinkQueries) -> NodeCollector
 
 
 def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
-    """Read the agent's configuration; all defaults without one."""
+    """Read the agent's configuration; without a file, its defaults."""
     node = options.node or os.environ.get(_NODE_NAME) or None
     if file is None:
         return AgentConfig(node=node or _NAMELESS)
@@ -312,7 +318,7 @@ def _agent(options: NodeOptions, file: Path | None) -> AgentConfig:
 
 
 def _connect(agent: AgentConfig, kubeconfig: KubeconfigSelection) -> Callable[[], Documents] | None:
-    """Connect with the credentials that the command line names, else with the agent's; None without any."""
+    """Connect with credentials that the command line names, else with the agent's, if there are any."""
     if kubeconfig.is_explicit:
         return partial(Documents, kubeconfig, timeout_s=_API_TIMEOUT_S)
     if agent.kubeconfig:

@@ -1,6 +1,6 @@
-"""ResourceClaims in `explain` and `top`, which need no extender for them.
+"""ResourceClaims in `explain` and `top`, which do not need the extender for them.
 
-Read with the caller's own credentials. Nothing here is the extender's, which knows no claims.
+They are read with the caller's credentials, because the extender does not know claims.
 """
 
 from __future__ import annotations
@@ -61,23 +61,24 @@ class ClusterClaims:
 
 
 def read_cluster(api: Documents) -> ClusterClaims:
-    """Read all ResourceSlices of our driver and all ResourceClaims. K8sRdmaError when that fails."""
+    """Read all ResourceSlices of our driver and all ResourceClaims. K8sRdmaError if that fails."""
     found = consumption(api.items(f"{API}/resourceclaims"))
     slices = api.items(f"{API}/resourceslices", SLICES_QUERY)
     return ClusterClaims(nodes=claim_nodes(slices, found), unread=found.unread)
 
 
 def read_pod(api: Documents, namespace: str, name: str) -> dict[str, Any] | None:
-    """Read a pod; None if there is none. K8sRdmaError when the API server refuses or does not answer."""
+    """Read a pod, if it exists. K8sRdmaError if the API server refuses or does not answer."""
     return api.get_object(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
 
 
 def explain_claims(
     api: Documents, pod: dict[str, Any], *, nodes: Collection[str], every: bool
 ) -> ClaimsExplanation | None:
-    """Explain a pod's claims of our driver; None if it has none.
+    """Explain a pod's claims of our driver, if it has any. K8sRdmaError as `read_pod`.
 
-    nodes: those to show in detail; every: all. K8sRdmaError as `read_pod`.
+    nodes: nodes to show in detail.
+    every: whether to show all in detail.
     """
     entries = pod_claims(pod)
     unclaimed = _extended_resources(api, pod, entries)
@@ -113,7 +114,7 @@ def explain_claims(
 def _extended_resources(
     api: Documents, pod: dict[str, Any], entries: Iterable[PodClaim]
 ) -> dict[str, dict[str, Any]]:
-    """Make the claim for a pod's extended resources, by its name, if kube-scheduler has made none."""
+    """Make the claim for a pod's extended resources, by its name, if kube-scheduler has not made it."""
     is_bound = bool((pod.get("spec") or {}).get("nodeName"))
     if (
         is_bound
@@ -201,7 +202,7 @@ def _verdict(found: Placement | Rejection) -> Verdict:
 def _groups(
     request: ClaimsRequest, judged: Iterable[tuple[ClaimNode, Placement | Rejection]]
 ) -> Iterator[Group]:
-    """Group nodes that say the same; those that fit come first, the largest group first."""
+    """Group nodes with equal verdicts; those that fit come first, the largest group first."""
     alike: dict[tuple[Verdict, str], list[tuple[ClaimNode, Placement | Rejection]]] = {}
     for node, found in judged:
         key = _verdict(found), "" if isinstance(found, Placement) else found.cause
@@ -249,7 +250,7 @@ def _pf(pf: ClaimPf, units: Sequence[DeviceRequest], placed: Sequence[int]) -> P
 
 
 def _own_node(pf: ClaimPf) -> int | None:
-    """Return a PF's NUMA node, by the driver's own attribute if the standard one is a list."""
+    """Return a PF's NUMA node, by the driver's attribute if the standard one is a list."""
     nodes = (pf.attributes.get(name) for name in (_NUMA_NODE, _OWN_NUMA_NODE))
     return next((node for node in nodes if isinstance(node, int)), None)
 

@@ -21,7 +21,7 @@ def duration_option(name: str, description: str) -> Any:
 
 
 def read_duration(text: object) -> float:
-    """Read a time span in seconds; several parts add up. BadParameter for a text that is none."""
+    """Read a time span in seconds; several parts add up. BadParameter if the text is not a time span."""
     if isinstance(text, int | float):  # a default
         return float(text)
     word = str(text).strip()

@@ -1,6 +1,6 @@
 """The entry of `k8s-rdma`: a process whose command line is plain starts without the command line's libraries.
 
-They are 4 MiB in each process of each node, and a third of a second of a start.
+These would cost 4 MiB in each process of each node, and a third of a second of a start.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`k8s-rdma explain pod`: where a pod is, and for every node why or why not.
 
-The extender explains what a pod requests by annotation, the API server what it requests by ResourceClaims.
+The extender explains requests by annotation, the API server requests by ResourceClaims.
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """Options of the command. nodes: to show in detail; every: all."""
+    """Options of the command.
+
+    nodes: nodes to show in detail.
+    every: whether to show all in detail.
+    """
 
     kubeconfig: KubeconfigSelection
     nodes: tuple[str, ...]
@@ -88,10 +92,11 @@ class ExplainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ByClaims:
-    """A pod by the API server. explanation: None if it has no claims of ours, or with a problem.
+    """A pod by the API server.
 
-    annotated: whether it requests interfaces by annotation as well; None if the pod could not be read.
-    constraints: Kubernetes' own, besides RDMA.
+    explanation: of its claims, if it has claims of ours and there is no problem.
+    annotated: whether it requests interfaces by annotation as well, if the pod could be read.
+    constraints: Kubernetes' constraints besides RDMA.
     """
 
     explanation: ClaimsExplanation | None = None
@@ -101,10 +106,10 @@ class _ByClaims:
 
 
 def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None:
-    """Print the explanation of a pod, `namespace/name` or its name alone; MalformedError when it is neither.
+    """Print the explanation of a pod, `namespace/name` or a name; MalformedError for other texts.
 
-    Of a pod that requests interfaces both ways, a part that cannot be explained is a note beside the other.
-    If the API server cannot be asked, the extender is asked about every pod.
+    If a pod requests interfaces both ways, a part that cannot be explained is a note beside the other. If the
+    API server cannot be asked, the extender is asked about every pod.
     """
     namespace, name = namespaced_name(pod, options.kubeconfig)
     claims = _by_claims(namespace, name, options)
@@ -133,7 +138,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
 
 
 def _nodes(body: bytes | None, claims: _ByClaims) -> Iterator[str]:
-    """Yield the nodes in the answer, of groups those that are shown."""
+    """Yield the nodes in the answer; of groups, the nodes that are shown."""
     parts: list[Explanation | ClaimsExplanation] = [] if body is None else [decode_explanation(body)]
     parts += [] if claims.explanation is None else [claims.explanation]
     for part in parts:
@@ -156,7 +161,7 @@ def _show(body: bytes | None, claims: _ByClaims, page: Page) -> None:
 
 
 def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
-    """Ask the API server. MalformedError for a kubeconfig that is named and cannot be used."""
+    """Ask the API server. MalformedError if a named kubeconfig cannot be used."""
     annotated, constraints = None, UNCONSTRAINED
     with ExitStack() as stack:
         try:
@@ -296,14 +301,14 @@ def _obstacle(sentence: str) -> str:
 
 
 def _not_started(explanation: Explanation) -> list[str]:
-    """The nodes of a bound pod whose agents know nothing of it: where else it would fit does not matter."""
+    """Return the nodes of a bound pod whose agents do not know it; other nodes do not matter then."""
     if explanation.state != "bound" or not explanation.interfaces:
         return []
     return [place.node for place in explanation.places if place.reported == ()]
 
 
 def _heading(explanation: Explanation) -> str:
-    """The subject of the verdicts on nodes."""
+    """Return the subject of the verdicts on nodes."""
     if explanation.limit_refusal:
         return "\nbut for that limit:"
     return "\nif it were scheduled now:" if explanation.places else ""
@@ -366,7 +371,7 @@ def _about_claims(claims: ClaimsExplanation) -> Iterator[str]:
 
 
 def _request_lines(explanation: Explanation) -> Iterator[str]:
-    """Lines on the pod's request and its placement."""
+    """Yield lines on the pod's request and its placement."""
     if explanation.interfaces:
         policy = "" if explanation.policy == "any" else f", policy {escape(explanation.policy)}"
         details = f"{explanation.reserved_mbps} Mb/s reserved{policy}, priority {explanation.priority}"
@@ -414,7 +419,7 @@ def _placed(placed: Iterable[Placed]) -> str:
 
 
 def _bound_prefix(is_maximum: bool) -> str:
-    """The prefix for a number of devices that kubelet may still reduce."""
+    """Return the prefix for a number of devices that kubelet may still reduce."""
     return "up to " if is_maximum else ""
 
 

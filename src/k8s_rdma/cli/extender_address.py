@@ -1,4 +1,4 @@
-"""The address of an extender, as a command line says it."""
+"""The address of an extender, from a command line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ VIEWS_URL = f"{SERVICE_SCHEME}{NAMESPACE}/{VIEWS}"
 class ExtenderAddress:
     """Address and credentials of the extender.
 
-    token_file: with the bearer token that it demands. cert_file, key_file: PEM, the certificate that it
-    demands, and its key. ca_file: PEM, whom its own certificate is from; None for the system's. insecure:
-    trust any certificate. is_named: whether the user said where it is. kubeconfig: of the API server whose
-    proxy a URL of `SERVICE_SCHEME` goes through. tokens_secret: the Secret whose token that takes.
+    token_file: the file with the bearer token that it demands.
+    cert_file, key_file: PEM, the certificate that it demands, and its key.
+    ca_file: PEM, the authority of its certificate; by default the system's.
+    insecure: whether to trust any certificate.
+    is_named: whether the user named the address.
+    kubeconfig: of the API server whose proxy a URL of `SERVICE_SCHEME` goes through.
+    tokens_secret: the Secret with the token for that URL.
     """
 
     url: str = EXTENDER_URL

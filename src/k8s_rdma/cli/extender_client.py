@@ -1,4 +1,4 @@
-"""HTTP client of the extender for commands, with advice when there is no answer.
+"""HTTP client of the extender for commands, with advice if there is no answer.
 
 An extender is reached by its URL, or by the API server's proxy: `service://NAMESPACE/NAME:PORT`.
 """
@@ -60,7 +60,7 @@ class ExtenderReader(Protocol):
         ...
 
     def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
-        """Return the answer's body; NoAnswerError if there is none, K8sRdmaError for a refusal."""
+        """Return the answer's body; NoAnswerError without an answer, K8sRdmaError for a refusal."""
         ...
 
 
@@ -71,9 +71,9 @@ def extender_reader(address: ExtenderAddress) -> ExtenderReader:
 
 
 def node_verdicts(extender: ExtenderReader) -> dict[str, str] | None:
-    """Read why the extender refuses nodes (`wire.views.unreadable_nodes`); errors as of `ExtenderReader.get`.
+    """Read why the extender refuses nodes (`wire.views.unreadable_nodes`), if it knows the cluster.
 
-    None while it does not know the cluster.
+    Errors are those of `ExtenderReader.get`.
     """
     view = decode_view(extender.get(CLUSTER_PATH, {"sort": Sort.NAME, "limit": str(MAX_ROWS)}))
     return unreadable_nodes(view)
@@ -109,7 +109,7 @@ class ProxiedExtender:
 
 
 class ExtenderClient:
-    """Reads an extender by its URL. MalformedError names the option whose file is none."""
+    """Reads an extender by its URL. MalformedError names the option whose file cannot be used."""
 
     def __init__(self, address: ExtenderAddress) -> None:
         self.url = address.url.rstrip("/")
@@ -135,8 +135,8 @@ class ExtenderClient:
     def get(self, path: str, query: Mapping[str, str | list[str]]) -> bytes:
         """Return the answer's body.
 
-        NoAnswerError when there is none, or only for now; K8sRdmaError when it is a refusal, with the
-        extender's own words.
+        NoAnswerError if there is no answer, or only for now; K8sRdmaError if it is a refusal, with the
+        extender's message.
         """
         request = self._client.build_request("GET", path, params=dict(query))
         try:

@@ -28,7 +28,8 @@ class Format(StrEnum):
 class Answer:
     """The answer of a command.
 
-    document: makes the JSON. names: of the objects that it is about, as `kubectl get --output name` has them.
+    document: makes the JSON.
+    names: of the objects that it is about, as `kubectl get --output name` has them.
     show: prints on a `Page` for people.
     """
 
@@ -39,13 +40,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The form of the output; None for a page that fits the terminal."""
+    """The form of the output; the default is a page that fits the terminal."""
 
     format: Format | None = None
 
     @property
     def is_for_people(self) -> bool:
-        """Report whether a page is asked for, in contrast to a document or names."""
+        """Report whether the form is a page, in contrast to a document or names."""
         return self.format in (None, Format.WIDE)
 
     def page(self, *, markup: bool = False) -> Page:

@@ -44,7 +44,7 @@ _Part = tuple[str, Callable[[], bytes]]
 def gather_report(file: Path, options: NodeOptions, logs: tuple[Path, ...]) -> None:
     """Write the archive; list missing parts in it, and on standard error.
 
-    K8sRdmaError when the archive cannot be written, or there is no node to be looked at.
+    K8sRdmaError if the archive cannot be written, or there is no node to examine.
     """
     missing: list[str] = []
     try:
@@ -90,7 +90,7 @@ def _configuration_of(path: Path) -> bytes:
 
 
 def _configuration(text: str) -> bytes:
-    """Redact YAML, or JSON, which is YAML as well; leave out other text, whose content is unknown."""
+    """Redact YAML, or JSON, which is YAML as well; omit other text, because its content is unknown."""
     try:
         document = read_yaml(text)
     except yaml.YAMLError as error:
@@ -124,7 +124,7 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 def gather_machine(file: Path | None, output: Output) -> None:
     """Write the machine to a file or to standard output, and a line of advice to standard error.
 
-    K8sRdmaError when it cannot be written, or the kernel cannot be asked anything.
+    K8sRdmaError if it cannot be written, or the kernel cannot be queried at all.
     """
     require_writable(file, "--file")
     with NetlinkQueries() as queries:

@@ -1,7 +1,7 @@
 """`k8s-rdma who`: the pods that hold interfaces, with their reservations, caps and use.
 
-The RdmaNodes say who reserves what, of the whole cluster in one list. The interfaces' names and VFs, who
-enforces their rates and their traffic are known to the nodes' servers; these are read of a few nodes only.
+The RdmaNodes show each pod's reservations, of the whole cluster in one list. The interfaces' names and VFs,
+their enforcement and their traffic are known to the nodes' servers, of which only a few are read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _place(row: HolderRow) -> tuple[object, ...]:
 
 
 def _largest(mbps: float | None) -> float:
-    """Order rates from the largest, those that are not known last."""
+    """Order rates from the largest; unknown rates come last."""
     return inf if mbps is None else -mbps
 
 
@@ -95,8 +95,8 @@ def ordered(rows: Iterable[HolderRow], sort: HolderSort) -> tuple[HolderRow, ...
 class HolderOptions:
     """Options of the command.
 
-    subject: a node, a PF, a pod, `NODE/PF` or `NAMESPACE/POD`; None for all. measure: whether to wait for a
-    second sample of the counters.
+    subject: a node, a PF, a pod, `NODE/PF` or `NAMESPACE/POD`; by default all.
+    measure: whether to wait for a second sample of the counters.
     """
 
     pods: PodScope
@@ -108,7 +108,7 @@ class HolderOptions:
 
 
 def print_holders(options: HolderOptions) -> None:
-    """Print who holds what. K8sRdmaError when the API server refuses, or nothing is of that name."""
+    """Print the holders. K8sRdmaError if the API server refuses, or the subject is unknown."""
     with ExitStack() as stack:
         api = stack.enter_context(Documents(options.pods.kubeconfig))
         proxy = ServiceProxy(api=api, namespace=options.chart.namespace, secret=options.chart.secret)
@@ -138,7 +138,7 @@ def _show(shown: HoldersView, page: Page) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderFilter:
-    """The rows that are asked for; None for any.
+    """The rows that are requested; by default all.
 
     subject: a node, a PF or `NODE/PF`, or a pod, `NAMESPACE/POD` or a name of a pod in `pod_namespace`.
     namespace: of all rows.
@@ -162,7 +162,7 @@ class HolderFilter:
         )
 
     def includes(self, row: HolderRow) -> bool:
-        """Report whether a row is one of those."""
+        """Report whether a row is requested."""
         if self.namespace not in (None, row.namespace):
             return False
         return self.subject is None or self.subject in self._names(row)
@@ -172,7 +172,7 @@ class HolderFilter:
         return names if self.pod_namespace not in (None, row.namespace) else (*names, row.pod)
 
     def absent(self) -> str:
-        """Say that there is no such row."""
+        """Return a sentence that there is no such row."""
         scope = f" of namespace {self.pod_namespace}" if self.pod_namespace else ""
         hint = "; --all-namespaces looks in every one" if self.pod_namespace else ""
         return f"{self.subject}: no node, PF or pod{scope} that holds an interface has this name{hint}"
@@ -192,7 +192,7 @@ class HolderReader:
     _meters: dict[str, Meter] = field(default_factory=dict)
 
     def view(self, subjects: HolderFilter, sort: HolderSort) -> HoldersView:
-        """Read who holds what; MalformedError when nothing is of the subject's name."""
+        """Read the holders; MalformedError if rows, nodes and PFs do not have the subject's name."""
         notes: list[str] = []
         rows, names = self._published(notes)
         found = list(filter(subjects.includes, rows))
@@ -212,7 +212,7 @@ class HolderReader:
         return HoldersView(holders=ordered(found, sort), notes=(*notes[:_MOST_NOTES], *omitted))
 
     def next_sample_s(self) -> float:
-        """Compute the time until all nodes that were read have another sample; 0 if none has any."""
+        """Compute the time until all nodes that were read have another sample; 0 if no node has one."""
         times = [meter.latest.sampled_at for meter in self._meters.values() if meter.latest]
         return max([0.0, *(sampled_at + SAMPLE_EVERY_S - self.clock() for sampled_at in times)])
 
@@ -239,7 +239,7 @@ class HolderReader:
         return rows, names
 
     def _detailed(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
-        """Read a node's rows of its server, or those that there are, with a note."""
+        """Read a node's rows from its server; if that fails, return the given rows, with a note."""
         found = [row for row in rows if row.node == node]
         try:
             port = server_port(self.api, self.proxy.namespace, node)
@@ -260,7 +260,7 @@ class HolderReader:
         return self._admitted(node, found, notes)
 
     def _admitted(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
-        """Add the generations that the pods' placements say."""
+        """Add the generations of the pods' placements."""
         try:
             pods = {
                 str(pod["metadata"].get("uid")): _generation(pod)
@@ -343,9 +343,10 @@ def summary(rows: Iterable[HolderRow]) -> str:
 
 
 def holders_table(rows: Iterable[HolderRow], *, cut: bool = False) -> Table:
-    """Show rows to people. cut: as in `Table`.
+    """Return the table of rows for people. cut: as in `Table`.
 
-    On a terminal traffic goes if it was not measured, and stays before other columns if it was.
+    On a narrow terminal, the columns of traffic are left out early if it was not measured, and last if it
+    was.
     """
     rows = list(rows)
     is_measured = any(row.sent_mbps is not None for row in rows)
@@ -378,7 +379,7 @@ def _or_unknown(value: object) -> str:
 
 
 def _changes(row: HolderRow) -> str:
-    """Say which change of the pod's rates is in force, and which one is not yet."""
+    """Return the change of the pod's rates that is in force, and the one that is not in force yet."""
     in_force = f"{row.generation} programmed" if row.generation else ""
     if row.admitted is not None and row.admitted > row.generation:
         return ", ".join(filter(None, (f"{row.admitted} admitted", in_force)))

@@ -32,7 +32,10 @@ CRIO = Path("/run/crio/crio.sock")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The node's paths, as the node has them; host_root: our directory of its root file system."""
+    """The node's paths, as the node has them.
+
+    host_root: our directory of its root file system.
+    """
 
     host_root: Path
     bin_dir: Path
@@ -43,21 +46,21 @@ class Places:
     cdi_dir: Path
 
     def own_path(self, path: Path) -> Path:
-        """Translate a path of the node to ours. K8sRdmaError for one that is not absolute."""
+        """Translate a path of the node to ours. K8sRdmaError if it is not absolute."""
         if not path.is_absolute():
             msg = f"{path}: must be an absolute path of the node"
             raise K8sRdmaError(msg)
         return below(self.host_root, path)
 
     def directory(self, path: Path) -> NodeDirectory:
-        """Open a directory of the node, in which links lead where they lead on the node."""
+        """Open a directory of the node, in which links have the same targets as on the node."""
         return NodeDirectory(
             self.own_path(path), leads=lambda ours: self.own_path(Path("/", ours.relative_to(self.host_root)))
         )
 
 
 def uninstall(places: Places, grace_s: float) -> int:
-    """Remove everything from the node; the exit status: 1 while something is left for another run.
+    """Remove everything from the node; the exit status is 1 while something is left for another run.
 
     K8sRdmaError if pods hold interfaces, or a path cannot be used.
     """
@@ -120,7 +123,7 @@ def install_cni(  # noqa: PLR0913 - options
 ) -> None:
     """Install executable and network once, keep them in place while this runs, or remove them.
 
-    K8sRdmaError when they are not in place at the end.
+    K8sRdmaError if they are not in place at the end.
     """
     if until_in_place and (following or remove):
         raise MalformedError("--wait does not go together with --follow and --remove")

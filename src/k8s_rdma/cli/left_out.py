@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def left_out_of_the_image(package: str, command: str) -> Iterator[None]:
-    """Import from `package` inside; raise K8sRdmaError if it is not installed, with the way to get it.
+    """Import from `package` inside; if it is not installed, raise K8sRdmaError with the way to install it.
 
     command: its name, for example `demo`.
     """

@@ -26,14 +26,14 @@ MAX_NODES = 64
 
 
 class Enforcement(NamedTuple):
-    """Facts of an interface on a node: who enforces its rates; None for none."""
+    """The enforcers of the rates of an interface on a node, if the rates are enforced."""
 
     min_by: Enforcer | None
     max_by: Enforcer | None
 
 
 class PfOfNode(NamedTuple):
-    """A PF's driver and its link's speed; None if it is not known."""
+    """A PF's driver and its link's speed, if that is known."""
 
     driver: str
     link_mbps: int | None
@@ -41,7 +41,7 @@ class PfOfNode(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class NodeFactsOfUse:
-    """Facts that counters do not tell, by PF, and by PF, namespace, pod and interface."""
+    """Facts that counters do not show, by PF, and by PF, namespace, pod and interface."""
 
     pfs: dict[tuple[str, str], PfOfNode] = field(default_factory=dict)
     enforcement: dict[tuple[str, str, str, str, str], Enforcement] = field(default_factory=dict)
@@ -58,8 +58,9 @@ class NodeFactsOfUse:
 
 @dataclass(slots=True, kw_only=True)
 class NodeReader:
-    """Reads the servers of nodes. notes: why one could not be read, the last reason by node.
+    """Reads the servers of nodes.
 
+    notes: why one could not be read, the last reason by node.
     clock: seconds since the epoch.
     """
 
@@ -80,7 +81,7 @@ class NodeReader:
             self.facts.add(node, report)
 
     def sample(self, node: str) -> CounterSample | None:
-        """Read a node's counters; None, and a note, if that fails or there are none."""
+        """Read a node's counters, if it has any; a failure, or their absence, is noted."""
         try:
             counters = CounterReader(max_vfs=MAX_HELD_VFS, node=node, losses=True)
             port, asked_s = self._port(node), self.clock()

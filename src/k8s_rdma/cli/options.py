@@ -76,9 +76,10 @@ NamespacedApiServer = Annotated[KubeconfigSelection, Bundle(_in_namespace)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodScope:
-    """The pods that a command is about. kubeconfig: with the namespace, if one is named.
+    """The pods that a command is about.
 
-    all_namespaces: whether every namespace is asked for.
+    kubeconfig: with the namespace, if one is named.
+    all_namespaces: whether pods of all namespaces are meant.
     """
 
     kubeconfig: KubeconfigSelection
@@ -104,7 +105,7 @@ Pods = Annotated[PodScope, Bundle(_in_namespaces)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """The place of the chart. secret: the name of the Secret with the token of its servers."""
+    """The namespace of the chart. secret: the name of the Secret with the token of its servers."""
 
     namespace: str = NAMESPACE
     secret: str = TOKENS_SECRET

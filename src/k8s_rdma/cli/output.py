@@ -1,7 +1,7 @@
 """Standard output of commands: if it cannot be written, one line on standard error and exit status 2.
 
-Status 1 is an answer of some commands, such as `whatif` about pods that do not fit. An answer that cannot
-be read, as on a full disk or a closed pipe, is not one of these.
+The status is not 1, because that is an answer of some commands; for example, `whatif` exits with 1 if pods do
+not fit. An unwritten answer, for example on a full disk or a closed pipe, is not such an answer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _STDOUT = 1
 
 
 class UnwritableOutputError(Exception):
-    """Standard output cannot be written. No OSError, which commands take for another file's."""
+    """Standard output cannot be written. Not an OSError, because commands take that for another file's."""
 
 
 class _Output(io.RawIOBase):
-    """Writes to standard output; after a failure nothing more, so that the interpreter's end is silent."""
+    """Writes to standard output; stops after a failure, so that the interpreter's end is silent."""
 
     def __init__(self) -> None:
         self._has_failed = False

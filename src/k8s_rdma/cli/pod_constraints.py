@@ -1,7 +1,7 @@
-"""Kubernetes' own obstacles to a pod, for `explain`: gates, and nodes that its specification leaves out.
+"""Kubernetes' obstacles to a pod, for `explain`: gates, and nodes that its specification leaves out.
 
-Read with the caller's own credentials. kube-scheduler asks the extender about the nodes that are left alone,
-and the extender knows no labels of nodes.
+They are read with the caller's credentials, because the extender does not know nodes' labels: kube-scheduler
+asks it only about the nodes that remain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class PodConstraints:
-    """Sentences on the reasons that keep a pod from every node (obstacles), and from some (notes)."""
+    """Sentences on the reasons that keep a pod from nodes.
+
+    obstacles: the reasons that keep it from every node.
+    notes: the reasons that keep it from some.
+    """
 
     obstacles: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

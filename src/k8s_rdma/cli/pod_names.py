@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def namespaced_name(text: str, kubeconfig: KubeconfigSelection) -> tuple[str, str]:
     """Parse `NAMESPACE/NAME` of a command line, or a name in the namespace that kubectl would take.
 
-    MalformedError says which form is right.
+    MalformedError names the right form.
     """
     namespace, slash, name = text.rpartition("/")
     if not name or bool(namespace) != bool(slash) or "/" in namespace:

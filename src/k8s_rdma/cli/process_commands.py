@@ -57,7 +57,8 @@ agent_app = typer.Typer(cls=CommandGroup, invoke_without_command=True)
 def with_two_dashes(arguments: Sequence[str]) -> list[str]:
     """Translate options to `--name value`, `--name=value` and `--name`; unknown options stay as they are.
 
-    `-v` was a level of logging to one of them, and printed the version of another: only a level has a number.
+    `-v` with a number is a level of logging, and without one prints the version, because one predecessor had
+    the former and another the latter.
     """
     return list(_rewritten(list(arguments)))
 

@@ -24,12 +24,12 @@ COMPLETE = "_K8S_RDMA_COMPLETE"
 
 
 def load_without_extras() -> None:
-    """Load structlog as if rich were not installed; call this before anything else loads structlog.
+    """Load structlog as if rich were not installed; call this before structlog is loaded elsewhere.
 
     structlog's console renderer loads rich if it is installed: 4 MiB in every process of every node, for
-    terminals only. Later imports of rich work. HTTP's client loads h2 in the same way, 3 MiB for an HTTP/2
-    that we do not speak; it is loaded late, so h2 stays away. Source: The Python Language Reference, section
-    5.3.1: None in `sys.modules` is a module that is not found.
+    terminals only. Later imports of rich work. HTTP's client loads h2 in the same way, 3 MiB for HTTP/2,
+    which is not used; the client is loaded late, so h2 stays away. Source: The Python Language Reference,
+    section 5.3.1: a module that is None in `sys.modules` is not found.
     """
     if "rich" in sys.modules:
         return
@@ -126,11 +126,11 @@ PROCESSES: dict[str, Callable[..., None]] = {
 
 
 def plain_start(arguments: Sequence[str]) -> Callable[[], None] | None:
-    """Return the start of a process whose command line is plain; None leaves the line to the command line.
+    """Return the start of a process, if its command line is plain.
 
     Plain is the name of a process, and each of its options at most once as `--name VALUE` or `--name=VALUE`,
-    as manifests have them: `agent --config FILE --node NAME`. A VALUE that begins with a dash may be a
-    mistake, which the command line explains.
+    as manifests have them; for example, `agent --config FILE --node NAME`. A VALUE that begins with a dash
+    may be a mistake, which the command line explains.
     """
     start = PROCESSES.get(arguments[0]) if arguments else None
     if start is None:

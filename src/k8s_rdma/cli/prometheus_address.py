@@ -1,4 +1,4 @@
-"""The address of Prometheus, as a command line says it."""
+"""The address of Prometheus, from a command line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ URL_VARIABLE = "K8S_RDMA_PROMETHEUS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusAddress:
-    """Address and credentials of Prometheus. url: empty for none; of the scheme `service` by the API server.
+    """Address and credentials of Prometheus.
 
-    token_file: with a bearer token. ca_file: PEM, whom its certificate is from; None for the system's.
+    url: empty without Prometheus; of the scheme `service` by the API server.
+    token_file: with a bearer token.
+    ca_file: PEM, the authority of its certificate; by default the system's.
     """
 
     url: str = ""

@@ -40,7 +40,7 @@ Document = TypeVar("Document")
 
 
 class PrometheusClient:
-    """Asks Prometheus, until all answers together take too long. A context manager.
+    """Queries Prometheus, until all answers together take too long. A context manager.
 
     MalformedError names the option that cannot be used.
     """
@@ -63,7 +63,10 @@ class PrometheusClient:
     def get(
         self, path: str, query: Mapping[str, str | list[str]], decode: Callable[[bytes], Document]
     ) -> Document:
-        """Return an answer. NoAnswerError without one in time; K8sRdmaError for a refusal, with its words."""
+        """Return an answer.
+
+        NoAnswerError if there is none in time; K8sRdmaError for a refusal, with its message.
+        """
         if monotonic() > self._ends_s:
             msg = f"Prometheus at {self.url} takes more than {self._limit_s:g} s for all answers: {_SHORTER}"
             raise NoAnswerError(msg)

@@ -1,8 +1,9 @@
 """Readings of interfaces' counters from Prometheus, over a window, as fine as it has them.
 
-Counters are read themselves, not rates of them: `rate()` makes a burst of a counter that is 0 once, and
-nothing of a gap. The time of a reading is that of the agent's sample, because Prometheus may scrape one
-twice; a value that it repeats for up to five minutes if there is no other one, is no reading.
+Counters are read and not their rates, because `rate()` makes a burst of a counter that is 0 once, and does
+not show gaps. The time of a reading is the time of the agent's sample, because Prometheus may scrape a sample
+twice. If a value is absent, Prometheus repeats the last one for up to five minutes; a repeated value is no
+reading.
 """
 
 from __future__ import annotations
@@ -91,14 +92,18 @@ class ReadWindow:
 
 @dataclass(slots=True, kw_only=True)
 class PrometheusReadings:
-    """Reads the interfaces of pods. pods: by namespace and name. namespace: None for all."""
+    """Reads the interfaces of pods.
+
+    pods: by namespace and name.
+    namespace: by default all.
+    """
 
     client: PrometheusClient
     pods: frozenset[tuple[str, str]]
     namespace: str | None
 
     def series(self, from_s: float, to_s: float) -> list[CounterSeries]:
-        """Read them. K8sRdmaError as of `PrometheusClient.get`, and for more than can be read."""
+        """Read the series. K8sRdmaError as in `PrometheusClient.get`, and if they are too many."""
         selected = self._selector()
         match = {"match[]": _SENT + selected, "start": f"{from_s:.3f}", "end": f"{to_s:.3f}"}
         listed = self.client.get(SERIES_PATH, match, decode_series)
@@ -137,7 +142,7 @@ class PrometheusReadings:
         return selector(equal, {**named_pods, **(any_of or {})})
 
     def _holder(self, labels: Labels) -> HeldInterface | None:
-        """Return the interface of a series; None for one of other pods, and without the labels of one."""
+        """Return the interface of a series, if it is of one of these pods and has an interface's labels."""
         if (labels.namespace, labels.pod) not in self.pods or not labels.vf.isdecimal() or not labels.node:
             return None
         vf = int(labels.vf)

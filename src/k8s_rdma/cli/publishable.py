@@ -1,9 +1,10 @@
-"""Keys and shapes of values that a report may show of files and logs, and nothing else.
+"""Keys and shapes of values that a report may show of files and logs; all others are left out.
 
-A secret has no form of its own, so that no list of secrets is complete: `auth`, `psk`, a password in a URL or
-a cookie. A value is therefore written if its key is one of our configurations', of CNI's or of our logs, and
-a word without a key if it is a plain word, a number, a path, an address or a name of Kubernetes. The rest is
-left out, beside the key that it had. All of it takes time in proportion to the length of the text.
+A list of secrets is never complete, because a secret has no typical form: for example `auth`, `psk`, a
+password in a URL or a cookie. A value is therefore written only if its key is one of our configurations', of
+CNI's or of our logs. A word without a key is written if it is a plain word, a number, a path, an address or a
+name of Kubernetes. The rest is left out, beside its key. All of it takes time in proportion to the length of
+the text.
 """
 
 from __future__ import annotations
@@ -107,12 +108,12 @@ def _fields(kinds: Iterable[Any]) -> Iterator[str]:
 
 
 def is_known(key: str) -> bool:
-    """Report whether the value of a key may be written, as far as it is of a known shape."""
+    """Report whether the value of a key may be written, if it is of a known shape."""
     return key in _known_keys()
 
 
 def redacted(document: Any) -> Any:
-    """A document of any depth; of keys that are not known the value is left out, whatever it is."""
+    """Return a document of any depth, without the values of unknown keys."""
     match document:
         case dict():
             return {_shown_key(str(key)): _of_key(str(key), item) for key, item in document.items()}
@@ -143,7 +144,7 @@ def _is_plain(text: str) -> bool:
 
 
 def redacted_text(text: str) -> str:
-    """A log, or any text: words, numbers, paths and names, and values beside known keys."""
+    """Return a log, or any text: words, numbers, paths and names, and values beside known keys."""
     lines, within_pem = [], False
     for line in text.split("\n"):
         begin = line.find(_BEGIN)
@@ -170,7 +171,7 @@ def _line(line: str) -> str:
 
 
 def _collapsed(pieces: Iterator[str]) -> Iterator[str]:
-    """Write one mark for all that is left out in a row."""
+    """Write one mark for consecutive parts that are left out."""
     previous, space = "", ""
     for word in pieces:
         if word.isspace():
@@ -211,7 +212,7 @@ class _Line:
         return self._tokens[self._place - 1]
 
     def _key(self, token: str) -> tuple[str, str]:
-        """The name that a token is of, and the separator before its value; empty if it has none."""
+        """Return the name that a token is of, and the separator before its value, if there is one."""
         name = token.strip("\"'")
         following = "".join(self._tokens[self._place : self._place + 2]).lstrip()
         if following.startswith("=") or (token[0] in "\"'" and following.startswith(":")):
@@ -247,7 +248,8 @@ class _Line:
     def _omitted_value(self, key: str, *, to_the_end: bool) -> Iterator[str]:
         """Yield OMITTED for the value of a key, or a path if the key names one.
 
-        to_the_end: of a line that is a key and its value. The value of a secret's name ends with it as well.
+        to_the_end: whether the value extends to the end, because the line is a key and its value. The value
+            of a secret's name extends as far.
         """
         while self._place < len(self._tokens) and self._tokens[self._place].isspace():
             yield self._take()

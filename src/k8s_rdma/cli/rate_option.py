@@ -16,9 +16,10 @@ def rate_option(name: str, description: str) -> Any:
 
 
 def read_rate(text: object) -> int:
-    """Read a rate in Mb/s: `5000` and `5G` are 5,000 Mb/s, as `bandwidth: 5G` of a ResourceClaim is.
+    """Read a rate in Mb/s.
 
-    BadParameter for a text that is no rate, and for a part of a Mb/s.
+    For example, `5000` and `5G` are 5,000 Mb/s, as in a ResourceClaim's `bandwidth: 5G`. BadParameter if the
+    text is not a rate, or has a part of a Mb/s.
     """
     if isinstance(text, int):  # a default
         return text

@@ -2,7 +2,7 @@
 
 It edits the pods' annotation as `kubectl annotate` would, of the version that it read, and waits for the
 status that the extender writes. For caps of interfaces by ResourceClaim it is another annotation, and the
-node's agent writes the status. Pods are changed one by one: each is judged beside those before it.
+node's agent writes the status. Pods are changed one by one, because each is judged beside those before it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ _MARKS = {
 class RatesOptions:
     """Options of the command.
 
-    pod: `NAMESPACE/NAME`; None with a selector, of pods of the namespace. interfaces: by name or by index in
-    the annotation; none for all. min_mbps, max_mbps: None leaves a rate as it is. wait: until the rates are
-    programmed, and not only decided on. timeout_s: for each pod.
+    pod: `NAMESPACE/NAME`; absent if a selector chooses pods of the namespace.
+    interfaces: by name or by index in the annotation; empty for all.
+    min_mbps, max_mbps: an absent rate stays as it is.
+    wait: until the rates are programmed, and not only decided on.
+    timeout_s: for each pod.
     """
 
     pod: str | None
@@ -81,7 +83,7 @@ class RatesResult(msgspec.Struct, frozen=True, kw_only=True):
 def set_rates(options: RatesOptions) -> int:
     """Change the rates; return the exit status.
 
-    0 if all pods have the wanted rates, 1 if one was refused it, 2 if that is not known of one.
+    It is 0 if all pods have the new rates, 1 if a pod was refused, and 2 if a pod's outcome is not known.
     """
     if options.min_mbps is None and options.max_mbps is None:
         msg = "--min or --max: say which rate changes, in Mb/s"
@@ -124,7 +126,7 @@ def _pods(api: Documents, options: RatesOptions) -> Iterator[tuple[str, str]]:
 
 
 def _result(api: Documents, namespace: str, name: str, options: RatesOptions) -> RatesResult:
-    """Change one pod. Of one pod alone a failure is raised; of several it is one's result."""
+    """Change one pod. If it is the only one, a failure is raised; otherwise it is the pod's result."""
     pod = f"{namespace}/{name}"
     try:
         return _change(api, namespace, name, options)
@@ -165,7 +167,11 @@ def _change(api: Documents, namespace: str, name: str, options: RatesOptions) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edit:
-    """Text for an annotation. status: the annotation with its status. undecided: the sentence without one."""
+    """Text for an annotation.
+
+    status: the annotation with its status.
+    undecided: the sentence if the status is absent.
+    """
 
     annotation: str
     text: str
@@ -177,7 +183,7 @@ class _Edit:
 def _edit(
     pod: str, document: Mapping[str, Any], annotations: Mapping[str, str], options: RatesOptions
 ) -> _Edit:
-    """The annotation with the wanted rates. MalformedError names the key that does not fit."""
+    """Return the annotation with the new rates. MalformedError names the key that does not fit."""
     text = request_text(annotations)
     request = read_request(text, strict=False, name=request_name(annotations)).request
     spec = document.get("spec") or {}
@@ -201,7 +207,7 @@ def _edit(
 
 
 def _edit_caps(pod: str, annotations: Mapping[str, str], claimed: list[str], options: RatesOptions) -> _Edit:
-    """The caps of interfaces by ResourceClaim, by name or by index among these."""
+    """Return the caps of interfaces by ResourceClaim, by name or by index among these."""
     if options.min_mbps is not None or options.max_mbps is None:
         msg = (
             f"pod {pod} has its interfaces by ResourceClaim: what a claim reserves cannot change, and only "
@@ -228,7 +234,7 @@ def _edit_caps(pod: str, annotations: Mapping[str, str], claimed: list[str], opt
 
 
 def _edited(pod: str, request: Request, annotations: Mapping[str, str], options: RatesOptions) -> str:
-    """The annotation's text with the wanted rates."""
+    """Return the annotation's text with the new rates."""
     chosen = _chosen(pod, request, annotations, options.interfaces)
     changed = replace(
         request,
@@ -259,7 +265,7 @@ def _with_rates(index: int, interface: InterfaceRequest, options: RatesOptions) 
 def _chosen(
     pod: str, request: Request, annotations: Mapping[str, str], selected: tuple[str, ...]
 ) -> frozenset[int]:
-    """The indexes of the interfaces by their names in the annotation or in the pod, or by their index."""
+    """Return the indexes of the interfaces by their names in the annotation or the pod, or by index."""
     if not selected:
         return frozenset(range(len(request.interfaces)))
     names: dict[str, int] = {str(index): index for index in range(len(request.interfaces))}
@@ -279,7 +285,7 @@ def _chosen(
 
 
 def names_in_pod(annotations: Mapping[str, str]) -> list[str]:
-    """The names that the agent gave the interfaces, in the order of the request; none if unknown."""
+    """Return the names that the agent gave the interfaces, in the order of the request; empty if unknown."""
     try:
         entries = decode(
             annotations.get(NETWORK_STATUS_ANNOTATION, "[]"), _named_decoder, NETWORK_STATUS_ANNOTATION
@@ -316,7 +322,7 @@ def _outcome(api: Documents, path: str, pod: str, edit: _Edit, options: RatesOpt
 
 
 def _status(annotations: Mapping[str, str], edit: _Edit) -> RatesStatus | None:
-    """Read the status of the edit's text; None if it is of another one."""
+    """Read the status, if it is about the edit's text."""
     try:
         status = decode_rates_status(annotations.get(edit.status, ""))
     except MalformedError:

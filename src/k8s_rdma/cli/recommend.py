@@ -1,7 +1,7 @@
 """`k8s-rdma recommend`: reservations of pods beside their use, and better requests.
 
 Pods are those that the API server lets the user list; readings are of Prometheus, or of the nodes for as long
-as the command runs. Nothing is changed.
+as the command runs. The cluster is not changed.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ _MOST_NOTES = 5
 class RecommendOptions:
     """Options of the command.
 
-    subject: a pod or a workload, as `NAME`, `pod/NAME` or `KIND/NAME`; None for all of the scope.
-    window_s: of Prometheus' readings. sample_s: the time for which nodes are read. shape: manifests of pods
-    that are to be counted; None for none. requests_only: whether to print the requests alone.
+    subject: a pod or a workload, as `NAME`, `pod/NAME` or `KIND/NAME`; by default all of the scope.
+    window_s: of Prometheus' readings.
+    sample_s: the time for which nodes are read.
+    shape: manifests of pods that are to be counted, if any.
+    requests_only: whether to print the requests alone.
     """
 
     pods: PodScope
@@ -178,7 +180,7 @@ def _resized(
 
 
 def selected_pods(api: Documents, options: RecommendOptions) -> list[OwnedPod]:
-    """List the pods that are asked about. MalformedError if there is none."""
+    """List the requested pods. MalformedError if there are no such pods."""
     scope = options.pods
     namespace = None if scope.all_namespaces else command_namespace(scope.kubeconfig)
     found = [pod for pod in owned_pods(api, namespace) if _is_of(options.subject, pod)]
@@ -313,7 +315,7 @@ def _document(
 
 
 def _require_readings(found: Recommendations) -> None:
-    """Raise K8sRdmaError if there is nothing to say, with the reasons, unless Ctrl-C ended it."""
+    """Raise K8sRdmaError with the reasons if there are no readings, unless Ctrl-C ended it."""
     if not found.workloads and found.complete:
         source = "Prometheus" if found.source == "prometheus" else "the nodes"
         msg = f"no interface of these pods has readings of {source}"

@@ -31,7 +31,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_quantiles(cls, found: Quantiles | None) -> Used | None:
-        """Take quantiles; None for none."""
+        """Convert quantiles, if there are any."""
         if found is None:
             return None
         p50, p95, p99, maximum = (round(rate, 1) for rate in (found.p50, found.p95, found.p99, found.maximum))
@@ -51,8 +51,9 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnmetPeriod(msgspec.Struct, frozen=True, kw_only=True):
-    """A time in which a pod wanted more than it got. limit: the reservation that was not met, or the cap.
+    """A time in which a pod needed more than it got.
 
+    limit: the reservation that was not met, or the cap.
     enforced_by: null if it is not known.
     """
 
@@ -101,9 +102,10 @@ class Freed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkloadRecommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """A suggestion for an interface of a workload's pods. reserved_mbps: of all of them.
+    """A suggestion for an interface of a workload's pods.
 
-    min_tx_rate, max_tx_rate: of each pod; null for no suggestion; a cap of 0 is none.
+    reserved_mbps: of all of them.
+    min_tx_rate, max_tx_rate: of each pod; null without a suggestion; a cap of 0 is no cap.
     """
 
     namespace: str
@@ -129,9 +131,12 @@ class WorkloadRecommendation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
-    """The document. source: of the readings. complete: whether Ctrl-C did not end it before its time.
+    """The document.
 
-    room: how many pods of given shapes fit now, and with the suggestions. notes: parts that it lacks.
+    source: of the readings.
+    complete: whether it ran for its time, and Ctrl-C did not end it before.
+    room: how many pods of given shapes fit now, and with the suggestions.
+    notes: parts that it lacks.
     """
 
     source: Literal["prometheus", "nodes"]
@@ -145,7 +150,7 @@ class Recommendations(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_unmet_demand(self) -> bool:
-        """Report whether a pod wanted more than it got."""
+        """Report whether a pod needed more than it got."""
         return any(period.unmet for period in self.workloads)
 
 

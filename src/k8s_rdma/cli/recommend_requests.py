@@ -26,7 +26,7 @@ _API = "/apis/resource.k8s.io/v1/namespaces"
 
 
 class SuggestedRates(NamedTuple):
-    """Rates of an interface, in Mb/s; a cap of None stays as it is."""
+    """Rates of an interface, in Mb/s; without a new cap the cap stays as it is."""
 
     min_tx_rate_mbps: int
     max_tx_rate_mbps: int | None
@@ -169,7 +169,7 @@ def _set_bandwidth(exact: dict[str, Any], mbps: int) -> None:
 
 
 def _set_cap(parameters: dict[str, Any], mbps: int) -> None:
-    """Change a cap that there is; one that there is not stays absent."""
+    """Change a cap if there is one; an absent cap stays absent."""
     if "maxTxRate" in parameters:
         if mbps:
             parameters["maxTxRate"] = quantity_of(mbps)

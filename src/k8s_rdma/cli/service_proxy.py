@@ -1,8 +1,9 @@
 """HTTP of the chart's pods by the API server's proxy: with a user's kubeconfig, and without `port-forward`.
 
-The right to it is RBAC's: `get` on `services/proxy` or `pods/proxy` allows GET alone. The API server forwards
-no `Authorization`, so the token of a server's `tokenFile` goes in a field of its own; it is that of a Secret
-that a viewer may read. Source: "Manually constructing apiserver proxy URLs", Kubernetes' documentation.
+The right to use it is RBAC's: `get` on `services/proxy` or `pods/proxy` allows GET alone. The token of a
+server's `tokenFile` has a header of its own, because the API server does not forward `Authorization`. The
+token is in a Secret that a viewer may read. Source: "Manually constructing apiserver proxy URLs", Kubernetes'
+documentation.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _status = msgspec.json.Decoder(_ApiStatus)
 
 @dataclass(slots=True, kw_only=True)
 class ServiceProxy:
-    """Reads paths of Services and pods of one namespace. secret: the name of the one with the token."""
+    """Reads paths of Services and pods of one namespace. secret: the name of the Secret with the token."""
 
     api: Documents
     namespace: str = NAMESPACE
@@ -65,9 +66,11 @@ class ServiceProxy:
     _without_token: str = ""
 
     def get(self, kind: Kind, port: str, path: str, query: Mapping[str, str | list[str]]) -> bytes:
-        """Return the answer's body. port: `NAME:PORT`, or `https:NAME:PORT`.
+        """Return the answer's body.
 
-        NoAnswerError if there is none; K8sRdmaError for a refusal, with the remedy in its details.
+        NoAnswerError without an answer; K8sRdmaError for a refusal, with the remedy in its details.
+
+        port: `NAME:PORT`, or `https:NAME:PORT`.
         """
         url = f"/api/v1/namespaces/{segment(self.namespace)}/{kind}/{segment(port)}/proxy{path}"
         headers = {TOKEN_FIELD: token} if (token := self._tokens()) else {}
@@ -93,7 +96,7 @@ class ServiceProxy:
         return refused(f"{subject}: {message} ({code})", details=details)
 
     def _tokens(self) -> str:
-        """Return the Secret's first token, read once; empty without one, for `_without_token`."""
+        """Return the Secret's first token, read once; empty without a token, for `_without_token`."""
         if self._token is None:
             self._token = ""
             path = f"/api/v1/namespaces/{segment(self.namespace)}/secrets/{segment(self.secret)}"

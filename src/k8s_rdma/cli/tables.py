@@ -1,7 +1,7 @@
 """Tables that fit their terminal: the least important columns go, the others stay whole.
 
 Without a terminal, and with `-o wide`, every column is shown and each row is one line, so that `grep` and
-`awk` find their words. kubectl leaves columns to `-o wide` as well, and cuts none.
+`awk` find their words. kubectl leaves columns to `-o wide` as well, and does not cut them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 WHOLE = 10_000
-"""Columns of a page on which nothing is left out or wrapped."""
+"""Columns of a page on which every column is shown, and unwrapped."""
 
 _GAP = 2
 _LEAST_PROSE = 24
@@ -69,7 +69,7 @@ def mbps(rate: float | str) -> str:
 def layout(columns: Sequence[Column], natural: Sequence[int], prose: Sequence[int], room: int) -> Layout:
     """Choose the columns that fit into so many columns of a terminal.
 
-    natural: the width of each column if nothing is wrapped; 0 for one that goes at any width.
+    natural: the width of each column if it is not wrapped; 0 for one that goes at any width.
     prose: the width that a column of prose takes beside others.
     """
     shown = [index for index, width in enumerate(natural) if width]
@@ -189,10 +189,10 @@ def _cut(cell: _Cell) -> Text:
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """Wrap a text between words; a word that is longer than a line stands whole in one of its own.
+    """Wrap a text between words; a word that is longer than a line stands whole in a separate line.
 
-    Lines that continue an indented one are indented by two more. rich would fold a long word, or wrap nothing
-    at all.
+    Lines that continue an indented one are indented by two more. rich is not used, because it would fold a
+    long word, or not wrap at all.
     """
     return [line for part in text.split("\n", allow_blank=True) for line in _wrapped_line(part, width)]
 

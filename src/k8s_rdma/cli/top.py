@@ -1,7 +1,7 @@
 """`k8s-rdma top`: nodes, PFs, reservations and the pods that wait, again and again.
 
-The extender knows what is requested by annotation, the API server what is requested by ResourceClaims. Either
-is enough; without the API server, PFs for claims show what pods have, by the extender.
+The extender knows requests by annotation, the API server requests by ResourceClaims. Either is enough;
+without the API server, PFs for claims show pods' allocations, by the extender.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ CLAIMS_EVERY_S = 10.0
 class TopOptions:
     """Options of the command.
 
-    pods: whose pods are shown, of those that wait and that hold something. holders: whether to show who holds
-    what in place of nodes.
+    pods: the scope of the waiting pods and of the holders that are shown.
+    holders: whether to show holders in place of nodes.
     """
 
     pods: PodScope
@@ -110,8 +110,8 @@ class TopOptions:
 def top(address: ExtenderAddress, options: TopOptions) -> None:
     """Show the cluster until Ctrl-C; once without a terminal, or with `one_shot`.
 
-    K8sRdmaError when the extender refuses, and with `one_shot` also when neither it nor the API server
-    answers; MalformedError for a kubeconfig that cannot be used.
+    K8sRdmaError if the extender refuses, and with `one_shot` also if neither it nor the API server answers.
+    MalformedError if a kubeconfig cannot be used.
     """
     with ExitStack() as stack:
         source = Source.connect(stack, address, options)
@@ -133,9 +133,12 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Source:
-    """Views of extender and API server. api: None if there are no credentials, for `problem`.
+    """Views of extender and API server.
 
-    An extender that has answered is missed when it does not: without it the view is of claims alone.
+    If an extender that has answered stops answering, the view is an error; if it never answered, the view is
+    of claims alone.
+
+    api: the API server, if there are credentials; otherwise `problem` is the reason.
     """
 
     extender: ExtenderReader
@@ -173,7 +176,7 @@ class Source:
         )
 
     def view(self, rows: int) -> ClusterView:
-        """Get a view of so many nodes, with all holders; NoAnswerError if neither answers."""
+        """Get a view of so many nodes, with all holders; NoAnswerError if both do not answer."""
         view = _of_namespace(self._cluster(rows), self.namespace)
         if self.holders is None:
             return view
@@ -209,14 +212,14 @@ class Source:
         return with_claims(view, claims, self.sort, rows) if merge else view
 
     def _with_note(self, view: ClusterView) -> ClusterView:
-        """Say where PFs for claims are from, unless there are none and no API server to read them from."""
+        """Add a note on the source of PFs for claims, unless there are no such PFs and no API server."""
         if not view.claims.pfs and self.api is None:
             return view
         note = f"PFs for claims show what pods have, as the extender reports it: {self.problem}"
         return replace(view, notes=(*view.notes, note))
 
     def _read_claims(self) -> ClusterClaims | None:
-        """Read slices and claims, not too often; None if that is not possible, for `problem`."""
+        """Read slices and claims, if that is possible, and not too often; otherwise `problem` says why."""
         now_s = time.monotonic()
         if self.api is not None and now_s - self._read_at >= CLAIMS_EVERY_S:
             self._read_at = now_s
@@ -228,7 +231,7 @@ class Source:
 
 
 def _of_namespace(view: ClusterView, namespace: str | None) -> ClusterView:
-    """Leave out pending pods of other namespaces, of those that the view has; None for no namespace."""
+    """Leave out the view's pending pods of other namespaces, if a namespace is named."""
     if namespace is None:
         return view
     pending = tuple(row for row in view.pending if row.pod.partition("/")[0] == namespace)
@@ -245,7 +248,7 @@ def _of_namespace(view: ClusterView, namespace: str | None) -> ClusterView:
 def with_claims(view: ClusterView, claims: ClusterClaims, sort: Sort, rows: int) -> ClusterView:
     """Show PFs for claims by slices and claims, in place of the facts of the extender.
 
-    view: of all nodes, but for those beyond `MAX_ROWS`.
+    view: of all nodes, up to `MAX_ROWS`.
     """
     by_node: dict[str, ClaimNode] = {node.node: node for node in claims.nodes}
     nodes = [_merged(row, by_node.pop(row.name, None)) for row in view.nodes]
@@ -322,7 +325,8 @@ def _merged(row: NodeRow, node: ClaimNode | None) -> NodeRow:
 class Screen:
     """The latest view, kept while the extender is unreachable.
 
-    fetch: queries the extender for that many rows. clock: seconds.
+    fetch: queries the extender for that many rows.
+    clock: seconds.
     """
 
     fetch: Callable[[int], ClusterView]
@@ -332,7 +336,7 @@ class Screen:
     _trouble: str = ""
 
     def refresh(self, rows: int) -> None:
-        """Ask again; the last view stays when there is no answer."""
+        """Ask again; the last view stays if there is no answer."""
         try:
             self.view = self.fetch(rows)
         except NoAnswerError as error:
@@ -376,7 +380,7 @@ def _show(live: Live, screen: Screen) -> None:
 
 
 def page(view: ClusterView, *, lines: int | None) -> Group:
-    """Return the whole view; as much of it as fits into so many lines, None for all."""
+    """Return the view, whole or as much of it as fits into so many lines."""
     room, cut = None if lines is None else max(2, lines - _OTHER_ROWS), lines is not None
     for_pods = len(view.pending) if room is None else min(len(view.pending), max(1, room // 3))
     for_nodes = _first(view.nodes, None if room is None else room - for_pods)
@@ -433,13 +437,13 @@ def _sums(total: PfTotals) -> str:
 
 
 def _uses(row: NodeRow) -> list[Use]:
-    """The uses of a node's PFs; each is a line with sums of its own."""
+    """Return the uses of a node's PFs; each has a line with its sums."""
     uses = {pf.use: None for pf in row.pfs}
     return [use for use in _USES if use in uses] or ["annotation"]
 
 
 def _first(rows: Sequence[NodeRow], lines: int | None) -> int:
-    """Count the rows that fit into so many lines, None for all; one at least."""
+    """Count the rows that fit into so many lines, all without a limit; one at least."""
     if lines is None:
         return len(rows)
     last = accumulate(len(_uses(row)) for row in rows)
@@ -476,7 +480,7 @@ def _sum_cells(total: PfTotals) -> tuple[str | Text, ...]:
 
 
 def _by_pf(row: NodeRow, use: Use) -> str:
-    """Each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
+    """Return each PF's share: `enp1s0f0 40% 3 free`; with exclusive devices `... 3 free 1/4 devices held`."""
     return ", ".join(
         f"{pf.name} {_reserved(pf)} {pf.free_vfs} free{_devices(pf)}" for pf in row.pfs if pf.use == use
     )

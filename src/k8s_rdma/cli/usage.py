@@ -44,7 +44,7 @@ _OPTIONS = {
     "-l": "pods are named, and not selected by labels",
     "--selector": "pods are named, and not selected by labels",
 }
-"""Hints for kubectl's options, of commands that have none of them."""
+"""Hints for kubectl's options, for commands without these options."""
 
 _ONLY_KIND = "pod"
 
@@ -96,9 +96,9 @@ class CommandGroup(TyperGroup):
         _write_help(self, ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command; UsageError with a hint if there is none.
+        """Find the command; UsageError with a hint if it does not exist.
 
-        `explain pod/x` is `explain pod x`.
+        For example, `explain pod/x` is `explain pod x`.
         """
         word, *arguments = args
         if word not in self.commands and _ONLY_KIND in self.commands:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from k8s_rdma.verify.node import NodeSite
 
 COULD_NOT_MEASURE = 2
-"""The exit status of a run that ended before there was a result."""
+"""The exit status of a run that ended before it had a result."""
 
 _STYLES = {
     Result.PASS: "green",
@@ -52,7 +52,9 @@ _WORDS = {Result.UNCLAIMED: "not promised", Result.UNMEASURED: "NOT MEASURED"}
 class TrialOptions:
     """Options of both forms.
 
-    pfs: names or PCI addresses; none for all. cap_mbps: 0 for the default. report: the file.
+    pfs: names or PCI addresses; empty for all.
+    cap_mbps: 0 for the default.
+    report: the file.
     """
 
     pfs: tuple[str, ...]
@@ -62,7 +64,7 @@ class TrialOptions:
 
 
 def verify_node(trials: TrialOptions, site: NodeSite, output: Output) -> int:
-    """Measure on this node; the exit status."""
+    """Measure on this node; return the exit status."""
 
     def run() -> int:
         with site:
@@ -78,7 +80,7 @@ def verify_node(trials: TrialOptions, site: NodeSite, output: Output) -> int:
 def verify_cluster(
     trials: TrialOptions, pods: PodOptions, kubeconfig: KubeconfigSelection, output: Output
 ) -> int:
-    """Measure between two nodes of a cluster; the exit status."""
+    """Measure between two nodes of a cluster; return the exit status."""
 
     def run() -> int:
         if pods.sender == pods.receiver:
@@ -114,14 +116,14 @@ def _run(run: Callable[[], int]) -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """End the trials; no further signal ends the clean-up."""
+    """End the trials; further signals do not end the clean-up."""
     for number in ENDS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def chosen(pfs: Sequence[PfFacts], names: Sequence[str]) -> list[PfFacts]:
-    """Choose PFs by name or PCI address; all without names. MalformedError for one that is not there."""
+    """Choose PFs by name or PCI address; all without names. MalformedError if a PF does not exist."""
     by_name = {name: pf for pf in pfs for name in (pf.name, pf.pci)}
     for name in names:
         if name not in by_name:
@@ -132,9 +134,11 @@ def chosen(pfs: Sequence[PfFacts], names: Sequence[str]) -> list[PfFacts]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The site of trials. pfs: of the sending node. receivers: PFs that traffic goes to besides.
+    """The site of trials.
 
-    nodes: their names, for the report to leave out.
+    pfs: of the sending node.
+    receivers: further PFs that receive traffic.
+    nodes: their names, which the report leaves out.
     """
 
     site: Site
@@ -145,7 +149,7 @@ class Bench:
 
 
 def run_trials(bench: Bench, options: TrialOptions, output: Output) -> int:
-    """Make the trials of the chosen PFs, print the table, write the report; the exit status."""
+    """Make the trials of the chosen PFs, print the table, write the report; return the exit status."""
     require_writable(options.report, "--report")
     pfs, receivers = bench.pfs, bench.receivers
     tested = chosen(pfs, options.pfs)
@@ -233,7 +237,7 @@ def results_table(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> Table:
 
 
 def _report(cards: tuple[CardReport, ...]) -> VerificationReport:
-    kernel = re.match(r"[0-9.]*[0-9]|", platform.release())  # what follows may name who built it
+    kernel = re.match(r"[0-9.]*[0-9]|", platform.release())  # the rest may name its builder
     return VerificationReport(version=__version__, kernel=kernel[0] if kernel else "", cards=cards)
 
 

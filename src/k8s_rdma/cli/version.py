@@ -31,7 +31,7 @@ def print_version(output: Output) -> None:
 
 
 def versions() -> VersionDocument:
-    """Version and origin of this installation."""
+    """Return version and origin of this installation."""
     return VersionDocument(
         version=__version__,
         commit=commit_of(_direct_url()),
@@ -41,7 +41,7 @@ def versions() -> VersionDocument:
 
 
 def commit_of(direct_url: str | None) -> str | None:
-    """The commit that an installer recorded (`direct_url.json`, PEP 610)."""
+    """Return the commit, if an installer recorded it (`direct_url.json`, PEP 610)."""
     try:
         require_shallow(direct_url or "")
         origin = msgspec.json.decode(direct_url, type=_DirectUrl).vcs_info if direct_url else None

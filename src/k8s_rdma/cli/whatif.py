@@ -71,7 +71,7 @@ MAX_SNAPSHOT_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The pods that a question is about. manifest: None for none; `-`: standard input."""
+    """The pods that a question is about. manifest: if there is one; `-` is standard input."""
 
     manifest: Path | None = None
     count: int | None = None
@@ -86,7 +86,7 @@ class Question:
         return found.workloads
 
     def shapes(self, planned: PlannedCluster) -> tuple[Workload, ...]:
-        """Read the manifest as `workloads`, for questions to which the number of pods is no matter."""
+        """Read the manifest as `workloads`, for questions in which the number of pods does not matter."""
         return replace(self, count=1).workloads(planned)
 
 
@@ -128,7 +128,7 @@ def answer_without(source: WhatifSource, losses: Losses, *, output: Output) -> i
 
 
 def answer_with(source: WhatifSource, changes: Changes, question: Question, *, output: Output) -> int:
-    """Print what changes do to the room for pods; return the exit status."""
+    """Print how changes alter the room for pods; return the exit status."""
     return _answer(
         source,
         lambda planned: with_changes(planned, changes, question.shapes(planned)),
@@ -207,7 +207,7 @@ def _of_cluster(source: WhatifSource) -> Snapshot:
 
 
 def _verdicts(source: WhatifSource) -> tuple[Mapping[str, str] | None, str]:
-    """Ask the extender why it refuses nodes; None with the reason, in a sentence, if it does not say."""
+    """Ask the extender, if there is one, for its reasons to refuse nodes, or say why they are unknown."""
     if source.extender is None:
         return None, ""
     lacking = "nodes are judged by their Leases, and clocks that differ mislead that"
@@ -220,7 +220,7 @@ def _verdicts(source: WhatifSource) -> tuple[Mapping[str, str] | None, str]:
 
 
 def _pending(planned: PlannedCluster) -> Iterable[Workload]:
-    """The pods that wait; those that cannot be read are noted."""
+    """Yield the pods that wait; those that cannot be read are noted."""
     for pod in planned.pending():
         try:
             yield workload_of(pod)
@@ -254,7 +254,7 @@ def _show_fit(answer: FitAnswer, page: Page) -> None:
 
 
 def _show_moves(moves: Sequence[Move], verb: str, page: Page) -> None:
-    """Show pods that lose their place; those that fit nowhere first."""
+    """Show pods that lose their place; those that do not fit on any node come first."""
     homeless = sum(not move.to for move in moves)
     elsewhere = len(moves) - homeless
     fates = f"{elsewhere} {'fits' if elsewhere == 1 else 'fit'} elsewhere, {homeless} nowhere"

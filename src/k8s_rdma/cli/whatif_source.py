@@ -14,8 +14,8 @@ FROM_CLUSTER = "cluster"
 class WhatifSource:
     """The source of a cluster: `cluster`, or the file of a snapshot.
 
-    namespace: the chart's. extender: the URL of the extender that says which nodes it refuses; None for
-    Leases' word.
+    namespace: the chart's.
+    extender: the URL of the extender that reports which nodes it refuses; without it, Leases show that.
     """
 
     origin: str = FROM_CLUSTER

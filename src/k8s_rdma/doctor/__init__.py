@@ -1,4 +1,4 @@
-"""Diagnosis of a node or a cluster: collectors gather facts, checks turn them into findings.
+"""Diagnosis of a node or a cluster: collectors gather facts, and checks turn them into findings.
 
-Checks are pure. One module a subject; each says beside its check what it must know.
+Checks are pure. Each subject has a module, which defines the facts that its checks need.
 """

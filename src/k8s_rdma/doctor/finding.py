@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class Severity(StrEnum):
     """Severity of a finding; `rank` orders them.
 
-    OK: as it should be. NOTE: worth knowing, nothing to be done. WARNING: something works worse than it
-    could, or may fail. ERROR: pods do not get their interfaces.
+    - OK: the subject is in order.
+    - NOTE: worth knowing; no action is necessary.
+    - WARNING: something works worse than it could, or may fail.
+    - ERROR: pods do not get their interfaces.
     """
 
     OK = "ok"
@@ -35,9 +37,12 @@ class Severity(StrEnum):
 class Finding:
     """A result of a check.
 
-    id: which kind, stable. about: its object: a PF, a file, a pod; may be empty. found: in a sentence.
-    source: the file, question or process that says so. expected: the right state. fix: a command or a
-    line of configuration. These two are empty if nothing is to be done, and source if found names it.
+    id: its kind; stable.
+    about: its object: a PF, a file, a pod; may be empty.
+    found: the state, in a sentence.
+    source: the file, query or process that shows it; empty if found names it.
+    expected: the right state; empty if no action is necessary.
+    fix: a command or a line of configuration; empty if no action is necessary.
     """
 
     id: str
@@ -103,7 +108,7 @@ NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")
 
 
 def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
-    """A `NOT_LOOKED_AT` of a subject. denied: whether it is the right to look that is missing."""
+    """Return a `NOT_LOOKED_AT` of a subject. denied: whether the right to read it is missing."""
     rights = "run it as root, or with the rights of the agent's container"
     found = NOT_LOOKED_AT(
         f"cannot be checked: {why}",
@@ -116,13 +121,13 @@ def not_looked_at(subject: str, why: str, *, denied: bool) -> Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
-    """The worst severity; OK of none."""
+    """Return the worst severity; OK if there are no findings."""
     return max(
         (finding.severity for finding in findings), key=lambda severity: severity.rank, default=Severity.OK
     )
 
 
 def exit_status(findings: Iterable[Finding], *, strict: bool) -> int:
-    """0 with nothing above NOTE, 1 with an ERROR, and with `strict` with a WARNING."""
+    """Return 1 with an ERROR, and with `strict` also with a WARNING; otherwise 0."""
     limit = Severity.WARNING if strict else Severity.ERROR
     return int(worst(findings).rank >= limit.rank)

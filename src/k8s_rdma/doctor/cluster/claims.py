@@ -51,8 +51,8 @@ _LONG_FILTER_S = 1.0
 class CapsFact:
     """A change of a running pod's caps that is not in force.
 
-    refusal: why its node's agent refuses it; empty while that has not decided.
-    age_s: since the change was written; None if unknown.
+    refusal: why its node's agent refuses it; empty while the agent has not decided.
+    age_s: seconds since the change was written, if that time is known.
     """
 
     pod: str
@@ -65,15 +65,18 @@ class CapsFact:
 class ClaimFacts:
     """Facts about claims in a cluster; PFs by node, each as name by PCI address.
 
-    served: whether there is `resource.k8s.io/v1`. gate: whether DRAConsumableCapacity is on; None if
-        unknown. classes: DeviceClasses of our driver. taken_by: the other driver, or its selector, whose
-        class has the name that ours has by default; empty if there is none.
+    served: whether the API server has `resource.k8s.io/v1`.
+    gate: whether DRAConsumableCapacity is on, if that is known.
+    classes: DeviceClasses of our driver.
+    taken_by: the other driver, or its selector, if its class has our class's default name; otherwise empty.
     counted: extended resources of our classes that nodes with PFs for claims have, too, with these nodes.
-    agents_pfs: PFs that are to be published, by RdmaNodes. slices_pfs: by ResourceSlices. unused: nodes whose
-        slices kube-scheduler does not use, and why.
+    agents_pfs: PFs that are to be published, by RdmaNodes.
+    slices_pfs: PFs by ResourceSlices.
+    unused: nodes whose slices kube-scheduler does not use, and why.
     schedulers: names of schedulers, with the number of bound, unfinished pods with claims that name each.
-    caps: changes of caps that are not in force. unread: ResourceClaims and pods that cannot be read, and why.
-    profiles, files: as far as kube-scheduler's configuration can be read.
+    caps: changes of caps that are not in force.
+    unread: ResourceClaims and pods that cannot be read, and why.
+    profiles, files: kube-scheduler's configuration, if it can be read.
     """
 
     served: bool
@@ -223,7 +226,7 @@ def _check_slices(facts: ClaimFacts) -> Iterator[Finding]:
 def _check_schedulers(facts: ClaimFacts) -> Iterator[Finding]:
     locations = {profile.name: profile.location for profile in facts.profiles}
     processes = {locations[name] for name in facts.schedulers if name in locations}
-    unknown = facts.schedulers.keys() - locations.keys()  # in none of these processes
+    unknown = facts.schedulers.keys() - locations.keys()  # in another process
     names = ", ".join(f"{name} ({count})" for name, count in sorted(facts.schedulers.items()))
     source = "pods, spec.schedulerName; kube-scheduler's configurations"
     expected = "one kube-scheduler for all pods with claims"

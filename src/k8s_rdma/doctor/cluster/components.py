@@ -29,9 +29,10 @@ class KeyUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFacts:
-    """named: of each bound pod's placement the key that it names (`key_named_in`).
+    """Keys of bound pods' placements, and their use.
 
-    usage: as the extender counts them; None if it was not asked, none if it signs nothing.
+    named: the key that each bound pod's placement names (`key_named_in`).
+    usage: the extender's counts, if the extender was queried; empty if it does not sign placements.
     """
 
     named: tuple[str, ...]
@@ -80,13 +81,17 @@ NOT_RELOADED = EXTENDER.warning("not-reloaded")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderFacts:
-    """url: its address; empty if unknown. refused: its answer when not ready; `why`: no answer.
+    """Facts of the extender.
 
-    version: as it says it itself; empty if it does not, or not to us. warning: its own warning, although
-    it is ready. nodes: why it refuses nodes, by name, empty if it does not; None if it does not say.
-    key_usage: whose keys signed bound pods' placements, None if it does not say.
-    pods: names and whether they are ready, of the cluster's extender pods; None if that is not known.
-    needed: whether pods or PFs are for annotations, or that is not known.
+    url: its address; empty if it is unknown.
+    refused: its answer if it is not ready.
+    why: the reason if it does not answer.
+    version: the version that it reports; empty if it reports no version, or not to this client.
+    warning: its warning, although it is ready.
+    nodes: why it refuses nodes, by name, if it reports that; empty if it refuses no node.
+    key_usage: the keys that signed bound pods' placements, if it reports them.
+    pods: names of the cluster's extender pods and whether they are ready, if they are known.
+    needed: whether pods or PFs are for annotations; true if that is not known.
     """
 
     url: str = ""

@@ -27,11 +27,13 @@ _SKEWS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNode:
-    """An RdmaNode. ready: its condition's status, empty without one. has_lease: one that was ever renewed.
+    """An RdmaNode.
 
-    silence: why the extender refuses the node, by its own word or by the Lease; empty if it does not.
-    skew_s: by which its clock is ahead of the API server's, negative if it is behind; 0 if that is not
-        known. problems: of the node and its PFs, one sentence each.
+    ready: the status of its condition; empty without a condition.
+    has_lease: whether it has a Lease that was ever renewed.
+    silence: why the extender refuses the node, by its answer or by the Lease; empty if it does not.
+    skew_s: seconds by which its clock is ahead of the API server's, negative if it is behind; 0 if unknown.
+    problems: of the node and its PFs, one sentence each.
     """
 
     name: str
@@ -50,10 +52,13 @@ class PublishedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """published: all RdmaNodes. agents: nodes with a pod of our DaemonSet. lease_namespace: of the Leases.
+    """Nodes that publish themselves, or should.
 
-    needed: whether the extender reads them; what is not known counts as yes. mounts: resources by which nodes
-    offer all of their `/dev/infiniband`, with those nodes.
+    published: all RdmaNodes.
+    agents: nodes with a pod of our DaemonSet.
+    lease_namespace: the namespace of nodes' Leases.
+    needed: whether the extender reads RdmaNodes; true if that is not known.
+    mounts: resources by which nodes offer all of their `/dev/infiniband`, with those nodes.
     """
 
     published: tuple[PublishedNode, ...]

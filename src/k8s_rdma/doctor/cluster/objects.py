@@ -51,9 +51,11 @@ _OURS = "k8s-rdma"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrdFacts:
-    """found: the object as it is; None if there is none. expected: the fields of status that agents write.
+    """The CustomResourceDefinition in the cluster.
 
-    needed: whether the extender reads RdmaNodes, or agents publish them; None if that is not known.
+    found: the object, if it exists.
+    expected: the fields of status that agents write.
+    needed: whether the extender reads RdmaNodes, or agents publish them, if that is known.
     """
 
     found: Mapping[str, Any] | None
@@ -63,7 +65,10 @@ class CrdFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """A verb on a resource of an API group; in a namespace, or everywhere. name: empty for all objects."""
+    """A verb on a resource of an API group, in a namespace or in all.
+
+    name: the object; empty for all objects.
+    """
 
     group: str
     resource: str
@@ -80,7 +85,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RightsFacts:
-    """Each process's account, `namespace/name` (empty if there is none), and missing rights."""
+    """The account of each process, `namespace/name` (empty if it does not exist), and missing rights."""
 
     processes: tuple[tuple[str, str, tuple[Right, ...]], ...]
 
@@ -89,7 +94,9 @@ class RightsFacts:
 class PolicyFacts:
     """Admission policies of the cluster.
 
-    api: the API server's version. bound: policies that exist and are bound. expected: deploy/policies.
+    api: the API server's version.
+    bound: policies that exist and are bound.
+    expected: the policies in deploy/policies.
     """
 
     api: str
@@ -101,11 +108,12 @@ class PolicyFacts:
 class WebhookFacts:
     """The webhook's configuration in the API server, and its certificate.
 
-    location: of the certificate's Secret, `namespace/name`; empty if no Service is configured.
-    ca_bundle: whether there is any. denied: whether the Secret may not be read.
-    unusable: why the Secret has no certificate that can be used; empty if it has one.
-    days: how many it is valid for; negative once it has expired. refused: why the API server, which has the
-        caBundle alone, does not accept it; empty if it does.
+    location: the certificate's Secret, `namespace/name`; empty if no Service is configured.
+    ca_bundle: whether the configuration has one.
+    denied: whether reading the Secret is forbidden.
+    unusable: why the Secret has no usable certificate; empty if it has one.
+    days: how many days the certificate is valid for; negative once it has expired.
+    refused: why the API server, which has the caBundle alone, does not accept it; empty if it does.
     """
 
     configured: bool = True
@@ -182,7 +190,7 @@ def check_rights(facts: RightsFacts) -> Iterator[Finding]:
 
 
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
-    """ValidatingAdmissionPolicies are in Kubernetes from 1.30 on."""
+    """Check that the policies are bound; Kubernetes has ValidatingAdmissionPolicies from 1.30 on."""
     minor = minor_of(facts.api)
     if minor is not None and minor < _POLICIES_SINCE:
         yield POLICIES_TOO_OLD(
@@ -271,10 +279,11 @@ OPTIONAL = frozenset({"device-plugin"})
 
 
 def rights(process: str, *, leases: str, lease_of_binder: tuple[str, str], crd: bool) -> tuple[Right, ...]:
-    """Rights that a process needs, without those of optional settings (stuckAfterS, vfResource).
+    """Return the rights that a process needs, without those of optional settings (stuckAfterS, vfResource).
 
-    leases: the namespace of nodes' Leases. lease_of_binder: namespace and name of the extender's. crd:
-    whether nodes publish themselves, and the extender reads that.
+    leases: the namespace of nodes' Leases.
+    lease_of_binder: namespace and name of the extender's Lease.
+    crd: whether nodes publish themselves, and the extender reads that.
     """
     match process:
         case "agent":

@@ -42,19 +42,22 @@ _HAS_SANDBOX = frozenset({"Pulling", "Pulled", "Created", "Started", "BackOff", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFact:
-    """A pod that has not finished, and asks for interfaces or misspells it. node: empty while it is unbound.
+    """A pod that has not finished, and asks for interfaces or misspells the annotation.
 
-    has_request: whether it asks for any, or has some. unknown_keys: a sentence for each misspelt annotation.
-
-    placed: whether it has a placement. running: whether its containers were started.
+    node: its node; empty while it is unbound.
+    has_request: whether it asks for interfaces, or has some.
+    unknown_keys: a sentence for each misspelt annotation.
+    placed: whether it has a placement.
+    running: whether its containers were started.
     host_network: whether it is in its node's network.
-    holds_interfaces: whether its node reports its interfaces; None while that is unknown.
-    group: the PodGroup that its specification names. scheduler: the name there.
-    key: the one that its placement names (`key_named_in`).
+    holds_interfaces: whether its node reports its interfaces, if that is known.
+    group: the PodGroup that its specification names.
+    scheduler: the scheduler that its specification names.
+    key: the key that its placement names (`key_named_in`).
     not_allowed: a sentence on the keys that its namespace's policy refuses now.
-    rates: None if it has no placement, or is not running.
-    events: of any component, the latest last: reason and message. said_s_ago: the age of the latest one by
-    which its scheduler did not bind it; None without one.
+    rates: its rates, if it has a placement and is running.
+    events: of any component, the latest last: reason and message.
+    said_s_ago: the age of the latest event by which its scheduler did not bind it, if there is one.
     """
 
     name: str
@@ -74,7 +77,7 @@ class PodFact:
     said_s_ago: float | None = None
 
     def last_said(self) -> tuple[str, str]:
-        """The latest failure that extender, agent or plugin reported and that still holds; or nothing."""
+        """Return the latest failure that extender, agent or plugin reported and that still holds, if any."""
         for reason, message in reversed(self.events):
             if reason in _HAS_SANDBOX:
                 break
@@ -87,10 +90,12 @@ class PodFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """Find all of these problems. schedulers: the known ones. extender_binds: not with `binder: scheduler`.
+    """Pods, and the facts of the cluster that explain them.
 
-    policies_failure: why the operator's policies for namespaces cannot be used. group_versions: those in
-    which the API server has PodGroups; None if that was not asked.
+    schedulers: the known ones.
+    extender_binds: whether the extender binds pods; false with `binder: scheduler`.
+    policies_failure: why the operator's policies for namespaces cannot be used.
+    group_versions: the versions in which the API server has PodGroups, if it was queried.
     """
 
     pods: tuple[PodFact, ...]
@@ -100,13 +105,13 @@ class PodFacts:
     group_versions: tuple[str, ...] | None = None
 
     def profiles_without_extender(self) -> dict[str, Profile]:
-        """Schedulers by name that never ask the extender, by their configuration and by their events."""
+        """Return schedulers by name that never ask the extender, by their configuration and their events."""
         extended = {scheduler.name for scheduler in self.schedulers if scheduler.has_extender}
         extended |= {pod.scheduler for pod in self.pods if pod.placed}
         return {scheduler.name: scheduler for scheduler in self.schedulers if scheduler.name not in extended}
 
     def scheduler_names(self) -> tuple[str, ...]:
-        """The names that pods can have for a scheduler that asks the extender."""
+        """Return the names that pods can have for a scheduler that asks the extender."""
         return tuple(dict.fromkeys(scheduler.name for scheduler in self.schedulers if scheduler.has_extender))
 
 
@@ -154,7 +159,7 @@ def _unreadable_group(facts: PodFacts) -> Iterator[Finding]:
 
 
 def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterator[Finding]:
-    """profile: its scheduler, if that never asks the extender."""
+    """Check a pod. profile: its scheduler, if that never asks the extender."""
     if pod.running and (pod.placed or not facts.extender_binds):
         if pod.holds_interfaces is False:
             yield _without_interfaces(pod)
@@ -208,7 +213,7 @@ def _check_pod(pod: PodFact, profile: Profile | None, facts: PodFacts) -> Iterat
 
 
 def _ago(pod: PodFact) -> str:
-    """Tell how old the scheduler's word is: it may be of an outage that is over."""
+    """Return the age of the scheduler's event, because it may be of an outage that is over."""
     return "" if pod.said_s_ago is None else f" ({pod.said_s_ago:.0f} s ago)"
 
 
@@ -257,7 +262,7 @@ def _in_host_network(pod: PodFact) -> Finding:
 
 
 def _unplaced(pod: PodFact, message: str, schedulers: tuple[str, ...]) -> Finding:
-    """message: its node's message about it, if there is one."""
+    """Return the finding for an unplaced pod. message: its node's message about it, if there is one."""
     fix = "request one of managedResources, or set the extender's schedulerName"
     if schedulers and pod.scheduler not in schedulers:
         fix = _rename(schedulers[0])

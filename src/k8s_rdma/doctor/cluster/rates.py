@@ -30,11 +30,12 @@ _CHANGED, _REFUSED = "RdmaRatesChanged", "RdmaRatesRefused"
 class RatesFact:
     """The rates of a running pod with a placement.
 
-    generation: of the placement. is_programmed: whether its node reports that generation.
+    generation: the generation of the placement.
+    is_programmed: whether its node reports that generation.
     is_decided: whether the extender has decided on the annotation as it is now.
-    refusal: why the extender refuses the annotation. refusal_on_node: what the agent's latest event on rates
-        says, if that is a refusal.
-    age_s: since the change that is not decided, or not programmed, was written; None if unknown.
+    refusal: why the extender refuses the annotation.
+    refusal_on_node: the agent's latest event on rates, if that is a refusal.
+    age_s: seconds since the change that is not decided, or not programmed, was written, if that is known.
     """
 
     pod: str
@@ -81,7 +82,7 @@ def check_rates(facts: Iterable[RatesFact]) -> Iterator[Finding]:
 
 
 def _check_pod(pod: RatesFact) -> Iterator[Finding]:
-    """Report where the pod's change is stuck: on the node, before the extender, or refused by it."""
+    """Report whether the pod's change is refused or stuck, on its node or before the extender."""
     if not pod.is_programmed and pod.refusal_on_node:
         yield REFUSED_ON_NODE(
             f"{pod.node}: {pod.refusal_on_node}",

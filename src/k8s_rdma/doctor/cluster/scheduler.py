@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 
 
 DEFAULT_NAME = "default-scheduler"
-"""Name of a profile without a name, and of the scheduler for pods that name none."""
+"""Name of a profile without a name, and of the scheduler for pods that do not name one."""
 
 _LISTS = ("profiles", "extenders")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFile:
-    """A KubeSchedulerConfiguration. location: the file, or the object and key, that it is in.
+    """A KubeSchedulerConfiguration.
 
-    text: None if there is none, for `why`. unset: the scheduler was started without a configuration.
+    location: its file, or its object and key.
+    text: the configuration, if there is one; otherwise `why` is the reason.
+    unset: whether the scheduler was started without a configuration.
     """
 
     location: str
@@ -38,9 +40,10 @@ class SchedulerFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFacts:
-    """extender: its configuration if that is known; else its defaults count.
+    """Configurations of schedulers.
 
-    needed: whether pods or PFs are for annotations, or that is not known.
+    extender: the extender's configuration if that is known; otherwise its defaults.
+    needed: whether pods or PFs are for annotations; true if that is not known.
     """
 
     files: tuple[SchedulerFile, ...]
@@ -52,7 +55,8 @@ class SchedulerFacts:
 class Profile:
     """A scheduler by its profile's name.
 
-    has_extender: whether it calls our extender. location: the file, or the object, that configures it.
+    has_extender: whether it calls our extender.
+    location: the file, or the object, that configures it.
     """
 
     name: str
@@ -61,7 +65,7 @@ class Profile:
 
 
 def profiles(facts: SchedulerFacts) -> Iterator[Profile]:
-    """Profiles of all readable configurations."""
+    """Yield the profiles of all readable configurations."""
     for file in facts.files:
         if file.unset:
             yield Profile(name=DEFAULT_NAME, has_extender=False, location=file.location)
@@ -78,7 +82,7 @@ def profiles(facts: SchedulerFacts) -> Iterator[Profile]:
 
 
 def read_configuration(file: SchedulerFile) -> dict[str, Any]:
-    """The document; ValueError and YAMLError say why it is none."""
+    """Return the document. ValueError and YAMLError say why the text is not a configuration."""
     if file.text is None:
         raise ValueError(file.why)
     document = read_yaml(file.text)
@@ -91,7 +95,7 @@ def read_configuration(file: SchedulerFile) -> dict[str, Any]:
 
 
 def _other_kind(document: object) -> str:
-    """Say which other file it is, of those that people take for the configuration."""
+    """Say which other file the document is, of those that people mistake for the configuration."""
     kind = document.get("kind") if isinstance(document, dict) else None
     text = "kind: wanted KubeSchedulerConfiguration"
     match kind, document:
@@ -106,13 +110,13 @@ def _other_kind(document: object) -> str:
 
 
 def profile_names(document: dict[str, Any]) -> tuple[str, ...]:
-    """The names of a configuration's schedulers; one scheduler if there are no profiles."""
+    """Return the names of a configuration's schedulers; one scheduler if it has no profiles."""
     entries = [profile for profile in document.get("profiles") or () if isinstance(profile, dict)] or [{}]
     return tuple(dict.fromkeys(str(profile.get("schedulerName") or DEFAULT_NAME) for profile in entries))
 
 
 def plugin_arguments(profile: dict[str, Any], plugin: str) -> dict[str, Any]:
-    """The arguments of a plugin in a profile; empty if it has the defaults."""
+    """Return the arguments of a plugin in a profile; empty if it has the defaults."""
     for entry in profile.get("pluginConfig") or ():
         if isinstance(entry, dict) and entry.get("name") == plugin and isinstance(entry.get("args"), dict):
             return dict(entry["args"])
@@ -120,24 +124,24 @@ def plugin_arguments(profile: dict[str, Any], plugin: str) -> dict[str, Any]:
 
 
 def extenders(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The entries of all extenders; every profile asks all of them."""
+    """Return the entries of all extenders; every profile asks all of them."""
     return [entry for entry in document.get("extenders") or () if isinstance(entry, dict)]
 
 
 def our_entry(document: dict[str, Any], config: ExtenderConfig) -> dict[str, Any] | None:
-    """The first entry with a verb that leads to one of our extender's paths, or to its port."""
+    """Return the first entry with a verb that leads to one of our extender's paths, or to its port."""
     return next((extender for extender in extenders(document) if _is_ours(extender, config)), None)
 
 
 def paths(entry: dict[str, Any]) -> dict[str, str]:
-    """The path of each verb that is set: that of `urlPrefix`, and the verb."""
+    """Return the path of each verb that is set: the path of `urlPrefix`, and the verb."""
     prefix = re.sub(r"^https?://[^/]*", "", str(entry.get("urlPrefix", ""))).rstrip("/")
     verbs = ("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb")
     return {verb: f"{prefix}/{entry[verb]}" for verb in verbs if entry.get(verb)}
 
 
 def wanted_paths(config: ExtenderConfig) -> dict[str, str]:
-    """The extender's paths by verb."""
+    """Return the extender's paths by verb."""
     return {
         "filterVerb": config.filter_path,
         "prioritizeVerb": config.prioritize_path,
@@ -185,7 +189,10 @@ _ADVICE = "examples/scheduler/recommended.yaml"
 
 
 def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
-    """Each configuration that was found; that one asks the extender is enough, as there may be several."""
+    """Check each configuration that was found.
+
+    One that asks the extender is enough, because a cluster may have several schedulers.
+    """
     if not facts.files and facts.needed:
         yield NOT_SEEN(
             "no kube-scheduler configuration was found",
@@ -207,7 +214,7 @@ def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
 def _check_file(
     file: SchedulerFile, config: ExtenderConfig, schedulers: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """schedulers: the names of those that ask the extender, in whatever file."""
+    """Check a configuration. schedulers: the names of those that ask the extender, in any file."""
     if file.unset:
         yield _without_extender(file, (DEFAULT_NAME,), schedulers) if schedulers else _without_file(file)
         return
@@ -246,7 +253,7 @@ def _check_file(
 def _check_refusals(
     file: SchedulerFile, document: dict[str, Any], ours: dict[str, Any] | None
 ) -> Iterator[Finding]:
-    """Find the faults for which kube-scheduler refuses the file, in whichever entry they are."""
+    """Check for faults in any entry for which kube-scheduler refuses the file."""
     for refusal in (*shape_refusals(document), *value_refusals(document, ours)):
         yield REFUSED(
             f"{refusal.why}: kube-scheduler refuses the file",
@@ -300,7 +307,7 @@ def _without_file(file: SchedulerFile) -> Finding:
 
 
 def _unreadable(file: SchedulerFile, error: Exception, schedulers: tuple[str, ...]) -> Finding:
-    """The finding for an unusable configuration; its kind depends on the other schedulers."""
+    """Return the finding for an unusable configuration; its kind depends on the other schedulers."""
     return (NOT_SEEN if schedulers else UNREADABLE)(
         f"cannot be used: {' '.join(str(error).split())}",
         about=file.location,
@@ -414,7 +421,7 @@ def _check_verbs(location: str, entry: dict[str, Any], config: ExtenderConfig) -
 
 
 def duration_s(duration: object, *, default: float) -> float:
-    """A duration as Go writes it, in seconds; the default for None."""
+    """Return a duration in Go's format, in seconds; the default if it is absent."""
     if duration is None:
         return default
     return sum(float(number) * _UNITS[unit] for number, unit in _DURATION.findall(str(duration)))

@@ -99,7 +99,7 @@ def shape_refusals(document: Json) -> Iterator[Refusal]:
 
 
 def value_refusals(document: Json, ours: Json | None) -> Iterator[Refusal]:
-    """Find values that kube-scheduler refuses; of our own entry, the weight is left to its own check."""
+    """Find values that kube-scheduler refuses; our entry's weight has its own check."""
     for index, extender in enumerate(_maps(document, "extenders")):
         if extender is not ours and extender.get("prioritizeVerb") and not _is_weight(extender.get("weight")):
             why = "missing, though prioritizeVerb is set"

@@ -53,9 +53,11 @@ class NodeVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFacts:
-    """api: the API server's, `v1.36.2`. ours: of our processes, who it is and its version.
+    """Versions of a cluster's components.
 
-    That is the process' own word, or the tag of its pod's image, which may be anything.
+    api: the API server's, `v1.36.2`.
+    ours: our processes, each as its name and its version. The version is the process's answer, or the tag of
+        its pod's image, which may be any text.
     """
 
     api: str
@@ -64,7 +66,7 @@ class VersionFacts:
 
 
 def not_compared() -> Finding:
-    """The finding for a node without access to the API server."""
+    """Return the finding for a node without access to the API server."""
     return NOT_COMPARED(
         "the agent has no credentials",
         source="kubeconfig and inCluster of the agent's file",
@@ -73,7 +75,7 @@ def not_compared() -> Finding:
 
 
 def no_node(name: str) -> Finding:
-    """The finding for an agent whose node name the cluster does not have."""
+    """Return the finding for an agent whose node name the cluster does not have."""
     return NO_NODE(
         f"the API server has no node {name}",
         about=name,
@@ -171,7 +173,7 @@ def _check_runtimes(nodes: Iterable[NodeVersions]) -> Iterator[Finding]:
 
 
 def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
-    """Compare numbers with numbers: a tag such as `stable` is no version."""
+    """Compare numbers with numbers, because a tag such as `stable` is no version."""
     numbered: dict[str, str] = {}
     different: dict[str, str] = {}
     for component, version in ours:
@@ -191,13 +193,16 @@ def _check_ours(ours: tuple[tuple[str, str], ...]) -> Iterator[Finding]:
 
 
 def minor_of(version: str) -> int | None:
-    """28 of `v1.28.15-gke.100`; None if it is no version of Kubernetes 1."""
+    """Return 28 of `v1.28.15-gke.100`, if it is a version of Kubernetes 1."""
     found = re.match(r"v?1\.(\d+)", version)
     return int(found[1]) if found else None
 
 
 def tag_of(image: str) -> str:
-    """`0.1.0` of `registry.example:5000/k8s-rdma:0.1.0@sha256:...`; a digest alone is its first 12 digits."""
+    """Return the tag of an image; for a digest alone, its first 12 digits.
+
+    For example, it is `0.1.0` of `registry.example:5000/k8s-rdma:0.1.0@sha256:...`.
+    """
     name, _, digest = image.partition("@")
     _, colon, tag = name.rpartition("/")[2].partition(":")
     return tag if colon else digest.partition(":")[2][:12]

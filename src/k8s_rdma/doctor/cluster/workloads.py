@@ -1,4 +1,4 @@
-"""Workloads whose own annotation requests interfaces, which no pod of theirs gets."""
+"""Workloads whose annotation requests interfaces that their pods do not get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _SHOWN = 20
 class AnnotatedWorkload:
     """A workload with an annotation that its pod template lacks.
 
-    kind: as in its manifest. name: with its namespace. template: the path of its pod template.
+    kind: as in its manifest.
+    name: with its namespace.
+    template: the path of its pod template.
     """
 
     kind: str

@@ -21,7 +21,7 @@ _KINDS = (
     ("/apis/batch/v1/jobs", "Job", "spec.template"),
     ("/apis/batch/v1/cronjobs", "CronJob", "spec.jobTemplate.spec.template"),
 )
-"""Path, kind and place of the pod template; a ReplicaSet only has what its Deployment has."""
+"""Path, kind and place of the pod template; a ReplicaSet has only its Deployment's annotations."""
 
 
 def annotated_workloads(api: Documents) -> Iterator[AnnotatedWorkload]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.calls import Documents
 
 _LATER = 500
-"""Pods whose events are looked at."""
+"""The most pods whose events are read."""
 _EVENTS_OF_POD = 20
 """The latest are kept."""
 _SETTLED_S = 60.0
@@ -39,10 +39,13 @@ def asking_pods(
     policies: NamespacePolicies | None = None,
     skews: Mapping[str, float | None] = MappingProxyType({}),
 ) -> tuple[PodFact, ...]:
-    """Unfinished ones that ask for any or have a placement; events of the first that are stuck.
+    """Return unfinished pods that ask for interfaces or have a placement.
 
-    holding: the generations of rates that nodes report, by UID of pods with interfaces. policies: the
-    operator's; None if they are not known. skews: of nodes' clocks, in seconds, by which kubelets date.
+    The first pods that are stuck have their events.
+
+    holding: the generations of rates that nodes report, by UID of pods with interfaces.
+    policies: the operator's, if they are known.
+    skews: of nodes' clocks, in seconds, by which kubelets date.
     """
     selected, facts = [], []
     for pod in api.items("/api/v1/pods", UNFINISHED):
@@ -73,7 +76,7 @@ def _with_events(fact: PodFact, latest: tuple[tuple[str, str, str], ...], now: d
     times = [time for time, reason, _ in latest if reason == FAILED_SCHEDULING]
     try:
         said_s_ago = (now - datetime.fromisoformat(times[-1])).total_seconds() if times else None
-    except (ValueError, TypeError):  # no time, or one without a zone
+    except (ValueError, TypeError):  # not a time, or a time without a zone
         said_s_ago = None
     return replace(
         fact, events=pairs, said_s_ago=said_s_ago, rates=fact.rates and fact.rates.with_events(pairs)
@@ -92,7 +95,7 @@ def _annotations(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def _request(pod: dict[str, Any]) -> Request | None:
-    """The pod's request; None if its annotation is malformed, so that the pod cannot start."""
+    """Return the pod's request; if its annotation is malformed, the pod has no request and cannot start."""
     try:
         return read_request(request_text(_annotations(pod)), strict=False).request
     except MalformedError:
@@ -100,7 +103,7 @@ def _request(pod: dict[str, Any]) -> Request | None:
 
 
 def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolicies) -> str:
-    """The namespace policy's refusal; empty if it allows the pod."""
+    """Return the namespace policy's refusal; empty if it allows the pod."""
     try:
         policies.permit(str(pod["metadata"].get("namespace")), request)
     except MalformedError as error:
@@ -109,10 +112,10 @@ def _not_allowed(pod: dict[str, Any], request: Request, policies: NamespacePolic
 
 
 def _events(api: Documents, pods: Sequence[dict[str, Any]]) -> dict[str, tuple[tuple[str, str, str], ...]]:
-    """Time, reason and message of the latest events, the latest last, by the pods' UIDs.
+    """Return time, reason and message of the latest events, the latest last, by the pods' UIDs.
 
-    One list for each namespace, page by page: the API server keeps no index of events, and reads all of a
-    namespace for each list, whichever of them the list is to select.
+    Each namespace is listed once, page by page, because the API server keeps no index of events: for each
+    list it reads all events of the namespace, even if a selector picks only some.
     """
     found: dict[str, list[tuple[str, int, str, str]]] = {str(pod["metadata"]["uid"]): [] for pod in pods}
     number = count()
@@ -141,7 +144,7 @@ def _holds_interfaces(
     holding: Mapping[str, Mapping[str, int]],
     skews: Mapping[str, float | None],
 ) -> bool | None:
-    """Report whether the node lists the pod; None if its report is unknown, or the pod is young."""
+    """Report whether the node lists the pod, if its report is known and the pod is not young."""
     node = str(pod["spec"].get("nodeName") or "")
     uids = holding.get(node)
     started = pod.get("status", {}).get("startTime")

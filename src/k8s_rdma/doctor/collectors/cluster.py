@@ -1,7 +1,7 @@
 """Collects the facts of a whole cluster: objects, pods with their events, and kube-scheduler's configuration.
 
-The latter may be in a file that is named, where kubeadm's manifest says, and in ConfigMaps; kubeadm's pods
-show whether they have any.
+kube-scheduler's configuration may be in a file that is named, in the place that kubeadm's manifest names, and
+in ConfigMaps; kubeadm's pods show whether they have one.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ def seen_files(
 ) -> Iterator[SchedulerFile]:
     """Yield files of the first scheduler, then those of ConfigMaps in these namespaces.
 
-    The first one's is the file that is named, else that of this control-plane node; elsewhere its pods tell
-    when they have none. OSError and K8sRdmaError if they cannot be looked at.
+    The first scheduler's file is the file that is named, else the file of this control-plane node. On other
+    machines the pods of kubeadm's schedulers show if they have no file. OSError and K8sRdmaError if the files
+    cannot be examined.
     """
     if named is not None:
         yield named_file(named)
@@ -122,7 +123,7 @@ def of_static_pods(api: Documents) -> Iterator[SchedulerFile]:
 
 
 def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
-    """Configurations under whatever key."""
+    """Yield the configurations in ConfigMaps, under any key."""
     for config_map in api.items(f"/api/v1/namespaces/{namespace}/configmaps"):
         for key, text in (config_map.get("data") or {}).items():
             if _SCHEDULER_CONFIGURATION.search(text):
@@ -132,12 +133,12 @@ def of_config_maps(api: Documents, namespace: str) -> Iterator[SchedulerFile]:
 
 
 def named_file(path: Path) -> SchedulerFile:
-    """The file that the command line names. OSError if it cannot be read."""
+    """Read the file that the command line names. OSError if it cannot be read."""
     return SchedulerFile(location=str(path), text=read_named_text(path))
 
 
 def of_kubeadm(host: Host) -> SchedulerFile | None:
-    """Scheduler's static pod of this control-plane node; None if there is none.
+    """Read the configuration of the scheduler's static pod, if this is a control-plane node with one.
 
     OSError if the manifest cannot be read.
     """
@@ -162,7 +163,7 @@ def of_kubeadm(host: Host) -> SchedulerFile | None:
 
 
 def _program(spec: WholePodSpec) -> Container:
-    """Return the first container. ValueError if there is none."""
+    """Return the first container. ValueError if the pod has no container."""
     if not spec.containers:
         msg = "Expected `array` of length >= 1 - at `$.spec.containers`"
         raise ValueError(msg)
@@ -181,7 +182,7 @@ def _config_of(container: Container) -> str | None:
 def _on_the_host(
     path: str, container: Container, volumes: Iterable[Mapping[str, str | HostPath | None]]
 ) -> str | None:
-    """The path on the node, by the longest mount that it is in; None outside hostPath mounts."""
+    """Return the path on the node, by the longest hostPath mount that it is in, if there is one."""
     sources = ((volume.get("name"), volume.get("hostPath")) for volume in volumes)
     paths = {name: source.path for name, source in sources if isinstance(source, HostPath)}
     for mount in sorted(container.volume_mounts, key=lambda candidate: -len(candidate.mount_path)):
@@ -214,9 +215,10 @@ _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 class ClusterCollector:
     """Collects the cluster's facts, each at most once.
 
-    namespaces: where our objects may be, the likeliest first. host: this machine.
+    namespaces: where our objects may be, the likeliest first.
+    host: this machine.
     scheduler_file, extender_file: configurations that the command line names.
-    ask_extender: queries the extender; None if its address is unknown.
+    ask_extender: queries the extender, if its address is known.
     """
 
     api: Documents
@@ -248,7 +250,7 @@ class ClusterCollector:
 
     @cached_property
     def version(self) -> str:
-        """The API server's. K8sRdmaError if it cannot be asked."""
+        """The API server's version. K8sRdmaError if it cannot be queried."""
         return api_version(self.api)
 
     @cached_property
@@ -257,7 +259,7 @@ class ClusterCollector:
 
     @cached_property
     def _extender(self) -> ExtenderConfig | None:
-        """The extender's configuration, if it is seen. MalformedError if it cannot be used."""
+        """Return the extender's configuration, if it is visible. MalformedError if it cannot be used."""
         if self.extender_file is None:
             return read_extender_config(self.api, self.namespaces, ExtenderConfig)
         return parse_config(ExtenderConfig, read_named_text(self.extender_file), str(self.extender_file))
@@ -269,7 +271,7 @@ class ClusterCollector:
 
     @property
     def _crd_needed(self) -> bool | None:
-        """Report whether the extender reads RdmaNodes; None if its configuration is unknown."""
+        """Report whether the extender reads RdmaNodes, if its configuration is known."""
         return None if self._extender is None else self._extender.source == "crd"
 
     def _check_versions(self) -> Iterator[Finding]:
@@ -289,7 +291,7 @@ class ClusterCollector:
 
     @cached_property
     def _skews(self) -> dict[str, float | None]:
-        """Differences of nodes' clocks, in seconds; none if nodes cannot be read."""
+        """Return the differences of nodes' clocks, in seconds; empty if nodes cannot be read."""
         try:
             return {_name(node): clock_skew_s(node) for node in self._cluster_nodes}
         except (OSError, K8sRdmaError):
@@ -301,7 +303,7 @@ class ClusterCollector:
         return SchedulerFacts(files=tuple(files), extender=self._extender or ExtenderConfig())
 
     def _profiles(self) -> tuple[Profile, ...]:
-        """The profiles; empty if the configuration cannot be read, which another finding reports."""
+        """Return the profiles; empty if the configuration cannot be read, which another finding reports."""
         try:
             return tuple(profiles(self._scheduler))
         except (OSError, K8sRdmaError):
@@ -347,7 +349,7 @@ class ClusterCollector:
         return RightsFacts(processes=tuple(found))
 
     def _namespace_of(self, account: str) -> str:
-        """The namespace of a service account; empty if none of our namespaces has it."""
+        """Return the namespace of a service account; empty if our namespaces do not have it."""
         paths = (
             (namespace, f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}")
             for namespace in self.namespaces
@@ -408,7 +410,7 @@ class ClusterCollector:
 
     @cached_property
     def _statuses(self) -> dict[str, RdmaNodeStatus]:
-        """The statuses of nodes that can be read, by node; a finding of nodes names the others."""
+        """Return the statuses of nodes that can be read, by node; a finding of nodes names the others."""
         statuses = {}
         for node in self._rdma_nodes:
             with suppress(MalformedError):
@@ -417,7 +419,7 @@ class ClusterCollector:
 
     @cached_property
     def _alive(self) -> frozenset[str] | None:
-        """Nodes that are alive and see all of their cards; None if that is not known."""
+        """Return the nodes that are alive and see all of their cards, if they are known."""
         try:
             facts = self._nodes
         except (OSError, K8sRdmaError):
@@ -425,7 +427,7 @@ class ClusterCollector:
         return frozenset(node.name for node in facts.published if node.is_alive)
 
     def _holding(self) -> dict[str, dict[str, int]]:
-        """Generations of rates by UID of pods with interfaces, by node; of nodes whose report is true."""
+        """Return generations of rates by UID of pods with interfaces, by node, from reports that are true."""
         return {
             node: {allocation.pod.uid: allocation.generation for allocation in status.allocations}
             for node, status in self._statuses.items()
@@ -469,7 +471,7 @@ class ClusterCollector:
         )
 
     def _namespace_policies(self) -> tuple[NamespacePolicies | None, str]:
-        """The policies in force, None if unknown; and the reason why they cannot be used."""
+        """Return the policies in force, if they are known, and the reason why they cannot be used."""
         for namespace in self.namespaces:
             found = self.api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_NAMESPACE_POLICIES}")
             text = ((found or {}).get("data") or {}).get("policies.yaml")

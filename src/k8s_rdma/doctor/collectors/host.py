@@ -19,14 +19,14 @@ _PROGRAM_TIMEOUT_S = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """arguments: the first is the program as it was called."""
+    """A process. arguments: the first is the program as it was called."""
 
     pid: int
     name: str
     arguments: tuple[str, ...]
 
     def option(self, *names: str) -> str | None:
-        """Return the value of an option, `--config X` or `--config=X`; None if it was not given."""
+        """Return the value of an option, `--config X` or `--config=X`, if it was passed."""
         for place, argument in enumerate(self.arguments):
             name, equals, value = argument.partition("=")
             if name in names and (equals or place + 1 < len(self.arguments)):
@@ -42,7 +42,7 @@ class Host(HostRoot):
         return read_found_file(self.path_of(path)).decode(errors="surrogateescape")
 
     def read_if_any(self, path: str) -> str | None:
-        """Read a file; None if there is no such file."""
+        """Read a file, if it exists."""
         try:
             return self.read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -57,14 +57,14 @@ class Host(HostRoot):
                 yield Process(pid=pid, name=name, arguments=tuple(filter(None, arguments)))
 
     def program(self, pid: int) -> str | None:
-        """Read the path of a process's executable; None if the kernel hides it."""
+        """Read the path of a process's executable, unless the kernel hides it."""
         try:
             return str(self.path_of(f"/proc/{pid}").joinpath("exe").readlink())
         except OSError:
             return None
 
     def memlock(self, pid: int) -> int | None:
-        """Read the soft limit of a process, in bytes; None for no limit. OSError if it cannot be read."""
+        """Read the soft limit of a process, in bytes, if it has a limit. OSError if it cannot be read."""
         found = re.search(r"^Max locked memory +(\S+)", self.read(f"/proc/{pid}/limits"), re.MULTILINE)
         if not found:
             msg = f"/proc/{pid}/limits: no line Max locked memory"
@@ -72,7 +72,7 @@ class Host(HostRoot):
         return None if found[1] == "unlimited" else int(found[1])
 
     def run(self, command: Sequence[str], *, stdin: bytes = b"", environment: dict[str, str]) -> bytes:
-        """Run a program in the node's root file system and return its output. OSError, also when it fails."""
+        """Run a program in the node's root file system and return its output. OSError also if it fails."""
         inside = [] if self.root == Path("/") else ["chroot", str(self.root)]
         try:
             completed = subprocess.run(

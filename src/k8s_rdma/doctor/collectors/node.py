@@ -96,10 +96,10 @@ class NodeCollector:
     """Collects a node's facts, each at most once.
 
     files: where the agent's configuration is from.
-    plugin: the device plugin's configuration, of the file `plugin_file`; None if there is none.
-    server_url, plugin_url: None if there should be no such process.
-    conf_dir, bin_dirs: None for those of the runtime's own configuration.
-    connect: to the API server, for versions; None without credentials.
+    plugin: the device plugin's configuration, of the file `plugin_file`, if there is one.
+    server_url, plugin_url: the URLs of these processes, if they should run.
+    conf_dir, bin_dirs: the default is those of the runtime's configuration.
+    connect: connects to the API server, for versions, if there are credentials.
     """
 
     host: Host
@@ -134,7 +134,7 @@ class NodeCollector:
         return find_runtimes(self.host, self._runtime_of_kubelet)
 
     def _runtime_of_kubelet(self) -> str:
-        """The runtime in the Node object; empty if it cannot be read, which another subject reports."""
+        """Return the runtime in the Node object; empty if unreadable, which another subject reports."""
         if self.connect is None:
             return ""
         try:
@@ -160,7 +160,7 @@ class NodeCollector:
         )
 
     def _mode_after_boot(self) -> NetnsMode:
-        """The module's option, `options ib_core netns_mode=0`; the kernel's default is shared."""
+        """Read the module's option, `options ib_core netns_mode=0`; the kernel's default is shared."""
         for name in self.host.names(_MODPROBE):
             for line in self.host.read(f"{_MODPROBE}/{name}").splitlines():
                 if line.split()[:2] == ["options", "ib_core"] and _EXCLUSIVE_AT_BOOT in line.split():
@@ -254,16 +254,16 @@ _OTHER_FORM = (AttributeError, LookupError, TypeError, ValueError, ArithmeticErr
 
 
 def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
-    """A subject's findings; one that says why when it cannot be looked at.
+    """Return a subject's findings; if it cannot be examined, a finding with the reason.
 
-    Documents of others may have another form than their kind's, such as a pod without a specification.
+    The documents of others may not have the form of their kind. For example, a pod may lack a specification.
     """
     try:
         return tuple(check())
     except _OTHER_FORM as error:
         why = f"a document of another form than is documented: {type(error).__name__}: {error}"
         return (not_looked_at(subject, why, denied=False),)
-    except (OSError, K8sRdmaError, RecursionError) as error:  # of documents, what others wrote as well
+    except (OSError, K8sRdmaError, RecursionError) as error:  # of others' documents as well
         denied = any(isinstance(cause, PermissionError) for cause in (error, error.__cause__))
         why = str(error)
         if isinstance(error, OSError) and error.filename:
@@ -273,7 +273,7 @@ def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Fin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCollector:
-    """Looks at a machine. virtual: whether the agent's kernel is made of ordinary Linux parts."""
+    """Examines a machine. virtual: whether the agent's kernel is made of ordinary Linux parts."""
 
     host: Host
     sysfs: Sysfs
@@ -282,7 +282,7 @@ class MachineCollector:
     virtual: bool
 
     def hardware_facts(self) -> HardwareFacts:
-        """OSError and KernelError if the machine cannot be looked at."""
+        """Collect the facts of PFs. OSError and KernelError if the machine cannot be examined."""
         if self.virtual:
             return HardwareFacts(hardware=Hardware(()), virtual=True)
         observer = Observer(self.sysfs, self.queries, self.hardware.to_core())
@@ -301,7 +301,7 @@ class MachineCollector:
         )
 
     def module_facts(self) -> ModuleFacts:
-        """The states of modules for the running kernel."""
+        """Collect the states of modules for the running kernel."""
         release = self.host.read("/proc/sys/kernel/osrelease").strip()
         selected = self.selected()
         return ModuleFacts(
@@ -312,7 +312,7 @@ class MachineCollector:
         )
 
     def iommu_facts(self) -> IommuFacts:
-        """Groups, and who shares one with a PF's first VF."""
+        """Collect the groups, and the devices that share one with a PF's first VF."""
         noiommu = self.sysfs.value_if_any("module/vfio/parameters/enable_unsafe_noiommu_mode")
         return IommuFacts(
             groups=len(self.sysfs.names_if_any("kernel/iommu_groups") or ()),
@@ -326,7 +326,7 @@ class MachineCollector:
         )
 
     def lossless_facts(self) -> LosslessFacts:
-        """Settings of each selected port."""
+        """Collect the settings of each selected port."""
         return LosslessFacts(ports=tuple(map(self._port, self.selected())))
 
     def selected(self) -> tuple[Selected, ...]:
@@ -356,7 +356,7 @@ class MachineCollector:
         )
 
     def _is_network(self, function: PciFunction) -> bool:
-        """Report whether it is a network function; False for one that disappears meanwhile."""
+        """Report whether it is a network function; False if it disappears meanwhile."""
         found = self.sysfs.value_if_any(f"{_DEVICES}/{function.pci}/class")
         return (found or "").startswith(_NETWORK_CLASS)
 
@@ -403,14 +403,14 @@ class MachineCollector:
 
 
 def _trust(driver: str | None, dcb: DcbState | None) -> str | None:
-    """Only mlx5's trust follows from DCB, see `DcbState`."""
+    """Return the trust of an mlx5 port; for other drivers, trust does not follow from DCB (`DcbState`)."""
     if driver != "mlx5_core" or dcb is None:
         return None
     return "dscp" if dcb.by_dscp else "pcp"
 
 
 def memlock_limits(host: Host) -> tuple[LockingProcess, ...]:
-    """The limits of the processes that start containers."""
+    """Return the limits of the processes that start containers."""
     return tuple(
         LockingProcess(name=process.name, pid=process.pid, soft_bytes=host.memlock(process.pid))
         for process in host.processes(_STARTERS)
@@ -418,7 +418,7 @@ def memlock_limits(host: Host) -> tuple[LockingProcess, ...]:
 
 
 def needs_cdi(plugin: DevicePluginConfig | None, mode: NetnsMode | None) -> tuple[str, ...]:
-    """The resources of the device plugin that come by CDI, by name."""
+    """Return the resources of the device plugin that come by CDI, by name."""
     return tuple(_by_cdi(plugin, mode)) if plugin else ()
 
 
@@ -436,7 +436,11 @@ def _by_cdi(plugin: DevicePluginConfig, mode: NetnsMode | None) -> Iterator[str]
 def cni_facts(
     host: Host, *, conf_dir: str, bin_dirs: Sequence[str], run_dir: str, calls_check: bool
 ) -> CniFacts:
-    """OSError if a directory cannot be listed. run_dir: the agent's. calls_check: as in the facts."""
+    """Collect the facts of CNI. OSError if a directory cannot be listed.
+
+    run_dir: the agent's.
+    calls_check: as in the facts.
+    """
     programs = {
         name: f"{directory}/{name}" for directory in reversed(bin_dirs) for name in host.names(directory)
     }
@@ -461,7 +465,7 @@ def _file(host: Host, directory: str, name: str) -> CniFile:
 
 
 def _fault(host: Host, path: str) -> str:
-    """The reason why it does not answer VERSION, which needs no agent; empty when it does."""
+    """Return the reason why it does not answer VERSION, which needs no agent; empty if it answers."""
     if not os.access(host.path_of(path), os.X_OK):
         return f"{path} is not executable"
     try:

@@ -79,7 +79,7 @@ _EXPIRED = 10
 
 
 def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
-    """Facts of the CRD object; without access to it, of the API server's schemas, which anyone may read."""
+    """Read the CRD object; without access to it, the API server's schemas, which everyone may read."""
     expected = frozenset(field.encode_name for field in msgspec.structs.fields(RdmaNodeStatus))
     try:
         found = api.get(_OBJECT)
@@ -97,7 +97,7 @@ _FLIGHTS = 8
 
 
 def webhook_facts(api: Documents, pods: Iterable[Mapping[str, Any]]) -> WebhookFacts:
-    """Facts of the webhook's certificate, as the API server verifies it. pods: the webhook's."""
+    """Collect the facts of the webhook's certificate, as the API server verifies it. pods: the webhook's."""
     configuration = api.get(f"{_CONFIGURATIONS}/{WEBHOOK_NAME}")
     if configuration is None:
         return WebhookFacts(configured=False)
@@ -146,13 +146,16 @@ def _verified(
 def _accept(certificate: str, key: str, *, trusted: str, name: str | None = None) -> Mapping[str, Any]:
     """Verify a certificate in a handshake in memory, as a client that trusts these certificates alone.
 
-    Python has no other way to verify one. All are in base64. name: that it has to be for; None for any.
-    Returns its fields. OSError (SSLCertVerificationError) says why it is refused, or that there is nothing to
-    trust.
+    The handshake is necessary because Python has no other way to verify a certificate. The certificate's
+    fields are returned. OSError (SSLCertVerificationError) says why it is refused, or that `trusted` has no
+    certificate.
+
+    certificate, key, trusted: in base64.
+    name: the name that the certificate must be for; by default any.
     """
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.load_verify_locations(cadata=b64decode(trusted).decode("ascii", "ignore"))
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Go does, whichever of a chain is trusted
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Go: any of a chain may be trusted
     client.hostname_checks_common_name, client.check_hostname = False, name is not None
     with os.fdopen(os.memfd_create("tls"), "wb", buffering=0) as file:  # the key is never on a disk
         file.write(b64decode(certificate) + b"\n" + b64decode(key))
@@ -170,7 +173,7 @@ def _accept(certificate: str, key: str, *, trusted: str, name: str | None = None
 
 
 def _as_object(schemas: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The part of the definition that the schemas of the served version show."""
+    """Return the part of the definition that the schemas of the served version show."""
     for schema in ((schemas or {}).get("components") or {}).get("schemas", {}).values():
         if any(entry.get("kind") == KIND for entry in schema.get(_GROUP_VERSION_KIND) or ()):
             version = {"name": VERSION, "served": True, "schema": {"openAPIV3Schema": schema}}
@@ -199,7 +202,7 @@ def claim_facts(
     """Collect the facts of ResourceClaims.
 
     statuses: those of nodes that publish themselves, by node.
-    scheduler: as far as its configuration can be read.
+    scheduler: its configuration, if it can be read.
     """
     agents_pfs = {node: pfs for node, status in statuses.items() if (pfs := _pfs_for_claims(status))}
     if api.get(f"{CLAIMS_API}/deviceclasses", {"limit": "1"}) is None:
@@ -235,10 +238,10 @@ def claim_facts(
 
 
 def _pfs_for_claims(status: RdmaNodeStatus) -> dict[str, str]:
-    """Return the PFs of a node that its slice is to have: names by PCI address.
+    """Return the PFs of a node that its slice should have: names by PCI address.
 
-    Those without a free VF for claims or a known link are left out of slices, and those with a problem, such
-    as a use that waits for the end of the former one, which another finding tells.
+    Slices leave out PFs without a free VF for claims or a known link, and PFs with a problem. For example, a
+    use may wait for the end of the former one, which another finding reports.
     """
     foreign = in_use(status.pfs).vfs
     return {
@@ -253,7 +256,7 @@ def _vfs_for_claims(pf: PfStatus) -> int:
 
 
 def _gate(api: Documents) -> bool | None:
-    """Read whether the API server has DRAConsumableCapacity; None if it does not say."""
+    """Read whether the API server has DRAConsumableCapacity, if it says so."""
     try:
         gates = dict(_GATES.findall(api.text("/metrics")))
     except ApiRefusedError:
@@ -262,9 +265,9 @@ def _gate(api: Documents) -> bool | None:
 
 
 def _with_pods(facts: ClaimFacts, api: Documents) -> ClaimFacts:
-    """Add what bound, unfinished pods with claims of our classes show, and objects that cannot be read.
+    """Add the facts of bound, unfinished pods with claims of our classes, and objects that cannot be read.
 
-    Pods that wait may name a scheduler that there is not.
+    A waiting pod does not count, because it may name a scheduler that does not exist.
     """
     ours, names, unread = set(), Counter[str](), []
     caps: list[CapsFact] = []
@@ -302,12 +305,12 @@ def _stuck_caps(api: Documents, pod: dict[str, Any]) -> Iterator[CapsFact]:
 
 
 def full_name(obj: Mapping[str, Any]) -> str:
-    """`namespace/name` of an object."""
+    """Return `namespace/name` of an object."""
     return f"{obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
 
 
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-"""Pods that are no leftovers: of evicted ones kubelet leaves the objects."""
+"""Pods that are no leftovers; for example, kubelet leaves the objects of evicted pods."""
 OURS = {"labelSelector": "app.kubernetes.io/name=k8s-rdma", **UNFINISHED}
 """Query for the chart's pods that have not finished."""
 _IMAGE = "k8s-rdma"
@@ -316,21 +319,21 @@ _MOUNTS = f"{MOUNT_RESOURCE.partition('/')[0]}/"
 
 
 def api_version(api: Documents) -> str:
-    """The API server's. K8sRdmaError if it cannot be asked."""
+    """Return the API server's version. K8sRdmaError if it cannot be queried."""
     return str((api.get("/version") or {}).get("gitVersion", "unknown"))
 
 
 def nodes_of(api: Documents, name: str = "") -> tuple[NodeVersions, ...]:
-    """All nodes', or those of one; none if there is no such node.
+    """Return the versions of all nodes, or of one; empty if the node does not exist.
 
-    By a list in either case, as agents may list nodes and not get them.
+    Nodes are listed in either case, because agents may list nodes and not get them.
     """
     query = {"fieldSelector": f"metadata.name={name}"} if name else {}
     return tuple(map(versions_of, api.items("/api/v1/nodes", query)))
 
 
 def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The tags of our image in pods, by `namespace/pod`."""
+    """Yield the tags of our image in pods, by `namespace/pod`."""
     for pod in pods:
         for container in pod["spec"]["containers"]:
             if _IMAGE in (image := str(container["image"])).rpartition("/")[2]:
@@ -338,13 +341,13 @@ def of_images(pods: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def in_metrics(text: str) -> str:
-    """The version in a process's metrics; empty for older processes without it."""
+    """Return the version in a process's metrics; empty for older processes without it."""
     infos = (sample for sample in _samples(text) if sample.name.endswith("_build_info"))
     return next((sample.labels.get("version", "") for sample in infos), "")
 
 
 def key_usage_in_metrics(text: str) -> tuple[KeyUsage, ...]:
-    """Bound pods by the key that signed their placements, in the extender's metrics."""
+    """Return bound pods by the key that signed their placements, in the extender's metrics."""
     return tuple(
         KeyUsage(int(sample.value), *(sample.labels.get(name, "") for name in ("key", "algorithm", "use")))
         for sample in _samples(text)
@@ -353,7 +356,7 @@ def key_usage_in_metrics(text: str) -> tuple[KeyUsage, ...]:
 
 
 def _samples(text: str) -> list[Sample]:
-    """The samples of an exposition; empty if the text is no exposition."""
+    """Return the samples of an exposition; empty if the text is no exposition."""
     try:
         return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except ValueError:
@@ -361,7 +364,7 @@ def _samples(text: str) -> list[Sample]:
 
 
 def mounts_of(nodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Resources of RIT's device plugin, all of `/dev/infiniband`, with the Nodes that offer them."""
+    """Return resources of RIT's device plugin, all of `/dev/infiniband`, with the Nodes that offer them."""
     return offered(nodes, lambda resource: resource.startswith(_MOUNTS))
 
 
@@ -376,7 +379,7 @@ def offered(nodes: Iterable[dict[str, Any]], selects: Callable[[str], bool]) -> 
 
 
 def versions_of(node: dict[str, Any]) -> NodeVersions:
-    """The versions of kubelet and runtime in a Node's status."""
+    """Return the versions of kubelet and runtime in a Node's status."""
     info = (node.get("status") or {}).get("nodeInfo") or {}
     return NodeVersions(
         node=str(node["metadata"]["name"]),
@@ -388,9 +391,10 @@ def versions_of(node: dict[str, Any]) -> NodeVersions:
 def rates_fact(
     api: Documents, pod: dict[str, Any], request: Request | None, reported: Mapping[str, Mapping[str, int]]
 ) -> RatesFact | None:
-    """Facts of a running pod's rates; None if it does not run, or has no placement.
+    """Collect the facts of a running pod's rates, if it runs and has a placement.
 
-    request: None if its annotation is malformed. reported: the generations that nodes report, by UID.
+    request: its request, unless its annotation is malformed.
+    reported: the generations that nodes report, by UID.
     """
     annotations: dict[str, str] = pod["metadata"].get("annotations") or {}
     placement, node = annotations.get(PLACEMENT_ANNOTATION), str(pod["spec"].get("nodeName") or "")
@@ -423,7 +427,7 @@ def rates_fact(
 
 
 def _request_digest(annotations: Mapping[str, str]) -> str:
-    """The digest as the extender makes it: empty of two annotations that differ."""
+    """Return the digest as the extender makes it: empty if the two annotations differ."""
     try:
         return digest(request_text(annotations) or "")
     except MalformedError:
@@ -444,7 +448,7 @@ def _rates(interfaces: Iterable[PlacedInterface | InterfaceRequest]) -> set[tupl
 
 
 def _age_s(api: Documents, metadata: Mapping[str, Any], annotation: str) -> float | None:
-    """Seconds since the writer of an annotation last wrote to the pod; None if the API does not say."""
+    """Return the seconds since the writer of an annotation last wrote to the pod, if the API shows it."""
     try:
         entries = msgspec.convert(metadata.get("managedFields") or (), tuple[ManagedFieldsEntry, ...])
     except msgspec.ValidationError:
@@ -462,7 +466,7 @@ _LEDGER_FILES = ("", "-wal")
 
 
 def process_facts(state_socket: Path, *, server: str | None, plugin: str | None) -> ProcessFacts:
-    """Query the agent and the two URLs; None stands for a process that should not run."""
+    """Query the agent and the two URLs. A process without a URL should not run."""
     report, why = ask_agent(state_socket)
     deletions = state_socket.with_name(DIRECTORY)
     return ProcessFacts(
@@ -478,9 +482,11 @@ def process_facts(state_socket: Path, *, server: str | None, plugin: str | None)
 
 
 def ledger_facts(path: Path, *, agent_socket: str) -> LedgerFacts:
-    """agent_socket: the agent that has it open; empty when none answers. OSError if it cannot be read.
+    """Read a copy of the ledger. OSError if it cannot be read.
 
-    A copy is read: looking must not lock it, nor bring the file of an older program up to date.
+    A copy is read because the doctor must not lock the ledger, nor upgrade an older program's file.
+
+    agent_socket: the agent that has it open; empty if no agent answers.
     """
     if agent_socket or not path.exists():
         return LedgerFacts(path=str(path), exists=bool(agent_socket), source=agent_socket)
@@ -511,7 +517,7 @@ def ledger_facts(path: Path, *, agent_socket: str) -> LedgerFacts:
 
 
 def ask_agent(path: Path) -> tuple[NodeReport | None, str]:
-    """The agent's first report at its `state.sock`; None and the reason when there is none."""
+    """Return the agent's first report at its `state.sock`, or the reason if there is no report."""
     try:
         with socket.socket(socket.AF_UNIX) as reader:
             reader.settimeout(_TIMEOUT_S)
@@ -534,10 +540,10 @@ def _receive(reader: socket.socket, count: int) -> bytes:
 
 
 def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
-    """Probe a process over HTTP; read its version if we may.
+    """Probe a process over HTTP; read its version if that is allowed.
 
-    Whose certificate it shows does not matter: it is on this node, and learns nothing. One that ends a
-    TLS connection after accepting it demands a client certificate, and is alive.
+    Its certificate is not verified, because the process is on this node and receives no secret. A process
+    that ends a TLS connection after accepting it demands a client certificate, and is alive.
     """
     try:
         with httpx2.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False, verify=False) as client:
@@ -556,7 +562,7 @@ def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
 
 
 def _in_openapi(text: str) -> str:
-    """The version in an OpenAPI document; empty for other documents."""
+    """Return the version in an OpenAPI document; empty for other documents."""
     try:
         return str(load(text)["info"]["version"])
     except (ValueError, LookupError, TypeError):

@@ -17,7 +17,7 @@ _READY = "True"
 
 
 def published_node(node: dict[str, Any], liveness: NodeLiveness, skew_s: float | None) -> PublishedNode:
-    """Read the facts of an RdmaNode. skew_s: of the node's clock; None if it is not known."""
+    """Read the facts of an RdmaNode. skew_s: of the node's clock, if it is known."""
     name = str(node["metadata"]["name"])
     status, condition = _status(node)
     ready = condition.status if condition else ""
@@ -48,7 +48,7 @@ def _status(node: dict[str, Any]) -> tuple[RdmaNodeStatus | None, Condition | No
 
 
 def _problems(status: RdmaNodeStatus) -> Iterator[str]:
-    """Problems of a node, then those of its PFs, which name the PF."""
+    """Yield problems of a node, then those of its PFs, which name the PF."""
     yield from status.problems
     for pf in status.pfs:
         yield from pf.problems

@@ -33,7 +33,7 @@ _KUBELET_ENDPOINT = "unix:///run/containerd/containerd.sock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSetup:
-    """A runtime, its socket, and where it looks for networks and plugins."""
+    """A runtime, its socket, and its directories of networks and plugins."""
 
     runtime: Runtime
     socket: str
@@ -44,8 +44,10 @@ class RuntimeSetup:
 def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[RuntimeSetup, ...]:
     """Find the runtime that kubelet uses; the first of each if no running one has kubelet's socket.
 
-    Others, such as Docker's containerd, start no pods. kubelet_config: kubelet's word on its runtime,
-    `containerd://2.2.1`; asked if a program does not say its own. OSError if processes cannot be read.
+    Other runtimes start no pods; for example, Docker's containerd. OSError if processes cannot be read.
+
+    kubelet_config: returns the runtime that kubelet reports, `containerd://2.2.1`; called if a program does
+        not report its version.
     """
     setups = [_setup(host, process) for process in host.processes(RUNTIMES)]
     socket = _socket_of_kubelet(host)
@@ -57,7 +59,7 @@ def find_runtimes(host: Host, kubelet_config: Callable[[], str] = str) -> tuple[
 
 
 def _socket_of_kubelet(host: Host) -> str:
-    """The runtime's socket by kubelet's command line or configuration; empty if it is not known."""
+    """Return the runtime's socket by kubelet's command line or configuration; empty if it is not known."""
     kubelet = next(host.processes(frozenset({"kubelet"})), None)
     if kubelet is None:
         return ""
@@ -69,7 +71,7 @@ def _socket_of_kubelet(host: Host) -> str:
 
 
 def _configured_endpoint(host: Host, kubelet: Process) -> str:
-    """The last drop-in stands above all, and each above the file."""
+    """Return the configured endpoint; drop-ins override the file, and the last one overrides all."""
     file, drop_ins = kubelet.option("--config"), kubelet.option("--config-dir")
     paths = [file] if file else []
     paths += sorted(_matching(host, f"{drop_ins}/*.conf")) if drop_ins else ()
@@ -160,9 +162,10 @@ def _matching(host: Host, pattern: str) -> Iterator[str]:
 
 
 def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
-    """Version 2 of the file has all in one section, version 3 images and the runtime in two.
+    """Read containerd's configuration.
 
-    Imported files stand above the file that imports them.
+    Version 2 of the file has all settings in one section, version 3 has images and the runtime in two. An
+    imported file overrides the file that imports it.
     """
     document = msgspec.convert(_toml(host, runtime.config), _Containerd)
     imported = (path for pattern in document.imports for path in _matching(host, pattern))
@@ -191,7 +194,7 @@ def _containerd(host: Host, runtime: Runtime) -> RuntimeSetup:
 
 
 def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
-    """Drop-ins stand above the file, the last one above all."""
+    """Read CRI-O's configuration; drop-ins override the file, and the last one overrides all."""
     paths = (runtime.config, *_matching(host, f"{runtime.config}.d/*.conf"))
     tables = [msgspec.convert(_toml(host, path), _Crio).crio for path in reversed(paths)]
     networks = [table.network for table in tables]
@@ -209,9 +212,10 @@ def _crio(host: Host, runtime: Runtime) -> RuntimeSetup:
 
 
 def _version(host: Host, process: Process) -> str:
-    """The version that the program prints; empty if it is unknown or cannot be run.
+    """Return the version that the program prints; empty if it is unknown or cannot be run.
 
-    The path of a process's executable is for those alone who may look into it; its command line is not.
+    The path of a process's executable is visible only to those who may inspect the process; its command line
+    is visible to all.
     """
     places = (host.program(process.pid), *process.arguments[:1])
     absolute = (path for path in places if path and path.startswith("/"))

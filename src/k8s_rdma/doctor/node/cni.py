@@ -54,7 +54,7 @@ TAKE_ALL_ADDRESSES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniFile:
-    """A file of the configuration directory; text is None if it could not be read, for `why`."""
+    """A file of the configuration directory. text: its text, if it could be read; otherwise `why`."""
 
     name: str
     text: str | None
@@ -63,9 +63,13 @@ class CniFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniFacts:
-    """files: of `directory`. programs: the files of `bin_dirs`. broken: why ours, by its name, does not run.
+    """The network configuration and the plugins.
 
-    run_dir: the agent's. calls_check: whether the runtime calls CHECK, as CRI-O does for each pod it starts.
+    files: the files of `directory`.
+    programs: the files of `bin_dirs`.
+    broken: why our plugins, by name, do not run.
+    run_dir: the agent's.
+    calls_check: whether the runtime calls CHECK. For example, CRI-O calls it for each pod that it starts.
     """
 
     directory: str
@@ -121,7 +125,7 @@ def _may_give_interfaces(file: CniFile) -> bool:
 
 
 def _read(file: CniFile) -> ConfList:
-    """MalformedError when the runtime could not read it."""
+    """Read a file. MalformedError if the runtime could not read it."""
     if file.text is None:
         raise MalformedError(f"{file.name}: {file.why}")
     return decode_conf(file.name, file.text.encode(errors="surrogateescape"))
@@ -136,7 +140,7 @@ def _check_source(facts: CniFacts, files: list[CniFile]) -> Iterator[Finding]:
     try:
         types = _read(source).types if source else ()
     except MalformedError:
-        return  # which `install-cni` waits for as well
+        return  # `install-cni` waits for it as well
     if types != origin.types:
         state = f"now has {', '.join(types)}" if source else "no longer exists"
         yield OUTDATED(
@@ -202,7 +206,7 @@ def _check_chain(facts: CniFacts, path: str, chosen: ConfList) -> Iterator[Findi
 
 
 def _check_check(path: str, chosen: ConfList, earlier: tuple[str, ...]) -> Iterator[Finding]:
-    """Check that CRI-O's CHECK calls succeed; lists with disableCheck or an old version get none."""
+    """Check that CRI-O's CHECK calls succeed; it does not call lists with disableCheck or an old version."""
     version = msgspec.json.decode(chosen.fields.get("cniVersion", b'""'))
     disabled = msgspec.json.decode(chosen.fields.get("disableCheck", b"false"))
     failing = [plugin for plugin in earlier if plugin in TAKE_ALL_ADDRESSES]

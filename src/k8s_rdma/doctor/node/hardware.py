@@ -46,8 +46,9 @@ _INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
 class PlainFunction:
     """A function of a network card that cannot have VFs, and has no PF in this machine.
 
-    netdev: empty without one. vendor: PCI vendor and device, `15b3:101e`. host_ports: netdevs that represent
-    PFs of a host: this machine is the processor of a smart NIC.
+    netdev: empty if it has no netdev.
+    vendor: PCI vendor and device, `15b3:101e`.
+    host_ports: netdevs that represent PFs of a host, if this machine is the processor of a smart NIC.
     """
 
     pci: str
@@ -64,12 +65,15 @@ class PlainFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareFacts:
-    """found: all PFs of the machine; selected: ours; hardware: as the agent observes them.
+    """PFs and functions of a machine.
 
+    found: all PFs of the machine.
+    selected: our PFs.
+    hardware: PFs as the agent observes them.
     skipped: PFs that a rule selects and that cannot be used.
-    pcie: the slowest PCIe link of selected PFs by PCI address, of those that report one.
-    virtual: whether the agent's VFs are made of ordinary Linux parts; then there is nothing to be seen here.
-    roce: devlink's parameter `enable_roce` by PCI address, of those that tell it.
+    pcie: the slowest PCIe link of selected PFs by PCI address, if they report one.
+    virtual: whether the agent's VFs are made of ordinary Linux parts; these facts do not show them.
+    roce: devlink's parameter `enable_roce` by PCI address, for PFs that report it.
     """
 
     found: tuple[FoundPf, ...] = ()
@@ -214,7 +218,7 @@ def _check_cards(facts: HardwareFacts) -> Iterator[Finding]:
 
 
 def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
-    """Check settings of firmware and BIOS, as far as sysfs and devlink show them."""
+    """Check settings of firmware and BIOS that sysfs and devlink show."""
     for pf in facts.found:
         source = f"/sys/bus/pci/devices/{pf.pci}/sriov_totalvfs"
         num_vfs = next(
@@ -245,7 +249,7 @@ def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
 
 
 def _without_sriov(function: PlainFunction) -> Iterator[Finding]:
-    """Tell by the function's kind, not by its driver alone, why it cannot have VFs."""
+    """Report why it cannot have VFs, by the function's kind and not by its driver alone."""
     source = f"/sys/bus/pci/devices/{function.pci}, no sriov_totalvfs"
     if is_vf(function.vendor, function.driver):
         yield PASSED_VF(

@@ -18,9 +18,12 @@ SHARED_GROUP = IOMMU.warning("shared-group")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IommuFacts:
-    """groups: how many there are. noiommu: vfio's `enable_unsafe_noiommu_mode`.
+    """The IOMMU.
 
-    command_line: the kernel's options on it. together: by PF, other devices in the group of its first VF.
+    groups: the number of groups.
+    noiommu: vfio's `enable_unsafe_noiommu_mode`.
+    command_line: the kernel's options for the IOMMU.
+    together: by PF, other devices in the group of its first VF.
     """
 
     groups: int
@@ -81,10 +84,13 @@ _AVAILABLE = (State.LOADED, State.BUILT_IN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFacts:
-    """states: by name, with `_` for `-`. pf_drivers: of the PFs that are ours. release: the kernel's.
+    """Kernel modules.
 
-    rdma: whether verbs are needed: a PF has an RDMA device, or must have one. software_caps: whether pods'
-    caps may be kept by a queueing discipline.
+    states: by name, with `_` for `-`.
+    pf_drivers: the drivers of our PFs.
+    release: the kernel's.
+    rdma: whether verbs are needed, because a PF has an RDMA device, or must have one.
+    software_caps: whether pods' caps may be kept by a queueing discipline.
     """
 
     states: Mapping[str, State]

@@ -24,11 +24,13 @@ NOTHING = LOSSLESS.ok("not-needed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortQos:
-    """Settings of a PF's port; None if the driver does not report one.
+    """Settings of a PF's port; each is absent if the driver does not report it.
 
-    roce: whether it is Ethernet with an RDMA device. pfc: priorities with PFC. trust: `dscp` or `pcp`.
-    pause: whether it sends or heeds pause frames for the whole link. ecn: priorities for which RoCE heeds
-    congestion marks (MLNX_OFED's files).
+    roce: whether it is Ethernet with an RDMA device.
+    pfc: priorities with PFC.
+    trust: `dscp` or `pcp`.
+    pause: whether it sends or heeds pause frames for the whole link.
+    ecn: priorities for which RoCE heeds congestion marks (MLNX_OFED's files).
     """
 
     name: str

@@ -1,11 +1,13 @@
 """Check of the memory that containers may lock.
 
-A container has the limit that its runtime was started with (RLIMIT_MEMLOCK; Linux
-`drivers/infiniband/core/umem.c`, ib_umem_get), or that its specification sets, which comes last; one with a
-slot has what the agent's hook raises it to. Processes that have CAP_IPC_LOCK have none. No container has
-it by default. Added to one (`capabilities.add`), it works for root only: Kubernetes sets no ambient
-capabilities, so execve removes permitted and effective ones from any other user whose program has none as a
-file (Linux `security/commoncap.c`, cap_bprm_creds_from_file).
+A container's limit (RLIMIT_MEMLOCK; Linux `drivers/infiniband/core/umem.c`, ib_umem_get) is its runtime's at
+start, unless its specification sets one, which comes last. The agent's hook raises the limit of a container
+with a slot.
+
+Processes that have CAP_IPC_LOCK have no limit. Containers do not have it by default. If it is added to one
+(`capabilities.add`), it works for root only: Kubernetes sets no ambient capabilities, so execve removes
+permitted and effective ones from any other user whose program has no file capabilities (Linux
+`security/commoncap.c`, cap_bprm_creds_from_file).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _UNITS = {"crio": "crio", "containerd": "containerd", "dockerd": "docker"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockingProcess:
-    """soft_bytes: None for no limit."""
+    """A process that starts containers. soft_bytes: its soft limit, if it has one."""
 
     name: str
     pid: int
@@ -45,8 +47,9 @@ class LockingProcess:
 class MemlockFacts:
     """Runtimes that start containers.
 
-    amount: the limit of containers with a slot by the agent's hook; empty if there are no slots, or the
-        agent leaves the limit. hook: whether its executable is in one of the directories of cni_path.
+    amount: the limit of containers with a slot by the agent's hook; empty if there are no slots, or the agent
+        leaves the limit.
+    hook: whether its executable is in one of the directories of cni_path.
     ulimits: the limit that a runtime writes into specifications, in its configuration's words, by its name.
     """
 

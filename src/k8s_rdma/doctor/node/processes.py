@@ -19,7 +19,7 @@ NO_AGENT_FILE = CONFIGURATION.warning("no-agent-file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationFacts:
-    """file: the agent's; None if there is none in any of the places `looked_for`."""
+    """The agent's configuration file. file: its path, if it is in one of the places `looked_for`."""
 
     file: str | None
     looked_for: tuple[str, ...]
@@ -50,11 +50,14 @@ UNFINISHED = LEDGER.warning("unfinished")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
-    """exists: whether there is a file. fault: why an agent could not use it; empty when it could.
+    """The agent's ledger.
 
-    newer: whether that is as a newer agent alone can. receipts: how many there are; unfinished: of those, not
-    in the phase `held`, in words. source: the agent that has it open, so that it was not read here; empty
-    without.
+    exists: whether there is a file.
+    fault: why an agent could not use it; empty if it could.
+    newer: whether the reason is that only a newer agent can use it.
+    receipts: the number of receipts.
+    unfinished: those of them that are not in the phase `held`, in words.
+    source: the agent that has it open, so that it was not read here; empty otherwise.
     """
 
     path: str
@@ -118,7 +121,11 @@ RELEASING = VFS.warning("releasing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer over HTTP. version: empty if unknown. why: the failure; empty after an answer."""
+    """An answer over HTTP.
+
+    version: empty if it is unknown.
+    why: the failure; empty after an answer.
+    """
 
     url: str
     version: str = ""
@@ -127,10 +134,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessFacts:
-    """report: the first one from `socket`; None, and `why`, without one.
+    """Our processes on a node.
 
-    server, plugin: None if there should be none. version: the doctor's own.
-    leftovers: DELs that found no agent, as their files are called; in `left_in`.
+    report: the first one from `socket`, if it was received; otherwise `why`.
+    server, plugin: their answers, if they should run.
+    version: the doctor's.
+    leftovers: DELs that found no agent, by their files' names in `left_in`.
     """
 
     socket: str

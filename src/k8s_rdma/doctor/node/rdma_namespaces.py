@@ -41,9 +41,11 @@ _SHARED, _EXCLUSIVE = NetnsMode.SHARED, NetnsMode.EXCLUSIVE
 class RdmaFacts:
     """The node's mode of sharing RDMA devices between network namespaces.
 
-    mode: None without RDMA in the kernel. persistent: the mode that /etc/modprobe.d sets at the next boot.
-    plugin: the device plugin's configuration, of `source`; None if there is none.
-    signed: whether the agent has a key for placements, by `agent_file`; that is None if there is none.
+    mode: the mode, if the kernel has RDMA.
+    persistent: the mode that /etc/modprobe.d sets at the next boot.
+    plugin: the device plugin's configuration from `source`, if there is one.
+    agent_file: the agent's configuration file, if there is one.
+    signed: whether the agent has a key for placements, by `agent_file`.
     """
 
     mode: NetnsMode | None

@@ -37,10 +37,12 @@ DEFAULT_CDI_DIRS = ("/etc/cdi", CDI_DIR)
 class Runtime:
     """A runtime that runs, or is set up.
 
-    name: `containerd` or `crio`. version: as the program prints it, or from `source`; empty if
-    unknown. config: the path of its configuration, which need not exist. fault: why it cannot be
-    read.
-    enable_cdi: None if it is not set. cdi_dirs: empty if not set.
+    name: `containerd` or `crio`.
+    version: as the program prints it, or from `source`; empty if unknown.
+    config: the path of its configuration, which need not exist.
+    fault: why it cannot be read.
+    enable_cdi: the setting, if there is one.
+    cdi_dirs: empty if not set.
     memlock: the limit in its `default_ulimits`, `soft:hard`; empty if not set.
     """
 
@@ -55,15 +57,17 @@ class Runtime:
 
     @property
     def version_source(self) -> str:
-        """The source of the version."""
+        """Return the source of the version."""
         return self.source or f"{self.name} --version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
-    """credentials: whether the agent has some for the API server; None if its file is not seen.
+    """Runtimes of a node.
 
-    needs_cdi: the resources of the device plugin that come by CDI. cdi_dir: where the agent writes.
+    credentials: whether the agent has some for the API server, if its file is visible.
+    needs_cdi: the resources of the device plugin that come by CDI.
+    cdi_dir: the directory to which the agent writes.
     """
 
     runtimes: tuple[Runtime, ...]
@@ -73,7 +77,7 @@ class RuntimeFacts:
 
 
 def version_of(text: str) -> tuple[int, int] | None:
-    """Major and minor of the first version in a text."""
+    """Return major and minor of the first version in a text, if it has one."""
     found = re.search(r"(\d+)\.(\d+)(?:\.\d+)?", text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -189,7 +193,7 @@ def _reads_cdi(runtime: Runtime, version: tuple[int, int]) -> bool:
 
 
 def _plain(directory: str) -> str:
-    """`/var/run` is `/run` on every distribution."""
+    """Return the path with `/run` for `/var/run`, because they are the same on every distribution."""
     return directory.rstrip("/").replace("/var/run/", "/run/")
 
 
