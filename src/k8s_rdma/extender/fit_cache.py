@@ -363,7 +363,7 @@ class Quarantine:
         return why
 
     def _isolate(self, snapshot: NodeSnapshot, why: str) -> None:
-        """Quarantine the nodes of the same PFs and GPUs on which nothing can be decided."""
+        """Quarantine the nodes of the same PFs and GPUs on which no decision can be made."""
         if self._state is None or snapshot in self._examined:
             return
         self._examined.add(snapshot)

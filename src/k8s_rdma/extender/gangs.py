@@ -67,18 +67,18 @@ class Gangs:
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
-        """Count the gang's pods with a place: bound, being bound, or none of ours. added: further ones."""
+        """Count the gang's pods that are bound, being bound, or ask for no interfaces. added: further ones."""
         members = self.pods.members(gang).items()
         placed = {uid for uid, has_place in members if has_place or self.state.nodes_of(uid)}
         return len(placed.union(added))
 
     def group(self, gang: Gang) -> PodGroup | None:
-        """Return the gang's PodGroup as it was last read; None if it is not known."""
+        """Return the gang's PodGroup as it was last read, if it is known."""
         group, _ = self._groups.get(gang, (None, 0.0))
         return group if isinstance(group, PodGroup) else None
 
     def member_count(self, gang: Gang) -> int | None:
-        """The number of pods that the gang needs, as it was last read; None if that is not known."""
+        """Return the number of pods that the gang needs, as it was last read, if it is known."""
         group = self.group(gang)
         return None if group is None else group.min_count
 
@@ -188,7 +188,7 @@ class Quorum:
     async def reached(self, gang: Gang, uid: PodUid, min_count: int) -> bool:
         """Wait for the pod's gang; to be called as soon as its place is reserved, which this relies on.
 
-        Nothing is awaited after the last of them is there or the time is over, so that either all that wait
+        No call is awaited after the last of them is there or the time is over, so that either all that wait
         go on, or the one whose time is over does not count for others any more once its caller gave up.
         """
         loop = asyncio.get_running_loop()

@@ -26,7 +26,11 @@ _SLICE = 64
 
 
 class _Holder(NamedTuple):
-    """A pod on a node. generation: that is programmed. admitted: None if it was promised nothing."""
+    """A pod on a node.
+
+    generation: the generation of its rates that is programmed.
+    admitted: the generation of its promise, if it has one.
+    """
 
     uid: PodUid
     namespace: str

@@ -107,7 +107,7 @@ class _Failure:
 
 
 class HttpNode:
-    """A node. One question at a time is its caller's business; the long poll is none, and has its connection.
+    """A node. Callers ask one question at a time; the long poll is no question, and has its own connection.
 
     polled_at: when the last question began that has an outcome. heard_at: of the last usable answer.
     stands: the latest `since` that this outcome satisfies in `NodeSource.refresh`. watched_until: by then a
@@ -343,7 +343,7 @@ async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -
 
 
 _UNWANTED_S = 3600.0
-"""A node that only requests tell of, and none did for so long, is gone."""
+"""A node that only requests name is gone after so long without a request that names it."""
 
 _RESTS = 6
 """Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself.
@@ -484,7 +484,7 @@ class HttpPoller:
         """Keep the node's state up to date for as long as the node exists.
 
         A question follows whatever a long poll tells: what had begun to be asked before a pod ended cannot
-        say that the node holds nothing for it any more.
+        say that the node does not hold interfaces for it any more.
         """
         config, quick = self._config, 0
         first_s, most_s = config.pause_s, max(config.pause_s, _RESTS * config.retry_s)

@@ -35,7 +35,7 @@ class LeasedAddresses:
         self._full: set[NodeName] = set()
 
     def holder(self, address: str) -> NodeName | None:
-        """Return the node that holds the address; None if no Lease does."""
+        """Return the node that holds the address by a Lease, if there is one."""
         return self._holders.get(address)
 
     def replace(self, leases: Iterable[LeaseView]) -> None:

@@ -104,7 +104,7 @@ EVERYBODY = Access()
 def access_of(config: ExtenderConfig) -> Access:
     """Read the configured access; MalformedError names the field whose file is unusable.
 
-    Certificates are asked for, not demanded, by TLS itself: kubelet's probes have none.
+    Certificates are asked for, not demanded, by TLS itself, because kubelet's probes have no certificate.
     """
     tls = config.tls
     return Access(
@@ -200,7 +200,7 @@ class ExtenderApp:
         return await self._views[scope["path"]](scope)
 
     async def _post(self, scope: Scope, receive: Receive) -> Answer | None:
-        """Return a verb's answer; None if the client has disconnected."""
+        """Return a verb's answer, unless the client has disconnected."""
         began = monotonic()  # uvloop's clock has whole milliseconds
         name, verb = self._verbs[scope["path"]]
         with self._metrics.under_way(name):
@@ -343,7 +343,7 @@ class ViewsPort:
     @classmethod
     @contextmanager
     def opened(cls, views: ViewsConfig | None) -> Iterator[ViewsPort | None]:
-        """Listen until the block ends; None if it is not configured."""
+        """Listen until the block ends, if it is configured."""
         if views is None:
             yield None
             return
