@@ -67,7 +67,7 @@ class Gangs:
     _locks: WeakValueDictionary[Gang, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def placed(self, gang: Gang, added: Iterable[PodUid] = ()) -> int:
-        """Count the gang's pods that are bound, being bound, or ask for no interfaces. added: further ones."""
+        """Count the gang's pods that are bound, being bound, or ask for no interfaces. added: others."""
         members = self.pods.members(gang).items()
         placed = {uid for uid, has_place in members if has_place or self.state.nodes_of(uid)}
         return len(placed.union(added))
