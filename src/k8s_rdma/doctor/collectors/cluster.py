@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -66,7 +65,7 @@ from k8s_rdma.doctor.collectors.processes import (
     versions_of,
     webhook_facts,
 )
-from k8s_rdma.doctor.collectors.published_nodes import published_node
+from k8s_rdma.doctor.collectors.published_nodes import PublishedStatus, published_node, published_status
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import read_extender_config
@@ -74,7 +73,7 @@ from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.objects.pod import Container, HostPath, KubePod, WholePodSpec
-from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus, read_status
+from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, RdmaNodeStatus
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -321,11 +320,13 @@ class ClusterCollector:
     def _extender_needed(self) -> bool:
         """Report whether pods or PFs are for annotations; also if that is not known."""
         try:
-            statuses = self._statuses
+            published = self._published
             with_claims = self._claims.slices_pfs.keys()
-            if not with_claims or with_claims - statuses.keys() or len(statuses) < len(self._rdma_nodes):
+            if not with_claims or with_claims - published.keys():
                 return True
-            return any(map(_has_pf_for_annotations, statuses.values())) or bool(self._pods.pods)
+            if any(isinstance(found, MalformedError) for found in published.values()):
+                return True
+            return any(map(_has_pf_for_annotations, self._statuses.values())) or bool(self._pods.pods)
         except (OSError, K8sRdmaError):
             return True
 
@@ -409,13 +410,13 @@ class ClusterCollector:
         return tuple(self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"))
 
     @cached_property
+    def _published(self) -> dict[str, PublishedStatus]:
+        return {_name(node): published_status(node) for node in self._rdma_nodes}
+
+    @cached_property
     def _statuses(self) -> dict[str, RdmaNodeStatus]:
         """Return the statuses of nodes that can be read, by node; a finding of nodes names the others."""
-        statuses = {}
-        for node in self._rdma_nodes:
-            with suppress(MalformedError):
-                statuses[_name(node)] = read_status(node)
-        return statuses
+        return {name: found for name, found in self._published.items() if isinstance(found, RdmaNodeStatus)}
 
     @cached_property
     def _alive(self) -> frozenset[str] | None:
@@ -445,7 +446,8 @@ class ClusterCollector:
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
         return NodeFacts(
             published=tuple(
-                published_node(item, liveness, self._skews.get(_name(item))) for item in self._rdma_nodes
+                published_node(name, published, liveness, self._skews.get(name))
+                for name, published in self._published.items()
             ),
             agents=frozenset(agents) - {""},
             lease_namespace=self._leases,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from k8s_rdma.doctor.cluster.nodes import PublishedNode
 from k8s_rdma.errors import MalformedError
@@ -13,13 +13,25 @@ if TYPE_CHECKING:
 
     from k8s_rdma.kube.node_liveness import NodeLiveness
 
+PublishedStatus: TypeAlias = RdmaNodeStatus | MalformedError | None
 _READY = "True"
 
 
-def published_node(node: dict[str, Any], liveness: NodeLiveness, skew_s: float | None) -> PublishedNode:
-    """Read the facts of an RdmaNode. skew_s: of the node's clock, if it is known."""
-    name = str(node["metadata"]["name"])
-    status, condition = _status(node)
+def published_status(node: dict[str, Any]) -> PublishedStatus:
+    """Read the status of an RdmaNode, if it has one; the error if it cannot be read."""
+    if not node.get("status"):
+        return None
+    try:
+        return read_status(node)
+    except MalformedError as error:
+        return error
+
+
+def published_node(
+    name: str, published: PublishedStatus, liveness: NodeLiveness, skew_s: float | None
+) -> PublishedNode:
+    """Return the facts of an RdmaNode. skew_s: of the node's clock, if it is known."""
+    status, condition = _status(published)
     ready = condition.status if condition else ""
     why = liveness.why_refused(name, status.generation if status else "", skew_s)
     # Of a node that is not ready, the extender says that, and not how long its agent has been silent.
@@ -36,15 +48,11 @@ def published_node(node: dict[str, Any], liveness: NodeLiveness, skew_s: float |
     )
 
 
-def _status(node: dict[str, Any]) -> tuple[RdmaNodeStatus | None, Condition | None]:
+def _status(published: PublishedStatus) -> tuple[RdmaNodeStatus | None, Condition | None]:
     """Return the status and its condition, which says why if the extender cannot read the status."""
-    if not node.get("status"):
-        return None, None
-    try:
-        status = read_status(node)
-    except MalformedError as error:
-        return None, Condition(type="Ready", status="False", reason="Unreadable", message=error.message)
-    return status, status.ready()
+    if isinstance(published, MalformedError):
+        return None, Condition(type="Ready", status="False", reason="Unreadable", message=published.message)
+    return published, published.ready() if published else None
 
 
 def _problems(status: RdmaNodeStatus) -> Iterator[str]:
