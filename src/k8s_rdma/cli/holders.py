@@ -1,7 +1,7 @@
 """`k8s-rdma who`: the pods that hold interfaces, with their reservations, caps and use.
 
 The RdmaNodes show each pod's reservations, of the whole cluster in one list. The interfaces' names and VFs,
-their enforcement and their traffic are known to the nodes' servers, of which only a few are read.
+their enforcement and their traffic are known to the nodes' servers, and only a few servers are read.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class NominatedPods(PodIndex):
     def undecided(self, pod: PendingPod) -> frozenset[NodeName]:
         """Return the nodes on which room for other pods may soon be released.
 
-        Until the scheduler's choice is seen, room for a pod is held on several nodes, of which it needs only
+        Until the scheduler's choice is seen, room for a pod is held on several nodes, although it needs only
         one. On the others a preemption would evict more victims than necessary.
         """
         now = self._clock()
