@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -130,17 +129,13 @@ def test_driver_that_another_than_we_gave_it_to_is_left_with_the_vf(lab, step):
 
 def test_vf_that_a_program_has_open_is_waited_for_and_given_back_when_it_ends(lab, step):
     lab.kernel.apply(step)
-    timeout_s = 5.0
-    hurried = lab.another_kernel(return_timeout_s=timeout_s)
+    hurried = lab.another_kernel(return_timeout_s=2.0)
+    retried_at_once = "its driver still has not released it"  # a retry that waited as long delayed other pods
     with opened_by_a_program(step.pci):
-        for _ in range(2):
-            with pytest.raises(KernelError, match=r"did not release it within 5 s") as caught:
+        for failure in ("its driver did not release it within 2 s", retried_at_once, retried_at_once):
+            with pytest.raises(KernelError, match=failure) as caught:
                 hurried.apply(step.inverse)
             assert "a program still has it open" in caught.value.details
-        begun = time.monotonic()
-        with pytest.raises(KernelError, match="did not release it"):
-            hurried.apply(step.inverse)
-        assert time.monotonic() - begun < timeout_s  # others wait for what is tried again and again
     lab.kernel.apply(step.inverse)
     assert home_of(lab, step.vf) == step.home
 

@@ -228,22 +228,22 @@ class VfBinding:
         """
         previous = self._changing.pop(pci, None)
         if previous is not None:
-            self._await_change(previous, pci, operation, _POLL_S)
+            self._await_change(previous, pci, _POLL_S, f"{operation}: its driver still has not released it")
         now = _Change(pci, change)
         now.start()
-        self._await_change(now, pci, operation, self._timeout_s)
+        late = f"{operation}: its driver did not release it within {self._timeout_s:g} s"
+        self._await_change(now, pci, self._timeout_s, late)
         if now.failure is not None:
             advice = "see the kernel's log for why"
             if now.failure.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 advice = "the agent needs /sys writable, and root"
             raise KernelError(f"{operation}: {now.failure}", details=advice) from now.failure
 
-    def _await_change(self, change: _Change, pci: PciAddress, operation: str, timeout_s: float) -> None:
+    def _await_change(self, change: _Change, pci: PciAddress, timeout_s: float, late: str) -> None:
         change.join(timeout_s)
         if change.is_alive():
             self._changing[pci] = change
-            msg = f"{operation}: its driver did not release it within {self._timeout_s:g} s"
-            raise KernelError(msg, details="a program still has it open; it is released when that ends")
+            raise KernelError(late, details="a program still has it open; it is released when that ends")
 
     def _settle(
         self, function: PciFunction, vf: VfRef, home: VfHome, operation: str, *, mac: str | None
