@@ -20,11 +20,12 @@ from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PfSelector, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
-from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.quota import Limits
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
+from k8s_rdma.extender.search_queue import SearchQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

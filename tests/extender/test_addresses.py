@@ -19,7 +19,7 @@ from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.nominated_pods import NominatedPods
@@ -27,6 +27,7 @@ from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.scheduler_cache import AddressCheck
+from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.wire.report import MacRange
 
 if TYPE_CHECKING:

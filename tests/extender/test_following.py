@@ -21,8 +21,9 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState
+from k8s_rdma.extender.node_names import NodeNames
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
+from k8s_rdma.extender.pod_informer import PodInformer
 from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.reservation import Reservation

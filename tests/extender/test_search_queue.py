@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from k8s_rdma.extender.fit_cache import SLICE_S, SearchQueue
+from k8s_rdma.extender.search_queue import SLICE_S, SearchQueue
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,10 @@ from extender.node_server import report
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
-from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Verdict
+from k8s_rdma.extender.fit_cache import FitCache, Verdict
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_requests import PendingPod
+from k8s_rdma.extender.search_queue import SearchQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

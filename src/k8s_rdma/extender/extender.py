@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from k8s_rdma.config.namespace_policies import policies_of
 from k8s_rdma.config.reloading import failures_of
 from k8s_rdma.extender.bind import Binder, BindingWriter, PendingBindings
+from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
 from k8s_rdma.extender.explain import Explainer, PodExplainer
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
-from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.holders import Holders
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config
 from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
-from k8s_rdma.extender.metrics import Metrics, Reading, counted, samples
+from k8s_rdma.extender.metrics import Metrics, Reading, samples
+from k8s_rdma.extender.node_names import NodeNames
 from k8s_rdma.extender.node_source import ObservableNodeSource, source_readings
-from k8s_rdma.extender.pod_informer import NodeNames, PodInformer
+from k8s_rdma.extender.pod_informer import PodInformer
 from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.pod_writer import PodWriter
 from k8s_rdma.extender.preempt import Budgets, Preempting, follow_budgets
@@ -30,6 +32,7 @@ from k8s_rdma.extender.rate_changes import RateChanges
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.requeue import Pace, Requeuer, UnschedulablePods
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.extender.views import Overview, Views
 from k8s_rdma.extender.wanted_rates import WantedRates

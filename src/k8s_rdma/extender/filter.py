@@ -28,10 +28,11 @@ from k8s_rdma.extender.decision_log import (
     main_reason,
 )
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import COUNTED, UNRESOLVABLE, Feasible, Infeasible, SearchQueue, Verdict
+from k8s_rdma.extender.fit_cache import COUNTED, UNRESOLVABLE, Feasible, Infeasible, Verdict
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
     MAX_SCORE,

@@ -34,9 +34,9 @@ from k8s_rdma.config.files import port_of
 from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.config.placement_keys import extender_keys
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.extender.http_poller import security_of
-from k8s_rdma.extender.metrics import counted
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.asgi import (
     CONTENT_TYPE,

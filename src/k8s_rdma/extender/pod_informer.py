@@ -1,4 +1,4 @@
-"""Pod informer: hands each pod and node of the API server's watches to the caches."""
+"""Pod informer: hands each pod of the API server's watch to the caches."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import structlog
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
-from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import Reservation, Stage
@@ -29,7 +27,6 @@ from k8s_rdma.kube.api import (
     Deleted,
     Event,
     Listed,
-    NodeView,
     Page,
     PodView,
     handle_item,
@@ -322,48 +319,3 @@ class PodInformer:
             self.wanted_rates.on_delete(uid)
         self._unpromised.discard(uid)
         self._ended.append(uid)
-
-
-@dataclass(slots=True, kw_only=True)
-class NodeNames:
-    """Keeps the nodes' names, and hands their addresses to the source of node states.
-
-    listed: whether all nodes have been seen once.
-    """
-
-    state: ClusterState
-    states: NodeSource
-    listed: bool = False
-    _names: set[NodeName] = field(default_factory=set)
-
-    def names(self) -> frozenset[NodeName]:
-        """Return the names of all nodes."""
-        return frozenset(self._names)
-
-    def may_exist(self, node: NodeName) -> bool:
-        """Report whether the node exists, or this is not known yet."""
-        return not self.listed or node in self._names
-
-    def on_event(self, event: Event[NodeView]) -> None:
-        """Handle an event of the watch."""
-        match event:
-            case Listed(nodes):
-                for removed in self._names - {node.name for node in nodes}:
-                    self._forget(removed)
-                for node in nodes:
-                    handle_item("nodes", self._learn, node)
-                self.listed = True
-                _log.info("nodes_listed", nodes=len(nodes))
-            case Changed(node):
-                self._learn(node)
-            case Deleted(node):
-                self._forget(node.name)
-
-    def _learn(self, node: NodeView) -> None:
-        self._names.add(node.name)
-        self.states.learn(node.name, node.addresses)
-
-    def _forget(self, node: NodeName) -> None:
-        self._names.discard(node)
-        self.states.forget(node)
-        self.state.forget(node)

@@ -30,10 +30,10 @@ from k8s_rdma.core.preemption import (
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
-from k8s_rdma.extender.fit_cache import SearchQueue, Turn
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.search_queue import SearchQueue, Turn
 from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed, follow
 from k8s_rdma.wire.extender import (
     ExtenderPreemptionArgs,

@@ -23,13 +23,14 @@ from k8s_rdma.core.inventory import NOTHING_USED
 from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.fit_cache import FitCache, SearchQueue, Turn
+from k8s_rdma.extender.search_queue import SearchQueue, Turn
 from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
     from k8s_rdma.extender.node_source import NodeSource

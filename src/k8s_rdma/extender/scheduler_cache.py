@@ -22,7 +22,7 @@ from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.types import Gang, NodeName, PodUid
-from k8s_rdma.extender.fit_cache import FitCache, SearchQueue
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Gangs
 from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
 from k8s_rdma.extender.nominated_pods import Hold, Holds, NominatedPods
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.bound_pods import BoundPod
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.extender.requeue import Requeuer
+    from k8s_rdma.extender.search_queue import SearchQueue
     from k8s_rdma.kube.api import ClusterApi
 
 _MAX_REMEMBERED = 16
