@@ -101,9 +101,9 @@ static bool may_hold_devices(const struct netconf *conf)
     return stat(path, &found) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
-/* Whether ResourceClaims may promise the pod interfaces: the agent marks such pods before kubelet starts them,
+/* Whether ResourceClaims may be prepared for the pod: the agent marks such pods before kubelet starts them,
  * and leaves the marks when it stops. Where the runtime does not tell the pod's UID, the directory itself counts. */
-static bool may_have_promises(const struct netconf *conf)
+static bool may_have_claims(const struct netconf *conf)
 {
     char path[RUN_DIR_SIZE + sizeof CLAIMS_DIRECTORY], uid[64];
     struct stat found;
@@ -120,7 +120,7 @@ static bool may_have_promises(const struct netconf *conf)
 /* Whether the container certainly wants nothing. */
 static bool wants_nothing(const struct netconf *conf)
 {
-    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf) && !may_have_promises(conf);
+    return conf->wish == WISH_NOTHING && !conf->delegate && !may_hold_devices(conf) && !may_have_claims(conf);
 }
 
 /* Whether the container certainly has nothing by way of the agent. Where markers cannot be looked for, the

@@ -102,17 +102,17 @@ async def prepared_by(agent: Running, path: Path) -> tuple[Json, ClaimName]:
 def test_pod_gets_its_vfs_by_its_limits_alone(path: Path, machine: Machine):
     async def play(agent: Running) -> None:
         pod, claim = await prepared_by(agent, path)
-        promised = agent.node.ledger.promised_to(PodUid(pod["metadata"]["uid"]))
-        assert [each.placed.max_tx_rate_mbps for each in promised] == EXPECTED[path.name]
-        assert {each.placed.min_tx_rate_mbps for each in promised} == {0}
-        assert len({each.placed.pf for each in promised}) == len(promised)
-        assert {each.request for each in promised} == {"container-0-request-0"}
+        prepared = agent.node.ledger.prepared_for(PodUid(pod["metadata"]["uid"]))
+        assert [each.placed.max_tx_rate_mbps for each in prepared] == EXPECTED[path.name]
+        assert {each.placed.min_tx_rate_mbps for each in prepared} == {0}
+        assert len({each.placed.pf for each in prepared}) == len(prepared)
+        assert {each.request for each in prepared} == {"container-0-request-0"}
         found = machine.directory / f"host/var/run/cdi/k8s-rdma.io-claim_{claim.uid}.json"
         _, devices = decode_specification(found.read_bytes())
         variable = "K8S_RDMA_CLAIM_EXTENDED_RESOURCES_CONTAINER_0_REQUEST_0"
-        numbers = [f"__{number}" for number in range(1, 3)] if len(promised) > 1 else [""]
+        numbers = [f"__{number}" for number in range(1, 3)] if len(prepared) > 1 else [""]
         assert [each.container_edits.env for each in devices] == [
-            (f"{variable}{number}={each.pci}",) for number, each in zip(numbers, promised, strict=True)
+            (f"{variable}{number}={each.pci}",) for number, each in zip(numbers, prepared, strict=True)
         ]
         mounts = [mount.container_path for each in devices for mount in each.container_edits.mounts]
         assert [f"/resourceclaims/{claim.name}/container-0-request-0/" in mount for mount in mounts] == [True]
@@ -120,7 +120,7 @@ def test_pod_gets_its_vfs_by_its_limits_alone(path: Path, machine: Machine):
         meta = pod["metadata"]
         add = call("ADD", "c1", meta["uid"], name=meta["name"])
         await agent.verbs.add(add, netns, machine.stdin({}), lambda: True)
-        assert len(agent.vfs()) == len(promised)
+        assert len(agent.vfs()) == len(prepared)
 
     scenario(machine, play)
 

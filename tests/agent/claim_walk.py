@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from pathlib import Path
 
-    from k8s_rdma.core.ledger import ClaimPromise
+    from k8s_rdma.core.ledger import LedgerClaim
     from k8s_rdma.wire.cdi import Device
 
 NETWORK = "alone"
@@ -167,7 +167,7 @@ class CountedLife(Life):
         self.strikes = strikes
 
     def act(self, do: Callable[[], Any], part: Callable[[], Any], failure: K8sRdmaError) -> Any:
-        kind = do.__qualname__.partition(".<locals>")[0]  # of a class here: MortalReceipts.put_promise
+        kind = do.__qualname__.partition(".<locals>")[0]  # of a class here: MortalReceipts.put_claim
         if not self.dead and (fate := self.strikes(kind)) is not None:
             self.begin(fate)
         return super().act(do, part, failure)
@@ -190,7 +190,7 @@ class CountedApi(FakeSlices):
 
 
 class Pod(MortalPod):
-    """claims: documents as the scheduler left them. vfs, macs: as promised and attached first, for good."""
+    """claims: documents as the scheduler left them. vfs, macs: as prepared and attached first, for good."""
 
     def __init__(self, world: World, name: str, claims: list[dict[str, Any]], annotation: str) -> None:
         super().__init__(world, name)
@@ -433,11 +433,13 @@ class Walk:
             why = [answer.error for answer in answers.values() if answer.error] if answers else "killed"
             self.log.append(f"{pod.name} not prepared: {why}")
             return False
-        promises = [self.world.node.ledger.promises[each.uid] for each in pod.names()]
-        for promise in promises:
-            cdi = tuple(name for each in answers[promise.uid].devices for name in each.cdi)
-            assert cdi == tuple(f"k8s-rdma.io/claim={each.name}" for each in self._specified_devices(promise))
-        vfs = [kept.vf for promise in promises for kept in promise.interfaces]
+        claims = [self.world.node.ledger.claims[each.uid] for each in pod.names()]
+        for prepared in claims:
+            cdi = tuple(name for each in answers[prepared.uid].devices for name in each.cdi)
+            assert cdi == tuple(
+                f"k8s-rdma.io/claim={each.name}" for each in self._specified_devices(prepared)
+            )
+        vfs = [kept.vf for claim in claims for kept in claim.interfaces]
         assert pod.answers in ({}, answers), "another answer than before"
         assert pod.vfs in ([], vfs), "other VFs than before"
         pod.answers, pod.vfs, pod.prepared = answers, vfs, True
@@ -543,27 +545,27 @@ class Walk:
         while not self.agent.up or not all(pod.attached for pod in self.pods):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(1)
         self.check()
-        promises = self.world.node.ledger.promises
-        assert promises.keys() == {each.uid for pod in self.pods for each in pod.names()}
+        claims = self.world.node.ledger.claims
+        assert claims.keys() == {each.uid for pod in self.pods for each in pod.names()}
         assert self._marked() == {pod.uid for pod in self.pods if pod.claims}
-        assert self._specified() == set(promises)
-        for promise in promises.values():
-            self._check_devices(promise)
+        assert self._specified() == set(claims)
+        for prepared in claims.values():
+            self._check_devices(prepared)
 
     # What must hold
 
     def check(self) -> None:
-        """At any time when an agent runs: nothing is promised twice, and pods have what was promised."""
+        """At any time when an agent runs: no VF is prepared twice, and pods have what was prepared."""
         hardware, ledger, machine = self.world.node.hardware, self.world.node.ledger, self.world.hardware
         used = used_locally(hardware, ledger)
         for pf in hardware.pfs:
             functions = [each for ref, each in machine.functions.items() if ref.pf == pf.pci]
             assert pf.pci not in used or used[pf.pci].mbps <= (pf.link_mbps or 0)
             assert sum(each.min_tx_rate_mbps for each in functions) <= (pf.link_mbps or 0)
-        promised = [kept for promise in ledger.promises.values() for kept in promise.interfaces]
-        assert len({kept.vf for kept in promised}) == len(promised), "a VF is promised twice"
+        prepared = [kept for claim in ledger.claims.values() for kept in claim.interfaces]
+        assert len({kept.vf for kept in prepared}) == len(prepared), "a VF is prepared twice"
         for name, (most_mbps, _) in OFFERED.items():
-            rates = [kept.placed.min_tx_rate_mbps for kept in promised if kept.device == name]
+            rates = [kept.placed.min_tx_rate_mbps for kept in prepared if kept.device == name]
             assert sum(rates) <= most_mbps
         for pod in self.pods:
             if pod.attached and machine.alive(pod.netns):
@@ -593,27 +595,27 @@ class Walk:
             for vf, as_it_was in zip(pf.vfs, before.vfs, strict=True):
                 assert vf == as_it_was or VfRef(pf.pci, vf.index) in holders
 
-    def _check_devices(self, promise: ClaimPromise) -> None:
+    def _check_devices(self, claim: LedgerClaim) -> None:
         """Containers get the device nodes that the claim's VFs have now, and no others."""
-        devices = self._specified_devices(promise)
+        devices = self._specified_devices(claim)
         attached = {
             each.vf: each
-            for receipt in self.world.node.ledger.of_pod(promise.pod.uid)
+            for receipt in self.world.node.ledger.of_pod(claim.pod.uid)
             for each in receipt.interfaces
         }
-        for device, kept in zip(devices, promise.interfaces, strict=True):
+        for device, kept in zip(devices, claim.interfaces, strict=True):
             nodes = {node.path for node in device.container_edits.device_nodes} - {"/dev/infiniband/rdma_cm"}
             assert nodes == self.world.nodes_of(attached[kept.vf])
 
-    def _specified_devices(self, promise: ClaimPromise) -> tuple[Device, ...]:
-        [path] = (self.world.directory / "host").rglob(f"k8s-rdma.io-claim_{promise.uid}.json")
+    def _specified_devices(self, claim: LedgerClaim) -> tuple[Device, ...]:
+        [path] = (self.world.directory / "host").rglob(f"k8s-rdma.io-claim_{claim.uid}.json")
         return decode_specification(path.read_bytes())[1]
 
     def check_empty(self) -> None:
         """When all pods are gone, nothing of them is left anywhere."""
         ledger, run = self.world.node.ledger, self.world.directory / "run"
         assert not ledger.receipts
-        assert not ledger.promises
+        assert not ledger.claims
         assert self.world.is_pristine()
         assert self.world.book.entries == {}
         assert self.world.device_files() == []

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
     from k8s_rdma.agent.plugins.runner import Target
     from k8s_rdma.core.inventory import PfRule
-    from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
+    from k8s_rdma.core.ledger import ClaimUid, LedgerClaim
     from k8s_rdma.core.step import Step
     from k8s_rdma.core.types import PodUid
     from k8s_rdma.linux.receipts import ClaimMark
@@ -148,12 +148,12 @@ class MortalReceipts:
     def remove(self, attachment: Attachment) -> None:
         self._write(lambda: self._receipts.remove(attachment))
 
-    def put_promise(self, promise: ClaimPromise) -> None:
-        self._write(lambda: self._receipts.put_promise(promise))
+    def put_claim(self, claim: LedgerClaim) -> None:
+        self._write(lambda: self._receipts.put_claim(claim))
         self._synced()
 
-    def remove_promise(self, claim: ClaimUid) -> None:
-        self._write(lambda: self._receipts.remove_promise(claim))
+    def remove_claim(self, claim: ClaimUid) -> None:
+        self._write(lambda: self._receipts.remove_claim(claim))
         self._synced()
 
     def _write(self, do: Callable[[], None]) -> None:

@@ -166,7 +166,7 @@ def test_check_refuses_a_pod_by_annotation_and_by_claim(machine: Machine, name: 
             await refusal(agent.claims.prepare(prepare(document, of))),
         ]
         assert tuple(error.reason for error in found) == check.reasons, found
-        assert len(agent.node.ledger.promises) == check.held
+        assert len(agent.node.ledger.claims) == check.held
         assert not agent.node.ledger.receipts
 
     with running(machine) as agent:

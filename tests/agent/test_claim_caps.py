@@ -112,9 +112,9 @@ def test_cap_changes_and_comes_back_with_the_end_of_its_annotation(machine: Mach
 def test_cap_of_the_class_holds_while_the_pod_runs_and_after_a_restart(machine: Machine) -> None:
     async def scene(it: Capped) -> None:
         store = it.node.ledger_store
-        [promise] = it.node.ledger.promises.values()
-        limited = tuple(replace(entry, class_cap_mbps=75_000) for entry in promise.interfaces)
-        store.promise(replace(promise, interfaces=limited))
+        [claim] = it.node.ledger.claims.values()
+        limited = tuple(replace(entry, class_cap_mbps=75_000) for entry in claim.interfaces)
+        store.prepare_claim(replace(claim, interfaces=limited))
         for cap in (0, 80_000):
             await it.want(f'{{"rdma0": {cap}}}')
             assert it.programmed() == BASE
@@ -125,8 +125,8 @@ def test_cap_of_the_class_holds_while_the_pod_runs_and_after_a_restart(machine: 
 
     run(machine, scene)
     with machine.running() as (node, _):
-        [promise] = node.ledger.promises.values()
-        assert [entry.class_cap_mbps for entry in promise.interfaces] == [75_000, 75_000]
+        [claim] = node.ledger.claims.values()
+        assert [entry.class_cap_mbps for entry in claim.interfaces] == [75_000, 75_000]
 
 
 def test_owner_who_edits_without_end_takes_a_turn_of_the_worker_a_second(machine: Machine) -> None:
@@ -151,8 +151,8 @@ def test_claim_of_the_pod_tells_the_cap_in_force(machine: Machine) -> None:
         offers = json.loads(await ClaimOffers(it.node).publisher.wait_for_change(None))
         [prepared] = offers["claims"]
         assert [each.get("max_tx_rate", 0) for each in prepared["interfaces"]] == [80_000, 0]
-        [promise] = it.node.ledger.promises.values()
-        assert [each.placed.max_tx_rate_mbps for each in promise.interfaces] == [70_000, 0]
+        [claim] = it.node.ledger.claims.values()
+        assert [each.placed.max_tx_rate_mbps for each in claim.interfaces] == [70_000, 0]
 
     run(machine, scene)
 

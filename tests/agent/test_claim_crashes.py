@@ -88,12 +88,12 @@ def repeat(pod: Pod, step: str, *, rebooted: bool) -> None:
 
 
 def check(world: World) -> None:
-    """The ledger promises no more than the link has, and no VF twice."""
+    """No more is prepared than the link has, and no VF twice."""
     hardware, ledger = world.node.hardware, world.node.ledger
     [pf] = [pf for pf in hardware.pfs if pf.name == "f0"]
     assert used_locally(hardware, ledger)[pf.pci].mbps <= (pf.link_mbps or 0)
-    promised = [kept.vf for promise in ledger.promises.values() for kept in promise.interfaces]
-    assert len(set(promised)) == len(promised)
+    prepared = [kept.vf for claim in ledger.claims.values() for kept in claim.interfaces]
+    assert len(set(prepared)) == len(prepared)
 
 
 def play(failing: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
@@ -120,7 +120,7 @@ def play(failing: str, fate: Fate, how: dict[str, bool], at: int) -> bool:
 def check_empty(world: World) -> None:
     """Nothing of any pod is left."""
     assert not world.node.ledger.receipts
-    assert not world.node.ledger.promises
+    assert not world.node.ledger.claims
     assert world.is_pristine()
     assert not list((world.directory / "run" / "claims").glob("*"))
     assert not [name for name in world.device_files() if "claim" in name]
@@ -149,14 +149,14 @@ def play_end(former_ends: str, fate: Fate, how: dict[str, bool], at: int) -> boo
         if world.life.dead:
             world.restart(**how)
         for _ in range(ATTEMPTS):
-            promised = [promise.pod.name for promise in world.node.ledger.promises.values()]
-            if promised != [former.name]:
+            owners = [claim.pod.name for claim in world.node.ledger.claims.values()]
+            if owners != [former.name]:
                 break
             run(world, heir.does(former_ends))
-        assert promised == ([heir.name] if heir is not former else [])
+        assert owners == ([heir.name] if heir is not former else [])
         if not how.get("reboot"):
             former.make_sandbox()
-            assert not run(world, former.does("add")), "a pod without a promise was given interfaces"
+            assert not run(world, former.does("add")), "a pod without a claim was given interfaces"
         if heir is not former:
             check(world)
             heir.make_sandbox()

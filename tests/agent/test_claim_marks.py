@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["machine"]
 
 SHARED = (
-    "ResourceClaim default/c is promised to another pod; an RDMA interface is of one pod: use a "
+    "ResourceClaim default/c is prepared for another pod; an RDMA interface is of one pod: use a "
     "resourceClaimTemplateName, or delete the other pod"
 )
 NOBODYS = (
-    "ResourceClaim default/c is promised to no pod any more, and kubelet may not prepare it again for this "
+    "ResourceClaim default/c is prepared for no pod any more, and kubelet may not prepare it again for this "
     "one: delete this pod"
 )
-LOST = "its ResourceClaims were prepared, and their promises are lost"
+LOST = "its ResourceClaims were prepared, and are lost from the ledger"
 CLAIM = ClaimName(namespace="default", name="c", uid="claim-1")
 
 
@@ -91,7 +91,7 @@ def test_empty_mark_outlasts_a_claim_that_its_pod_shared(machine: Machine) -> No
     scenario(machine, play)
 
 
-@pytest.mark.parametrize("named_first", [False, True], ids=["promised-first", "named-first"])
+@pytest.mark.parametrize("named_first", [False, True], ids=["prepared-first", "named-first"])
 def test_pod_that_names_the_claim_of_another_is_refused_until_it_is_prepared_for_it(
     machine: Machine, named_first: bool
 ) -> None:
@@ -197,7 +197,7 @@ def test_pod_whose_promise_ended_as_abandoned_is_refused_until_it_is_prepared_ag
 def test_marks_of_an_older_agent_refuse_and_this_agents_marks_refuse_with_an_older_one(
     machine: Machine,
 ) -> None:
-    """An older agent compares what is listed with names of promised claims."""
+    """An older agent compares what is listed with names of prepared claims."""
 
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))

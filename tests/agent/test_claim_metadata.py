@@ -74,8 +74,8 @@ def test_prepared_request_has_a_read_only_file_in_containers_that_request_it(mac
             for request in "ab"
         }
         [device] = said(machine, "a")["requests"][0]["devices"]
-        promised, _ = agent.node.ledger.promised_to(PodUid("uid-p"))
-        assert device["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": promised.pci}
+        prepared, _ = agent.node.ledger.prepared_for(PodUid("uid-p"))
+        assert device["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": prepared.pci}
         assert "networkData" not in device
         assert ((directory(machine) / "claim-1_a.json").stat().st_mode & 0o777) == 0o644
 
@@ -192,8 +192,8 @@ def test_change_that_no_call_makes_reaches_the_file(machine: Machine) -> None:
                 agent.node, machine.specifications.devices.claims.metadata, machine.worker
             )
             task = asyncio.create_task(updates.run())
-            [promised] = agent.node.ledger.promised_to(PodUid("uid-p"))
-            await machine.worker.run(lambda: agent.node.change_caps(PodUid("uid-p"), {promised.vf: 70_000}))
+            [prepared] = agent.node.ledger.prepared_for(PodUid("uid-p"))
+            await machine.worker.run(lambda: agent.node.change_caps(PodUid("uid-p"), {prepared.vf: 70_000}))
             written = asyncio.Event()
             await updates.publisher.publish()
             while generation(machine, "a") != 3:

@@ -61,7 +61,7 @@ def test_claims_that_are_prepared_at_once_have_the_pods_limit_together(machine: 
         assert {error.message for error in errors} == {
             "namespace default may not have 2 interfaces: policy strict allows at most 1 for a pod"
         }
-        assert len(agent.node.ledger.promises) == 1
+        assert len(agent.node.ledger.claims) == 1
 
     scenario(machine, play)
 

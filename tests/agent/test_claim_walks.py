@@ -16,8 +16,8 @@ WALKS = 150
 TESTS = 67 if os.environ.get("HYPOTHESIS_PROFILE") == "explore" else 1
 
 ACTS = {
-    "Receipts.put_promise",
-    "Receipts.remove_promise",
+    "Receipts.put_claim",
+    "Receipts.remove_claim",
     "Receipts.put",
     "Receipts.remove",
     "Markers.write",

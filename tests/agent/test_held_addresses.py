@@ -178,7 +178,7 @@ async def test_address_of_a_claim_is_refused_to_claims_of_other_nodes_until_it_e
         assert sorted(attempts) == ["", Reason.ADDRESS_IN_USE]
         winner, loser = (first, second) if attempts[0] == "" else (second, first)
         assert w.leases() == {lease_name(address): winner.machine.node}
-        assert not loser.node.ledger.promises
+        assert not loser.node.ledger.claims
         await winner.unprepare()
         await winner.compare()
         assert w.leases() == {}
@@ -280,7 +280,7 @@ async def test_claim_is_refused_while_it_is_not_known_whether_its_address_is_fre
         error = await refusal(w, lambda: agent.prepare(mac=MAC))
         assert error.reason is Reason.API_FAILURE
         assert f"MAC {MAC}: whether another node has it is not known" in error.message
-        assert not agent.node.ledger.promises
+        assert not agent.node.ledger.claims
         await agent.add("c1", "p", {"mac": MAC, "pf": "f1"})  # the extender has judged that one
         w.fails = False
         await agent.compare()

@@ -105,7 +105,7 @@ def successor(*interfaces: dict[str, Any], pod: str = "q") -> Prepare:
 
 
 def test_claim_that_is_being_unprepared_passes_to_no_pod(machine: Machine) -> None:
-    """What it promised the new one would end with it."""
+    """What it prepared for the new one would end with it."""
 
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))
@@ -131,7 +131,7 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machi
         error = await refusal(hand_over(question, PodUid("uid-p")))
         assert (error.reason, "still has interfaces" in error.message) == (Reason.CONFLICT, True)
         given_up = agent.add("c2", "q", still_waiting=lambda: False)
-        assert "promised to another pod" in (await refusal(given_up)).message
+        assert "prepared for another pod" in (await refusal(given_up)).message
         waiting = asyncio.create_task(agent.claims.prepare(question))
         await agent.delete()
         error = await refusal(hand_over(question, PodUid("uid-r")))
@@ -142,9 +142,9 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machi
         assert agent.promised_mbps() == 60_000
         await agent.add("c2", "q")
         assert agent.vfs("c2") == [(PF0, 0, "eth0", 60_000, 0)]
-        # The executable asks for what is marked, although the former pod has no promise any more.
+        # The executable asks for what is marked, although the former pod has no prepared claim any more.
         assert (machine.directory / "run/claims/uid-p").exists()
-        assert "promised to another pod" in (await refusal(agent.add("c3", "p"))).message
+        assert "prepared for another pod" in (await refusal(agent.add("c3", "p"))).message
         agent.node.ledger_store.set_consumers({PodUid("uid-q"): frozenset({"default/c"})})
         assert not (machine.directory / "run/claims/uid-p").exists()
         await agent.delete("c2", "q")
@@ -163,7 +163,7 @@ def test_promise_stands_when_the_new_pod_cannot_have_it(machine: Machine) -> Non
             agent.claims.hand_over(successor(interface("a", bandwidth="61G")), PodUid("uid-p"))
         )
         assert "needs 61000 Mb/s; 60000 of 100000 are unreserved" in error.message
-        assert [promise.pod.name for promise in agent.node.ledger.promises.values()] == ["p", "r"]
+        assert [claim.pod.name for claim in agent.node.ledger.claims.values()] == ["p", "r"]
         await agent.add()
 
     scenario(machine, play)
@@ -175,7 +175,7 @@ def test_claim_handed_over_outlasts_the_agent(machine: Machine) -> None:
         await agent.claims.hand_over(successor(interface("a", bandwidth="60G")), PodUid("uid-p"))
 
     async def go_on(agent: Running) -> None:
-        assert "promised to another pod" in (await refusal(agent.add())).message
+        assert "prepared for another pod" in (await refusal(agent.add())).message
         await agent.add("c2", "q")
 
     scenario(machine, begin)

@@ -1,4 +1,4 @@
-"""A ledger rebuilt beside promises of ResourceClaims, by a runtime that remembers ended attachments."""
+"""A ledger rebuilt beside prepared ResourceClaims, by a runtime that remembers ended attachments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from k8s_rdma.agent.ledger_store import ClaimMarkers
 from k8s_rdma.agent.rebuild_ledger import Rebuild
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, judge, with_uses
 from k8s_rdma.core.inventory import PfRule
-from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
+from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import NodeName, PfUse
 from k8s_rdma.linux.receipts import ClaimMark
@@ -64,10 +64,10 @@ def test_promised_vfs_stay_with_their_pod_whatever_the_runtime_remembers(tmp_pat
     claim = AllocatedClaim(
         uid=ClaimUid("u"), namespace="default", name="c", pod=pod("p"), pod_claim="c", interfaces=(entry,)
     )
-    promise = judge(claim, NODE, hardware, Ledger())
-    assert isinstance(promise, ClaimPromise)
+    prepared = judge(claim, NODE, hardware, Ledger())
+    assert isinstance(prepared, LedgerClaim)
     markers = ClaimMarkers(tmp_path / "claims")
-    markers.write(promise.pod.uid, ClaimMark(promises=(promise,)))
+    markers.write(prepared.pod.uid, ClaimMark(claims=(prepared,)))
     rebuild = Rebuild(
         node=NODE,
         kernel=kernel,
@@ -77,7 +77,7 @@ def test_promised_vfs_stay_with_their_pod_whatever_the_runtime_remembers(tmp_pat
         cni_path="/opt/cni/bin",
         rules=RULES,
     )
-    assert all(outcome.complete for outcome in rebuild.promises(markers))
+    assert all(outcome.complete for outcome in rebuild.claims(markers))
     promised_mac, free_mac = (vf.mac for vf in hardware.pfs[0].vfs[:2])
     remembered = [cached("old", promised_mac), cached("q", free_mac), cached("p", promised_mac)]
     rebuilt = {outcome.subject: outcome for outcome in rebuild.attachments(remembered)}
@@ -88,4 +88,4 @@ def test_promised_vfs_stay_with_their_pod_whatever_the_runtime_remembers(tmp_pat
         "q": 1,
     }
     assert "net c-old eth0" not in rebuilt
-    assert rebuild.ledger.promises == {promise.uid: promise}
+    assert rebuild.ledger.claims == {prepared.uid: prepared}

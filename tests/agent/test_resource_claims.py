@@ -1,4 +1,4 @@
-"""ResourceClaims on a node: promises that hold over sandboxes and restarts, and never exceed a PF."""
+"""ResourceClaims on a node: they stay prepared over sandboxes and restarts, and never exceed a PF."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class Running:
         ]
 
     def promised_mbps(self) -> int:
-        promises = self.node.ledger.promises.values()
-        return sum(kept.placed.min_tx_rate_mbps for promise in promises for kept in promise.interfaces)
+        claims = self.node.ledger.claims.values()
+        return sum(kept.placed.min_tx_rate_mbps for claim in claims for kept in claim.interfaces)
 
     def cdi_files(self) -> set[str]:
         return {path.name for path in (self.machine.directory / "host/var/run/cdi").glob("*")}
@@ -145,9 +145,9 @@ def test_prepared_claim_is_promised_and_described_and_nothing_else_changes(machi
             "k8s-rdma.io/claim",
             ["claim-1.a", "claim-1.b"],
         )
-        promised = agent.node.ledger.promised_to(PodUid("uid-p"))
+        prepared = agent.node.ledger.prepared_for(PodUid("uid-p"))
         assert [device.container_edits.env for device in devices] == [
-            (f"K8S_RDMA_CLAIM_NET_C_{name}={kept.pci}",) for name, kept in zip("AB", promised, strict=True)
+            (f"K8S_RDMA_CLAIM_NET_C_{name}={kept.pci}",) for name, kept in zip("AB", prepared, strict=True)
         ]
         assert all(device.container_edits.device_nodes for device in devices)
 
@@ -181,7 +181,7 @@ def test_new_sandbox_gets_the_same_vfs_until_the_claim_is_unprepared(machine: Ma
         assert agent.vfs("c2") == first
         await agent.delete("c2")
         await agent.unprepare()
-        assert not agent.node.ledger.promises
+        assert not agent.node.ledger.claims
         assert not agent.cdi_files()
         assert not list((machine.directory / "run/claims").iterdir())
         await agent.prepare(interface("a", bandwidth="60G"), uid="u2", name="d", pod_name="q")
@@ -454,7 +454,7 @@ def test_waiting_claim_that_is_unprepared_or_given_up_is_promised_nothing(machin
         gone.append(True)
         assert "kubelet does not wait for it any more" in (await refusal(given_up)).message
         await agent.unprepare()
-        assert not agent.node.ledger.promises
+        assert not agent.node.ledger.claims
         assert not agent.cdi_files()
 
     scenario(machine, play)
@@ -467,7 +467,7 @@ def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
         await asyncio.sleep(0)
         await agent.unprepare()
         await asyncio.gather(preparing, return_exceptions=True)
-        assert not agent.node.ledger.promises
+        assert not agent.node.ledger.claims
         assert not agent.cdi_files()
 
     scenario(machine, play)
@@ -478,7 +478,7 @@ def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
 def test_claim_prepared_while_it_is_unprepared_is_promised_anew(
     machine: Machine, turns: int, lasting: tuple[str, ...]
 ) -> None:
-    """Whatever kubelet is answered holds: without a promise its pod would start without interfaces."""
+    """Whatever kubelet is answered holds: without a prepared claim its pod would start without interfaces."""
     machine.cluster = Pods(*lasting)
 
     async def play(agent: Running) -> None:
@@ -489,7 +489,7 @@ def test_claim_prepared_while_it_is_unprepared_is_promised_anew(
             await machine.worker.run(lambda: None)
         devices = await agent.prepare(interface("a", bandwidth="60G"), wait_s=5.0)
         await ending
-        assert len(devices) == len(agent.node.ledger.promises) == len(agent.cdi_files()) == 1
+        assert len(devices) == len(agent.node.ledger.claims) == len(agent.cdi_files()) == 1
         await agent.add("c2")
         assert agent.vfs("c2") == [(PF0, 0, "eth0", 60_000, 0)]
 
@@ -499,7 +499,7 @@ def test_claim_prepared_while_it_is_unprepared_is_promised_anew(
 def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="80G"))
-        promised = agent.node.ledger_store.promised_to(PodUid("uid-p"))
+        prepared = agent.node.ledger_store.prepared_for(PodUid("uid-p"))
         await agent.unprepare()
         await agent.prepare(interface("a", bandwidth="80G"), uid="u2", name="d", pod_name="q")
         attachment = Attachment("net", ContainerId("c1"), "eth0")
@@ -509,9 +509,9 @@ def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) ->
             netns=machine.sandboxes[machine.sandbox("c1")],
             ifnames=("rdma0",),
             entries=(0,),
-            promised=dict(enumerate(promised)),
+            claimed=dict(enumerate(prepared)),
         )
-        request = Request(tuple(entry.placed.as_request() for entry in promised))
+        request = Request(tuple(entry.placed.as_request() for entry in prepared))
         found = agent.node.prepare(sandbox, request, None)
         assert isinstance(found, Rejection)
         assert found.message == "its ResourceClaim was unprepared meanwhile"
@@ -537,10 +537,10 @@ def test_promise_stands_whatever_policies_and_further_pods_come(machine: Machine
 def test_promise_stands_although_its_cap_is_below_what_the_claim_consumes(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         document = claim(interface("a", bandwidth="0", consumed="1G", maxTxRate="400M"))
-        promised = await agent.claims.prepare(prepare(document))
+        answer = await agent.claims.prepare(prepare(document))
         assert agent.promised_mbps() == 400
         document["status"]["reservedFor"] += [{"resource": "pods", "name": "q", "uid": "uid-q"}]
-        assert await agent.claims.prepare(prepare(document, pod_of_claims("p"))) == promised
+        assert await agent.claims.prepare(prepare(document, pod_of_claims("p"))) == answer
 
     scenario(machine, play)
 
@@ -663,7 +663,7 @@ def test_claim_whose_requests_name_no_cdi_devices_is_promised_nothing_and_ends_n
     async def play(agent: Running) -> None:
         for document in (no_name, one_name_twice):
             refused = await refusal(agent.claims.prepare(prepare(document)))
-            assert (refused.reason, agent.node.ledger.promises) == (Reason.MALFORMED_REQUEST, {})
+            assert (refused.reason, agent.node.ledger.claims) == (Reason.MALFORMED_REQUEST, {})
             await machine.specifications.restore()
 
     scenario(machine, play)
@@ -675,7 +675,7 @@ def test_promise_in_the_ledger_that_no_specification_can_hold_ends_no_agent(mach
     async def play(agent: Running) -> None:
         allocated, _ = decode_prepare(prepare(claim(interface("a"))), NodeName("w1"))
         [named] = allocated.interfaces
-        agent.node.promise(replace(allocated, interfaces=(replace(named, request="a-"),)))
+        agent.node.prepare_claim(replace(allocated, interfaces=(replace(named, request="a-"),)))
         await machine.specifications.restore()
         assert "devices[0].name" in (await refusal(agent.add("c1"))).message
         assert agent.node.ledger.receipts == {}

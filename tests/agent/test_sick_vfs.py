@@ -253,8 +253,8 @@ def test_claims_vf_that_is_sick_is_exchanged_for_another_of_its_pf(tmp_path: Pat
         [device] = await agent.prepare(claimed("a", bandwidth="25G"))
         await agent.add()
         assert [vf[:2] for vf in agent.vfs()] == [(PF0, 1)]
-        [promise] = agent.node.ledger.promises.values()
-        assert [kept.vf for kept in promise.interfaces] == [VfRef(PF0, 1)]
+        [claim] = agent.node.ledger.claims.values()
+        assert [kept.vf for kept in claim.interfaces] == [VfRef(PF0, 1)]
         [path] = (machine.directory / "host/var/run/cdi").glob("*")
         assert device.partition("=")[2] in path.read_text()
         assert [each.vf for each in report(agent.node).pfs[0].foreign] == [0]
@@ -262,8 +262,8 @@ def test_claims_vf_that_is_sick_is_exchanged_for_another_of_its_pf(tmp_path: Pat
         await agent.delete()
         await agent.unprepare()
         await agent.prepare(claimed("a", bandwidth="25G"), pod_name="q", uid="claim-2", name="d")
-        [promise] = agent.node.ledger.promises.values()
-        assert promise.interfaces[0].vf != FIRST
+        [claim] = agent.node.ledger.claims.values()
+        assert claim.interfaces[0].vf != FIRST
 
     scenario(machine, play)
 
@@ -278,8 +278,8 @@ def test_exchanged_promise_holds_after_a_restart(tmp_path: Path) -> None:
         await agent.add()
 
     async def second(agent: Running) -> None:
-        [promise] = agent.node.ledger.promises.values()
-        assert [kept.vf for kept in promise.interfaces] == [VfRef(PF0, 1)]
+        [claim] = agent.node.ledger.claims.values()
+        assert [kept.vf for kept in claim.interfaces] == [VfRef(PF0, 1)]
         await agent.delete()
         await agent.unprepare()
         assert machine.is_pristine()

@@ -1,4 +1,4 @@
-"""What real kube-schedulers give away, and what agents make of it: no PF ever promises more than its link."""
+"""Claims that real kube-schedulers allocate and agents prepare: no PF has more reserved than its link has."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ async def check_ledger(machine: Machine, claims: dict[str, Json], answers: dict[
         for claim in claims.values()
         if not answers[claim["metadata"]["uid"]].error and result_of(claim)["pool"] == machine.name
     }
-    assert {uid: promise.pod.uid for uid, promise in ledger.promises.items()} == prepared
+    assert {uid: claim.pod.uid for uid, claim in ledger.claims.items()} == prepared
     markers = {path.name for path in (machine.run_dir / CLAIMS_DIRECTORY).iterdir()}
     assert markers == set(prepared.values())
 
@@ -316,8 +316,8 @@ async def test_releases_with_the_gate_allocate_claims_that_the_agent_judges(
         await until(partial(is_refused, c, "overflow"))
         machine.host.ip("link", "set", pfs[0], "down")
         await until(partial(offers_alone, c, pfs[1]))  # taints are alpha in these releases
-        promises = (await machine.ledger()).promises
-    assert promises.keys() == {names["p"].uid, names["q"].uid}
+        claims = (await machine.ledger()).claims
+    assert claims.keys() == {names["p"].uid, names["q"].uid}
 
 
 async def is_refused(c: Cluster, claim: str) -> bool:
@@ -352,10 +352,10 @@ async def test_agents_prepare_exactly_what_many_writers_were_given(tmp_path: Pat
     assert consumed == {(name, pf.name): (FAKE_LINK_MBPS, 4) for name in names for pf in pfs}
     with running(judges):
         await asyncio.gather(*(judges[name].claim_commands.prepare(each) for name, each in questions))
-    assert promised(judges) == consumed
+    assert prepared(judges) == consumed
     with running(judges):  # after a restart
         await asyncio.gather(*(judges[name].claim_commands.unprepare(each.claim) for name, each in questions))
-    assert promised(judges) == {}
+    assert prepared(judges) == {}
     assert all(judge.is_pristine() for judge in judges.values())
 
 
@@ -423,15 +423,15 @@ async def offered(node: AgentNode) -> Json:
     return spec
 
 
-def promised(judges: Mapping[str, Judge]) -> Sums:
-    """What agents' ledgers on disk promise."""
+def prepared(judges: Mapping[str, Judge]) -> Sums:
+    """The reservations of claims in agents' ledgers on disk."""
 
     def interfaces() -> Iterator[tuple[str, str, int]]:
         for name, judge in judges.items():
             with closing(Receipts(judge.directory / "state" / "ledger.db")) as receipts:
-                promises = receipts.load().promises.values()
-            assert len({each.vf for promise in promises for each in promise.interfaces}) == len(promises)
-            for each in (each for promise in promises for each in promise.interfaces):
+                claims = receipts.load().claims.values()
+            assert len({each.vf for claim in claims for each in claim.interfaces}) == len(claims)
+            for each in (each for claim in claims for each in claim.interfaces):
                 yield name, each.device, each.placed.min_tx_rate_mbps
 
     return sums(interfaces())

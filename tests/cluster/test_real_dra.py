@@ -36,7 +36,7 @@ from e2e.container_runtime import IMAGE
 from e2e.node import Node
 from k8s_rdma.agent.cdi_specs import CLAIM_VARIABLE
 from k8s_rdma.deviceplugin.dra import ClaimsAgent
-from k8s_rdma.deviceplugin.prepared_claims import AbandonedPromises, PromiseTimes
+from k8s_rdma.deviceplugin.prepared_claims import AbandonedClaims, AbandonmentTimes
 from k8s_rdma.kube.client import connect
 from k8s_rdma.wire.claims import DRIVER, SOCKET, Answer, Question, decode_offers, encode_line
 from k8s_rdma.wire.dra import WATCH_HEALTH
@@ -333,7 +333,7 @@ async def test_quantity_that_the_scheduler_grants_as_nothing_is_refused(node: No
         [result] = claim["status"]["allocation"]["devices"]["results"]
         assert result["consumedCapacity"]["bandwidth"] == "0"
         assert "consumedCapacity.bandwidth: 0 is less than the 9300P that the request asks for" in event
-        assert not promises(node)
+        assert not prepared_on(node)
 
 
 async def test_pod_of_the_hosts_network_does_not_start(node: Node, tmp_path: Path):
@@ -355,7 +355,7 @@ async def test_second_pod_of_a_claim_does_not_start(node: Node, tmp_path: Path):
         shared = [{"name": "net", "resourceClaimName": "p"}]
         await cluster.create_pod("q", resourceClaims=shared)
         event = await cluster.kubelet.event("q", "FailedCreatePodSandBox")
-        assert "ResourceClaim default/p is promised to another pod" in event
+        assert "ResourceClaim default/p is prepared for another pod" in event
         assert "use a resourceClaimTemplateName" in event
         assert await cluster.interfaces("p") == {"rdma0": (100, 0)}
         await cluster.kubelet.delete_pod("p")
@@ -434,7 +434,7 @@ async def test_promise_that_kubelet_has_lost_ends_when_its_pod_has(node: Node, t
         await cluster.create_claim("p", "400M")
         await cluster.create_pod("p")
         await cluster.interfaces("p")
-        async with checking_promises(cluster) as checked:
+        async with checking_claims(cluster) as checked:
             await checked(3)
             await cluster.kubelet.end()
             (cluster.kubelet.lib / "dra_manager_state").unlink()
@@ -443,16 +443,16 @@ async def test_promise_that_kubelet_has_lost_ends_when_its_pod_has(node: Node, t
             )
             assert gone.status_code == 200, gone.text
             await checked(3)
-            assert promises(node) == ["p"]
+            assert prepared_on(node) == ["p"]
             assert [allocation.pod.name for allocation in node.try_report().allocations] == ["p"]
             await cluster.kubelet.start()
             await cluster.kubelet.until(lambda: not node.try_report().allocations)
-            await cluster.kubelet.until(lambda: not promises(node))
+            await cluster.kubelet.until(lambda: not prepared_on(node))
         assert node.leftovers() == {}
 
 
-def promises(node: Node) -> list[str]:
-    """The claims that are promised on a node."""
+def prepared_on(node: Node) -> list[str]:
+    """The claims that are prepared on a node."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(node.deadline_s)
         connection.connect(str(node.run_dir / SOCKET))
@@ -462,18 +462,18 @@ def promises(node: Node) -> list[str]:
 
 
 @asynccontextmanager
-async def checking_promises(
+async def checking_claims(
     cluster: Cluster,
 ) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
-    """Check every moment for promises that are abandoned; what waits for so many more checks."""
+    """Check every moment for claims that are abandoned; what waits for so many more checks."""
     client = connect(str(cluster.node.directory / "plugin.kubeconfig"))
     agent = ClaimsAgent(cluster.node.run_dir / SOCKET)
 
     async def ask(question: Question) -> Answer:
         return await agent.ask(lambda: question, time.monotonic())
 
-    times = PromiseTimes(youngest_s=0.2, every_s=0.2)
-    checks = AbandonedPromises(client, agent.offers, ask, times)
+    times = AbandonmentTimes(youngest_s=0.2, every_s=0.2)
+    checks = AbandonedClaims(client, agent.offers, ask, times)
 
     async def checked(count: int) -> None:
         before = checks.count
@@ -501,7 +501,7 @@ async def test_recorded_calls_are_those_of_a_real_kubelet(node: Node, tmp_path: 
                 await cluster.create_pod("p")
                 await cluster.interfaces("p")
                 await cluster.kubelet.delete_pod("p")
-                await cluster.kubelet.until(lambda: not promises(node))  # unprepared
+                await cluster.kubelet.until(lambda: not prepared_on(node))  # unprepared
                 await cluster.create_claim("q", "100M")
                 await cluster.create_pod("q", hostNetwork=True)
                 await cluster.kubelet.event("q", "FailedPrepareDynamicResources")

@@ -15,8 +15,8 @@ from cluster.test_real_dra import (
     claims_cluster,
     make_node,
     node,
+    prepared_on,
     program,
-    promises,
 )
 from cluster.test_real_kubelet import verbs, with_cdi
 
@@ -100,5 +100,5 @@ async def test_successor_with_the_claim_of_a_pod_deleted_by_force_starts_when_th
         await cluster.when_status("p", "True")
         await cluster.kubelet.delete_pod("p")
         await cluster.kubelet.until(lambda: not node.try_report().allocations)
-        await cluster.kubelet.until(lambda: not promises(node))
+        await cluster.kubelet.until(lambda: not prepared_on(node))
         assert node.leftovers() == {}

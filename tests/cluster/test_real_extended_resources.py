@@ -14,8 +14,8 @@ from cluster.test_real_dra import (
     claims_cluster,
     make_node,
     node,
+    prepared_on,
     program,
-    promises,
 )
 from cluster.test_real_kubelet import verbs, with_cdi
 from e2e.container_runtime import IMAGE
@@ -73,10 +73,10 @@ async def test_pod_gets_one_vf_by_its_limits_alone_and_gives_it_back(node: Node,
         assert cluster.kubelet.look(pod, "other").opens == set()
         path = METADATA.replace("/p/net/", f"/{claim_name}/container-0-request-0/")
         assert look.env[VARIABLE] in cluster.kubelet.read(pod, "c", path)
-        assert promises(node) == [claim_name]
+        assert prepared_on(node) == [claim_name]
         await cluster.kubelet.delete_pod("p")
         await cluster.kubelet.until(lambda: not node.try_report().allocations)
-        await cluster.kubelet.until(lambda: not promises(node))
+        await cluster.kubelet.until(lambda: not prepared_on(node))
         await cluster.kubelet.until(lambda: not list(cluster.kubelet.cdi.glob("*claim*")))
         assert node.leftovers() == {}
 

@@ -1,4 +1,4 @@
-"""Promises of claims: whatever kube-scheduler allocates, no PF promises more than it has."""
+"""Claims on a node: whatever kube-scheduler allocates, no PF has more reserved than its link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from factories import PF0, PF1, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, claim_pfs, judge, offers, with_uses
 from k8s_rdma.core.inventory import NOTHING_USED, PfRule
-from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
+from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import InterfaceRequest
@@ -54,10 +54,10 @@ def allocated(uid: str, *interfaces: tuple[str, int], name: str = "p") -> Alloca
     )
 
 
-def promise(claim: AllocatedClaim, found: Hardware, ledger: Ledger) -> Ledger:
+def prepared_in(claim: AllocatedClaim, found: Hardware, ledger: Ledger) -> Ledger:
     judged = judge(claim, W1, found, ledger)
-    assert isinstance(judged, ClaimPromise), judged
-    return ledger.with_promise(judged)
+    assert isinstance(judged, LedgerClaim), judged
+    return ledger.with_claim(judged)
 
 
 CLAIMS = st.lists(
@@ -82,13 +82,13 @@ def test_no_pf_promises_more_than_it_has_whatever_is_allocated(
     for number, ends, interfaces in claims:
         uid = ClaimUid(f"c{number}")
         if ends:
-            ledger = ledger.without_promise(uid)
+            ledger = ledger.without_claim(uid)
             continue
         judged = judge(allocated(uid, *interfaces), W1, found, ledger)
         if isinstance(judged, Rejection):
             assert judged.message
             continue
-        ledger = ledger.with_promise(judged)
+        ledger = ledger.with_claim(judged)
         used = used_locally(found, ledger)
         for pf in inventory.pfs:
             on_pf = used.get(pf.pci, NOTHING_USED)
@@ -99,7 +99,7 @@ def test_no_pf_promises_more_than_it_has_whatever_is_allocated(
 
 def test_rejection_says_what_is_missing_on_each_pf() -> None:
     found = for_claims(hardware())
-    ledger = promise(allocated("c1", (PF0, 800), (PF1, 300)), found, Ledger())
+    ledger = prepared_in(allocated("c1", (PF0, 800), (PF1, 300)), found, Ledger())
     judged = judge(allocated("c2", (PF0, 300), (PF1, 800)), W1, found, ledger)
     assert isinstance(judged, Rejection)
     assert judged.reason is Reason.INSUFFICIENT
@@ -114,7 +114,7 @@ def test_link_that_is_down_takes_no_reservation() -> None:
     judged = judge(allocated("c1", (PF0, 1)), W1, found, Ledger())
     assert isinstance(judged, Rejection)
     assert "its link speed is unknown (link down?)" in judged.message
-    assert isinstance(judge(allocated("c1", (PF0, 0)), W1, found, Ledger()), ClaimPromise)
+    assert isinstance(judge(allocated("c1", (PF0, 0)), W1, found, Ledger()), LedgerClaim)
 
 
 def test_foreign_vf_counts_and_is_not_offered() -> None:
@@ -178,7 +178,7 @@ def test_agent_takes_every_mix_that_an_offer_of_weights_admits(
         mix = admitted([link * part // 1_000 for part in thousandths], offer)
         claim = allocated("c", *((PF0, mbps) for mbps in mix))
         judged = judge(claim, W1, found, Ledger())
-        assert isinstance(judged, ClaimPromise), judged
+        assert isinstance(judged, LedgerClaim), judged
         rates = effective_mins(mix, link, 100)
         assert all(rate >= least for rate, least in zip(rates, mix, strict=True))
 
@@ -191,15 +191,15 @@ MIX = st.lists(st.sampled_from([0, 1_000, 60_000, 95_000]) | st.integers(0, 95_0
 def test_mix_beyond_an_offer_of_weights_is_refused_just_where_a_vf_would_fall_short(mins: list[int]) -> None:
     """As another scheduler gives it away: 95 % beside six VFs without a reservation has 100 of 106 shares."""
     link, found = 100_000, of_weights(24, 100_000)
-    ledger, promised = Ledger(), []
+    ledger, held = Ledger(), []
     for number, mbps in enumerate(mins):
-        mix = [*promised, mbps]
+        mix = [*held, mbps]
         judged = judge(allocated(f"c{number}", (PF0, mbps)), W1, found, ledger)
         rates = effective_mins(mix, link, 100)
         short = any(rate < least for rate, least in zip(rates, mix, strict=True))
         assert isinstance(judged, Rejection) == (short or sum(mix) > link)
-        if isinstance(judged, ClaimPromise):
-            ledger, promised = ledger.with_promise(judged), mix
+        if isinstance(judged, LedgerClaim):
+            ledger, held = ledger.with_claim(judged), mix
 
 
 def test_device_is_named_after_its_netdev_or_by_its_address() -> None:
@@ -219,13 +219,13 @@ def test_pf_with_vfs_of_annotations_waits_with_a_problem() -> None:
 
 def test_ledger_refuses_a_promised_vf_to_others() -> None:
     found = for_claims(hardware())
-    ledger = promise(allocated("c1", (PF0, 0)), found, Ledger())
-    with pytest.raises(LedgerError, match="is promised to claim default/c1, cannot go to container b"):
+    ledger = prepared_in(allocated("c1", (PF0, 0)), found, Ledger())
+    with pytest.raises(LedgerError, match="is prepared for claim default/c1, cannot go to container b"):
         ledger.with_receipt(receipt("b", interface(PF0, 0), pod=pod("q")))
     ledger.with_receipt(receipt("b", interface(PF0, 0)))
-    taken = replace(ledger.promises[ClaimUid("c1")], uid=ClaimUid("c2"))
-    with pytest.raises(LedgerError, match="is in use, cannot be promised to claim default/c1"):
-        ledger.with_promise(taken)
+    taken = replace(ledger.claims[ClaimUid("c1")], uid=ClaimUid("c2"))
+    with pytest.raises(LedgerError, match="is in use, cannot be prepared for claim default/c1"):
+        ledger.with_claim(taken)
 
 
 def test_mac_that_another_function_has_is_refused_until_its_pod_has_ended() -> None:
@@ -252,10 +252,10 @@ def test_mac_that_another_function_has_is_refused_until_its_pod_has_ended() -> N
     why = "request r0 asks for MAC 02:00:00:00:00:77, which interface rdma0 of pod default/p has"
     assert refused("02:00:00:00:00:77", attached) == (Reason.INSUFFICIENT, why)
     judged = judge(allocated("c1", (PF1, 0)), W1, found, Ledger())
-    assert isinstance(judged, ClaimPromise)
-    [promised] = judged.interfaces
-    promised = replace(promised, placed=replace(promised.placed, options=requested))
-    ledger = Ledger().with_promise(replace(judged, interfaces=(promised,)))
+    assert isinstance(judged, LedgerClaim)
+    [prepared] = judged.interfaces
+    prepared = replace(prepared, placed=replace(prepared.placed, options=requested))
+    ledger = Ledger().with_claim(replace(judged, interfaces=(prepared,)))
     why = "request r0 asks for MAC 02:00:00:00:00:77, which request r0 of claim default/c1 has"
     assert refused("02:00:00:00:00:77", ledger) == (Reason.INSUFFICIENT, why)
 
@@ -291,8 +291,8 @@ def test_guid_that_a_pod_of_the_node_asks_for_is_refused_to_a_second_one() -> No
         return replace(claim, interfaces=(entry,))
 
     first = judge(asking("c1"), W1, found, Ledger())
-    assert isinstance(first, ClaimPromise)
-    second = judge(asking("c2"), W1, found, Ledger().with_promise(first))
+    assert isinstance(first, LedgerClaim)
+    second = judge(asking("c2"), W1, found, Ledger().with_claim(first))
     assert isinstance(second, Rejection)
     why = "asks for GUID 02:00:00:ff:fe:00:00:77, which request r0 of claim default/c1 has"
     assert (second.reason, why in second.message) == (Reason.INSUFFICIENT, True)
@@ -304,5 +304,5 @@ def test_devices_of_one_request_are_numbered() -> None:
     first, second, third = claim.interfaces
     alike = (replace(first, request="x"), replace(second, request="x"), replace(third, request="y/z"))
     judged = judge(replace(claim, interfaces=alike), W1, found, Ledger())
-    assert isinstance(judged, ClaimPromise)
+    assert isinstance(judged, LedgerClaim)
     assert judged.device_names() == ("c1.x.1", "c1.x.2", "c1.y.z")

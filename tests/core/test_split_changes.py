@@ -13,9 +13,9 @@ from core.test_resource_claims import W1, WEIGHTS, allocated
 from core.test_split_pfs import annotated, published, without_pod
 from factories import PF0, hardware, pf_state, receipt
 from k8s_rdma.core.allocation import mbps_by_claims, used_locally, used_on_node
-from k8s_rdma.core.claims import judge, offers, promised_interfaces, with_uses
+from k8s_rdma.core.claims import judge, offers, prepared_interfaces, with_uses
 from k8s_rdma.core.inventory import NOTHING_USED, ClaimsPart, PfRule
-from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Ledger
+from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.extender.node_source import facts_of_status
@@ -79,22 +79,22 @@ class World:
 
     def prepare(self, name: str, mbps: int) -> None:
         judged = judge(allocated(f"c{name}", (PF0, mbps), name=f"c{name}"), W1, self.hardware, self.ledger)
-        if isinstance(judged, ClaimPromise) and judged.uid not in self.ledger.promises:
-            self.admit(self.ledger.with_promise(judged), mbps)
+        if isinstance(judged, LedgerClaim) and judged.uid not in self.ledger.claims:
+            self.admit(self.ledger.with_claim(judged), mbps)
 
     def attach(self, name: str, _: int) -> None:
-        promise = self.ledger.promises.get(ClaimUid(f"c{name}"))
-        if promise is None:
+        claim = self.ledger.claims.get(ClaimUid(f"c{name}"))
+        if claim is None:
             return
-        named = [(interface, f"rdma{at}", at) for at, interface in enumerate(promise.interfaces)]
-        interfaces = promised_interfaces(named, W1, self.hardware, self.ledger)
+        named = [(interface, f"rdma{at}", at) for at, interface in enumerate(claim.interfaces)]
+        interfaces = prepared_interfaces(named, W1, self.hardware, self.ledger)
         assert not isinstance(interfaces, Rejection)
         before = used_locally(self.hardware, self.ledger)
-        self.ledger = self.ledger.with_receipt(replace(receipt(f"c{name}", *interfaces), pod=promise.pod))
+        self.ledger = self.ledger.with_receipt(replace(receipt(f"c{name}", *interfaces), pod=claim.pod))
         assert used_locally(self.hardware, self.ledger) == before
 
     def unprepare(self, name: str, _: int) -> None:
-        self.ledger = without_pod(self.ledger, f"c{name}").without_promise(ClaimUid(f"c{name}"))
+        self.ledger = without_pod(self.ledger, f"c{name}").without_claim(ClaimUid(f"c{name}"))
 
     def add(self, name: str, mbps: int) -> None:
         self.delete(name, mbps)
@@ -106,10 +106,10 @@ class World:
         self.ledger = without_pod(self.ledger, f"p{name}")
 
     def rebuild(self) -> None:
-        """As `agent.rebuild_ledger` does: promises first."""
+        """As `agent.rebuild_ledger` does: claims first."""
         rebuilt = Ledger()
-        for promise in self.ledger.promises.values():
-            rebuilt = rebuilt.with_promise(promise)
+        for claim in self.ledger.claims.values():
+            rebuilt = rebuilt.with_claim(claim)
         for held in self.ledger.receipts.values():
             rebuilt = rebuilt.with_receipt(held)
         assert rebuilt == self.ledger
@@ -123,7 +123,7 @@ class World:
         """Both schedulers together may give away no more than there is."""
         found = self.hardware
         used = used_locally(found, self.ledger).get(PF0, NOTHING_USED)
-        in_use = {vf.index for vf in (*self.ledger.holders(), *self.ledger.promised_vfs())}
+        in_use = {vf.index for vf in (*self.ledger.holders(), *self.ledger.prepared_vfs())}
         free_mbps, free_vfs = max(0, (self.link_mbps or 0) - used.mbps), VFS - len(in_use)
         by_annotation = self.free_by_annotation(found)
         by_claim = self.free_by_claim(found)
@@ -147,7 +147,7 @@ class World:
         [offer] = offers(found, self.ledger, {}, (self.rule,)) or [None]
         if offer is None:
             return 0, 0
-        vfs = max(0, offer.vfs - len(self.ledger.promised_vfs()))
+        vfs = max(0, offer.vfs - len(self.ledger.prepared_vfs()))
         return (max(0, offer.mbps - used) if vfs else 0), vfs
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.test_resource_claims import W1, WEIGHTS, allocated, promise
+from core.test_resource_claims import W1, WEIGHTS, allocated, prepared_in
 from factories import PF0, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, mbps_by_claims, used_locally
 from k8s_rdma.core.claims import judge, offers, with_uses
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, ClaimsPart, Generation, PfRule
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimPromise, ClaimUid, Ledger
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimUid, Ledger, LedgerClaim
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import RoundRobin
@@ -92,10 +92,10 @@ def test_neither_way_gets_what_is_the_others(rates, changes: list[tuple[bool, bo
     for by_claim, ends, number, mbps in changes:
         found, name = split(ledger, **more), f"{'c' if by_claim else 'p'}{number}"
         if by_claim:
-            ledger = ledger.without_promise(ClaimUid(name))
+            ledger = ledger.without_claim(ClaimUid(name))
             judged = judge(allocated(name, (PF0, mbps), name=name), W1, found, ledger)
-            if not ends and isinstance(judged, ClaimPromise):
-                ledger = ledger.with_promise(judged)
+            if not ends and isinstance(judged, LedgerClaim):
+                ledger = ledger.with_claim(judged)
         else:
             ledger = without_pod(ledger, name)
             after = ledger if ends else annotated(name, mbps, found, ledger)
@@ -108,8 +108,8 @@ def check_parts(found: Hardware, ledger: Ledger) -> None:
     by_claims = mbps_by_claims(used)
     assert by_claims <= PART.mbps
     assert used.mbps - by_claims <= LINK - PART.mbps
-    promised = {vf.index for vf in ledger.promised_vfs()}
-    assert promised <= {5, 6, 7}
+    prepared = {vf.index for vf in ledger.prepared_vfs()}
+    assert prepared <= {5, 6, 7}
     assert {vf.index for vf in ledger.holders()} <= {0, 1, 2, 3, 4}
     assert offered(found, ledger) == [(PART.vfs, PART.mbps)]
     status = published(found, ledger)
@@ -123,7 +123,7 @@ def check_parts(found: Hardware, ledger: Ledger) -> None:
 
 def test_each_way_is_refused_beyond_its_part() -> None:
     found = split()
-    ledger = promise(allocated("c1", (PF0, 300)), found, EMPTY)
+    ledger = prepared_in(allocated("c1", (PF0, 300)), found, EMPTY)
     judged = judge(allocated("c2", (PF0, 200)), W1, found, ledger)
     assert isinstance(judged, Rejection)
     assert judged.message == "PF enp3s0f0: the claim needs 200 Mb/s; 100 of 400 are unreserved"
@@ -137,7 +137,7 @@ def test_each_way_is_refused_beyond_its_part() -> None:
 
 def test_interface_of_a_claim_takes_nothing_of_the_published_link() -> None:
     found = split()
-    claim = promise(allocated("c1", (PF0, 300)), found, EMPTY)
+    claim = prepared_in(allocated("c1", (PF0, 300)), found, EMPTY)
     held = replace(interface(PF0, 5, minimum=300), pool=CLAIMS_POOL)
     ledger = claim.with_receipt(receipt("a", held))
     status = published(split(ledger), ledger)
@@ -175,7 +175,7 @@ def test_slower_link_gives_nothing_away_twice() -> None:
     slow = split(ledger, link_mbps=700)
     assert offered(slow, ledger) == [(3, 100)]
     assert isinstance(judge(allocated("c", (PF0, 101)), W1, slow, ledger), Rejection)
-    assert isinstance(judge(allocated("c", (PF0, 100)), W1, slow, ledger), ClaimPromise)
+    assert isinstance(judge(allocated("c", (PF0, 100)), W1, slow, ledger), LedgerClaim)
     assert isinstance(annotated("q", 1, slow, ledger), Rejection)
     assert [pf.link_mbps for pf in published(slow, ledger).pfs] == [300]
     assert [pf.link_mbps for pf in published(split(ledger, link_mbps=None), ledger).pfs] == [None]
@@ -194,7 +194,7 @@ def test_split_waits_for_annotations_on_the_vfs_of_claims() -> None:
 
 def test_smaller_part_waits_for_claims_beyond_it() -> None:
     """Meanwhile nobody new comes by claim, and nobody gets the VFs by annotation."""
-    ledger = promise(allocated("c1", (PF0, 300)), split(), EMPTY)
+    ledger = prepared_in(allocated("c1", (PF0, 300)), split(), EMPTY)
     small = ClaimsPart(vfs=2, mbps=200)
     found = split(ledger, small)
     assert offered(found, ledger, small) == []
@@ -206,7 +206,7 @@ def test_smaller_part_waits_for_claims_beyond_it() -> None:
 
 
 def test_pf_that_is_to_be_for_claims_alone_is_not_offered_while_it_waits() -> None:
-    ledger = promise(allocated("c1", (PF0, 300)), split(), EMPTY)
+    ledger = prepared_in(allocated("c1", (PF0, 300)), split(), EMPTY)
     ledger = with_pod(ledger, "p", interface(PF0, 0, minimum=100))
     rules = (PfRule(use=PfUse.CLAIMS),)
     waiting = with_uses(hardware(pf_state(PF0, vfs=VFS, link_mbps=LINK)), rules, ledger)
@@ -228,7 +228,7 @@ def test_pf_for_claims_offers_what_its_exclusive_devices_leave() -> None:
 def test_part_of_other_bandwidth_is_offered_as_far_as_it_is_there() -> None:
     ledger = annotated("p", 600, split(), EMPTY)
     assert isinstance(ledger, Ledger)
-    ledger = promise(allocated("c", (PF0, 400)), split(ledger), ledger)
+    ledger = prepared_in(allocated("c", (PF0, 400)), split(ledger), ledger)
     more, less = ClaimsPart(vfs=3, mbps=700), ClaimsPart(vfs=3, mbps=100)
     assert offered(split(ledger, more), ledger, more) == [(3, 400)]
     assert offered(split(ledger, less), ledger, less) == [(3, 100)]

@@ -12,7 +12,7 @@ B = A._replace(pod="b")
 
 def sample(sampled_at: float, sent: int, received: int, holder: VfHolder = A) -> CounterSample:
     counts = {holder: ByteCounts(sent, received)}
-    return CounterSample(sampled_at=sampled_at, counts=counts, promises={})
+    return CounterSample(sampled_at=sampled_at, counts=counts, programmed={})
 
 
 def test_rates_are_those_between_two_samples():

@@ -77,7 +77,7 @@ def test_card_that_keeps_its_rates_passes():
     assert [outcome.rate_mbps for outcome in found[Check.RESERVATION]] == [500, 200, 100]
     assert [outcome.rate_mbps for outcome in found[Check.CAP]] == [100]
     every = [outcome for part in found.values() for outcome in part]
-    assert {outcome.result for outcome in every} == {Result.PASS, Result.UNCLAIMED}
+    assert {outcome.result for outcome in every} == {Result.PASS, Result.UNENFORCED}
     assert exit_status(every) == 0
     assert len(site.trials) == 3
 
@@ -102,13 +102,13 @@ def test_link_that_is_not_full_shows_nothing_about_reservations():
 @pytest.mark.parametrize("claim", ["accounted", None])
 def test_rate_that_nothing_enforces_is_not_promised(claim):
     site = ChosenSite(card(competing=(5.0, 900.0, 95.0), capped=950.0), min_by=claim, max_by=claim)
-    assert result_of(site, Check.RESERVATION) == [Result.UNCLAIMED] * 3
-    assert result_of(site, Check.CAP) == [Result.UNCLAIMED]
+    assert result_of(site, Check.RESERVATION) == [Result.UNENFORCED] * 3
+    assert result_of(site, Check.CAP) == [Result.UNENFORCED]
 
 
 def test_cap_that_does_not_cover_the_traffic_is_not_promised():
     [cap] = outcomes(ChosenSite(card(capped=900.0), max_by=None))[Check.CAP]
-    assert (cap.result, cap.why) == (Result.UNCLAIMED, "a cap by software does not cover a card's verbs")
+    assert (cap.result, cap.why) == (Result.UNENFORCED, "a cap by software does not cover a card's verbs")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_verbs_are_measured_where_there_are_rdma_devices():
     ("results", "status"),
     [
         ([], 2),
-        ([Result.PASS, Result.UNCLAIMED], 0),
+        ([Result.PASS, Result.UNENFORCED], 0),
         ([Result.PASS, Result.UNMEASURED], 2),
         ([Result.UNMEASURED, Result.FAIL], 1),
     ],

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def promised_to_p(directory: Path, api: FakeSlices | None = None) -> AsyncIterator[World]:
-    """A driver whose agent has promised a claim to `p`; the API server reserves it for `q`, and has both."""
+async def prepared_for_p(directory: Path, api: FakeSlices | None = None) -> AsyncIterator[World]:
+    """A driver whose agent has prepared a claim for `p`; the API server reserves it for `q`, and has both."""
     api, agent = api or FakeSlices(), Agent(directory / SOCKET, answer=Answer())
     api.objects["claim", "default", "c"] = of_pod(claim(interface("a")), "q")
     for name in ("p", "q"):
@@ -36,7 +36,7 @@ async def promised_to_p(directory: Path, api: FakeSlices | None = None) -> Async
 
 
 async def test_claim_is_handed_over_when_its_former_pod_is_gone(tmp_path: Path) -> None:
-    async with promised_to_p(tmp_path) as world:
+    async with prepared_for_p(tmp_path) as world:
         await world.until(lambda: world.api.reads > 3)
         assert not world.agent.questions
         del world.api.objects["pod", "default", "p"]
@@ -51,7 +51,7 @@ async def test_claim_is_handed_over_when_its_former_pod_is_gone(tmp_path: Path) 
 
 
 async def test_claim_is_handed_over_to_a_pod_of_the_same_name(tmp_path: Path) -> None:
-    async with promised_to_p(tmp_path) as world:
+    async with prepared_for_p(tmp_path) as world:
         anew = {"resource": "pods", "name": "p", "uid": "uid-anew"}
         world.api.objects["claim", "default", "c"]["status"]["reservedFor"] = [anew]
         world.api.objects["pod", "default", "p"] = pod("p", "uid-anew")
@@ -77,7 +77,7 @@ def question_of(world: World) -> Prepare:
     ids=["both", "nobody", "another-node", "not-allocated", "garbage"],
 )
 async def test_claim_is_not_handed_over_to(tmp_path: Path, change: dict[str, Any]) -> None:
-    async with promised_to_p(tmp_path) as world:
+    async with prepared_for_p(tmp_path) as world:
         world.api.objects["claim", "default", "c"]["status"] |= change
         del world.api.objects["pod", "default", "p"]
         for _ in range(2):
@@ -88,7 +88,7 @@ async def test_claim_is_not_handed_over_to(tmp_path: Path, change: dict[str, Any
 
 
 async def test_error_of_the_api_server_is_not_a_pod_that_is_gone(tmp_path: Path) -> None:
-    async with promised_to_p(tmp_path) as world:
+    async with prepared_for_p(tmp_path) as world:
         world.api.forbidden = frozenset({"pod"})
         del world.api.objects["pod", "default", "p"]
         await world.until(lambda: world.api.reads > 3)
@@ -98,7 +98,7 @@ async def test_error_of_the_api_server_is_not_a_pod_that_is_gone(tmp_path: Path)
 
 
 async def test_claim_that_a_sandbox_has_is_left_alone_until_it_ends(tmp_path: Path) -> None:
-    async with promised_to_p(tmp_path) as world:
+    async with prepared_for_p(tmp_path) as world:
         del world.api.objects["pod", "default", "p"], world.api.objects["pod", "default", "q"]
         world.agent.publish(Offers(node="w1", claims=(prepared(**ATTACHED),)))
         await world.until(lambda: world.api.applied or world.api.reads)
@@ -128,7 +128,7 @@ class ReadOnce(FakeSlices):
 
 async def test_check_that_is_asked_for_during_another_one_follows_it(tmp_path: Path) -> None:
     api = ReadOnce()
-    async with promised_to_p(tmp_path, api) as world:
+    async with prepared_for_p(tmp_path, api) as world:
         api.objects["claim", "default", "c"]["status"]["reservedFor"] = []
         del api.objects["pod", "default", "p"]
         api.after.append(lambda: world.driver._handovers.hurry(CLAIM))
@@ -137,7 +137,7 @@ async def test_check_that_is_asked_for_during_another_one_follows_it(tmp_path: P
 
 async def test_preparation_for_a_new_pod_has_the_former_one_checked_at_once(tmp_path: Path) -> None:
     """After kubelet has lost its checkpoint: it asks for the new pod, and the agent waits for the former."""
-    async with promised_to_p(tmp_path) as world:
+    async with prepared_for_p(tmp_path) as world:
         world.api.objects["claim", "default", "c"]["status"]["reservedFor"] = []
         del world.api.objects["pod", "default", "p"]
         await world.until(lambda: world.api.reads)

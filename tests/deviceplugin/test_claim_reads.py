@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from deviceplugin.test_dra import CLAIM, PREPARED, Agent, new_driver, prepared, promising
+from deviceplugin.test_dra import CLAIM, PREPARED, Agent, following_claims, new_driver, prepared
 from fakes.slices import FakeSlices
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
@@ -72,7 +72,7 @@ class Flickering(FakeSlices):
 
 
 async def test_promise_stays_unless_its_claim_is_gone_in_two_checks_running(tmp_path: Path) -> None:
-    async with promising(tmp_path, prepared(), api=Flickering()) as (made, _):
+    async with following_claims(tmp_path, prepared(), api=Flickering()) as (made, _):
         await made.until(lambda: made.api.reads > 5)
         assert not made.agent.questions
         made.api.objects.clear()

@@ -16,7 +16,7 @@ from k8s_rdma.agent.unix_sockets import listen_unix
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.dra import ClaimsAgent, DraDriver
-from k8s_rdma.deviceplugin.prepared_claims import PromiseTimes
+from k8s_rdma.deviceplugin.prepared_claims import AbandonmentTimes
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.grpc_calls import answers, call, connect
 from k8s_rdma.wire.claims import (
@@ -615,7 +615,7 @@ def made_anew(document: dict[str, Any]) -> None:
 async def test_promise_whose_claim_is_not_its_pods_any_more_is_ended(
     tmp_path: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    async with promising(tmp_path, prepared()) as (made, document):
+    async with following_claims(tmp_path, prepared()) as (made, document):
         change(document)
         if not document:
             made.api.objects.clear()
@@ -628,13 +628,13 @@ async def test_promise_stays_while_its_claim_is_its_pods_or_a_sandbox_has_it(tmp
         prepared(**ATTACHED), claim=ClaimName(namespace="default", name="gone", uid="claim-2")
     )
     abandoned = msgspec.structs.replace(attached, interfaces=prepared().interfaces, pod_uid="uid-q")
-    async with promising(tmp_path, prepared(), attached, abandoned) as (made, _):
+    async with following_claims(tmp_path, prepared(), attached, abandoned) as (made, _):
         await made.until(lambda: len(made.agent.questions) > 2)
         assert {question.abandoned_by for question in made.agent.questions} == {"uid-q"}
 
 
 async def test_promise_stays_while_the_api_server_is_away(tmp_path: Path) -> None:
-    async with promising(tmp_path, prepared()) as (made, document):
+    async with following_claims(tmp_path, prepared()) as (made, document):
         made.api.served = False
         document["status"]["reservedFor"] = []
         reads = made.api.reads
@@ -643,15 +643,15 @@ async def test_promise_stays_while_the_api_server_is_away(tmp_path: Path) -> Non
 
 
 @asynccontextmanager
-async def promising(
+async def following_claims(
     directory: Path, *claims: PreparedClaim, api: FakeSlices | None = None
 ) -> AsyncIterator[tuple[World, dict[str, Any]]]:
-    """A driver whose agent has promised these; the first one's claim."""
+    """A driver whose agent has prepared these; the first one's claim."""
     api, agent = api or FakeSlices(), Agent(directory / SOCKET, answer=Answer())
     document = api.objects["claim", "default", "c"] = claim(interface("a"))
     agent.offers = Offers(node="w1", claims=claims)
     await agent.start()
-    driver = new_driver(directory, api, promise_times=PromiseTimes(youngest_s=0.3, every_s=0.1))
+    driver = new_driver(directory, api, abandonment_times=AbandonmentTimes(youngest_s=0.3, every_s=0.1))
     async with serving(driver):
         yield World(directory, agent, api, driver), document
     await agent.stop()

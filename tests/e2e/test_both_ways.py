@@ -104,8 +104,8 @@ def expect(node: Node, by_annotation: dict[str, int], by_claim: dict[str, int]) 
     full = {(pci, False): mbps for pci, mbps in by_annotation.items()}
     full |= {(pci, True): mbps for pci, mbps in by_claim.items()}
     assert reserved(ledger) == {key: mbps for key, mbps in full.items() if mbps}
-    promised = [each for promise in ledger.promises.values() for each in promise.interfaces]
-    assert sum(each.placed.min_tx_rate_mbps for each in promised) == sum(by_claim.values())
+    prepared = [each for claim in ledger.claims.values() for each in claim.interfaces]
+    assert sum(each.placed.min_tx_rate_mbps for each in prepared) == sum(by_claim.values())
     assert {pf.pci: pf.bandwidth_mbps for pf in offered(node).pfs} == {
         pci: mbps for pci, mbps in by_claim.items() if mbps
     }

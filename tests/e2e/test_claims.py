@@ -1,4 +1,4 @@
-"""Pods by ResourceClaims through the real executable and agent: interfaces as promised, or no pod."""
+"""Pods by ResourceClaims through the real executable and agent: interfaces as prepared, or no pod."""
 
 from __future__ import annotations
 
@@ -126,21 +126,21 @@ def test_promises_are_rebuilt_with_the_ledger_and_a_pod_whose_are_unknown_is_ref
         assert refused.wait(node.deadline_s) == 2
         done = rebuild(node)
         assert done.returncode == 1
-        assert "promised to pod default/p: request a: VF 0 of" in done.stdout
-        assert "its promises are lost, so it starts no more; delete it" in done.stdout
+        assert "prepared for pod default/p: request a: VF 0 of" in done.stdout
+        assert "its prepared claims are lost, so it starts no more; delete it" in done.stdout
         rebuilt = recorded(node)
         [former], [receipt] = ledger.receipts.values(), rebuilt.receipts.values()
         # The pod may have changed its VFs' attributes by now, so that those at home are unknown.
         unknown = [replace(each, home=replace(each.home, attributes=None)) for each in former.interfaces]
         assert list(receipt.interfaces) == unknown
-        assert rebuilt.promises == ledger.without_promise(ClaimUid("claim-r")).promises
+        assert rebuilt.claims == ledger.without_claim(ClaimUid("claim-r")).claims
         (node.directory / "agent.log").unlink()
         node.start_agent()
         assert (held(node), node.kernel_state()) == before
         assert prepared(node, "q", interface("a", pf, "300M")) == later
         assert "300 of 1000 are unreserved" in prepared(node, "s", interface("a", pf, "400M")).error
         other = await runtime.add(pod("q"))
-        with pytest.raises(CniError, match="their promises are lost; delete the pod"):
+        with pytest.raises(CniError, match="are lost from the ledger; delete the pod"):
             await runtime.add(pod("r"))
         await runtime.delete(sandbox)
         sandbox = await runtime.add(pod("p"))

@@ -185,7 +185,7 @@ def left(node: Node) -> dict[str, Any]:
     """All that is not as before the first pod."""
     claims = offered(node).claims
     return node.leftovers() | {
-        "promises": [(found.claim.uid, vf.pci, vf.mac) for found in claims for vf in found.interfaces],
+        "prepared": [(found.claim.uid, vf.pci, vf.mac) for found in claims for vf in found.interfaces],
         "marks": sorted(path.name for path in (node.run_dir / "claims").glob("*")),
         "specifications": sorted(path.name for path in (node.directory / "cdi").glob("*")),
     }
@@ -219,6 +219,6 @@ def test_nothing_is_lost_whenever_processes_are_killed(node: Node) -> None:
             assert addresses(node, neighbour) == inside
             for step in ("delete", "unprepare"):
                 await neighbour.steps()[step]()
-            assert left(node) == {"promises": [], "marks": [], "specifications": []}
+            assert left(node) == {"prepared": [], "marks": [], "specifications": []}
 
     asyncio.run(scenario())

@@ -18,7 +18,7 @@ def meter(*sent: int) -> Meter:
     found = Meter()
     for index, count in enumerate(sent):
         counts = {HOLDER: ByteCounts(count, 0)}
-        found.add(CounterSample(sampled_at=15.0 * index, counts=counts, promises={}))
+        found.add(CounterSample(sampled_at=15.0 * index, counts=counts, programmed={}))
     return found
 
 

@@ -129,8 +129,8 @@ def test_macs_go_to_the_devices_of_a_request_in_order(machine: Machine) -> None:
         macs = [MAC, "de:ad:00:00:be:f0"]
         asked = virtual_machine(mac_of(macs), interface("vf"), interface("vf"), interface("sync"))
         await agent.claims.prepare(asked)
-        promised = agent.node.ledger.promised_to(PodUid("uid-p"))
-        assert [kept.placed.options.mac for kept in promised] == [*macs, None]
+        prepared = agent.node.ledger.prepared_for(PodUid("uid-p"))
+        assert [kept.placed.options.mac for kept in prepared] == [*macs, None]
 
     scenario(machine, play)
 
@@ -153,7 +153,7 @@ def test_mac_that_cannot_be_had_is_refused_by_its_name(
     async def play(agent: Running) -> None:
         with pytest.raises(MalformedError, match=why):
             await agent.claims.prepare(virtual_machine(annotations, interface("vf", **parameters)))
-        assert not agent.node.ledger.promises
+        assert not agent.node.ledger.claims
 
     scenario(machine, play)
 

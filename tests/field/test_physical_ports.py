@@ -36,7 +36,7 @@ def observed(machine: SmallMachine, selection: Selection | None = None) -> list[
     return list(hardware.pfs)
 
 
-def promises(pfs: list[PfState]) -> dict[str, int | None]:
+def reservable(pfs: list[PfState]) -> dict[str, int | None]:
     return {pf.name: pf.link_mbps for pf in pfs}
 
 
@@ -62,7 +62,7 @@ def add_gb10(machine: SmallMachine, *, switch_id: bool) -> None:
 def test_two_pfs_of_each_gb10_port_promise_it_once(machine: SmallMachine, switch_id: bool) -> None:
     add_gb10(machine, switch_id=switch_id)
     pfs = observed(machine)
-    assert promises(pfs) == dict.fromkeys((name for name, *_ in GB10.values()), 100_000)
+    assert reservable(pfs) == dict.fromkeys((name for name, *_ in GB10.values()), 100_000)
     [problem] = pfs[0].problems
     assert "PF enp1s0f0np0: it is one port with enP2p1s0f0np0 (" in problem
     assert ("phys_switch_id" if switch_id else "sys_image_guid fc4c:ea03:00f9:4230") in problem
@@ -81,7 +81,7 @@ def test_gb10_controller_that_an_old_bios_runs_with_two_lanes_promises_that(mach
     """https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35."""
     add_gb10(machine, switch_id=True)
     machine.write(f"{machine.device('0002:01:00.0')}/current_link_width", 2)
-    assert promises(observed(machine))["enP2p1s0f0np0"] == 63_014
+    assert reservable(observed(machine))["enP2p1s0f0np0"] == 63_014
 
 
 def test_infiniband_socket_direct_is_one_port(machine: SmallMachine) -> None:
@@ -92,7 +92,7 @@ def test_infiniband_socket_direct_is_one_port(machine: SmallMachine) -> None:
     ):
         machine.add_pf(pci, name, index, vfs=1, rdma=rdma, type=INFINIBAND)
         machine.write(f"class/infiniband/{rdma}/sys_image_guid", "b859:9f03:00d1:1e60")
-    assert promises(observed(machine)) == {"ib0": 50_000, "ib1": 50_000}
+    assert reservable(observed(machine)) == {"ib0": 50_000, "ib1": 50_000}
 
 
 @pytest.mark.parametrize("type_", [1, INFINIBAND])
@@ -103,7 +103,7 @@ def test_two_ports_of_one_card_are_two(machine: SmallMachine, type_: int) -> Non
         machine.write(f"class/net/{name}/phys_switch_id", "b8599f0300d11e60")
         machine.write(f"class/net/{name}/phys_port_name", f"p{pci[-1]}")
     pfs = observed(machine)
-    assert promises(pfs) == {"a": 100_000, "b": 100_000}
+    assert reservable(pfs) == {"a": 100_000, "b": 100_000}
     assert all(pf.problems == () for pf in pfs)
 
 
@@ -120,7 +120,7 @@ def test_partitions_of_a_port_share_it_though_each_has_a_port_name_of_its_own(ma
         machine.write(f"class/net/{name}/phys_switch_id", "3cfdfeffff9e7c70")
         machine.write(f"class/net/{name}/phys_port_name", f"p{function}")
     pfs = observed(machine, Selection(require_rdma=False))
-    assert promises(pfs) == dict.fromkeys(("eno0", "eno1", "eno2", "eno3"), 5000)
+    assert reservable(pfs) == dict.fromkeys(("eno0", "eno1", "eno2", "eno3"), 5000)
     assert "one port with eno2 (phys_port_id 3cfdfe9e7c70)" in " ".join(pfs[0].problems)
 
 
@@ -132,7 +132,7 @@ def test_identity_that_says_nothing_joins_no_ports(machine: SmallMachine) -> Non
         machine.write(f"class/net/{name}/phys_port_id", "")
         machine.refuse(f"class/net/{name}/phys_switch_id")
         machine.write(f"class/net/{name}/phys_port_name", "p0")
-    assert promises(observed(machine)) == {"a": 100_000, "b": 100_000}
+    assert reservable(observed(machine)) == {"a": 100_000, "b": 100_000}
 
 
 def test_rates_of_a_pf_that_shares_its_port_go_up_to_the_whole_speed(machine: SmallMachine) -> None:
@@ -175,4 +175,4 @@ def test_two_ports_of_one_card_are_found_to_share_its_pcie_link(machine: SmallMa
     )
     *_, shared = check_hardware(facts)
     assert (shared.id, shared.about) == ("hardware-pcie-shared", "p0, p1")
-    assert "promise 200000 Mb/s together; their PCIe link carries 126016 (8.0 GT/s x16" in shared.found
+    assert "have 200000 Mb/s together; their PCIe link carries 126016 (8.0 GT/s x16" in shared.found

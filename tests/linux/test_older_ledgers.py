@@ -17,11 +17,11 @@ import pytest
 from factories import PF0, interface, pod, receipt
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.ledger import (
-    ClaimPromise,
     ClaimUid,
     Ledger,
+    LedgerClaim,
     Phase,
-    PromisedInterface,
+    PreparedInterface,
     RateChange,
 )
 from k8s_rdma.core.placement import PlacedInterface
@@ -201,26 +201,26 @@ def test_file_has_the_older_version_when_a_claim_takes_the_place_of_what_needed_
 def test_file_with_promises_is_of_a_version_that_older_programs_refuse(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     placed = PlacedInterface(pf=PF0, min_tx_rate_mbps=9, pool=CLAIMS_POOL)
-    promise = ClaimPromise(
+    claim = LedgerClaim(
         uid=ClaimUid("u1"),
         namespace="default",
         name="c",
         pod=pod(),
         pod_claim="net",
         interfaces=(
-            PromisedInterface(
+            PreparedInterface(
                 request="a", device="f0", share_id="s", vf=VfRef(PF0, 1), pci=PF0, placed=placed
             ),
         ),
     )
     with closing(Receipts(path)) as receipts:
         receipts.put(receipt("capped", replace(interface(PF0, 2), software_max_tx_rate_mbps=9)))
-        receipts.put_promise(promise)
+        receipts.put_claim(claim)
         receipts.remove(receipt("capped").attachment)
     assert version(path) == WITH_PROMISES
-    assert opened(path) == Ledger().with_promise(promise)
+    assert opened(path) == Ledger().with_claim(claim)
     with closing(Receipts(path)) as receipts:
-        receipts.remove_promise(promise.uid)
+        receipts.remove_claim(claim.uid)
     assert version(path) == OLDEST
     assert opened(path) == Ledger()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from k8s_rdma.core.types import RateAbility, RateRange
-from k8s_rdma.linux.discovery.observation import group_of, with_devlink, without_promises
+from k8s_rdma.linux.discovery.observation import group_of, with_devlink, without_minimums
 from k8s_rdma.linux.discovery.vf_settings import VfSettings
 from k8s_rdma.linux.netlink.queries import DevlinkRate
 
@@ -60,12 +60,12 @@ def test_group_counts_but_one_of_the_drivers_own_without_a_rate(driver, rate, gr
 
 
 def test_pf_promises_nothing_beside_a_group_and_says_which():
-    ability, why = without_promises("mlx5_core", WEIGHTS, {4: IN_GROUP, 2: IN_RATED_GROUP})
+    ability, why = without_minimums("mlx5_core", WEIGHTS, {4: IN_GROUP, 2: IN_RATED_GROUP})
     assert ability == RateAbility(max=RateRange())
     assert why.startswith("its VFs 2, 4 are in groups of devlink rates (g)")
 
 
 def test_pf_promises_what_it_did_where_only_vfs_themselves_have_rates_by_devlink():
     rates = {4: DevlinkRate(min_tx_rate_mbps=10), 5: DevlinkRate(max_tx_rate_mbps=10)}
-    assert without_promises("mlx5_core", WEIGHTS, rates) == (WEIGHTS, "")
-    assert without_promises("ice", WEIGHTS, {1: IN_GROUP}) == (WEIGHTS, "")
+    assert without_minimums("mlx5_core", WEIGHTS, rates) == (WEIGHTS, "")
+    assert without_minimums("ice", WEIGHTS, {1: IN_GROUP}) == (WEIGHTS, "")

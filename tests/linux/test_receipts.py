@@ -17,10 +17,10 @@ import pytest
 from factories import PF0, PF1, interface, pod, receipt
 from k8s_rdma.core.devices.pod_devices import SlotInUse
 from k8s_rdma.core.ledger import (
-    ClaimPromise,
     ClaimUid,
     DelegatedPlugin,
     Ledger,
+    LedgerClaim,
     Phase,
     RateChange,
     Receipt,
@@ -95,19 +95,19 @@ UPDATE receipts SET document
     ("change", "why"),
     [
         ("UPDATE receipts SET container = 'c9'", "row net/c9/eth0: its document is of net/a/eth0"),
-        ("UPDATE promises SET claim = 'other'", "promise of claim other: its document is of claim claim-1"),
+        ("UPDATE promises SET claim = 'other'", "prepared claim other: its document is of claim claim-1"),
         (CHANGE_OF_NOTHING, "row net/a/eth0: its change is of other interfaces"),
     ],
 )
 def test_receipts_name_the_row_that_does_not_fit_its_document(tmp_path: Path, change: str, why: str) -> None:
     """What it says could not be taken out again, or would end the agent at each start."""
     held = interface(PF0, 0)
-    promise = ClaimPromise(
+    claim = LedgerClaim(
         uid=ClaimUid("claim-1"), namespace="default", name="c", pod=pod(), pod_claim="c", interfaces=()
     )
     with closing(Receipts(tmp_path / "ledger.db")) as receipts:
         receipts.put(replace(receipt("a", held), change=RateChange(generation=1, interfaces=(held,))))
-        receipts.put_promise(promise)
+        receipts.put_claim(claim)
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as database:
         database.execute(change)
     with pytest.raises(CorruptLedgerError, match=why):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.web import NodesEndpoint
-from k8s_rdma.core.traffic import Promise, Rates
+from k8s_rdma.core.traffic import ProgrammedRates, Rates
 from k8s_rdma.web.node_traffic import MAX_BYTES, MAX_NODES, InterfaceTraffic, PodOnPf
 from k8s_rdma.web.open_pages import WATCH_S
 from web.node_servers import PCI, PF, Node, Turns, Vf, metrics, node_server, raw_server, reading
@@ -28,7 +28,7 @@ def sent(count: int, received: int = 0) -> str:
 
 
 def interface(rates: Rates | None) -> tuple[InterfaceTraffic, ...]:
-    return (InterfaceTraffic("rdma0", Promise(20_000, 40_000), rates),)
+    return (InterfaceTraffic("rdma0", ProgrammedRates(20_000, 40_000), rates),)
 
 
 async def test_rates_are_known_from_the_second_sample_on_and_names_from_the_first():

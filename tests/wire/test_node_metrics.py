@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.traffic import ByteCounts, Promise, VfHolder
+from k8s_rdma.core.traffic import ByteCounts, ProgrammedRates, VfHolder
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.node_metrics import MAX_LINE, CounterReader
 
@@ -50,7 +50,7 @@ def test_counters_and_rates_are_read_however_the_text_is_cut(size: int):
     assert found is not None
     assert found.sampled_at == 98.0
     assert found.counts == {HOLDER: ByteCounts(1_234_500, 500)}
-    assert found.promises == {HOLDER: Promise(300, 500)}
+    assert found.programmed == {HOLDER: ProgrammedRates(300, 500)}
 
 
 @pytest.mark.parametrize("age_s", ["NaN", "-1.0", "+Inf"])

@@ -27,11 +27,11 @@ from k8s_rdma.core.devices.pod_devices import SlotInUse, format_memlock, shared_
 from k8s_rdma.core.devices.rdma_devices import RDMA_CM, CharacterDevice
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
-    ClaimPromise,
     ClaimUid,
     Ledger,
+    LedgerClaim,
     Phase,
-    PromisedInterface,
+    PreparedInterface,
     Receipt,
 )
 from k8s_rdma.core.types import ContainerId, PciAddress, PodUid, VfDriver, pci_address
@@ -349,29 +349,29 @@ class ClaimSpecs:
     """Manages the CDI specification of each claim, with a device for each of its interfaces.
 
     An RDMA device that moves into a pod's namespace gets other device nodes, and those of vfio-pci exist
-    while the pod has the VF only: so a specification is written at the promise, and again when its
-    interfaces go to the pod and come back. The first device of a request has the request's metadata mounted,
-    as a container has all devices of a request or none.
+    while the pod has the VF only: so a specification is written when the claim is prepared, and again when
+    its interfaces go to the pod and come back. The first device of a request has the request's metadata
+    mounted, as a container has all devices of a request or none.
     """
 
     directory: CdiDirectory
     metadata: ClaimMetadata
 
-    def write(self, promise: ClaimPromise, ledger: Ledger) -> None:
+    def write(self, claim: LedgerClaim, ledger: Ledger) -> None:
         """Write a claim's specification and metadata; K8sRdmaError if that fails: then neither is there."""
-        path = self._path(promise.uid)
+        path = self._path(claim.uid)
         try:
-            self.metadata.write(promise)
-            self.directory.files.update(path, self._specification(promise, ledger))
+            self.metadata.write(claim)
+            self.directory.files.update(path, self._specification(claim, ledger))
         except K8sRdmaError:
             self.directory.files.remove([path])
             raise
 
     def write_of_pod(self, pod: PodUid, ledger: Ledger) -> None:
         """Write the specifications of a pod's claims; K8sRdmaError as `write`."""
-        for promise in ledger.promises.values():
-            if promise.pod.uid == pod:
-                self.write(promise, ledger)
+        for claim in ledger.claims.values():
+            if claim.pod.uid == pod:
+                self.write(claim, ledger)
 
     def remove(self, claim: ClaimUid) -> None:
         """Remove a claim's specification and metadata; KernelError names the files that stay."""
@@ -379,31 +379,31 @@ class ClaimSpecs:
         self.metadata.remove(claim)
 
     def stale_paths(self, ledger: Ledger) -> list[PurePosixPath]:
-        """Find specifications and metadata of claims without a promise."""
-        stale = self.directory.stale_paths(CLAIM_CLASS, set(ledger.promises))
+        """Find specifications and metadata of claims that are not prepared."""
+        stale = self.directory.stale_paths(CLAIM_CLASS, set(ledger.claims))
         return [*stale, *self.metadata.stale_paths(ledger)]
 
     def _path(self, claim: ClaimUid) -> PurePosixPath:
         return self.directory.path_of(CLAIM_CLASS, claim)
 
-    def _specification(self, promise: ClaimPromise, ledger: Ledger) -> bytes:
+    def _specification(self, claim: LedgerClaim, ledger: Ledger) -> bytes:
         attached = {
             interface.vf: interface
-            for receipt in ledger.of_pod(promise.pod.uid)
+            for receipt in ledger.of_pod(claim.pod.uid)
             if receipt.phase is Phase.ATTACHED
             for interface in receipt.interfaces
         }
-        hooks = self.directory.memlock_hooks(promise.memlock, required=promise.memlock_required)
-        mounts = self.metadata.mounts(promise)
+        hooks = self.directory.memlock_hooks(claim.memlock, required=claim.memlock_required)
+        mounts = self.metadata.mounts(claim)
         devices = []
-        for name, promised in zip(promise.device_names(), promise.interfaces, strict=True):
-            nodes = {node.path: node for node in self._nodes_of(promised, attached.get(promised.vf))}
+        for name, prepared in zip(claim.device_names(), claim.interfaces, strict=True):
+            nodes = {node.path: node for node in self._nodes_of(prepared, attached.get(prepared.vf))}
             if nodes:
                 nodes |= {node.path: node for node in self.directory.rdma_cm()}
-            mount = mounts.pop(promised.request, None)
-            variable = _variable(promise.pod_claim, name.removeprefix(f"{promise.uid}."))
+            mount = mounts.pop(prepared.request, None)
+            variable = _variable(claim.pod_claim, name.removeprefix(f"{claim.uid}."))
             edits = ContainerEdits(
-                env=(f"{variable}={promised.pci}",),
+                env=(f"{variable}={prepared.pci}",),
                 device_nodes=tuple(nodes.values()),
                 hooks=hooks,
                 mounts=(mount,) if mount is not None else (),
@@ -412,13 +412,13 @@ class ClaimSpecs:
         return encode_specification(devices, vendor=VENDOR, device_class=CLAIM_CLASS)
 
     def _nodes_of(
-        self, promised: PromisedInterface, attached: AllocatedInterface | None
+        self, prepared: PreparedInterface, attached: AllocatedInterface | None
     ) -> tuple[DeviceNode, ...]:
         if attached is not None and not attached.is_netdev:
             return self.directory.vfio_nodes(attached.pci)
-        if promised.placed.options.driver is VfDriver.VFIO_PCI:
+        if prepared.placed.options.driver is VfDriver.VFIO_PCI:
             return ()
-        return self.directory.rdma_nodes(promised.pci, promised.rdma_device)
+        return self.directory.rdma_nodes(prepared.pci, prepared.rdma_device)
 
 
 def _variables(slot: SlotInUse, interfaces: Iterable[AllocatedInterface]) -> tuple[str, ...]:
@@ -463,9 +463,9 @@ class AttachmentSpecs:
         self.claims = ClaimSpecs(directory, metadata)
 
     def clear(self, slots: Iterable[SlotInUse], container: ContainerId, ledger: Ledger) -> None:
-        """Remove the specifications of slots that a sandbox is about to claim and another may have had.
+        """Remove the specifications of slots that a sandbox is about to take and another may have had.
 
-        Call it before the claim: until then the other receipt still covers them. KernelError as in `remove`.
+        Call it before that: until then the other receipt still covers them. KernelError as in `remove`.
         """
         own = {slot for receipt in ledger.of_container(container) for slot in receipt.slots}
         if new := [slot.device for slot in slots if slot not in own]:
@@ -529,9 +529,9 @@ class AttachmentSpecs:
         with _noting(problems):
             stale = (*self._slots.stale_paths(ledger), *self.claims.stale_paths(ledger))
             self._directory.files.remove([*self._functions_of_others(ledger), *stale])
-        for promise in ledger.promises.values():
+        for claim in ledger.claims.values():
             with _noting(problems):
-                self.claims.write(promise, ledger)
+                self.claims.write(claim, ledger)
         if problems:
             raise KernelError("; ".join(problems))
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.host_files import HostFiles
-from k8s_rdma.core.ledger import ClaimPromise, ClaimUid
+from k8s_rdma.core.ledger import ClaimUid, LedgerClaim
 from k8s_rdma.wire.cdi import Mount
 from k8s_rdma.wire.device_metadata import DescribedRequest, base_name, container_path, encode_metadata
 
@@ -38,26 +38,26 @@ class ClaimMetadata:
 
     files: HostFiles
     directory: PurePosixPath
-    describe: Callable[[ClaimPromise], Iterable[DescribedRequest]]
+    describe: Callable[[LedgerClaim], Iterable[DescribedRequest]]
 
-    def write(self, promise: ClaimPromise) -> None:
+    def write(self, claim: LedgerClaim) -> None:
         """Write the files of a claim as it is now. K8sRdmaError names the one that cannot be written."""
-        for request in self.describe(promise):
-            path = self._path(promise.uid, request.name)
+        for request in self.describe(claim):
+            path = self._path(claim.uid, request.name)
             former = self.files.read(path)
             data = encode_metadata(request, former)
             if data != former:
                 self.files.rewrite(path, data)
 
-    def mounts(self, promise: ClaimPromise) -> dict[str, Mount]:
+    def mounts(self, claim: LedgerClaim) -> dict[str, Mount]:
         """Return the mount of each request's file, by the request's name."""
         return {
             request.name: Mount(
-                host_path=str(self._path(promise.uid, request.name)),
+                host_path=str(self._path(claim.uid, request.name)),
                 container_path=container_path(request),
                 options=READ_ONLY,
             )
-            for request in self.describe(promise)
+            for request in self.describe(claim)
         }
 
     def remove(self, claim: ClaimUid) -> None:
@@ -65,8 +65,8 @@ class ClaimMetadata:
         self.files.remove(path for path, uid in self._found() if uid == claim)
 
     def stale_paths(self, ledger: Ledger) -> list[PurePosixPath]:
-        """Find the files of claims without a promise. KernelError as `HostFiles.names`."""
-        return [path for path, uid in self._found() if uid not in ledger.promises]
+        """Find the files of claims that are not prepared. KernelError as `HostFiles.names`."""
+        return [path for path, uid in self._found() if uid not in ledger.claims]
 
     def _found(self) -> Iterator[tuple[PurePosixPath, ClaimUid]]:
         for name in self.files.names(self.directory):

@@ -1,8 +1,8 @@
 """The judgement of a claim by the operator's policy, beside all else that its pod has.
 
 A pod has its interfaces by annotation and by several claims, which kubelet prepares at the same time. So a
-claim is judged on the worker's thread in the step that promises it: if a limit admits only one of two claims,
-the second one sees the promise of the first.
+claim is judged on the worker's thread in the step that prepares it: if a limit admits only one of two claims,
+the second one sees that the first is prepared.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class ClaimPolicy:
         MalformedError (`NOT_ALLOWED`) names the key, the namespace and the policy.
         """
         claim, policies = requested.claim, self._pods.policy.policies()
-        ledger = self._node.ledger.without_promise(claim.uid)
+        ledger = self._node.ledger.without_claim(claim.uid)
         by_other_claims = tuple(
-            interface.placed.as_request() for interface in ledger.promised_to(claim.pod.uid)
+            interface.placed.as_request() for interface in ledger.prepared_for(claim.pod.uid)
         )
         by_annotation = max(requested.annotated, _attached_by_annotation(ledger, claim.pod))
         number = len(claim.interfaces) + len(by_other_claims) + by_annotation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimPromise, Phase, PromisedInterface
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, LedgerClaim, Phase, PreparedInterface
 from k8s_rdma.wire.claims import MAX_IPS, ClaimedInterface, ClaimName, PreparedClaim
 from k8s_rdma.wire.device_metadata import DescribedRequest, DescribedVf
 from k8s_rdma.wire.report_builder import enforced_rates
@@ -24,32 +24,32 @@ _Attached = tuple[Attachment, AllocatedInterface]
 def prepared_claims(node: Node) -> tuple[PreparedClaim, ...]:
     """Describe all prepared claims of a node."""
     attached = _attached(node.ledger.receipts.values())
-    return tuple(_prepared_claim(node, promise, attached) for promise in node.ledger.promises.values())
+    return tuple(_prepared_claim(node, recorded, attached) for recorded in node.ledger.claims.values())
 
 
-def prepared_claim(node: Node, promise: ClaimPromise) -> PreparedClaim:
+def prepared_claim(node: Node, recorded: LedgerClaim) -> PreparedClaim:
     """Describe one prepared claim of a node."""
-    return _prepared_claim(node, promise, _attached(node.ledger.of_pod(promise.pod.uid)))
+    return _prepared_claim(node, recorded, _attached(node.ledger.of_pod(recorded.pod.uid)))
 
 
-def described_requests(node: Node, promise: ClaimPromise) -> Iterator[DescribedRequest]:
+def described_requests(node: Node, recorded: LedgerClaim) -> Iterator[DescribedRequest]:
     """Describe the requests of a prepared claim to the containers that request them."""
-    claim = prepared_claim(node, promise)
+    claim = prepared_claim(node, recorded)
     vfs: dict[str, list[DescribedVf]] = {}
-    for promised, interface in zip(promise.interfaces, claim.interfaces, strict=True):
-        vfs.setdefault(promised.request, []).append(_described_vf(node, promised, interface))
-    pod_claim = promise.pod_claim if promise.from_template else ""
+    for prepared, interface in zip(recorded.interfaces, claim.interfaces, strict=True):
+        vfs.setdefault(prepared.request, []).append(_described_vf(node, prepared, interface))
+    pod_claim = recorded.pod_claim if recorded.from_template else ""
     for name, described in vfs.items():
         yield DescribedRequest(claim=claim.claim, name=name, pod_claim=pod_claim, vfs=described)
 
 
-def _described_vf(node: Node, promised: PromisedInterface, interface: ClaimedInterface) -> DescribedVf:
-    pf = node.hardware.pf(promised.vf.pf)
+def _described_vf(node: Node, prepared: PreparedInterface, interface: ClaimedInterface) -> DescribedVf:
+    pf = node.hardware.pf(prepared.vf.pf)
     return DescribedVf(
         pool=node.name,
         interface=interface,
         pf=pf.name if pf is not None else "",
-        vf=promised.vf.index,
+        vf=prepared.vf.index,
         numa_node=pf.numa_node if pf is not None else None,
         pcie_root=pf.pcie_root if pf is not None else "",
     )
@@ -64,28 +64,28 @@ def _attached(receipts: Iterable[Receipt]) -> Mapping[VfRef, _Attached]:
     }
 
 
-def _prepared_claim(node: Node, promise: ClaimPromise, attached: Mapping[VfRef, _Attached]) -> PreparedClaim:
+def _prepared_claim(node: Node, recorded: LedgerClaim, attached: Mapping[VfRef, _Attached]) -> PreparedClaim:
     return PreparedClaim(
-        claim=ClaimName(namespace=promise.namespace, name=promise.name, uid=promise.uid),
-        pod=promise.pod.name,
-        pod_uid=promise.pod.uid,
+        claim=ClaimName(namespace=recorded.namespace, name=recorded.name, uid=recorded.uid),
+        pod=recorded.pod.name,
+        pod_uid=recorded.pod.uid,
         interfaces=tuple(
             _claimed_interface(node, interface, attached.get(interface.vf))
-            for interface in promise.interfaces
+            for interface in recorded.interfaces
         ),
     )
 
 
 def _claimed_interface(
-    node: Node, promised: PromisedInterface, attached: _Attached | None
+    node: Node, prepared: PreparedInterface, attached: _Attached | None
 ) -> ClaimedInterface:
     found = ClaimedInterface(
-        device=promised.device,
-        share_id=promised.share_id,
-        pci=promised.pci,
-        rdma_device=promised.rdma_device,
-        min_tx_rate=promised.placed.min_tx_rate_mbps,
-        max_tx_rate=promised.placed.max_tx_rate_mbps,
+        device=prepared.device,
+        share_id=prepared.share_id,
+        pci=prepared.pci,
+        rdma_device=prepared.rdma_device,
+        min_tx_rate=prepared.placed.min_tx_rate_mbps,
+        max_tx_rate=prepared.placed.max_tx_rate_mbps,
     )
     if attached is None:
         return found

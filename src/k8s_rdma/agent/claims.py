@@ -1,8 +1,8 @@
 """ResourceClaims: prepared and unprepared for kubelet, on `claims.sock`.
 
-A promise is on disk, its pod marked and its CDI devices described before kubelet is answered. A claim that
-does not fit because others have not ended yet, as after a pod's deletion by force, waits for them: kubelet
-tries a failed preparation again only after 60 to 90 s (Kubernetes 1.36, `SyncPod` in
+A prepared claim is on disk, its pod marked and its CDI devices described before kubelet is answered. A claim
+that does not fit because others have not ended yet, as after a pod's deletion by force, waits for them:
+kubelet tries a failed preparation again only after 60 to 90 s (Kubernetes 1.36, `SyncPod` in
 pkg/kubelet/kuberuntime/kuberuntime_manager.go). If no such end is near, it is refused at once.
 """
 
@@ -27,7 +27,7 @@ from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_line
 from k8s_rdma.agent.vf_operations import RatesLeftError
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.claims import AllocatedClaim, claim_of
-from k8s_rdma.core.ledger import ClaimPromise, ClaimUid, Pod
+from k8s_rdma.core.ledger import ClaimUid, LedgerClaim, Pod
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import PodUid
@@ -91,21 +91,21 @@ class ClaimCommands:
     async def prepare(
         self, question: Prepare, still_waiting: Callable[[], bool] = lambda: True
     ) -> tuple[PreparedDevice, ...]:
-        """Promise a claim its VFs, and describe its devices. K8sRdmaError names the obstacle.
+        """Prepare VFs for a claim, and describe its devices. K8sRdmaError names the obstacle.
 
-        still_waiting: reports whether the caller still waits; no promise is made to one that has given up,
+        still_waiting: reports whether the caller still waits; no VFs are prepared for one that has given up,
             nor once the claim was unprepared.
         """
-        claim = self._promised_before(question) or self._policy.read(question)
+        claim = self._prepared_before(question) or self._policy.read(question)
         with self._pending.register(ClaimUid(question.claim.uid), still_waiting) as pending:
             async with self._holding(claim):
-                promise = await self._promised(claim, question.wait_s, pending)
-        return prepared_devices(promise, self._node.name)
+                prepared = await self._prepared(claim, question.wait_s, pending)
+        return prepared_devices(prepared, self._node.name)
 
     async def end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
-        """End the promise of a claim to a pod that is no longer on the node; the pod starts no more.
+        """End a claim that is prepared for a pod which is no longer on the node; the pod starts no more.
 
-        K8sRdmaError (`CONFLICT`) while the pod has interfaces, or when the promise is to another one.
+        K8sRdmaError (`CONFLICT`) while the pod has interfaces, or when the claim is prepared for another one.
         """
         await self._worker.run(self._end_abandoned, claim, pod)
         await self._announce_end()
@@ -113,75 +113,75 @@ class ClaimCommands:
     def _end_abandoned(self, claim: ClaimName, pod: PodUid) -> None:
         """Judge and end it on the worker's thread, so that no sandbox gets the interfaces in between."""
         uid = ClaimUid(claim.uid)
-        promise = self._node.ledger.promises.get(uid)
-        if promise is None:
+        prepared = self._node.ledger.claims.get(uid)
+        if prepared is None:
             return
         if uid in self._pending:
-            msg = f"claim {promise.namespace}/{promise.name} is being prepared, not abandoned"
+            msg = f"claim {prepared.namespace}/{prepared.name} is being prepared, not abandoned"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
-        self._require_abandoned(promise, pod)
+        self._require_abandoned(prepared, pod)
         self._specs.remove(uid)
-        self._node.ledger_store.forget_promise(uid, abandoned=True)
+        self._node.ledger_store.forget_claim(uid, abandoned=True)
 
     async def hand_over(self, question: Prepare, former: PodUid) -> tuple[PreparedDevice, ...]:
-        """Promise a claim to its new pod in place of a former one, for which kubelet never unprepares it.
+        """Prepare a claim for its new pod in place of a former one, for which kubelet never unprepares it.
 
         Kubelet, which counts the pods of a claim, calls the driver for the first and after the last of them
         (Kubernetes 1.36, pkg/kubelet/cm/dra/manager.go). K8sRdmaError (`CONFLICT`) while the former pod has
-        interfaces, or no promise is made to it; after any error the former promise stands.
+        interfaces, or the claim is not prepared for it; after any error it stays prepared as before.
         """
         requested = self._policy.read(question)
         async with self._holding(requested):
-            promise = await self._worker.run(self._hand_over, requested, former)
+            prepared = await self._worker.run(self._hand_over, requested, former)
         await self._announce_end()
-        return prepared_devices(promise, self._node.name)
+        return prepared_devices(prepared, self._node.name)
 
-    def _hand_over(self, requested: RequestedClaim, former: PodUid) -> ClaimPromise:
-        """Judge and promise on the worker's thread: at no time does the claim have no promise, or two."""
+    def _hand_over(self, requested: RequestedClaim, former: PodUid) -> LedgerClaim:
+        """Judge and prepare on the worker's thread: at all times the claim is prepared for one pod."""
         claim = self._policy.permit(requested)
-        promise = self._node.ledger.promises.get(claim.uid)
-        if promise is None or claim.uid in self._unpreparing:
+        prepared = self._node.ledger.claims.get(claim.uid)
+        if prepared is None or claim.uid in self._unpreparing:
             msg = f"claim {claim.namespace}/{claim.name} is not prepared, or being unprepared"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
-        self._require_abandoned(promise, former)
-        successor = self._node.promise(claim, instead=True)
+        self._require_abandoned(prepared, former)
+        successor = self._node.prepare_claim(claim, instead=True)
         if isinstance(successor, Rejection):
             raise rejected(successor, claim.pod)
         self._specs.write(successor, self._node.ledger)
         return successor
 
-    def _require_abandoned(self, promise: ClaimPromise, pod: PodUid) -> None:
-        """Raise K8sRdmaError (`CONFLICT`) if a promise is not to this pod, or the pod has interfaces."""
-        subject = f"claim {promise.namespace}/{promise.name}"
-        if promise.pod.uid != pod:
-            msg = f"{subject} is prepared for pod {promise.pod.uid}, not abandoned by {pod}"
+    def _require_abandoned(self, prepared: LedgerClaim, pod: PodUid) -> None:
+        """Raise K8sRdmaError (`CONFLICT`) if a claim is another pod's, or this pod has interfaces."""
+        subject = f"claim {prepared.namespace}/{prepared.name}"
+        if prepared.pod.uid != pod:
+            msg = f"{subject} is prepared for pod {prepared.pod.uid}, not abandoned by {pod}"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
         if self._node.ledger.of_pod(pod):
-            msg = f"{subject}: pod {promise.pod.namespace}/{promise.pod.name} still has interfaces"
+            msg = f"{subject}: pod {prepared.pod.namespace}/{prepared.pod.name} still has interfaces"
             raise K8sRdmaError(msg, reason=Reason.CONFLICT)
 
     async def unprepare(self, claim: ClaimName) -> None:
-        """End what a claim promises, and first what its pod still has of it.
+        """End a prepared claim, and first the attachments that its pod still has of it.
 
-        K8sRdmaError when that fails: then the promise stays. Who prepares the claim meanwhile waits.
+        K8sRdmaError when that fails: then the claim stays prepared. Who prepares the claim meanwhile waits.
         """
         uid = ClaimUid(claim.uid)
         self._pending.cancel(uid)
         self._unpreparing[uid] += 1
         try:
             # On the worker, behind a preparation that it has begun.
-            promise = await self._worker.run(lambda: self._node.ledger.promises.get(uid))
-            if promise is not None:
-                await self._end_attachments(promise)
-                await self._worker.run(self._specs.remove, promise.uid)
-                await self._worker.run(self._node.ledger_store.forget_promise, promise.uid)
+            prepared = await self._worker.run(lambda: self._node.ledger.claims.get(uid))
+            if prepared is not None:
+                await self._end_attachments(prepared)
+                await self._worker.run(self._specs.remove, prepared.uid)
+                await self._worker.run(self._node.ledger_store.forget_claim, prepared.uid)
         finally:
             self._unpreparing -= Counter([uid])
         await self._announce_end()
 
     @asynccontextmanager
     async def _holding(self, requested: AllocatedClaim | RequestedClaim) -> AsyncIterator[None]:
-        """Hold the addresses that a claim asks for, until it is promised; those of a promise are held."""
+        """Hold the addresses that a claim asks for, until it is prepared; then they are held anyway."""
         if not isinstance(requested, RequestedClaim):
             yield
             return
@@ -218,16 +218,16 @@ class ClaimCommands:
                 backoff.reset()
                 problem = ""
 
-    def _promised_before(self, question: Prepare) -> AllocatedClaim | None:
-        """Return a claim as it was promised, if this is the same allocation: a promise stands.
+    def _prepared_before(self, question: Prepare) -> AllocatedClaim | None:
+        """Return a claim as it was prepared, if this is the same allocation: a prepared claim stands.
 
         Neither a policy that has changed since nor a further pod that the claim is reserved for ends it.
         """
         allocation = read_allocation(question)
-        promise = self._node.ledger.promises.get(ClaimUid(allocation.uid))
-        if promise is None or promise.pod.uid not in allocation.consumers:
+        prepared = self._node.ledger.claims.get(ClaimUid(allocation.uid))
+        if prepared is None or prepared.pod.uid not in allocation.consumers:
             return None
-        claim = claim_of(promise)
+        claim = claim_of(prepared)
         same = len(claim.interfaces) == len(allocation.results) and all(
             (entry.request, entry.device, entry.share_id, entry.interface.min_tx_rate_mbps)
             == (*result[:3], reservation_mbps(result[3], entry.interface.max_tx_rate_mbps))
@@ -235,19 +235,19 @@ class ClaimCommands:
         )
         return replace(claim, consumers=allocation.consumers) if same else None
 
-    async def _promised(
+    async def _prepared(
         self, requested: AllocatedClaim | RequestedClaim, wait_s: float, pending: PendingCall
-    ) -> ClaimPromise:
-        """Promise a claim, or wait. requested: permitted already if it was promised before."""
+    ) -> LedgerClaim:
+        """Prepare a claim, or wait. requested: permitted already if it was prepared before."""
         claim = requested.claim if isinstance(requested, RequestedClaim) else requested
         deadline_s, scan = time.monotonic() + wait_s, True
         while True:
             ended, may_end = self._ended, self._may_end(claim.pod)
             try:
-                promise = await self._worker.run(partial(self._promise, requested, pending, scan=scan))
-                if not isinstance(promise, Rejection):
-                    return promise
-                failure = rejected(promise, claim.pod)
+                prepared = await self._worker.run(partial(self._prepare, requested, pending, scan=scan))
+                if not isinstance(prepared, Rejection):
+                    return prepared
+                failure = rejected(prepared, claim.pod)
             except K8sRdmaError as error:
                 failure = error
             left_s, scan = deadline_s - time.monotonic(), False
@@ -268,14 +268,14 @@ class ClaimCommands:
         has this pod, it also has their ends.
         """
         ledger = self._node.ledger
-        pods = {pod.uid, *(promise.pod.uid for promise in ledger.promises.values())}
+        pods = {pod.uid, *(prepared.pod.uid for prepared in ledger.claims.values())}
         pods.update(receipt.pod.uid for receipt in ledger.receipts.values())
         return bool(self._unpreparing) or not pods <= self._pods.cluster.lasting_pods()
 
-    def _promise(
+    def _prepare(
         self, requested: AllocatedClaim | RequestedClaim, pending: PendingCall, *, scan: bool
-    ) -> ClaimPromise | Rejection:
-        """Judge, promise and describe, on the worker's thread, unless that is of no use any more."""
+    ) -> LedgerClaim | Rejection:
+        """Judge, prepare and describe, on the worker's thread, unless that is of no use any more."""
         claim = self._policy.permit(requested) if isinstance(requested, RequestedClaim) else requested
         if not pending.still_waiting():
             msg = f"claim {claim.namespace}/{claim.name}: kubelet does not wait for it any more"
@@ -283,23 +283,23 @@ class ClaimCommands:
         if claim.uid in self._unpreparing:
             why = f"claim {claim.namespace}/{claim.name} is being unprepared"
             return Rejection(node=self._node.name, reason=Reason.INSUFFICIENT, message=why)
-        promise = self._node.promise(claim, scan=scan)
-        if not isinstance(promise, Rejection):
-            self._specs.write(promise, self._node.ledger)
-        return promise
+        prepared = self._node.prepare_claim(claim, scan=scan)
+        if not isinstance(prepared, Rejection):
+            self._specs.write(prepared, self._node.ledger)
+        return prepared
 
     def _ended_since(self, ended: int) -> bool:
         return self._ended != ended
 
-    async def _end_attachments(self, promise: ClaimPromise) -> None:
-        vfs = {interface.vf for interface in promise.interfaces}
-        for receipt in self._node.ledger.of_pod(promise.pod.uid):
+    async def _end_attachments(self, prepared: LedgerClaim) -> None:
+        vfs = {interface.vf for interface in prepared.interfaces}
+        for receipt in self._node.ledger.of_pod(prepared.pod.uid):
             if any(interface.vf in vfs for interface in receipt.interfaces):
                 with suppress(RatesLeftError):  # its receipt keeps the VFs from others until they are reset
                     await self._delete.end_if(receipt.attachment, lambda _: True)
 
 
-def prepared_devices(promise: ClaimPromise, pool: str) -> tuple[PreparedDevice, ...]:
+def prepared_devices(prepared: LedgerClaim, pool: str) -> tuple[PreparedDevice, ...]:
     """Describe a claim's devices for kubelet. pool: of the node's ResourceSlices."""
     return tuple(
         PreparedDevice(
@@ -309,7 +309,7 @@ def prepared_devices(promise: ClaimPromise, pool: str) -> tuple[PreparedDevice, 
             share_id=interface.share_id,
             cdi=(qualified_name(name, device_class=CLAIM_CLASS),),
         )
-        for name, interface in zip(promise.device_names(), promise.interfaces, strict=True)
+        for name, interface in zip(prepared.device_names(), prepared.interfaces, strict=True)
     )
 
 
@@ -327,7 +327,7 @@ class ClaimsSocket:
     async def talk(self, connection: socket.socket) -> None:
         """Serve one connection until its question is answered, or its follower hangs up.
 
-        A caller that hangs up ends what waits for others; kubelet gets what was promised when it asks again.
+        A caller that hangs up ends what waits for others; kubelet gets prepared devices when it asks again.
         """
         lines = read_lines(connection, MAX_LINE_BYTES)
         async with aclosing(lines):

@@ -6,14 +6,14 @@ Blocking and confined to one thread (the agent's worker). Files in `<runDir>`:
 With the directory there and no file in it, a DEL succeeds at once, even while the agent is dead. So a
 marker is there before the first change and after the last, and a missing directory has no meaning.
 
-`claims/<pod UID>`: a file per pod with promises of ResourceClaims, so that the executable asks the agent
+`claims/<pod UID>`: a file per pod with prepared ResourceClaims, so that the executable asks the agent
 about its ADD, whatever its annotations. It is there before kubelet is answered, and goes with the last
-promise; in a directory that exists where promises were ever made since the boot. It repeats the promises, so
-that a lost ledger can be rebuilt. A pod with claims that are not promised to it is refused, and its file
-lists them until it is promised claims of these names, or is gone. Such claims are another pod's, as kubelet
-prepares a claim once, for the first of its pods; or kubelet has not unprepared them, so that it may start the
-pod all the same. A claim that is known by its name alone is listed until kubelet unprepares it: a later one
-may have that name.
+of them; in a directory that exists if claims were ever prepared since the boot. It repeats the claims, so
+that a lost ledger can be rebuilt. A pod with claims that are not prepared for it is refused, and its file
+lists them until claims of these names are prepared for it, or it is gone. Such claims are another pod's, as
+kubelet prepares a claim once, for the first of its pods; or kubelet has not unprepared them, so that it may
+start the pod all the same. A claim that is known by its name alone is listed until kubelet unprepares it: a
+later one may have that name.
 
 `exclusive-devices`: there where pods may hold exclusive devices, which are attached to them though their
 annotations do not ask for them. Then the agent is asked about every pod, or no pod starts.
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ledger import (
         Attachment,
-        ClaimPromise,
         ClaimUid,
         Ledger,
-        PromisedInterface,
+        LedgerClaim,
+        PreparedInterface,
         Receipt,
     )
 
@@ -62,7 +62,7 @@ _log = structlog.get_logger()
 
 _DELETIONS = "deletions that were left"
 
-_CLAIM_MARKERS = ("markers of pods with promises",)
+_CLAIM_MARKERS = ("markers of pods with claims",)
 
 _MARKERS = ("markers of attached containers", "; the agent makes the directory anew when it is restarted")
 """The subject of a failure's message, and the advice if the file is missing."""
@@ -71,7 +71,7 @@ DIRECTORY = "deletions"
 """The directory of deferred DELs in `runDir`."""
 
 CLAIMS_DIRECTORY = "claims"
-"""The directory of markers of pods with promises in `runDir`."""
+"""The directory of markers of pods with prepared claims in `runDir`."""
 
 DRAFT = "."
 """The prefix of files that the executable still writes; no container's ID begins with it."""
@@ -82,11 +82,11 @@ EXCLUSIVE_DEVICES = "exclusive-devices"
 
 
 class UnendedPodError(K8sRdmaError):
-    """A claim is still promised to a pod that the API server has no more, until its end on the node."""
+    """A claim is still prepared for a pod that the API server has no more, until its end on the node."""
 
 
 class ClaimMarkers:
-    """The directory of markers of pods that have promises."""
+    """The directory of markers of pods that have prepared claims."""
 
     def __init__(self, directory: Path) -> None:
         """Note the path; the directory is made with the first marker."""
@@ -162,12 +162,12 @@ class LedgerStore:
         self._receipts.close()
 
     def mark_all(self) -> None:
-        """Make the markers match receipts, pending ADDs and promises. LedgerError when that fails.
+        """Make the markers match receipts, pending ADDs and prepared claims. LedgerError when that fails.
 
-        A marker of a pod without promises stays: they were lost, and its ADD is to be refused.
+        A marker of a pod without prepared claims stays: they were lost, and its ADD is to be refused.
         """
         with self._marking:
-            for pod in {promise.pod.uid for promise in self.ledger.promises.values()}:
+            for pod in {claim.pod.uid for claim in self.ledger.claims.values()}:
                 self._mark(pod, self.ledger)
             self._mark_sharing_pods()
         self._markers.replace_all({key.container for key in self.ledger.receipts} | self._pending.keys())
@@ -176,7 +176,7 @@ class LedgerStore:
     def mend(self) -> None:
         """Repair lost markers, and drop deferred DELs of unknown attachments, as far as possible now."""
         self.deferred_deletes.keep_only(self.ledger.receipts)
-        if self.ledger.promises and self._claim_markers.is_directory_lost:
+        if self.ledger.claims and self._claim_markers.is_directory_lost:
             with suppress(LedgerError):
                 self.mark_all()
         if self._marked_in_vain or self._markers.is_directory_lost:
@@ -250,40 +250,40 @@ class LedgerStore:
             self.deferred_deletes.drop(attachment)
         self._unmark(attachment.container)
 
-    def promise(self, promise: ClaimPromise, consumers: Set[PodUid] = frozenset()) -> None:
-        """Record a promise, mark its pod, and have other pods refused that the claim is reserved for.
+    def prepare_claim(self, claim: LedgerClaim, consumers: Set[PodUid] = frozenset()) -> None:
+        """Record a prepared claim, mark its pod, and have other pods refused that the claim is reserved for.
 
         A pod that had the claim before is refused, too: it gets no interfaces any more.
 
-        consumers: all that it is reserved for. After a LedgerError the promise counts if it is on disk.
+        consumers: all that it is reserved for. After a LedgerError the claim is prepared if it is on disk.
         """
-        ledger = self.ledger.with_promise(promise)
-        former = self.ledger.promises.get(promise.uid)
+        ledger = self.ledger.with_claim(claim)
+        former = self.ledger.claims.get(claim.uid)
         with self._marking:
-            if former is not None and former.pod.uid != promise.pod.uid:
+            if former is not None and former.pod.uid != claim.pod.uid:
                 self._mark(former.pod.uid, ledger, {_entry(former)})
-            self._receipts.put_promise(promise)
+            self._receipts.put_claim(claim)
             self.ledger = ledger
-            self._mark(promise.pod.uid, ledger)
-            for pod in consumers - {promise.pod.uid}:
-                self._mark_sharing(pod, {_entry(promise)})
+            self._mark(claim.pod.uid, ledger)
+            for pod in consumers - {claim.pod.uid}:
+                self._mark_sharing(pod, {_entry(claim)})
             self._mark_sharing_pods()
 
-    def forget_promise(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
-        """Drop a promise. After a LedgerError it stays, without its pod's marker at worst until a restart.
+    def forget_claim(self, claim: ClaimUid, *, abandoned: bool = False) -> None:
+        """Drop a claim. After a LedgerError it stays, without its pod's marker at worst until a restart.
 
         Pods that shared the claim stay marked until it is prepared for them: one that came while kubelet
         unprepared it counts as prepared there (Kubernetes 1.36, pkg/kubelet/cm/dra/manager.go).
 
         abandoned: whether kubelet has not unprepared the claim; then its pod is refused from now on.
         """
-        promise = self.ledger.promises.get(claim)
-        if promise is None:
+        prepared = self.ledger.claims.get(claim)
+        if prepared is None:
             return
-        ledger = self.ledger.without_promise(claim)
+        ledger = self.ledger.without_claim(claim)
         with self._marking:
-            self._mark(promise.pod.uid, ledger, {_entry(promise)} if abandoned else frozenset())
-            self._receipts.remove_promise(claim)
+            self._mark(prepared.pod.uid, ledger, {_entry(prepared)} if abandoned else frozenset())
+            self._receipts.remove_claim(claim)
             self.ledger = ledger
 
     def set_consumers(self, consumers: Mapping[PodUid, Set[str]]) -> None:
@@ -296,7 +296,7 @@ class LedgerStore:
             self._consumers = consumers
             self._mark_sharing_pods()
             for pod in self._claim_markers.pods():
-                if pod not in consumers and not self.ledger.promised_to(pod):
+                if pod not in consumers and not self.ledger.prepared_for(pod):
                     self._claim_markers.discard(pod)
 
     def _mark_sharing_pods(self) -> None:
@@ -306,30 +306,30 @@ class LedgerStore:
                 self._mark_sharing(pod, shared)
 
     def _mark_sharing(self, pod: PodUid, shared: Set[str]) -> None:
-        """Add claims to the mark of a pod that they are not promised to."""
+        """Add claims to the mark of a pod that are not prepared for it."""
         previous = self._read(pod)
         if previous == ClaimMark():
-            return  # its promises are lost, so it is refused anyway, also once it shares no claim any more
+            return  # its claims are lost, so it is refused anyway, also once it shares no claim any more
         mark = previous or ClaimMark()
         if not shared <= mark.shared:
             self._write(pod, msgspec.structs.replace(mark, shared=mark.shared | shared))
 
     def _owners(self) -> dict[str, set[PodUid]]:
-        """The pods that claims are promised to, by the claims' names."""
+        """The pods that claims are prepared for, by the claims' names."""
         owners: dict[str, set[PodUid]] = {}
-        for promise in self.ledger.promises.values():
-            owners.setdefault(_name_of(promise), set()).add(promise.pod.uid)
+        for claim in self.ledger.claims.values():
+            owners.setdefault(_name_of(claim), set()).add(claim.pod.uid)
         return owners
 
     def _mark(self, pod: PodUid, ledger: Ledger, shared: Set[str] = frozenset()) -> None:
-        """Mark a pod with its promises and the claims that are not promised to it; or unmark it.
+        """Mark a pod with its prepared claims and those that are not prepared for it; or unmark it.
 
         shared: these claims, besides those of its previous mark.
         """
         previous = self._read(pod)
-        promises = tuple(promise for promise in ledger.promises.values() if promise.pod.uid == pod)
+        claims = tuple(claim for claim in ledger.claims.values() if claim.pod.uid == pod)
         foreign = (previous or ClaimMark()).shared | shared
-        mark = ClaimMark(promises=promises, shared=foreign - {_entry(promise) for promise in promises})
+        mark = ClaimMark(claims=claims, shared=foreign - {_entry(claim) for claim in claims})
         if mark != previous or mark == ClaimMark():
             self._write(pod, mark)
 
@@ -346,44 +346,44 @@ class LedgerStore:
             self._claim_markers.write(pod, mark)
 
     def _claims_of(self, pod: PodUid) -> frozenset[str]:
-        """The claims that are promised to a pod, by name: an older one of that name may be another's."""
-        promises = self.ledger.promises.values()
-        return frozenset(_name_of(promise) for promise in promises if promise.pod.uid == pod)
+        """The claims that are prepared for a pod, by name: an older one of that name may be another's."""
+        claims = self.ledger.claims.values()
+        return frozenset(_name_of(claim) for claim in claims if claim.pod.uid == pod)
 
-    def promised_to(self, pod: PodUid) -> tuple[PromisedInterface, ...]:
-        """Return the interfaces that a pod's claims promise it. LedgerError if these promises were lost.
+    def prepared_for(self, pod: PodUid) -> tuple[PreparedInterface, ...]:
+        """Return the interfaces that are prepared for a pod's claims. LedgerError if these were lost.
 
-        K8sRdmaError (`CONFLICT`) names a claim of the pod that is not promised to it; UnendedPodError one
+        K8sRdmaError (`CONFLICT`) names a claim of the pod that is not prepared for it; UnendedPodError one
         that may be handed over to it.
         """
-        promised, mark = self.ledger.promised_to(pod), self._claim_markers.read(pod)
+        prepared, mark = self.ledger.prepared_for(pod), self._claim_markers.read(pod)
         names = {"/".join(entry.split("/")[:2]) for entry in (mark or ClaimMark()).shared}
         if foreign := names - self._claims_of(pod):
             unended = all(self._may_be_handed_over(claim, pod) for claim in foreign)
             error = UnendedPodError if unended else K8sRdmaError
             raise error(self._why_foreign(min(foreign)), reason=Reason.CONFLICT)
-        if not promised and mark is not None:
+        if not prepared and mark is not None:
             msg = (
-                f"pod {pod}: its ResourceClaims were prepared, and their promises are lost; delete the pod, "
+                f"pod {pod}: its ResourceClaims were prepared, and are lost from the ledger; delete the pod, "
                 "so that its claims are prepared anew"
             )
             raise LedgerError(msg)
-        return promised
+        return prepared
 
     def _may_be_handed_over(self, claim: str, pod: PodUid) -> bool:
-        """Report whether a claim is promised to pods that are gone by the watch, which has this one."""
+        """Report whether a claim is prepared for pods that are gone by the watch, which has this one."""
         owners = self._owners().get(claim, set())
         return bool(owners) and pod in self._consumers and owners.isdisjoint(self._consumers)
 
     def _why_foreign(self, claim: str) -> str:
         if claim in self._owners():
             return (
-                f"ResourceClaim {claim} is promised to another pod; an RDMA interface is of one pod: use a "
+                f"ResourceClaim {claim} is prepared for another pod; an RDMA interface is of one pod: use a "
                 "resourceClaimTemplateName, or delete the other pod"
             )
         return (
-            f"ResourceClaim {claim} is promised to no pod any more, and kubelet may not prepare it again for "
-            "this one: delete this pod"
+            f"ResourceClaim {claim} is prepared for no pod any more, and kubelet may not prepare it again "
+            "for this one: delete this pod"
         )
 
     def require_writable(self) -> None:
@@ -406,13 +406,13 @@ class LedgerStore:
             self._marked_in_vain = True
 
 
-def _name_of(promise: ClaimPromise) -> str:
-    return f"{promise.namespace}/{promise.name}"
+def _name_of(claim: LedgerClaim) -> str:
+    return f"{claim.namespace}/{claim.name}"
 
 
-def _entry(promise: ClaimPromise) -> str:
-    """A claim in the mark of a pod that it is not promised to; see `ClaimMark`."""
-    return f"{_name_of(promise)}/{promise.uid}"
+def _entry(claim: LedgerClaim) -> str:
+    """A claim in the mark of a pod that it is not prepared for; see `ClaimMark`."""
+    return f"{_name_of(claim)}/{claim.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -312,7 +312,7 @@ class ClaimCaps(RateLoop[CapsRequest]):
         receipts, containers = self.access.node.ledger.of_pod(pod.uid), self._containers(pod.uid)
         try:
             named = request.caps()
-            caps = caps_by_vf(receipts, self.access.node.ledger.promised_to(pod.uid), named)
+            caps = caps_by_vf(receipts, self.access.node.ledger.prepared_for(pod.uid), named)
             if not has_caps(receipts, caps):
                 self.policies().permit_caps(pod.namespace, named)
                 async with self.access.locks.all_alone(containers):

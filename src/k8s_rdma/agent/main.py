@@ -500,7 +500,7 @@ def open_kernel(config: AgentConfig, namespaces: Namespaces, ledger: Ledger) -> 
         return VirtualSriov(namespaces)
     from k8s_rdma.linux.kernel import SriovKernel  # noqa: PLC0415
 
-    pfs_in_use = frozenset(vf.pf for vf in (*ledger.holders(), *ledger.promised_vfs()))
+    pfs_in_use = frozenset(vf.pf for vf in (*ledger.holders(), *ledger.prepared_vfs()))
     return SriovKernel(namespaces, replace(config.hardware.to_core(), allocated=pfs_in_use))
 
 

@@ -64,5 +64,5 @@ class MetadataUpdates:
         self._written = {uid: claim for uid, claim in self._written.items() if uid in claims}
         for uid, claim in claims.items():
             if self._written.get(uid) != claim:
-                self._metadata.write(self._node.ledger.promises[ClaimUid(uid)])
+                self._metadata.write(self._node.ledger.claims[ClaimUid(uid)])
                 self._written[uid] = claim

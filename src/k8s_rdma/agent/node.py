@@ -39,18 +39,18 @@ from k8s_rdma.core.allocation import (
     with_rates,
     without_vfs,
 )
-from k8s_rdma.core.claims import AllocatedClaim, exchanged, judge, promised_interfaces, with_uses
+from k8s_rdma.core.claims import AllocatedClaim, exchanged, judge, prepared_interfaces, with_uses
 from k8s_rdma.core.devices.held_vfs import held_interfaces
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.devices.required_rdma import with_required_rdma
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
     Attachment,
-    ClaimPromise,
     Ledger,
+    LedgerClaim,
     Phase,
     Pod,
-    PromisedInterface,
+    PreparedInterface,
     Receipt,
 )
 from k8s_rdma.core.losses import SeenPfs
@@ -175,20 +175,20 @@ class Node:
     def _with_failures(self, hardware: Hardware) -> Hardware:
         return self.failures.mark(hardware, self._now())
 
-    def promise(
+    def prepare_claim(
         self, claim: AllocatedClaim, *, scan: bool = True, instead: bool = False
-    ) -> ClaimPromise | Rejection:
-        """Promise a claim its VFs and record that on disk; the kernel stays as it is.
+    ) -> LedgerClaim | Rejection:
+        """Prepare VFs for a claim and record that on disk; the kernel stays as it is.
 
-        scan: whether the hardware is scanned again before a refusal. instead: whether this promise replaces
-            the one that the claim has.
+        scan: whether the hardware is scanned again before a refusal. instead: whether these VFs replace
+            those that the claim has.
         K8sRdmaError (`UNREADABLE_NODE`) when its PFs could not be read, LedgerError when it is not recorded.
         """
-        ledger = self.ledger.without_promise(claim.uid) if instead else self.ledger
-        promise = self._decided(None, lambda: judge(claim, self.name, self.hardware, ledger), scan=scan)
-        if not isinstance(promise, Rejection):
-            self.ledger_store.promise(promise, claim.consumers)
-        return promise
+        ledger = self.ledger.without_claim(claim.uid) if instead else self.ledger
+        prepared = self._decided(None, lambda: judge(claim, self.name, self.hardware, ledger), scan=scan)
+        if not isinstance(prepared, Rejection):
+            self.ledger_store.prepare_claim(prepared, claim.consumers)
+        return prepared
 
     def refresh(self) -> bool:
         """Scan the hardware again. Returns whether anything differs from before.
@@ -255,20 +255,20 @@ class Node:
         return receipt
 
     def _with_exchanged(self, sandbox: Sandbox) -> Sandbox:
-        """Exchange promised VFs that are set aside or avoided, if there are others; on disk from here on."""
+        """Exchange VFs of claims that are set aside or avoided, if there are others; on disk from here on."""
         self.hardware = self._with_failures(self.hardware)
         hardware = without_vfs(self.hardware, sandbox.avoided, _TRIED)
         aside = {VfRef(pf.pci, vf.index) for pf in hardware.pfs for vf in pf.vfs if vf.set_aside}
-        if aside.isdisjoint(interface.vf for interface in sandbox.promised.values()):
+        if aside.isdisjoint(interface.vf for interface in sandbox.claimed.values()):
             return sandbox
-        instead: dict[VfRef, PromisedInterface] = {}
-        mine = (promise for promise in self.ledger.promises.values() if promise.pod.uid == sandbox.pod.uid)
-        for promise in exchanged(mine, aside, hardware, self.ledger):
-            former = self.ledger.promises[promise.uid]
-            self.ledger_store.promise(promise)
-            instead |= {old.vf: new for old, new in zip(former.interfaces, promise.interfaces, strict=True)}
-        promised = {index: instead.get(old.vf, old) for index, old in sandbox.promised.items()}
-        return replace(sandbox, promised=promised)
+        instead: dict[VfRef, PreparedInterface] = {}
+        mine = (claim for claim in self.ledger.claims.values() if claim.pod.uid == sandbox.pod.uid)
+        for claim in exchanged(mine, aside, hardware, self.ledger):
+            former = self.ledger.claims[claim.uid]
+            self.ledger_store.prepare_claim(claim)
+            instead |= {old.vf: new for old, new in zip(former.interfaces, claim.interfaces, strict=True)}
+        claimed = {index: instead.get(old.vf, old) for index, old in sandbox.claimed.items()}
+        return replace(sandbox, claimed=claimed)
 
     def _require_once(self, sandbox: Sandbox, ledger: Ledger) -> None:
         """Raise K8sRdmaError when the pod already has any of the requested interfaces."""
@@ -291,12 +291,12 @@ class Node:
             decision = decide()  # the refusal was of an earlier state
         return self._qualified(decision) if isinstance(decision, Rejection) else decision
 
-    def _with_promised(
+    def _with_claimed(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
-        """Choose the interfaces of the annotation, and take those of claims as promised."""
-        vfs = {interface.vf for interface in ledger.promised_to(sandbox.pod.uid)}
-        if any(interface.vf not in vfs for interface in sandbox.promised.values()):
+        """Choose the interfaces of the annotation, and take those of claims as prepared."""
+        vfs = {interface.vf for interface in ledger.prepared_for(sandbox.pod.uid)}
+        if any(interface.vf not in vfs for interface in sandbox.claimed.values()):
             ended = "its ResourceClaim was unprepared meanwhile"
             return Rejection(node=self.name, reason=Reason.CONFLICT, message=ended)
         only, part = sandbox.annotated(request)
@@ -305,10 +305,10 @@ class Node:
             return chosen
         named = [
             (interface, sandbox.ifnames[index], sandbox.entries[index])
-            for index, interface in sandbox.promised.items()
+            for index, interface in sandbox.claimed.items()
         ]
         hardware = without_vfs(self.hardware, sandbox.avoided, _TRIED)
-        claimed = promised_interfaces(named, self.name, hardware, ledger)
+        claimed = prepared_interfaces(named, self.name, hardware, ledger)
         if isinstance(claimed, Rejection):
             return claimed
         by_entry = {interface.entry: interface for interface in (*chosen, *claimed)}
@@ -338,8 +338,8 @@ class Node:
     def _choose(
         self, sandbox: Sandbox, request: Request, promised: Placement | None, ledger: Ledger
     ) -> tuple[AllocatedInterface, ...] | Rejection:
-        if sandbox.promised:
-            return self._with_promised(sandbox, request, promised, ledger)
+        if sandbox.claimed:
+            return self._with_claimed(sandbox, request, promised, ledger)
         hardware = without_vfs(self.hardware, sandbox.avoided, _TRIED)
         pending = outstanding(self.placements, ledger, requester=sandbox.pod.uid, entries=sandbox.entries)
         admitted = ledger.with_admitted(self.placements)

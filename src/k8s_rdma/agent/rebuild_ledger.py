@@ -4,7 +4,7 @@ The runtime caches the call of each attachment's ADD (`wire.conflist`). The rebu
 that call again, and searches the VFs in the pod's namespace or, when that is gone, in the host's with the MAC
 that the result reported.
 
-An interface of a lost receipt is made from the kernel's state and the pod's request. Promises of
+An interface of a lost receipt is made from the kernel's state and the pod's request. Prepared
 ResourceClaims are in the markers of their pods until a reboot, after which kubelet has claims prepared anew.
 
 The home of a VF before its pod is unknown. It becomes that of a free VF of the same PF: named after the PF,
@@ -39,7 +39,7 @@ from k8s_rdma.core.claims import with_uses
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
-from k8s_rdma.core.ledger import AllocatedInterface, ClaimPromise, Ledger, Phase, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, LedgerClaim, Phase, Receipt
 from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.options import NO_OPTIONS
 from k8s_rdma.core.programming import programmed
@@ -106,7 +106,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
             rdma_device=PodNodes().rdma_device,
         )
         outcomes = (
-            *rebuild.promises(ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)),
+            *rebuild.claims(ClaimMarkers(Path(config.run_dir) / CLAIMS_DIRECTORY)),
             *rebuild.attachments(_cached(caches, unreadable)),
             *rebuild.strays(),
         )
@@ -146,22 +146,22 @@ class Rebuild:
     rdma_device: Callable[[PciAddress], str] = lambda _: ""
     ledger: Ledger = field(default_factory=Ledger)
 
-    def promises(self, markers: ClaimMarkers) -> Iterator[RebuiltAttachment]:
-        """Restore the promises of ResourceClaims, before the attachments of their pods."""
+    def claims(self, markers: ClaimMarkers) -> Iterator[RebuiltAttachment]:
+        """Restore the prepared ResourceClaims, before the attachments of their pods."""
         for pod in markers.pods():
             try:
                 mark = markers.read(pod)
-                for promise in mark.promises if mark else ():
-                    self.ledger = self.ledger.with_promise(promise)
+                for claim in mark.claims if mark else ():
+                    self.ledger = self.ledger.with_claim(claim)
                     yield RebuiltAttachment(
-                        subject=f"ResourceClaim {promise.namespace}/{promise.name}",
-                        message=_promised(promise),
+                        subject=f"ResourceClaim {claim.namespace}/{claim.name}",
+                        message=_prepared_for(claim),
                     )
-                why = "" if mark is None or mark.promises or mark.shared else "its marker does not name them"
+                why = "" if mark is None or mark.claims or mark.shared else "its marker does not name them"
             except LedgerError as error:
                 why = error.message
             if why:
-                message = f"its promises are lost, so it starts no more; delete it: {why}"
+                message = f"its prepared claims are lost, so it starts no more; delete it: {why}"
                 yield RebuiltAttachment(subject=f"pod {pod}", message=message, complete=False)
 
     def attachments(self, cached: Iterable[CachedAttachment]) -> Iterator[RebuiltAttachment]:
@@ -275,7 +275,7 @@ class Rebuild:
             grant = resolve(
                 requested.with_gpus_of_then(devices, call.pod),
                 devices=None,
-                claims=self.ledger.promised_to(call.pod.uid),
+                claims=self.ledger.prepared_for(call.pod.uid),
                 hardware=Hardware(()),
             )
             entries = interfaces_of_network(
@@ -297,7 +297,7 @@ class Rebuild:
 
     def _free_vfs(self, pod: PodUid, hardware: Hardware) -> dict[PciAddress, tuple[PfState, Vf]]:
         """The VFs that a pod may have: a runtime's cache also has attachments whose VFs went to others."""
-        in_use = {vf for vf, promise in self.ledger.promised_vfs().items() if promise.pod.uid != pod}
+        in_use = {vf for vf, claim in self.ledger.prepared_vfs().items() if claim.pod.uid != pod}
         in_use |= self.ledger.holders().keys()
         return {
             vf.pci: (pf, vf) for pf in hardware.pfs for vf in pf.vfs if VfRef(pf.pci, vf.index) not in in_use
@@ -451,12 +451,12 @@ def _by_mac(mac: str, free: Iterable[tuple[PfState, Vf]]) -> PciAddress | None:
     return next((vf.pci for _, vf in free if mac and mac in (vf.mac, vf.admin_mac)), None)
 
 
-def _promised(promise: ClaimPromise) -> str:
+def _prepared_for(claim: LedgerClaim) -> str:
     vfs = (
         f"request {interface.request}: VF {interface.vf.index} of {interface.vf.pf}"
-        for interface in promise.interfaces
+        for interface in claim.interfaces
     )
-    return f"promised to pod {promise.pod.full_name}: {', '.join(vfs)}"
+    return f"prepared for pod {claim.pod.full_name}: {', '.join(vfs)}"
 
 
 def _describe(receipt: Receipt, missing: Collection[str], *, alive: bool) -> str:
@@ -546,8 +546,8 @@ def _replace(ledger: Path, rebuilt: Ledger) -> None:
     with closing(Receipts(draft)) as receipts:
         for receipt in rebuilt.receipts.values():
             receipts.put(receipt)
-        for promise in rebuilt.promises.values():
-            receipts.put_promise(promise)
+        for claim in rebuilt.claims.values():
+            receipts.put_claim(claim)
     aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     for suffix in ("-wal", "-shm", ""):
         old = ledger.with_name(ledger.name + suffix)

@@ -15,7 +15,7 @@ from k8s_rdma.core.ledger import (
     DelegatedPlugin,
     Phase,
     Pod,
-    PromisedInterface,
+    PreparedInterface,
     Receipt,
 )
 from k8s_rdma.core.step import NetnsRef, VfRef
@@ -33,7 +33,7 @@ class Sandbox:
     ipam, ipams, delegate, device_info_file, slots: as in `Receipt`.
     devices: the exclusive devices of a pod that holds some, one for each interface.
     gpus: those to which interfaces belong that are to be near GPUs.
-    promised: the interfaces that ResourceClaims promise, by their index in `entries`.
+    claimed: the interfaces that are prepared for the pod's ResourceClaims, by their index in `entries`.
     avoided: VFs that are not to be chosen: the ADD has tried them in vain.
     """
 
@@ -49,19 +49,19 @@ class Sandbox:
     slots: tuple[SlotInUse, ...] = ()
     devices: tuple[HeldDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
-    promised: Mapping[int, PromisedInterface] = field(default_factory=dict)
+    claimed: Mapping[int, PreparedInterface] = field(default_factory=dict)
     avoided: frozenset[VfRef] = frozenset()
 
     def annotated(self, request: Request) -> tuple[Sandbox, Request]:
-        """Select the interfaces that no claim promises. request: the part of the pod's for all of them."""
-        if not self.promised:
+        """Select the interfaces that are not of claims. request: the part of the pod's for all of them."""
+        if not self.claimed:
             return self, request
-        indexes = [index for index in range(len(self.entries)) if index not in self.promised]
+        indexes = [index for index in range(len(self.entries)) if index not in self.claimed]
         only = replace(
             self,
             ifnames=tuple(self.ifnames[index] for index in indexes),
             entries=tuple(self.entries[index] for index in indexes),
-            promised={},
+            claimed={},
         )
         return only, replace(request, interfaces=tuple(request.interfaces[index] for index in indexes))
 

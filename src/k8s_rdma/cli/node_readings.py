@@ -147,11 +147,11 @@ class Sampling:
 
     def _take(self, node: str) -> None:
         sample = self.reader.sample(node)
-        for holder, promise in sample.promises.items() if sample else ():
+        for holder, programmed in sample.programmed.items() if sample else ():
             counts = sample.counts.get(holder) if sample else None
             if counts is None or sample is None or (holder.namespace, holder.pod) not in self.pods:
                 continue
             losses = sample.losses.get(holder, NO_LOSSES)
             interface = HeldInterface(node, *holder)
-            reading = Reading(sample.sampled_at, *counts, *losses, *promise)
+            reading = Reading(sample.sampled_at, *counts, *losses, *programmed)
             self._readings[interface].append(reading)

@@ -42,10 +42,10 @@ COULD_NOT_MEASURE = 2
 _STYLES = {
     Result.PASS: "green",
     Result.FAIL: "bold red",
-    Result.UNCLAIMED: "cyan",
+    Result.UNENFORCED: "cyan",
     Result.UNMEASURED: "yellow",
 }
-_WORDS = {Result.UNCLAIMED: "not promised", Result.UNMEASURED: "NOT MEASURED"}
+_WORDS = {Result.UNENFORCED: "not promised", Result.UNMEASURED: "NOT MEASURED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,12 +73,12 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     inventory: the PFs, which determine how much bandwidth a reservation takes of them.
     excluding: pods that do not count.
     """
-    claims = claims_on_node(reported=reported, promised=promised, entries=entries)
+    by_pod = interfaces_on_node(reported=reported, promised=promised, entries=entries)
     for uid in excluding:
-        claims.pop(uid, None)
+        by_pod.pop(uid, None)
     plain: list[PlacedInterface] = []
     alone: list[Sequence[PlacedInterface]] = []
-    for interfaces in claims.values():
+    for interfaces in by_pod.values():
         if any(interface.pool for interface in interfaces):
             alone.append(interfaces)
         else:
@@ -88,25 +88,25 @@ def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     return total(foreign, *(usage_of(interfaces, inventory) for interfaces in alone))
 
 
-def claims_on_node(
+def interfaces_on_node(
     *,
     reported: Mapping[PodUid, tuple[PlacedInterface, ...]],
     promised: Mapping[PodUid, tuple[PlacedInterface, ...]],
     entries: Mapping[PodUid, Collection[int]] = MappingProxyType({}),
 ) -> dict[PodUid, tuple[PlacedInterface, ...]]:
     """Return the interfaces that count for each pod; the parameters are those of `used_on_node`."""
-    claims = dict(reported)
+    by_pod = dict(reported)
     for uid, interfaces in promised.items():
         if uid not in reported:
-            claims[uid] = interfaces
+            by_pod[uid] = interfaces
         elif uid in entries:
             held_entries = entries[uid]
-            claims[uid] += tuple(
+            by_pod[uid] += tuple(
                 interface
                 for index, interface in enumerate(interfaces)
                 if interface.entry_at(index) not in held_entries
             )
-    return claims
+    return by_pod
 
 
 class Promised(Protocol):
@@ -364,7 +364,7 @@ def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
 def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
     """Return allocated and prepared VFs by index: to look for each by its `VfRef` takes ten times as long."""
     indexes: dict[PciAddress, set[int]] = {}
-    for vf in (*ledger.holders(), *ledger.promised_vfs()):
+    for vf in (*ledger.holders(), *ledger.prepared_vfs()):
         indexes.setdefault(vf.pf, set()).add(vf.index)
     return indexes
 

@@ -25,11 +25,11 @@ from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, PfRule
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
-    ClaimPromise,
     ClaimUid,
     Ledger,
+    LedgerClaim,
     Pod,
-    PromisedInterface,
+    PreparedInterface,
 )
 from k8s_rdma.core.macs import RequestedAddress, addresses_of, requests_of, taken_address
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
@@ -57,7 +57,7 @@ def with_uses(hardware: Hardware, rules: Sequence[PfRule], ledger: Ledger) -> Ha
     rules: the first that matches a PF says its use. While pods have VFs of a PF for the other use, it takes
     no new pods in the new way, with a problem that says so.
     """
-    if not ledger.promises and not any(rule.claims or rule.use is PfUse.CLAIMS for rule in rules):
+    if not ledger.claims and not any(rule.claims or rule.use is PfUse.CLAIMS for rule in rules):
         return hardware
     pfs, problems = [], [*hardware.problems]
     for observed in hardware.pfs:
@@ -72,19 +72,19 @@ def _with_use(pf: PfState, rule: PfRule, ledger: Ledger) -> tuple[PfState, str]:
     """Return the PF with its VFs by use; also why it is not as the rule says yet, in a sentence."""
     shared = [vf.index for vf in pf.vfs if not vf.pool]
     claim_vfs = _claim_vfs(rule, shared)
-    promised = {vf.index for vf in ledger.promised_vfs() if vf.pf == pf.pci}.intersection(shared)
+    prepared = {vf.index for vf in ledger.prepared_vfs() if vf.pf == pf.pci}.intersection(shared)
     annotated = {
         interface.vf.index
         for receipt in ledger.receipts.values()
         for interface in receipt.interfaces
         if interface.vf.pf == pf.pci and not interface.pool
     }
-    if not claim_vfs & annotated and promised <= claim_vfs:
+    if not claim_vfs & annotated and prepared <= claim_vfs:
         return replace(_for_claims(pf, claim_vfs), claims_mbps=rule.claims.mbps if rule.claims else None), ""
     setting = "claims" if rule.claims else f"use: {rule.use}"
-    holder = "ResourceClaim has VFs of it" if promised - claim_vfs else "pod has VFs of it by annotation"
+    holder = "ResourceClaim has VFs of it" if prepared - claim_vfs else "pod has VFs of it by annotation"
     why = f"PF {pf.name}: hardware.pfs[].{setting} waits until no {holder}"
-    return (_for_claims(pf, {*shared} - annotated) if promised else pf), why
+    return (_for_claims(pf, {*shared} - annotated) if prepared else pf), why
 
 
 def _claim_vfs(rule: PfRule, shared: Sequence[int]) -> set[int]:
@@ -138,7 +138,7 @@ def claim_pfs(hardware: Hardware) -> dict[str, PfState]:
 class ClaimedInterface:
     """A result of a claim's allocation: an interface on a PF.
 
-    request, device, share_id, class_cap_mbps: as in `core.ledger.PromisedInterface`.
+    request, device, share_id, class_cap_mbps: as in `core.ledger.PreparedInterface`.
     """
 
     request: str
@@ -150,7 +150,7 @@ class ClaimedInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedClaim:
-    """A ResourceClaim that kube-scheduler allocated on this node; other fields as in `ClaimPromise`.
+    """A ResourceClaim that kube-scheduler allocated on this node; other fields as in `LedgerClaim`.
 
     consumers: all pods that it is reserved for.
     """
@@ -175,14 +175,14 @@ def beyond_class_cap(cap_mbps: int, class_cap_mbps: int) -> str:
     return f"{found} is beyond the cap of the DeviceClass, {class_cap_mbps} Mb/s"
 
 
-def claim_of(promise: ClaimPromise) -> AllocatedClaim:
+def claim_of(prepared: LedgerClaim) -> AllocatedClaim:
     """Return the claim whose VFs are prepared."""
     return AllocatedClaim(
-        uid=promise.uid,
-        namespace=promise.namespace,
-        name=promise.name,
-        pod=promise.pod,
-        pod_claim=promise.pod_claim,
+        uid=prepared.uid,
+        namespace=prepared.namespace,
+        name=prepared.name,
+        pod=prepared.pod,
+        pod_claim=prepared.pod_claim,
         interfaces=tuple(
             ClaimedInterface(
                 request=interface.request,
@@ -191,17 +191,17 @@ def claim_of(promise: ClaimPromise) -> AllocatedClaim:
                 interface=interface.placed.as_request(),
                 class_cap_mbps=interface.class_cap_mbps,
             )
-            for interface in promise.interfaces
+            for interface in prepared.interfaces
         ),
-        memlock=promise.memlock,
-        memlock_required=promise.memlock_required,
-        from_template=promise.from_template,
+        memlock=prepared.memlock,
+        memlock_required=prepared.memlock_required,
+        from_template=prepared.from_template,
     )
 
 
 def judge(
     claim: AllocatedClaim, node: NodeName, hardware: Hardware, ledger: Ledger
-) -> ClaimPromise | Rejection:
+) -> LedgerClaim | Rejection:
     """Prepare VFs for a claim, or say why not.
 
     A claim that is prepared already gets its VFs again, with others for those that no longer exist.
@@ -209,11 +209,11 @@ def judge(
     `INSUFFICIENT` if it fits once others have ended, for example a former pod of the same claim.
     Any other reason is permanent.
     """
-    promise = ledger.promises.get(claim.uid)
-    if promise is not None and not _is_same(promise, claim):
-        return _promised_otherwise(promise, claim, node)
-    if promise is not None and all(_vf(hardware, interface.vf) for interface in promise.interfaces):
-        return promise
+    prepared = ledger.claims.get(claim.uid)
+    if prepared is not None and not _is_same(prepared, claim):
+        return _prepared_otherwise(prepared, claim, node)
+    if prepared is not None and all(_vf(hardware, interface.vf) for interface in prepared.interfaces):
+        return prepared
     pfs = claim_pfs(hardware)
     if unknown := [entry for entry in claim.interfaces if entry.device not in pfs]:
         why = f"device {unknown[0].device} of request {unknown[0].request} is no PF of this node for claims"
@@ -223,33 +223,33 @@ def judge(
     parts = {pf.pci: pf.claims_mbps for pf in pfs.values() if pf.claims_mbps is not None}
     if (refusal := _refusal(claim, placed, inventory, parts)) is not None:
         return refusal
-    used = used_for(PfUse.CLAIMS, hardware, used_locally(hardware, ledger.without_promise(claim.uid)))
+    used = used_for(PfUse.CLAIMS, hardware, used_locally(hardware, ledger.without_claim(claim.uid)))
     if not fits(placed, inventory, used):
         return _too_full(placed, inventory, used, parts)
     return _with_vfs(claim, placed, node, hardware, ledger)
 
 
-def _promised_otherwise(promise: ClaimPromise, claim: AllocatedClaim, node: NodeName) -> Rejection:
-    subject, former = f"claim {claim.namespace}/{claim.name}", promise.pod
+def _prepared_otherwise(prepared: LedgerClaim, claim: AllocatedClaim, node: NodeName) -> Rejection:
+    subject, former = f"claim {claim.namespace}/{claim.name}", prepared.pod
     if former.uid != claim.pod.uid:
-        why = f"{subject} is promised to pod {former.name} ({former.uid}), which has not ended"
+        why = f"{subject} is prepared for pod {former.name} ({former.uid}), which has not ended"
         return Rejection(node=node, reason=Reason.INSUFFICIENT, message=why)
     why = f"{subject} was prepared with another allocation"
     return Rejection(node=node, reason=Reason.CONFLICT, message=why)
 
 
-def _is_same(promise: ClaimPromise, claim: AllocatedClaim) -> bool:
+def _is_same(prepared: LedgerClaim, claim: AllocatedClaim) -> bool:
     """Report whether the VFs were prepared for this content of the claim."""
-    promised = [
+    contents = [
         (interface.request, interface.device, interface.share_id, interface.placed.as_request())
-        for interface in promise.interfaces
+        for interface in prepared.interfaces
     ]
     allocated = [(entry.request, entry.device, entry.share_id, entry.interface) for entry in claim.interfaces]
-    return promise.pod == claim.pod and promised == allocated
+    return prepared.pod == claim.pod and contents == allocated
 
 
 def _address_refusal(
-    interfaces: Sequence[PromisedInterface], node: NodeName, hardware: Hardware, ledger: Ledger
+    interfaces: Sequence[PreparedInterface], node: NodeName, hardware: Hardware, ledger: Ledger
 ) -> Rejection | None:
     """Return the reason why an address that the claim asks for is not available, if there is one."""
     requested = (
@@ -335,13 +335,13 @@ def _with_vfs(
     node: NodeName,
     hardware: Hardware,
     ledger: Ledger,
-) -> ClaimPromise | Rejection:
+) -> LedgerClaim | Rejection:
     """Choose VFs: those prepared before that still exist, those that have the MAC, then by lowest index."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
-    promise = ledger.promises.get(claim.uid)
-    earlier = [interface.vf for interface in promise.interfaces] if promise else [None] * len(placed)
+    prepared = ledger.claims.get(claim.uid)
+    earlier = [interface.vf for interface in prepared.interfaces] if prepared else [None] * len(placed)
     existing = [vf if vf is not None and _vf(hardware, vf) else None for vf in earlier]
-    in_use = {*ledger.holders(), *ledger.promised_vfs()}
+    in_use = {*ledger.holders(), *ledger.prepared_vfs()}
     free = {pci: list(_free_vfs(pfs[pci], in_use)) for pci in {place.pf for place in placed}}
     having = [
         _take_having(place, free[place.pf]) if ref is None else None
@@ -356,9 +356,9 @@ def _with_vfs(
             count = sum(candidate.pool == CLAIMS_POOL for candidate in pf.vfs)
             why = f"PF {pf.name}: none of its {count} VFs for claims is free for request {entry.request}"
             return Rejection(node=node, reason=Reason.INSUFFICIENT, message=why)
-        interfaces.append(_promised(entry, place, vf))
-    refusal = _address_refusal(interfaces, node, hardware, ledger.without_promise(claim.uid))
-    return refusal or ClaimPromise(
+        interfaces.append(_prepared(entry, place, vf))
+    refusal = _address_refusal(interfaces, node, hardware, ledger.without_claim(claim.uid))
+    return refusal or LedgerClaim(
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
@@ -380,8 +380,8 @@ def _take_having(place: PlacedInterface, free: list[Vf]) -> Vf | None:
     return having
 
 
-def _promised(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> PromisedInterface:
-    return PromisedInterface(
+def _prepared(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> PreparedInterface:
+    return PreparedInterface(
         request=entry.request,
         device=entry.device,
         share_id=entry.share_id,
@@ -406,16 +406,16 @@ def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:
 
 
 def exchanged(
-    promises: Iterable[ClaimPromise], vfs: Collection[VfRef], hardware: Hardware, ledger: Ledger
-) -> tuple[ClaimPromise, ...]:
+    claims: Iterable[LedgerClaim], vfs: Collection[VfRef], hardware: Hardware, ledger: Ledger
+) -> tuple[LedgerClaim, ...]:
     """Return the claims prepared with any of these VFs, with other free VFs of the same PFs instead.
 
     A claim is left out if its PF has no other VF; it stays as it is. The pods of the claims must not have
     interfaces of them.
     """
-    in_use = {*ledger.holders(), *ledger.promised_vfs(), *vfs}
+    in_use = {*ledger.holders(), *ledger.prepared_vfs(), *vfs}
 
-    def alternative(interface: PromisedInterface) -> PromisedInterface:
+    def alternative(interface: PreparedInterface) -> PreparedInterface:
         pf = hardware.pf(interface.vf.pf)
         vf = next(_free_vfs(pf, in_use), None) if pf is not None and interface.vf in vfs else None
         if pf is None or vf is None:
@@ -424,29 +424,31 @@ def exchanged(
         in_use.add(ref)
         return replace(interface, vf=ref, pci=vf.pci, rdma_device=vf.rdma_device or "")
 
-    found = (replace(promise, interfaces=tuple(map(alternative, promise.interfaces))) for promise in promises)
-    return tuple(promise for promise in found if promise != ledger.promises[promise.uid])
+    found = (replace(claim, interfaces=tuple(map(alternative, claim.interfaces))) for claim in claims)
+    return tuple(claim for claim in found if claim != ledger.claims[claim.uid])
 
 
-def promised_interfaces(
-    promised: Sequence[tuple[PromisedInterface, str, int]],
+def prepared_interfaces(
+    prepared: Sequence[tuple[PreparedInterface, str, int]],
     node: NodeName,
     hardware: Hardware,
     ledger: Ledger,
 ) -> tuple[AllocatedInterface, ...] | Rejection:
     """Return the interfaces of an ADD on VFs prepared for claims; `CONFLICT` if one cannot be given now.
 
-    promised: each with its name in the pod, and its entry in the pod's request.
+    prepared: each with its name in the pod, and its entry in the pod's request.
     """
     inventory = hardware.inventory(node)
     interfaces = []
-    for promise, ifname, entry in promised:
-        vf, pf = _vf(hardware, promise.vf), inventory.pf(promise.vf.pf)
+    for interface, ifname, entry in prepared:
+        vf, pf = _vf(hardware, interface.vf), inventory.pf(interface.vf.pf)
         why = "it does not exist any more" if vf is None else foreign_reason(vf)
         if vf is None or pf is None or why:
-            subject = f"VF {promise.vf.index} of PF {promise.vf.pf}, promised to request {promise.request}"
+            subject = (
+                f"VF {interface.vf.index} of PF {interface.vf.pf}, prepared for request {interface.request}"
+            )
             return Rejection(node=node, reason=Reason.CONFLICT, message=f"{subject}, cannot be given: {why}")
-        interfaces.append(allocated(vf, pf, promise.placed, ifname, entry))
+        interfaces.append(allocated(vf, pf, interface.placed, ifname, entry))
     if conflict := taken_address(requests_of(interfaces), hardware, ledger):
         return Rejection(node=node, reason=Reason.CONFLICT, message=conflict.why, mentions=conflict.mentions)
     return tuple(interfaces)

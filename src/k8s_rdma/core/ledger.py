@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
     PREPARED: the receipt is on disk, the kernel may have been changed in part; undone at the next start.
     ATTACHED: everything holds.
-    RELEASING: being taken back; completed at the next start.
+    RELEASING: being new_slots back; completed at the next start.
     """
 
     PREPARED = "prepared"
@@ -252,7 +252,7 @@ ClaimUid = NewType("ClaimUid", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromisedInterface:
+class PreparedInterface:
     """A VF prepared for one result of a claim's allocation.
 
     request: the claim's, with a subrequest behind a slash.
@@ -275,7 +275,7 @@ class PromisedInterface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimPromise:
+class LedgerClaim:
     """The VFs prepared for a ResourceClaim's pod, from NodePrepareResources to NodeUnprepareResources.
 
     pod_claim: the claim's name in the pod's `spec.resourceClaims`.
@@ -288,7 +288,7 @@ class ClaimPromise:
     name: str
     pod: Pod
     pod_claim: str
-    interfaces: tuple[PromisedInterface, ...]
+    interfaces: tuple[PreparedInterface, ...]
     memlock: int = 0
     memlock_required: bool = False
     from_template: bool = False
@@ -310,37 +310,35 @@ class Ledger:
     """The receipts and prepared claims of a node. Immutable: a change is a new ledger."""
 
     receipts: Mapping[Attachment, Receipt] = field(default_factory=dict)
-    promises: Mapping[ClaimUid, ClaimPromise] = field(default_factory=dict)
+    claims: Mapping[ClaimUid, LedgerClaim] = field(default_factory=dict)
 
-    def with_promise(self, promise: ClaimPromise) -> Ledger:
+    def with_claim(self, claim: LedgerClaim) -> Ledger:
         """Add or replace a prepared claim. LedgerError if another pod or claim has one of its VFs."""
-        promised = self.without_promise(promise.uid).promised_vfs()
-        for interface in promise.interfaces:
-            holder = self.holder_beside(interface.vf, promise.pod.uid)
-            if holder is not None or interface.vf in promised:
+        prepared = self.without_claim(claim.uid).prepared_vfs()
+        for interface in claim.interfaces:
+            holder = self.holder_beside(interface.vf, claim.pod.uid)
+            if holder is not None or interface.vf in prepared:
                 msg = (
-                    f"VF {interface.vf.index} of PF {interface.vf.pf} is in use, cannot be promised to claim "
-                    f"{promise.namespace}/{promise.name}"
+                    f"VF {interface.vf.index} of PF {interface.vf.pf} is in use, cannot be prepared for "
+                    f"claim {claim.namespace}/{claim.name}"
                 )
                 raise LedgerError(msg)
-        return replace(self, promises={**self.promises, promise.uid: promise})
+        return replace(self, claims={**self.claims, claim.uid: claim})
 
-    def without_promise(self, uid: ClaimUid) -> Ledger:
+    def without_claim(self, uid: ClaimUid) -> Ledger:
         """Return the ledger without this prepared claim, if there is one."""
-        promises = {key: promise for key, promise in self.promises.items() if key != uid}
-        return replace(self, promises=promises)
+        claims = {key: claim for key, claim in self.claims.items() if key != uid}
+        return replace(self, claims=claims)
 
-    def promised_to(self, uid: PodUid) -> tuple[PromisedInterface, ...]:
+    def prepared_for(self, uid: PodUid) -> tuple[PreparedInterface, ...]:
         """Return the interfaces prepared for a pod by its claims, ordered by the pod's names for these."""
-        promises = [promise for promise in self.promises.values() if promise.pod.uid == uid]
-        promises.sort(key=lambda promise: (promise.pod_claim, promise.name))
-        return tuple(interface for promise in promises for interface in promise.interfaces)
+        claims = [claim for claim in self.claims.values() if claim.pod.uid == uid]
+        claims.sort(key=lambda claim: (claim.pod_claim, claim.name))
+        return tuple(interface for claim in claims for interface in claim.interfaces)
 
-    def promised_vfs(self) -> dict[VfRef, ClaimPromise]:
+    def prepared_vfs(self) -> dict[VfRef, LedgerClaim]:
         """Return the claim of each VF that is prepared for one."""
-        return {
-            interface.vf: promise for promise in self.promises.values() for interface in promise.interfaces
-        }
+        return {interface.vf: claim for claim in self.claims.values() for interface in claim.interfaces}
 
     def holder_beside(self, vf: VfRef, pod: PodUid) -> Receipt | None:
         """Return the receipt of another pod that holds a VF."""
@@ -369,7 +367,7 @@ class Ledger:
 
     def with_receipt(self, receipt: Receipt) -> Ledger:
         """Add or replace a receipt. LedgerError when something else has one of its VFs."""
-        promised = self.promised_vfs()
+        prepared = self.prepared_vfs()
         holders = self.holders()
         for interface in receipt.interfaces:
             holder = holders.get(interface.vf, receipt.attachment)
@@ -379,12 +377,12 @@ class Ledger:
                     f"{holder.container}, cannot go to container {receipt.attachment.container}"
                 )
                 raise LedgerError(msg)
-            promise = promised.get(interface.vf)
-            if promise is not None and promise.pod.uid != receipt.pod.uid:
-                is_readable = promise.namespace == receipt.pod.namespace  # the pod's owner reads it
-                owner = f"claim {promise.namespace}/{promise.name}"
+            claim = prepared.get(interface.vf)
+            if claim is not None and claim.pod.uid != receipt.pod.uid:
+                is_readable = claim.namespace == receipt.pod.namespace  # the pod's owner reads it
+                owner = f"claim {claim.namespace}/{claim.name}"
                 msg = (
-                    f"VF {interface.vf.index} of PF {interface.vf.pf} is promised to "
+                    f"VF {interface.vf.index} of PF {interface.vf.pf} is prepared for "
                     f"{owner if is_readable else 'a claim of another namespace'}, cannot go to container "
                     f"{receipt.attachment.container}"
                 )
@@ -396,17 +394,17 @@ class Ledger:
         receipts = {key: receipt for key, receipt in self.receipts.items() if key not in attachments}
         return replace(self, receipts=receipts)
 
-    def losing_slots(self, claim: Receipt) -> tuple[Receipt, ...]:
-        """Receipts of other sandboxes that have slots of a new claim, without these.
+    def losing_slots(self, new: Receipt) -> tuple[Receipt, ...]:
+        """Receipts of other sandboxes that have slots of the new one, without these.
 
         Kubelet gives a slot on when its pod is over, which may be before the pod's DEL.
         """
-        claimed = {slot.device for slot in claim.slots}
+        new_slots = {slot.device for slot in new.slots}
         return tuple(
-            replace(receipt, slots=tuple(slot for slot in receipt.slots if slot.device not in claimed))
+            replace(receipt, slots=tuple(slot for slot in receipt.slots if slot.device not in new_slots))
             for receipt in self.receipts.values()
-            if receipt.attachment.container != claim.attachment.container
-            and any(slot.device in claimed for slot in receipt.slots)
+            if receipt.attachment.container != new.attachment.container
+            and any(slot.device in new_slots for slot in receipt.slots)
         )
 
     def slots(self) -> dict[SlotInUse, tuple[AllocatedInterface, ...]]:
@@ -463,10 +461,10 @@ class Ledger:
             if not receipt.interfaces:
                 continue
             result[receipt.pod.uid] = result.get(receipt.pod.uid, ()) + receipt.placed()
-        if self.promises:
+        if self.claims:
             holders = self.holders()
-            for vf, promise in self.promised_vfs().items():
+            for vf, claim in self.prepared_vfs().items():
                 if vf not in holders:
-                    placed = tuple(interface.placed for interface in promise.interfaces if interface.vf == vf)
-                    result[promise.pod.uid] = result.get(promise.pod.uid, ()) + placed
+                    placed = tuple(interface.placed for interface in claim.interfaces if interface.vf == vf)
+                    result[claim.pod.uid] = result.get(claim.pod.uid, ()) + placed
         return result

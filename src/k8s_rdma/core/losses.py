@@ -1,4 +1,4 @@
-"""Promises on a node that do not hold now, for its operator: rates, caps, interfaces and PFs that are lost.
+"""Losses on a node, for its operator: rates, caps, interfaces and PFs that are lost.
 
 The pods keep what is left. VFs go with their PF's driver and with a change of `sriov_numvfs`, netdevs with
 their VF's driver. The netdev of a VF that gets a driver again is another one, in the host's network
@@ -50,7 +50,7 @@ def _why_lost(pf: PfState, vf: Vf | None, interface: AllocatedInterface) -> str:
     return "" if serves else vf.unusable
 
 
-def broken_promises(pf: Pf, used: Used) -> Iterator[str]:
+def unkept_reservations(pf: Pf, used: Used) -> Iterator[str]:
     """Describe the reservations that the PF's link cannot keep, one sentence each."""
     if pf.link_mbps is None and used.mbps:
         yield f"PF {pf.name}: {used.mbps} Mb/s are reserved, and its link speed is unknown now"

@@ -48,25 +48,25 @@ def addresses_of(
 
 def requested_addresses(ledger: Ledger) -> frozenset[str]:
     """Return the MACs and GUIDs that pods of the node ask for, in prepared claims and in attachments."""
-    promised = (interface.placed for promise in ledger.promises.values() for interface in promise.interfaces)
+    prepared = (interface.placed for claim in ledger.claims.values() for interface in claim.interfaces)
     attached = (interface for receipt in ledger.receipts.values() for interface in receipt.interfaces)
-    return addresses_of((*promised, *attached))
+    return addresses_of((*prepared, *attached))
 
 
 def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
     """Return the MACs of the node's PFs and VFs, including VFs in pods or prepared; two for a VF at most."""
     allocated = ledger.interfaces_by_pf()
-    promised = {
+    prepared = {
         interface.vf: interface.placed.options.mac
-        for promise in ledger.promises.values()
-        for interface in promise.interfaces
+        for claim in ledger.claims.values()
+        for interface in claim.interfaces
     }
     macs = {pf.mac for pf in hardware.pfs}
     for pf in hardware.pfs:
         interfaces = allocated.get(pf.pci, {})
         for vf in pf.vfs:
             interface = interfaces.get(vf.index)
-            requested = promised.get(VfRef(pf.pci, vf.index)) if promised else None
+            requested = prepared.get(VfRef(pf.pci, vf.index)) if prepared else None
             if interface:
                 macs.update((interface.mac, interface.home.mac))
             elif requested:
@@ -121,7 +121,7 @@ def taken_address(
     having: dict[str, list[_Having]] = {}
     for found in (*_of_pods(ledger), *_of_claims(ledger), *_of_hardware(hardware)):
         having.setdefault(found.address, []).append(found)
-    in_use = {*ledger.holders(), *ledger.promised_vfs()}
+    in_use = {*ledger.holders(), *ledger.prepared_vfs()}
     for request in requests:
         for found in having.get(request.address, ()):
             if found.vf != request.vf:
@@ -149,10 +149,10 @@ def _of_pods(ledger: Ledger) -> Iterator[_Having]:
 
 
 def _of_claims(ledger: Ledger) -> Iterator[_Having]:
-    for promise in ledger.promises.values():
-        for interface in promise.interfaces:
-            owner = f"request {interface.request} of claim {promise.namespace}/{promise.name}"
-            mentions = (Mention(namespace=promise.namespace, text=owner),)
+    for claim in ledger.claims.values():
+        for interface in claim.interfaces:
+            owner = f"request {interface.request} of claim {claim.namespace}/{claim.name}"
+            mentions = (Mention(namespace=claim.namespace, text=owner),)
             for address in addresses_of([interface.placed]):
                 yield _Having(address, interface.vf, owner, mentions)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.allocation import used_for, used_locally
 from k8s_rdma.core.claims import beyond_class_cap
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PromisedInterface, RateChange, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PreparedInterface, RateChange, Receipt
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.programming import demand, objection, programmed, takes_rates
 from k8s_rdma.core.rate_change import shortage
@@ -109,30 +109,30 @@ def _with_rates(
 
 
 def caps_by_vf(
-    receipts: Iterable[Receipt], promised: Iterable[PromisedInterface], caps: Mapping[str, int]
+    receipts: Iterable[Receipt], claimed: Iterable[PreparedInterface], caps: Mapping[str, int]
 ) -> dict[VfRef, int]:
     """Map a pod's interfaces by ResourceClaim to the caps that they should have, Mb/s.
 
     MalformedError names an interface that the pod does not have by claim, or (`NOT_ALLOWED`) an interface
     with a cap beyond its DeviceClass's.
 
-    promised: the VFs of the pod's claims, with the caps for those that `caps` does not name.
+    claimed: the VFs of the pod's claims, with the caps for those that `caps` does not name.
     """
-    by_vf = {interface.vf: interface for interface in promised}
+    by_vf = {interface.vf: interface for interface in claimed}
     base = {vf: interface.placed.max_tx_rate_mbps for vf, interface in by_vf.items()}
-    claimed = {
+    attached = {
         interface.ifname: interface.vf
         for receipt in receipts
         for interface in receipt.interfaces
         if interface.pool == CLAIMS_POOL and interface.vf in base
     }
     for name in caps:
-        if name not in claimed:
-            names = ", ".join(claimed) or "none"
+        if name not in attached:
+            names = ", ".join(attached) or "none"
             raise MalformedError(f"{name}: the pod has no such interface by ResourceClaim; it has {names}")
-        if why := beyond_class_cap(caps[name], by_vf[claimed[name]].class_cap_mbps):
+        if why := beyond_class_cap(caps[name], by_vf[attached[name]].class_cap_mbps):
             raise MalformedError(f"interface {name}: {why}", reason=Reason.NOT_ALLOWED)
-    return {vf: caps.get(name, base[vf]) for name, vf in claimed.items()}
+    return {vf: caps.get(name, base[vf]) for name, vf in attached.items()}
 
 
 def has_caps(receipts: Iterable[Receipt], caps: Mapping[VfRef, int]) -> bool:
@@ -222,7 +222,7 @@ def _shortages(
 ) -> Iterator[str]:
     """Describe the PFs that cannot keep the reservations of the change.
 
-    Reservations may be lowered on a link that has become slower under promises that are kept.
+    Reservations may be lowered on a link that has become slower under reservations that are kept.
     """
     after, needs_mbps = ledger, Counter[PciAddress]()
     for receipt in map(Receipt.completed, changed):

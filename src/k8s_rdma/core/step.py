@@ -355,7 +355,7 @@ def check_rates(
 ) -> None:
     """Refuse all rates of a step if one of them cannot be programmed.
 
-    A sum that is too large already may stay so: the link has become slower under promises that are kept.
+    A sum that is too large already may stay so: the link has become slower under reservations that are kept.
     KernelError names VF and value, or the sum.
 
     current: the present rates of all VFs of the PF.

@@ -35,7 +35,7 @@ class ByteCounts(NamedTuple):
     received: int
 
 
-class Promise(NamedTuple):
+class ProgrammedRates(NamedTuple):
     """Rates that are programmed for an interface, in Mb/s. cap_mbps: 0 for no cap."""
 
     reserved_mbps: int
@@ -63,13 +63,13 @@ NO_LOSSES = Losses()
 class CounterSample:
     """The counters of a node's VFs at one time, in seconds.
 
-    promises: the rates of the interfaces that pods hold.
+    programmed: the rates of the interfaces that pods hold.
     losses: of packets that were to be sent, if they were read.
     """
 
     sampled_at: float
     counts: Mapping[VfHolder, ByteCounts]
-    promises: Mapping[VfHolder, Promise]
+    programmed: Mapping[VfHolder, ProgrammedRates]
     losses: Mapping[VfHolder, Losses] = field(default_factory=dict)
 
     def rates(self, earlier: CounterSample) -> dict[VfHolder, Rates]:

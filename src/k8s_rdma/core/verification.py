@@ -1,4 +1,4 @@
-"""The trials that show whether a PF keeps its promises, and how their figures are judged.
+"""The trials that show whether a PF keeps its reservations and caps, and how their figures are judged.
 
 Rates are in Mb/s of Ethernet frames, as caps count. A site sends the traffic (`verify.node`,
 `verify.cluster`); the decisions from its figures are here.
@@ -40,17 +40,17 @@ _BYPASSED = "a cap by software does not cover a card's verbs"
 
 @unique
 class Result(StrEnum):
-    """The result of a check. UNCLAIMED: the rate is not enforced, and the node says so."""
+    """The result of a check. UNENFORCED: the rate is not enforced, and the node says so."""
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
-    UNCLAIMED = "unclaimed"
+    UNENFORCED = "unclaimed"
     UNMEASURED = "unmeasured"
 
 
 @unique
 class Check(StrEnum):
-    """Comparison of a rate with a figure. RECEIVED: towards a capped interface, which has no promise."""
+    """Comparison of a rate with a figure. RECEIVED: towards a capped interface, which may receive more."""
 
     RESERVATION = "reservation"
     CAP = "cap"
@@ -180,7 +180,7 @@ def _reservations(site: Site, pf: PfFacts) -> Iterator[Outcome]:
         for _ in range(MAX_ATTEMPTS):
             flows = site.run(trial)
             judged = tuple(judge_reservations(reserved, flows, pf.free_mbps))
-            if all(result in (Result.PASS, Result.UNCLAIMED) for result, _ in judged):
+            if all(result in (Result.PASS, Result.UNENFORCED) for result, _ in judged):
                 break
     except UnmeasuredError as error:
         flows, judged = (), ((Result.UNMEASURED, error.message),) * len(reserved)
@@ -214,7 +214,7 @@ def judge_reservations(
     for mbps, flow in zip(reserved, flows, strict=True):
         holds = flow.mbps >= (1 - TOLERANCE) * mbps
         if flow.min_by in (None, "accounted"):
-            yield Result.UNCLAIMED, _ACCOUNTED
+            yield Result.UNENFORCED, _ACCOUNTED
         elif not is_full:
             yield (
                 Result.UNMEASURED,
@@ -238,7 +238,7 @@ def _cap(
         for _ in range(MAX_ATTEMPTS):
             [sent] = site.run(trial)
             result, why = judge_cap(sent, cap_mbps, max(carried_mbps, received.mbps))
-            if result in (Result.PASS, Result.UNCLAIMED) or sent.mbps > cap_mbps:
+            if result in (Result.PASS, Result.UNENFORCED) or sent.mbps > cap_mbps:
                 break
     except UnmeasuredError as error:
         yield Outcome(
@@ -263,7 +263,7 @@ def _cap(
         traffic=traffic,
         rate_mbps=cap_mbps,
         mbps=received.mbps,
-        result=Result.UNCLAIMED,
+        result=Result.UNENFORCED,
         why="caps are of what is sent",
     )
 
@@ -272,7 +272,7 @@ def judge_cap(flow: Flow, cap_mbps: int, carried_mbps: float) -> tuple[Result, s
     """Judge an interface that sent alone. carried_mbps: the rate that the machine carries without a cap."""
     cap = flow.cap_mbps or cap_mbps
     if flow.max_by in (None, "accounted"):
-        return Result.UNCLAIMED, _ACCOUNTED if flow.max_by else _BYPASSED
+        return Result.UNENFORCED, _ACCOUNTED if flow.max_by else _BYPASSED
     if flow.mbps > (1 + TOLERANCE) * cap:
         return Result.FAIL, "more than the cap"
     if carried_mbps < _ROOM * cap:

@@ -25,11 +25,11 @@ from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
 from k8s_rdma.deviceplugin.prepared_claims import (
-    PROMISE_TIMES,
-    AbandonedPromises,
+    ABANDONMENT_TIMES,
+    AbandonedClaims,
+    AbandonmentTimes,
     ClaimStatuses,
     Handovers,
-    PromiseTimes,
 )
 from k8s_rdma.deviceplugin.resource import PREFIX, Followers, Observable, check_path, is_served, open_endpoint
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
@@ -205,7 +205,7 @@ class DraDriver:
         api: SlicesApi,
         *,
         agent_away_s: float = AGENT_AWAY_S,
-        promise_times: PromiseTimes = PROMISE_TIMES,
+        abandonment_times: AbandonmentTimes = ABANDONMENT_TIMES,
     ) -> None:
         """Prepare only. MalformedError if a directory's path is too long for sockets."""
         self._agent_away_s = agent_away_s
@@ -223,7 +223,7 @@ class DraDriver:
         self.slices = SlicePublisher(api, self._node, near_nodes=near_nodes)
         self.statuses = ClaimStatuses(api, self._node, self._agent.offers)
         self._handovers = Handovers(api, self._node, self._agent.offers, self._ask_now)
-        self._abandoned = AbandonedPromises(api, self._agent.offers, self._ask_now, promise_times)
+        self._abandoned = AbandonedClaims(api, self._agent.offers, self._ask_now, abandonment_times)
         self.registration = "kubelet has not registered the driver yet"
         self.counts: Counter[tuple[str, bool]] = Counter()
         disable_created_metrics()  # type: ignore[no-untyped-call]

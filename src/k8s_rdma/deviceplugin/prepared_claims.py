@@ -300,17 +300,17 @@ def _is_final(error: K8sRdmaError) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseTimes:
+class AbandonmentTimes:
     """The age from which a prepared claim may be abandoned, and the interval of these checks."""
 
     youngest_s: float = 300.0
     every_s: float = 600.0
 
 
-PROMISE_TIMES = PromiseTimes()
+ABANDONMENT_TIMES = AbandonmentTimes()
 
 
-class AbandonedPromises:
+class AbandonedClaims:
     """Ends prepared claims that kubelet never unprepares, for example after the loss of its checkpoint.
 
     A prepared claim is abandoned if it is gone in two checks running, or no longer reserved for its pod, and
@@ -324,7 +324,7 @@ class AbandonedPromises:
         api: SlicesApi,
         offers: Observable[Offers | None],
         ask: Callable[[Question], Awaitable[Answer]],
-        times: PromiseTimes,
+        times: AbandonmentTimes,
         time: Time = REAL_TIME,
     ) -> None:
         """ask: asks the agent."""
@@ -354,8 +354,8 @@ class AbandonedPromises:
 
     def _observe(self, offers: Offers | None, now_s: float) -> None:
         claims = offers.claims if offers is not None else ()
-        promises = ((claim.claim.uid, claim.pod_uid) for claim in claims)
-        self._first_seen = {promise: self._first_seen.get(promise, now_s) for promise in promises}
+        prepared = ((claim.claim.uid, claim.pod_uid) for claim in claims)
+        self._first_seen = {pair: self._first_seen.get(pair, now_s) for pair in prepared}
 
     async def _check(self, offers: Offers | None) -> None:
         now_s = self._time.monotonic()

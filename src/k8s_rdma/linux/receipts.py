@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from k8s_rdma.core.ledger import Attachment, ClaimPromise, ClaimUid, Ledger, Phase, Receipt
+from k8s_rdma.core.ledger import Attachment, ClaimUid, Ledger, LedgerClaim, Phase, Receipt
 from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import LedgerError, MalformedError
 from k8s_rdma.wire.json import decode
@@ -41,7 +41,7 @@ changes of rates, which would not complete them, nor know earlier placements fro
 OLDEST = 3
 """The version that any receipt needs: older programs would lose slots, and the home names of RDMA devices."""
 
-_WITH_CAPS, _WITH_PROMISES, _WITH_RATE_CHANGES = 4, 5, 6
+_WITH_CAPS, _WITH_CLAIMS, _WITH_RATE_CHANGES = 4, 5, 6
 
 INSERT = "INSERT OR REPLACE INTO receipts (network, container, ifname, document) VALUES (?, ?, ?, ?)"
 
@@ -72,7 +72,7 @@ _encoder = msgspec.json.Encoder()
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _decoder = msgspec.json.Decoder(Receipt)
-_promise_decoder = msgspec.json.Decoder(ClaimPromise)
+_claim_decoder = msgspec.json.Decoder(LedgerClaim)
 
 
 class Receipts:
@@ -117,18 +117,18 @@ class Receipts:
                 ledger = ledger.with_receipt(_of_row(document, Attachment(network, container, ifname)))
             except (MalformedError, LedgerError) as error:
                 raise self._corrupt(f"row {network}/{container}/{ifname}: {error}") from error
-        return self._load_promises(ledger)
+        return self._load_claims(ledger)
 
-    def _load_promises(self, ledger: Ledger) -> Ledger:
+    def _load_claims(self, ledger: Ledger) -> Ledger:
         with self._failures("cannot be read"):
             rows = self._db.execute("SELECT claim, document FROM promises ORDER BY claim").fetchall()
         for claim, document in rows:
             try:
-                promise = decode(document, _promise_decoder, "promise")
-                _require(promise.uid == claim, f"its document is of claim {promise.uid}")
-                ledger = ledger.with_promise(promise)
+                prepared = decode(document, _claim_decoder, "prepared claim")
+                _require(prepared.uid == claim, f"its document is of claim {prepared.uid}")
+                ledger = ledger.with_claim(prepared)
             except (MalformedError, LedgerError) as error:
-                raise self._corrupt(f"promise of claim {claim}: {error}") from error
+                raise self._corrupt(f"prepared claim {claim}: {error}") from error
         return ledger
 
     def put(self, receipt: Receipt, *updated: Receipt, instead_of: Iterable[Attachment] = ()) -> None:
@@ -154,17 +154,17 @@ class Receipts:
             self._delete(attachment)
             lower_version(self._db)
 
-    def put_promise(self, promise: ClaimPromise) -> None:
+    def put_claim(self, claim: LedgerClaim) -> None:
         """Write or replace a prepared claim, synced to disk. LedgerError as `put`."""
         with self._failures("cannot be written"), self._transaction(durable=True):
-            if _version(self._db) < _WITH_PROMISES:
-                _set_version(self._db, _WITH_PROMISES)
+            if _version(self._db) < _WITH_CLAIMS:
+                _set_version(self._db, _WITH_CLAIMS)
             self._db.execute(
                 "INSERT OR REPLACE INTO promises (claim, document) VALUES (?, ?)",
-                (promise.uid, _encoder.encode(promise)),
+                (claim.uid, _encoder.encode(claim)),
             )
 
-    def remove_promise(self, claim: ClaimUid) -> None:
+    def remove_claim(self, claim: ClaimUid) -> None:
         """Forget a prepared claim, synced to disk: kubelet does not repeat it. LedgerError as `put`."""
         with self._failures("cannot be written"), self._transaction(durable=True):
             self._db.execute("DELETE FROM promises WHERE claim = ?", (claim,))
@@ -245,12 +245,12 @@ class NewerLedgerError(LedgerError):
 class ClaimMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The content of a pod's marker (`agent.ledger_store`).
 
-    promises: the pod's, to rebuild a lost ledger.
+    claims: those that are prepared for the pod, to rebuild a lost ledger.
     shared: claims of the pod that are not prepared for it, `namespace/name/uid`; `namespace/name` by the
         watch of pods, which has no UIDs of claims.
     """
 
-    promises: tuple[ClaimPromise, ...] = ()
+    claims: tuple[LedgerClaim, ...] = msgspec.field(default=(), name="promises")
     shared: frozenset[str] = frozenset()
 
 
@@ -354,8 +354,8 @@ def raise_version(db: sqlite3.Connection, written: Iterable[Receipt]) -> None:
 
 def lower_version(db: sqlite3.Connection) -> None:
     """Lower the file's version to that of the remaining rows, within the caller's transaction."""
-    [(promises,)] = db.execute("SELECT count(*) FROM promises").fetchall()
-    least = _WITH_PROMISES if promises else OLDEST
+    [(claims,)] = db.execute("SELECT count(*) FROM promises").fetchall()
+    least = _WITH_CLAIMS if claims else OLDEST
     if _version(db) > least:
         receipts = (decode_receipt(document) for (document,) in db.execute("SELECT document FROM receipts"))
         _set_version(db, max([least, *map(version_for, receipts)]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from k8s_rdma.config.extender import NamespaceLimit
-from k8s_rdma.core.allocation import ReportedRates, claims_on_node
+from k8s_rdma.core.allocation import ReportedRates, interfaces_on_node
 from k8s_rdma.core.placement import PlacedInterface, Placement, Share, limit_of, place
 from k8s_rdma.core.pod_constraints import EVERY_NODE, NodeSelection
 from k8s_rdma.core.request import DeviceTaint, InterfaceRequest, PfPolicy, Request, Toleration
@@ -294,7 +294,7 @@ def _node(
         raise MalformedError(why)
     facts = read_facts(record.status, name)
     rates = ReportedRates(facts.reported, facts.generations, programmed)
-    claims = claims_on_node(
+    claims = interfaces_on_node(
         reported=rates.settled(promised), promised=rates.counted(promised), entries=facts.entries
     )
     node = Node(facts.inventory, facts.foreign, claims)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.traffic import Promise
+from k8s_rdma.core.traffic import ProgrammedRates
 from k8s_rdma.web.node_traffic import Measured, PodOnPf
 from k8s_rdma.web.pages import Part
 from k8s_rdma.web.traffic import Flow, FlowKey
@@ -70,8 +70,8 @@ class KnownTraffic:
         """
         row, node = alike.row, self.measured.get(alike.row.node)
         on_pf = node.interfaces.get(PodOnPf(row.pci, row.namespace, row.pod), ()) if node else ()
-        promise = Promise(row.reserved_mbps, row.cap_mbps)
-        found = [interface for interface in on_pf if only or interface.promise == promise]
+        programmed = ProgrammedRates(row.reserved_mbps, row.cap_mbps)
+        found = [interface for interface in on_pf if only or interface.programmed == programmed]
         if len(found) != alike.count:
             return (), None
         return tuple(interface.name for interface in found), _sum_of(found)

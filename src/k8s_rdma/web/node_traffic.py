@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import httpx2
 import structlog
 
-from k8s_rdma.core.traffic import Meter, Promise, Rates, VfHolder
+from k8s_rdma.core.traffic import Meter, ProgrammedRates, Rates, VfHolder
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.web.open_pages import WATCH_S
@@ -55,7 +55,7 @@ class InterfaceTraffic(NamedTuple):
     """An interface of a pod. rates: None until there are two samples of it."""
 
     name: str
-    promise: Promise
+    programmed: ProgrammedRates
     rates: Rates | None
 
 
@@ -292,9 +292,9 @@ def _measured(meter: Meter) -> Measured:
     rates = meter.rates()
     interfaces: dict[PodOnPf, list[InterfaceTraffic]] = defaultdict(list)
     on_pfs: dict[str, list[Rates | None]] = defaultdict(list)
-    for holder, promise in sorted(meter.latest.promises.items()):
+    for holder, programmed in sorted(meter.latest.programmed.items()):
         found = rates.get(holder)
-        interfaces[_place(holder)].append(InterfaceTraffic(holder.interface, promise, found))
+        interfaces[_place(holder)].append(InterfaceTraffic(holder.interface, programmed, found))
         on_pfs[holder.pf].append(found)
     return Measured(
         has_rates=meter.earlier is not None,

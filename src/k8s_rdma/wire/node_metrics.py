@@ -13,7 +13,7 @@ import re
 from math import isfinite
 from typing import NamedTuple, NoReturn
 
-from k8s_rdma.core.traffic import ByteCounts, CounterSample, Losses, Promise, VfHolder
+from k8s_rdma.core.traffic import ByteCounts, CounterSample, Losses, ProgrammedRates, VfHolder
 from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import MalformedError
 
@@ -128,8 +128,8 @@ class CounterReader:
                 for holder, sent in found[_SENT].items()
                 if holder in received
             },
-            promises={
-                holder: Promise(reserved // BITS_PER_MEGABIT, caps.get(holder, 0) // BITS_PER_MEGABIT)
+            programmed={
+                holder: ProgrammedRates(reserved // BITS_PER_MEGABIT, caps.get(holder, 0) // BITS_PER_MEGABIT)
                 for holder, reserved in found[_RESERVED].items()
             },
             losses={

@@ -12,12 +12,12 @@ from k8s_rdma.core.allocation import foreign_vfs, mbps_by_claims, used_locally
 from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.losses import (
-    broken_promises,
     holds_its_rates,
     lost_caps,
     lost_interfaces,
     lost_rates,
     lost_with_pfs,
+    unkept_reservations,
 )
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.mention import pod_mention
@@ -182,8 +182,8 @@ def _mentions(report: NodeReport, ledger: Ledger) -> Iterator[MentionedPod]:
     if not problems:
         return
     attached = {(receipt.pod.namespace, receipt.pod.name) for receipt in ledger.receipts.values()}
-    promised = {(promise.pod.namespace, promise.pod.name) for promise in ledger.promises.values()}
-    for namespace, name in sorted(attached | promised):
+    prepared = {(claim.pod.namespace, claim.pod.name) for claim in ledger.claims.values()}
+    for namespace, name in sorted(attached | prepared):
         if pod_mention(namespace, name).text in problems:
             yield MentionedPod(namespace=namespace, name=name)
 
@@ -196,12 +196,12 @@ def _mac_range(found: tuple[int, int]) -> MacRange:
 def _with_problems(
     hardware: Hardware, ledger: Ledger, used: Mapping[PciAddress, Used], caps_lost: Mapping[VfRef, str]
 ) -> Iterator[tuple[PfState, Iterable[str]]]:
-    """List each PF with the promises on it that do not hold now."""
+    """List each PF with the reservations on it that do not hold now."""
     inventory = hardware.inventory(NodeName(""))
     attached = _attached(ledger)
     for state in hardware.pfs:
         pf = inventory.pf(state.pci)
-        broken = broken_promises(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
+        broken = unkept_reservations(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
         losses = (*lost_interfaces(state, attached), *lost_rates(state, attached))
         yield state, (*broken, *losses, *lost_caps(state, attached, caps_lost))
 

@@ -1,9 +1,10 @@
-"""The MACs and GUIDs that pods of this node ask for, held in the cluster while the node has promised them.
+"""The MACs and GUIDs that pods of this node ask for, held in the cluster while pods or claims have them.
 
 An address is held by a Lease of its name: the API server makes an object of a name once, so two nodes never
 hold one address, whichever way their pods ask for it. A MAC must also be in no other node's report: PFs, and
-VFs whose pods ask for none, have theirs without a Lease. A Lease is deleted when no promise and no attachment
-of the node asks for its address any more, and with the Node object. docs/adr/0027-addresses-are-leases.md.
+VFs whose pods ask for none, have theirs without a Lease. A Lease is deleted when no prepared claim and no
+attachment of the node asks for its address any more, and with the Node object.
+docs/adr/0027-addresses-are-leases.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from k8s_rdma.kube.api import (
     ApiRefusedError,
     Time,
 )
-from k8s_rdma.kube.claimed_leases import ClaimedLeases
+from k8s_rdma.kube.held_leases import HeldLeases
 from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.address_leases import kind, lease_name
@@ -55,7 +56,7 @@ CHECK_S = 60.0
 """The interval at which Leases are compared with the ledger, and failures tried again."""
 
 DURATION_S = 3600
-"""The duration that Leases name; they end with the promise, not with time."""
+"""The duration that Leases name; they end with the claim, not with time."""
 
 _CONFLICT, _NOT_FOUND = 409, 404
 
@@ -64,7 +65,7 @@ class AddressRegistry(Protocol):
     """Holds addresses for this node's pods."""
 
     def holding(self, addresses: Collection[str], *, by_claim: bool) -> AbstractAsyncContextManager[None]:
-        """Hold MACs and GUIDs while a promise or a receipt that asks for them is written.
+        """Hold MACs and GUIDs while a prepared claim or a receipt that asks for them is written.
 
         by_claim: whether a claim asks for them, which no extender has judged.
         K8sRdmaError: `ADDRESS_IN_USE` if another node has one; for a claim also `API_FAILURE` if that cannot
@@ -73,7 +74,7 @@ class AddressRegistry(Protocol):
         ...
 
     def note_end(self) -> None:
-        """Note that a promise or an attachment has ended."""
+        """Note that a prepared claim or an attachment has ended."""
         ...
 
     def problems(self) -> tuple[str, ...]:
@@ -81,7 +82,7 @@ class AddressRegistry(Protocol):
         ...
 
     async def run(self, requested: Requested, reports: PublishedReports) -> NoReturn:
-        """Hold the addresses that promises and attachments ask for, and release others, until cancelled.
+        """Hold the addresses that claims and attachments ask for, and release others, until cancelled.
 
         requested: returns the addresses that they ask for at the moment.
         """
@@ -140,7 +141,7 @@ class HeldAddresses:
     ) -> None:
         """Send no request yet."""
         self._api = api
-        self._leases = ClaimedLeases(api, node, namespace, DURATION_S)
+        self._leases = HeldLeases(api, node, namespace, DURATION_S)
         self._node = node
         self._namespace = namespace
         self._file = file
@@ -212,7 +213,7 @@ class HeldAddresses:
         """Make the Lease, unless it is this node's. The file has the address before there is one."""
         await self._note({address}, set())
         name = lease_name(address)
-        holder = await self._leases.claim(name) or "another one"
+        holder = await self._leases.take(name) or "another one"
         if holder != self._node:
             msg = f"{_shown(address)} is in use on node {holder} (Lease {self._namespace}/{name})"
             raise K8sRdmaError(msg, reason=Reason.ADDRESS_IN_USE)

@@ -28,7 +28,7 @@ from k8s_rdma.agent.node import Node, UngivenError, rejected
 from k8s_rdma.agent.pending_calls import WaitingCalls
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
 from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, PromisedInterface, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, PreparedInterface, Receipt
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.core.placement import Rejection
@@ -166,7 +166,7 @@ class AddCommand:
         policies = self._policy.policies()
         requested = self._requested(call, policies)
         devices = await self._devices_of(call, requested)
-        claims = await self._promised_to(call)
+        claims = await self._prepared_for(call)
         grant = resolve(requested, devices=devices, claims=claims, hardware=self._node.hardware)
         slots = slots_of_pod(
             devices.slots,
@@ -206,15 +206,15 @@ class AddCommand:
         )
         return requested.latest(placed, receipts).permitted(policies, call.pod.namespace)
 
-    async def _promised_to(self, call: AddCall) -> tuple[PromisedInterface, ...]:
-        """Return the interfaces that the pod's claims promise; wait for the end of a pod deleted by force.
+    async def _prepared_for(self, call: AddCall) -> tuple[PreparedInterface, ...]:
+        """Return the interfaces prepared for the pod's claims; wait for the end of a pod deleted by force.
 
         The runtime would try the sandbox again only after 10 to 15 s.
         """
         deadline_s = time.monotonic() + LONGEST_WAIT_S
         while True:
             try:
-                return await self._worker.run(self._node.ledger_store.promised_to, call.pod.uid)
+                return await self._worker.run(self._node.ledger_store.prepared_for, call.pod.uid)
             except UnendedPodError:
                 if self._waiting.full or time.monotonic() >= deadline_s or not call.still_waiting():
                     raise
@@ -353,7 +353,7 @@ class AddCommand:
         self, sandbox: Sandbox, inherited: Collection[Attachment], *, part: Grant, limited: LimitedPod
     ) -> Receipt | Rejection:
         """Choose and record; first remove CDI files by which the pod's slots name another pod's devices."""
-        limited.require(len(self._node.ledger.promised_to(sandbox.pod.uid)))
+        limited.require(len(self._node.ledger.prepared_for(sandbox.pod.uid)))
         self._device_specs.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
@@ -418,7 +418,7 @@ class LimitedPod:
     """A pod whose interfaces by annotation and by claims count together.
 
     annotated: the number of those by annotation or exclusive devices. by_annotation: whether any are by
-        annotation; claims alone were counted when they were prepared, and their promise stands.
+        annotation; claims alone were counted when they were prepared, and that stands.
     """
 
     pod: Pod
@@ -426,13 +426,13 @@ class LimitedPod:
     by_annotation: bool
     policies: NamespacePolicies
 
-    def require(self, promised: int) -> None:
+    def require(self, claimed: int) -> None:
         """Raise MalformedError (`NOT_ALLOWED`) for more interfaces than the namespace's pods may have.
 
-        promised: the number of interfaces that the pod has by claims now.
+        claimed: the number of interfaces that the pod has by claims now.
         """
-        if self.by_annotation or (self.annotated and promised):
-            self.policies.permit_number(self.pod.namespace, self.annotated + promised)
+        if self.by_annotation or (self.annotated and claimed):
+            self.policies.permit_number(self.pod.namespace, self.annotated + claimed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.agent.cdi_specs import device_info_file
 from k8s_rdma.agent.plugins.runner import CalledPlugins
 from k8s_rdma.agent.sandbox import Sandbox
-from k8s_rdma.core.ledger import Attachment, Pod, PromisedInterface
+from k8s_rdma.core.ledger import Attachment, Pod, PreparedInterface
 from k8s_rdma.core.step import NetnsRef
 from k8s_rdma.core.types import PodUid, VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -59,7 +59,7 @@ class AddCall:
         request: Request,
         entries: Sequence[int],
         slots: tuple[SlotInUse, ...] = (),
-        claimed: Sequence[PromisedInterface] = (),
+        claimed: Sequence[PreparedInterface] = (),
     ) -> Sandbox:
         """Describe the sandbox and the names for this part of the pod's request.
 
@@ -70,8 +70,8 @@ class AddCall:
         interfaces = request.interfaces
         present = interfaces_in_pod(self.conf.prev_result).keys()
         numbered = tuple(zip(entries, interfaces, strict=True))
-        promised = dict(enumerate(claimed, len(entries) - len(claimed)))
-        fields = {entries[index]: f"request {found.request}" for index, found in promised.items()}
+        by_index = dict(enumerate(claimed, len(entries) - len(claimed)))
+        fields = {entries[index]: f"request {found.request}" for index, found in by_index.items()}
         self._require_netdevs(numbered, fields)
         ifnames = interface_names(self.conf, numbered, self.env.ifname, present, fields)
         drivers = {
@@ -89,7 +89,7 @@ class AddCall:
             delegate=None if provided else self.plugins.delegate,
             device_info_file=device_info_file(self.conf.device_info_file),
             slots=slots if interfaces else (),
-            promised=promised,
+            claimed=by_index,
         )
 
     def _require_netdevs(

@@ -101,13 +101,13 @@ class CheckCommand:
     async def _require_none_wanted(self, conf: NetConf, call: CniEnvironment) -> None:
         """Raise K8sRdmaError if the pod is to have interfaces of this network, and is without.
 
-        It may ask by annotation, hold exclusive devices, or be promised interfaces by claims, as on ADD.
+        It may ask by annotation, hold exclusive devices, or have interfaces by claims, as on ADD.
         """
         annotations = await self._annotations(conf, call)
         uid = pod_of(call).uid
         requested = read_grant(annotations, uid=uid, node=self._node.name, policy=self._pods.policy)
         devices = await self._devices(call, requested)
-        claims = self._node.ledger.promised_to(uid)
+        claims = self._node.ledger.prepared_for(uid)
         grant = resolve(requested, devices=devices, claims=claims, hardware=self._node.hardware)
         receipts = self._node.ledger.of_container(call.container_id)
         taken_entries = {interface.entry for receipt in receipts for interface in receipt.interfaces}

@@ -7,7 +7,7 @@ and never about rates, because anyone may have written it.
 Exclusive devices that kubelet allocated to a pod are its interfaces; its annotation sets rates only.
 
 `read_grant` has the part by annotation, which says whether kubelet's devices matter. `resolve` adds these and
-the promises of claims. ADD, CHECK, the rebuild of a ledger and the preparation of claims use both.
+the prepared claims. ADD, CHECK, the rebuild of a ledger and the preparation of claims use both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from k8s_rdma.core.devices.held_vfs import HeldDevice, of_pf
 from k8s_rdma.core.devices.near_gpus import gpus_of
 from k8s_rdma.core.devices.placement import options_refused
 from k8s_rdma.core.inventory import Gpu
-from k8s_rdma.core.ledger import Pod, PromisedInterface, Receipt
+from k8s_rdma.core.ledger import Pod, PreparedInterface, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy, satisfies
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
@@ -64,7 +64,7 @@ class Grant:
     annotation: the name of the one that asks, for errors.
     devices: the exclusive devices of a pod that holds some, one for each interface.
     gpus: those of the pod, if it has interfaces that are to be near them.
-    claimed: the interfaces that ResourceClaims promise; they are the last ones of the request.
+    claimed: the interfaces that are prepared for ResourceClaims; they are the last ones of the request.
     """
 
     request: Request
@@ -73,20 +73,20 @@ class Grant:
     annotation: str = ANNOTATION
     devices: tuple[HeldDevice, ...] = ()
     gpus: tuple[Gpu, ...] = ()
-    claimed: tuple[PromisedInterface, ...] = ()
+    claimed: tuple[PreparedInterface, ...] = ()
 
     @property
     def annotated(self) -> int:
         """The number of interfaces that the annotation asks for."""
         return len(self.request.interfaces) - len(self.claimed)
 
-    def with_claims(self, promised: tuple[PromisedInterface, ...]) -> Grant:
-        """Add the interfaces that the pod's claims promise, after those by annotation."""
-        if not promised:
+    def with_claims(self, claimed: tuple[PreparedInterface, ...]) -> Grant:
+        """Add the interfaces that are prepared for the pod's claims, after those by annotation."""
+        if not claimed:
             return self
-        claimed = (interface.placed.as_request() for interface in promised)
-        request = replace(self.request, interfaces=(*self.request.interfaces, *claimed))
-        return replace(self, request=request, claimed=promised)
+        requests = (interface.placed.as_request() for interface in claimed)
+        request = replace(self.request, interfaces=(*self.request.interfaces, *requests))
+        return replace(self, request=request, claimed=claimed)
 
     def latest(self, placed: Placement | None, receipts: Iterable[Receipt]) -> Grant:
         """Take the rates of a later generation of the placement: annotations of a sandbox may be older.
@@ -255,7 +255,7 @@ def resolve(
     requested: Grant,
     *,
     devices: HeldDevices | None,
-    claims: tuple[PromisedInterface, ...],
+    claims: tuple[PreparedInterface, ...],
     hardware: Hardware,
 ) -> Grant:
     """Return the interfaces that a pod may have: those of `requested`, with its devices and its claims.

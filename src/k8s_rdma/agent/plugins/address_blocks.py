@@ -23,7 +23,7 @@ from k8s_rdma.kube.api import (
     REAL_TIME,
     Time,
 )
-from k8s_rdma.kube.claimed_leases import ClaimedLeases, ClaimingApi
+from k8s_rdma.kube.held_leases import HeldLeases, LeaseHolderApi
 from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.nesting import load
@@ -56,33 +56,33 @@ class AddressBlocks:
     """Claims this node's blocks. file: remembers them over restarts."""
 
     def __init__(
-        self, api: ClaimingApi, node: NodeName, namespace: str, file: Path, time: Time = REAL_TIME
+        self, api: LeaseHolderApi, node: NodeName, namespace: str, file: Path, time: Time = REAL_TIME
     ) -> None:
         """Send no request yet."""
-        self._leases = ClaimedLeases(api, node, namespace, int(VERIFY_S))
+        self._leases = HeldLeases(api, node, namespace, int(VERIFY_S))
         self._node = node
         self._namespace = namespace
         self._file = file
         self._time = time
         self._lock = asyncio.Lock()
-        self._claimed_blocks: dict[str, _Block] | None = None
+        self._held_blocks: dict[str, _Block] | None = None
 
     async def block(self, space: AddressSpace) -> int:
-        """Return the index of this node's block; claim one if it is without.
+        """Return the index of this node's block; take one if it has none.
 
         K8sRdmaError (`API_FAILURE`) when that takes the API server, and it does not answer; `IPAM_FAILURE`
         when all blocks are other nodes'.
         """
         async with self._lock:
-            if self._claimed_blocks is None:
-                self._claimed_blocks = await asyncio.to_thread(self._load)
+            if self._held_blocks is None:
+                self._held_blocks = await asyncio.to_thread(self._load)
             key = lease_prefix(space)
-            former = self._claimed_blocks.get(key)
+            former = self._held_blocks.get(key)
             if former is not None and self._time.monotonic() < former.verify_at:
                 return former.index
             try:
                 async with asyncio.timeout(API_TIMEOUT_S):
-                    index = await self._claim(space, former)
+                    index = await self._take_block(space, former)
             except (TimeoutError, *API_ERRORS) as error:
                 if former is not None and 0 <= former.index < space.blocks:
                     _log.warning("address_block_not_verified", space=str(space), why=str(error))
@@ -93,16 +93,16 @@ class AddressBlocks:
                 _log.info(
                     "address_block_claimed", space=str(space), index=index, first=space.addresses(index)[0]
                 )
-            self._claimed_blocks[key] = _Block(index, self._time.monotonic() + VERIFY_S)
+            self._held_blocks[key] = _Block(index, self._time.monotonic() + VERIFY_S)
             await asyncio.to_thread(self._save)
             return index
 
-    async def _claim(self, space: AddressSpace, former: _Block | None) -> int:
+    async def _take_block(self, space: AddressSpace, former: _Block | None) -> int:
         """Probe from the block of before, or from one by the node's name, which is likely to be free."""
         first = former.index if former is not None else crc32(self._node.encode())
         probes = min(space.blocks, MAX_PROBES)
         for index in ((first + probe) % space.blocks for probe in range(probes)):
-            if await self._leases.claim(f"{lease_prefix(space)}{index}") == self._node:
+            if await self._leases.take(f"{lease_prefix(space)}{index}") == self._node:
                 return index
         msg = (
             f"addresses: none of {probes} blocks of {space} is free; their holders: kubectl -n "
@@ -121,7 +121,7 @@ class AddressBlocks:
         return {}
 
     def _save(self) -> None:
-        indexes = {key: block.index for key, block in (self._claimed_blocks or {}).items()}
+        indexes = {key: block.index for key, block in (self._held_blocks or {}).items()}
         try:
             write_file(self._file, json.dumps(indexes).encode())
         except OSError as error:

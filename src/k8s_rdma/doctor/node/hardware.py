@@ -201,15 +201,15 @@ def _check_selected(facts: HardwareFacts) -> Iterator[Finding]:
 
 
 def _check_cards(facts: HardwareFacts) -> Iterator[Finding]:
-    """Check that the PCIe link of a card carries all that its ports promise together."""
+    """Check that the PCIe link of a card carries all that its ports have together."""
     ports = sorted(facts.hardware.pfs, key=lambda pf: pf.pci)
     for slot, of_slot in groupby(ports, key=lambda pf: pf.pci.rpartition(".")[0]):
         card = [pf for pf in of_slot if pf.link_mbps and pf.pci in facts.pcie]
-        promised_mbps = sum(pf.link_mbps or 0 for pf in card)
-        if len(card) < _TWO_PORTS or promised_mbps <= (link := facts.pcie[card[0].pci]).mbps:
+        ports_mbps = sum(pf.link_mbps or 0 for pf in card)
+        if len(card) < _TWO_PORTS or ports_mbps <= (link := facts.pcie[card[0].pci]).mbps:
             continue
         yield PCIE_SHARED(
-            f"its ports promise {promised_mbps} Mb/s together; their PCIe link carries {link.mbps} ({link})",
+            f"its ports have {ports_mbps} Mb/s together; their PCIe link carries {link.mbps} ({link})",
             about=", ".join(pf.name for pf in card),
             source=f"/sys/bus/pci/devices/{slot}.*/current_link_speed, current_link_width",
             expected="a PCIe link that carries all ports at full speed",

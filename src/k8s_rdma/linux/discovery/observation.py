@@ -307,7 +307,7 @@ def with_devlink(
     }
 
 
-def without_promises(
+def without_minimums(
     driver: str, ability: RateAbility, rates: Mapping[int, DevlinkRate]
 ) -> tuple[RateAbility, str]:
     """Return the rates that a PF accepts beside groups of VFs, and a clause on their restrictions."""
@@ -355,7 +355,7 @@ def pf_state(
     vfs = tuple(vfs)
     link_type = pf.link_type or LinkType.ETHERNET
     speed_mbps, unknown_speed = _speed(context, selected, link_type)
-    link_mbps, limits = promised_speed(selected, speed_mbps)
+    link_mbps, limits = reservable_speed(selected, speed_mbps)
     firmware = query_firmware(link.name)
     if not firmware and pf.rdma_device:
         firmware = context.rdma.firmware(pf.rdma_device)
@@ -367,7 +367,7 @@ def pf_state(
         vendor=pf.vendor,
         vst=bool(vfs) and all(vf.vlan for vf in vfs),
     )
-    rates, grouped = without_promises(driver, rates, by_devlink)
+    rates, grouped = without_minimums(driver, rates, by_devlink)
     return PfState(
         name=link.name,
         altnames=link.altnames,
@@ -403,27 +403,27 @@ def _speed(context: VfContext, selected: Selected, link_type: LinkType) -> Speed
     return ethernet_speed(context.sysfs, selected.link)
 
 
-def promised_speed(selected: Selected, speed_mbps: int | None) -> tuple[int | None, tuple[str, ...]]:
+def reservable_speed(selected: Selected, speed_mbps: int | None) -> tuple[int | None, tuple[str, ...]]:
     """Return the part of a port's speed that may be reserved on a PF, Mb/s, and a clause on each limit.
 
     PFs of one port share its speed evenly. No more is reserved on a PF than its PCIe link carries.
     """
     if speed_mbps is None:
         return None, ()
-    clauses, promised_mbps = [], selected.shared.share(speed_mbps)
+    clauses, reservable_mbps = [], selected.shared.share(speed_mbps)
     if names := selected.shared.pfs:
         clauses.append(
-            f"it is one port with {', '.join(names)} ({selected.shared.identity}), so that each promises "
-            f"{promised_mbps} of its {speed_mbps} Mb/s; select one of them in hardware.pfs to have it whole"
+            f"it is one port with {', '.join(names)} ({selected.shared.identity}), so that each has "
+            f"{reservable_mbps} of its {speed_mbps} Mb/s; select one of them in hardware.pfs to have it whole"
         )
     link = slowest_link(selected.pf.function)
-    if link and link.mbps < promised_mbps:
+    if link and link.mbps < reservable_mbps:
         clauses.append(
             f"its PCIe link carries {link.mbps} of its port's {speed_mbps} Mb/s ({link}), and no more is "
-            "promised; use a slot of more lanes or a higher generation"
+            "reservable; use a slot of more lanes or a higher generation"
         )
-        promised_mbps = link.mbps
-    return promised_mbps, tuple(clauses)
+        reservable_mbps = link.mbps
+    return reservable_mbps, tuple(clauses)
 
 
 def no_vfs(pf: FoundPf) -> str:

@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 _CONFLICT = 409
 
 
-class ClaimingApi(LeaseApi, Protocol):
-    """The calls to claim a Lease for a node; errors as in `ClusterApi`."""
+class LeaseHolderApi(LeaseApi, Protocol):
+    """The calls to hold a Lease for a node; errors as in `ClusterApi`."""
 
     def follow_node(self, node: NodeName) -> AsyncIterator[Event[OwnNodeView]]:
         """Implement `PublishingApi.follow_node`."""
         ...
 
 
-class ClaimedLeases:
-    """Claims Leases of a namespace for a node. duration_s: that they name; they end otherwise."""
+class HeldLeases:
+    """Holds Leases of a namespace for a node. duration_s: that they name; they end otherwise."""
 
-    def __init__(self, api: ClaimingApi, node: NodeName, namespace: str, duration_s: int) -> None:
+    def __init__(self, api: LeaseHolderApi, node: NodeName, namespace: str, duration_s: int) -> None:
         """Send no request yet."""
         self._api = api
         self._node = node
         self._namespace = namespace
         self._duration_s = duration_s
 
-    async def claim(self, name: str) -> str | None:
+    async def take(self, name: str) -> str | None:
         """Create the Lease of a name, unless it exists; return its holder.
 
         The holder is unknown (None) if another node created it at the same time and has deleted it since.
