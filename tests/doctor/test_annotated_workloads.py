@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.doctor.cluster.workloads import check_workloads
+from k8s_rdma.doctor.cluster.workloads import WorkloadFacts, check_workloads
 from k8s_rdma.doctor.collectors.annotated_workloads import annotated_workloads
 
 if TYPE_CHECKING:
@@ -52,6 +52,6 @@ def test_workload_is_found_if_its_pods_lack_the_annotation() -> None:
 
 def test_first_of_many_workloads_are_shown_with_the_number_of_the_others() -> None:
     api = Lists(statefulsets=[workload(f"s{number}", ASKS, None) for number in range(25)])
-    found = list(check_workloads(tuple(annotated_workloads(api))))
+    found = list(check_workloads(WorkloadFacts(annotated=tuple(annotated_workloads(api)))))
     assert len(found) == 21
     assert found[-1].found.startswith("5 more")

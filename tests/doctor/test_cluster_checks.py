@@ -8,30 +8,20 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from doctor.cluster_cases import (
+from doctor.cases.claims import PACKING, claims, claims_with
+from doctor.cases.nodes import NODE, nodes
+from doctor.cases.pods import NO_AGENT, OLD_KEY, POD, SCHEDULERS_SEEN, SHORT, pod
+from doctor.cases.scheduler import (
     DEFAULTS,
-    NO_AGENT,
-    NODE,
-    OLD_KEY,
-    PACKING,
-    POD,
     RECOMMENDED,
     ROOT,
     SCHEDULERS,
-    SCHEDULERS_SEEN,
     SECOND,
-    SHORT,
     beside_second,
-    claims,
-    claims_with,
-    nodes,
-    one_node,
-    pod,
     registered,
     scheduler_text,
-    versions,
 )
-from doctor.node_cases import run
+from doctor.cases.versions import one_node, versions
 from k8s_rdma.cli.doctor import query_extender
 from k8s_rdma.cli.extender_client import ExtenderAddress
 from k8s_rdma.config.extender import ExtenderConfig
@@ -108,7 +98,7 @@ def test_timeout_of_a_filter_is_long_above_a_second_or_without_an_end(timeout: s
 
 
 def test_cluster_without_claims_is_in_order_whatever_its_api():
-    [found] = run(check_claims, ClaimFacts(served=False))
+    [found] = check_claims(ClaimFacts(served=False))
     assert found.id == "claims-ok"
 
 

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from k8s_rdma.cli.doctor import document, page
-from k8s_rdma.doctor.collectors.node import run_check
-from k8s_rdma.doctor.finding import Severity, Subject, exit_status, not_looked_at, worst
+from k8s_rdma.doctor.checks import run_check
+from k8s_rdma.doctor.finding import Severity, exit_status, not_looked_at, worst
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.doctor import encode_doctor
 from k8s_rdma.wire.nesting import load

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from doctor.cluster_cases import rates
+from doctor.cases.rates import rates
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.doctor.cluster.rates import RatesFact, check_rates
+from k8s_rdma.doctor.cluster.rates import RatesFact, RunningRates, check_rates
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.rates_status import (
@@ -85,7 +85,7 @@ def fact(api: OnePod, reported: Mapping[str, Mapping[str, int]] | None = None) -
 
 
 def found(*facts: RatesFact) -> list[str]:
-    return [each.id for each in check_rates(facts)]
+    return [each.id for each in check_rates(RunningRates(pods=facts))]
 
 
 CHANGED = {PLACEMENT_ANNOTATION: placement(700, 1), REQUEST: SECOND}
@@ -101,7 +101,9 @@ def test_change_that_its_node_does_not_report_is_found_once_it_is_late():
     young = fact(OnePod(pod(annotations, {PLACEMENT_ANNOTATION: 5.0})), {"w1": {"u1": 0}})
     late = fact(OnePod(pod(annotations, {PLACEMENT_ANNOTATION: 300.0, REQUEST: 1.0})), {"w1": {"u1": 0}})
     assert (found(young), found(late)) == (["rates-ok"], ["rates-not-programmed"])
-    assert next(check_rates([late])).found == "w1 has not reported generation 1, for 300 s"
+    assert (
+        next(check_rates(RunningRates(pods=(late,)))).found == "w1 has not reported generation 1, for 300 s"
+    )
 
 
 def test_age_that_the_api_does_not_tell_is_not_young():
@@ -162,8 +164,8 @@ def test_fields_that_are_none_say_nothing_of_an_age(entries):
 
 
 def test_many_changes_are_shown_in_few_lines():
-    many = [RatesFact(pod=f"default/p{number}", node="w1", refusal="no") for number in range(300)]
-    findings = list(check_rates(many))
+    many = tuple(RatesFact(pod=f"default/p{number}", node="w1", refusal="no") for number in range(300))
+    findings = list(check_rates(RunningRates(pods=many)))
     assert len(findings) == 21
     assert findings[-1].found == "and 280 more pods"
     assert [each.id for each in rates()] == ["rates-ok"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from doctor import node_cases
+from doctor.cases.cni import cni
 from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.extender import ExtenderConfig
@@ -125,6 +125,6 @@ def test_trace_of_a_spreadsheet_is_read(encoding: str, tmp_path: Path):
 def test_doctor_takes_a_lone_loopback_for_no_network():
     """A node that kubeadm has joined, before its network plugin is there."""
     loopback = json.dumps({"cniVersion": "0.3.1", "name": "lo", "type": "loopback"})
-    [finding] = node_cases.cni(("99-loopback.conf", loopback))
+    [finding] = cni(("99-loopback.conf", loopback))
     assert finding.id == "cni-no-file"
     assert finding.found == "there is no network configuration but 99-loopback.conf"

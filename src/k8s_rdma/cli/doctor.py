@@ -6,9 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -24,13 +22,13 @@ from k8s_rdma.config.agent import AgentConfig, load_device_plugin
 from k8s_rdma.config.devices import load_device_config
 from k8s_rdma.config.files import load_config
 from k8s_rdma.config.server import ServerConfig
-from k8s_rdma.doctor import cluster, node
+from k8s_rdma.doctor.checks import subjects
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.collectors.processes import in_metrics, key_usage_in_metrics
-from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Finding, Kind, Severity, Subject, exit_status, worst
+from k8s_rdma.doctor.finding import Finding, Severity, exit_status, worst
 from k8s_rdma.doctor.node.processes import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.calls import Documents
@@ -46,27 +44,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.cli.formats import Output
     from k8s_rdma.config.devices import DevicePluginConfig
-
-CHECKS = tuple(
-    import_module(f"{package.__name__}.{module.name}")
-    for package in (node, cluster)
-    for module in iter_modules(package.__path__)
-)
-"""All modules of checks."""
-
-KINDS: tuple[Kind, ...] = (
-    NOT_LOOKED_AT,
-    *(kind for module in CHECKS for kind in vars(module).values() if isinstance(kind, Kind)),
-)
-
-SUBJECTS: dict[str, str] = {
-    subject.name: subject.title
-    for module in CHECKS
-    for subject in vars(module).values()
-    if isinstance(subject, Subject)
-}
-"""The titles of the subjects, by name."""
-
 
 COULD_NOT_LOOK = 2
 """The exit status if the node or the cluster could not be examined."""
@@ -111,8 +88,9 @@ _WIDEST_MARK = 7
 
 def page(findings: Sequence[Finding]) -> Iterator[RenderableType]:
     """Yield findings by subject, the worst first, each with its evidence, the right state and the remedy."""
+    titles = {subject.name: subject.title for subject in subjects()}
     for subject in dict.fromkeys(finding.subject for finding in findings):
-        yield Text(f"\n{SUBJECTS.get(subject, subject)}", style="bold")
+        yield Text(f"\n{titles.get(subject, subject)}", style="bold")
         matching = sorted(
             (finding for finding in findings if finding.subject == subject),
             key=lambda finding: -finding.severity.rank,

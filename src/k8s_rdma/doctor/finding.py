@@ -57,7 +57,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of finding; its id begins with the subject. One id is of one severity."""
+    """A kind of finding, made by a `Subject`; its id begins with the subject. One id is of one severity."""
 
     id: str
     severity: Severity
@@ -77,30 +77,6 @@ class Kind:
             expected=printable(expected),
             fix=printable(fix),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """Makes kinds: `CNI.error("no-file")` has the id `cni-no-file`. title: for people."""
-
-    name: str
-    title: str
-
-    def ok(self, name: str = "ok") -> Kind:
-        """Make a kind of this severity; the other three do the same."""
-        return Kind(f"{self.name}-{name}", Severity.OK, self.name)
-
-    def note(self, name: str) -> Kind:
-        """See `ok`."""
-        return Kind(f"{self.name}-{name}", Severity.NOTE, self.name)
-
-    def warning(self, name: str) -> Kind:
-        """See `ok`."""
-        return Kind(f"{self.name}-{name}", Severity.WARNING, self.name)
-
-    def error(self, name: str) -> Kind:
-        """See `ok`."""
-        return Kind(f"{self.name}-{name}", Severity.ERROR, self.name)
 
 
 NOT_LOOKED_AT = Kind("not-looked-at", Severity.WARNING, "")

@@ -16,28 +16,38 @@ from k8s_rdma.doctor.cluster.scheduler import (
     plugin_arguments,
     read_configuration,
 )
-from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
+from k8s_rdma.doctor.finding import Finding, Severity, worst
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER
 
 if TYPE_CHECKING:
     from typing import Any
 
-CLAIMS = Subject("claims", "ResourceClaims")
+CLAIMS = Subject(
+    "claims",
+    "ResourceClaims",
+    "Checked if a node has PFs for [claims](dra.md), or a DeviceClass is of our driver. A live node "
+    "with an `RdmaNode` should publish its PFs that have free VFs, a link and no problem. Schedulers "
+    "are those of bound pods. [Caps](live-rates.md#caps-of-claims) that no agent decides on are found"
+    " after two minutes. The feature gate is found if the API server's metrics may be read, the last "
+    "two findings if kube-scheduler's configuration is found. Policies for claims are under "
+    "[admission policies](#admission-policies).",
+)
 CLAIMS_OK = CLAIMS.ok()
 NO_API = CLAIMS.error("no-api")
 GATE_OFF = CLAIMS.error("gate-off")
 NO_CLASS = CLAIMS.error("no-class")
 CLASS_TAKEN = CLAIMS.warning("class-taken")
-NOT_PUBLISHED = CLAIMS.warning("not-published")
 RESOURCE_COUNTED = CLAIMS.warning("resource-counted")
 SLICE_UNUSED = CLAIMS.error("slice-unused")
-TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
-SCHEDULERS_UNKNOWN = CLAIMS.note("schedulers-unknown")
+NOT_PUBLISHED = CLAIMS.warning("not-published")
 UNREAD = CLAIMS.warning("unread")
-LEAST_ALLOCATED = CLAIMS.note("least-allocated")
 CAPS_REFUSED = CLAIMS.warning("caps-refused")
 CAPS_UNDECIDED = CLAIMS.warning("caps-undecided")
+TWO_SCHEDULERS = CLAIMS.warning("two-schedulers")
+SCHEDULERS_UNKNOWN = CLAIMS.note("schedulers-unknown")
+LEAST_ALLOCATED = CLAIMS.note("least-allocated")
 FILTER_TIMEOUT = CLAIMS.note("filter-timeout")
 
 GATE = "DRAConsumableCapacity"
@@ -94,6 +104,7 @@ class ClaimFacts:
     files: Sequence[SchedulerFile] = ()
 
 
+@CLAIMS.check(ClaimFacts)
 def check_claims(facts: ClaimFacts) -> Iterator[Finding]:
     """Check the cluster if any node has PFs for claims, or any pod uses them."""
     if not (facts.agents_pfs or facts.slices_pfs or facts.unused or facts.schedulers or facts.classes):

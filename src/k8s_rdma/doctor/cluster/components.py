@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
-KEYS = Subject("keys", "Placement keys")
+if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding
+
+KEYS = Subject(
+    "keys",
+    "Placement keys",
+    "`keys-ok` counts the bound, unfinished pods of each key, so that you know when to remove one: by"
+    " verified signatures with `--extender`, else by the key that placements name (Ed25519 only).",
+)
 KEYS_OK = KEYS.ok()
 REMOVED = KEYS.warning("removed")
 
@@ -39,6 +47,7 @@ class KeyFacts:
     usage: tuple[KeyUsage, ...] | None = None
 
 
+@KEYS.check(KeyFacts)
 def check_keys(facts: KeyFacts) -> Iterator[Finding]:
     """Check that the extender accepts every key that bound pods depend on."""
     if not facts.usage:
@@ -68,15 +77,20 @@ def _verified(usage: KeyUsage) -> str:
     return f"{usage.pods} by " + (f"{usage.algorithm} key {usage.key} ({usage.use})" if usage.key else "none")
 
 
-EXTENDER = Subject("extender", "Scheduler extender")
+EXTENDER = Subject(
+    "extender",
+    "Scheduler extender",
+    "Pods, and with `--extender URL` the extender itself; configured by the chart's ConfigMap or "
+    "`--extender-config`, else `source: crd` is assumed.",
+)
 EXTENDER_OK = EXTENDER.ok()
 NOT_ASKED = EXTENDER.note("not-asked")
 NO_POD = EXTENDER.error("no-pod")
 NOT_NEEDED = EXTENDER.note("not-needed")
 UNREACHABLE = EXTENDER.error("unreachable")
-NOT_READY = EXTENDER.error("not-ready")
-STANDBY = EXTENDER.note("standby")
 NOT_RELOADED = EXTENDER.warning("not-reloaded")
+STANDBY = EXTENDER.note("standby")
+NOT_READY = EXTENDER.error("not-ready")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +119,7 @@ class ExtenderFacts:
     needed: bool = True
 
 
+@EXTENDER.check(ExtenderFacts)
 def check_extender(facts: ExtenderFacts) -> Iterator[Finding]:
     """Check that the extender runs, is reachable and is ready to bind, if it is needed."""
     if facts.pods == () and not facts.url and not facts.needed:

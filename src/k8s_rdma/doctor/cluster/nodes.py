@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.wire.node_clock import MOST_SKEW_S, skew_text
+
+if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding
 
 NODES = Subject("nodes", "Nodes")
 NODES_OK = NODES.ok()
+EVERY_DEVICE = NODES.warning("every-device")
 BY_HTTP = NODES.note("by-http")
 NONE = NODES.warning("none")
 NOT_PUBLISHED = NODES.warning("not-published")
 NO_LEASE = NODES.error("no-lease")
 STALE = NODES.error("stale")
-NOT_READY = NODES.error("not-ready")
-PROBLEM = NODES.warning("problem")
-EVERY_DEVICE = NODES.warning("every-device")
 CLOCK_SKEW = NODES.warning("clock-skew")
+PROBLEM = NODES.warning("problem")
+NOT_READY = NODES.error("not-ready")
 
 _PROBLEMS_SHOWN = 20
 _SKEWS_SHOWN = 10
@@ -68,6 +72,7 @@ class NodeFacts:
     mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@NODES.check(NodeFacts)
 def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
     """Check each node that publishes itself, or should, and resources beyond reservations."""
     yield from _check_mounts(facts.mounts)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.types import GangApi
 from k8s_rdma.doctor.cluster.versions import minor_of
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION
+
+if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding
 
 CRD = Subject("crd", "RdmaNode definition")
 CRD_OK = CRD.ok()
@@ -21,24 +24,39 @@ CRD_UNUSED = CRD.note("unused")
 CRD_VERSION = CRD.error("version")
 CRD_FIELDS = CRD.warning("fields")
 
-RIGHTS = Subject("rights", "Rights")
+RIGHTS = Subject(
+    "rights",
+    "Rights",
+    "Of the three service accounts, without those for `stuckAfterS` and `vfResource`.",
+)
 RIGHTS_OK = RIGHTS.ok()
 RIGHT_MISSING = RIGHTS.error("missing")
 NO_ACCOUNT = RIGHTS.warning("no-account")
 
-POLICIES = Subject("policies", "Admission policies")
+POLICIES = Subject(
+    "policies",
+    "Admission policies",
+    "The [policies](policies.md) `annotation` and `own-node`; `extender` if the account "
+    "`k8s-rdma-extender` exists; `scheduler-name` if only a second scheduler asks the extender; "
+    "`claims`, `claim-caps`, `one-pod` and `slices` if nodes publish PFs for [claims](dra.md).",
+)
 POLICIES_OK = POLICIES.ok()
 POLICY_MISSING = POLICIES.warning("missing")
 POLICIES_TOO_OLD = POLICIES.note("too-old")
 
-WEBHOOK = Subject("webhook", "Admission webhook")
+WEBHOOK = Subject(
+    "webhook",
+    "Admission webhook",
+    "The [webhook's certificate](injection.md#the-webhooks-certificate) in its Secret, verified with "
+    "`caBundle`, as the API server does; without the right to get that Secret, `caBundle` alone.",
+)
 WEBHOOK_OK = WEBHOOK.ok()
-WEBHOOK_NOT_SEEN = WEBHOOK.note("not-seen")
 WEBHOOK_NO_CA_BUNDLE = WEBHOOK.error("no-ca-bundle")
 WEBHOOK_NO_CERTIFICATE = WEBHOOK.error("no-certificate")
 WEBHOOK_EXPIRED = WEBHOOK.error("expired")
-WEBHOOK_EXPIRING = WEBHOOK.warning("expiring")
 WEBHOOK_UNTRUSTED = WEBHOOK.error("untrusted")
+WEBHOOK_EXPIRING = WEBHOOK.warning("expiring")
+WEBHOOK_NOT_SEEN = WEBHOOK.note("not-seen")
 
 WEBHOOK_NAME = "k8s-rdma-inject"
 EXPIRING_DAYS = 30
@@ -125,6 +143,7 @@ class WebhookFacts:
     refused: str = ""
 
 
+@CRD.check(CrdFacts)
 def check_crd(facts: CrdFacts) -> Iterator[Finding]:
     """Check that the CRD accepts RdmaNodes as this version publishes them."""
     apply = "kubectl apply -f deploy/crds/rdmanodes.yaml"
@@ -164,6 +183,7 @@ def check_crd(facts: CrdFacts) -> Iterator[Finding]:
         yield CRD_OK(f"{VERSION} is served, with all fields", about=CRD_NAME, source="spec.versions")
 
 
+@RIGHTS.check(RightsFacts)
 def check_rights(facts: RightsFacts) -> Iterator[Finding]:
     """Check the rights of each process that calls the API server."""
     for process, account, missing in facts.processes:
@@ -189,6 +209,7 @@ def check_rights(facts: RightsFacts) -> Iterator[Finding]:
             )
 
 
+@POLICIES.check(PolicyFacts)
 def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
     """Check that the policies are bound; Kubernetes has ValidatingAdmissionPolicies from 1.30 on."""
     minor = minor_of(facts.api)
@@ -212,6 +233,7 @@ def check_policies(facts: PolicyFacts) -> Iterator[Finding]:
         yield POLICIES_OK(f"{len(facts.expected)} are bound", source="validatingadmissionpolicybindings")
 
 
+@WEBHOOK.check(WebhookFacts)
 def check_webhook(facts: WebhookFacts) -> Iterator[Finding]:
     """Check that the API server accepts the webhook's certificate; if it does not, no pod is changed."""
     configuration = f"mutatingwebhookconfigurations {WEBHOOK_NAME}"

@@ -8,26 +8,35 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.doctor.cluster.rates import RatesFact
 from k8s_rdma.doctor.cluster.scheduler import Profile
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.wire.pod_group import VERSIONS, first_readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PODS = Subject("pods", "Pods")
+    from k8s_rdma.doctor.finding import Finding
+
+PODS = Subject(
+    "pods",
+    "Pods",
+    "Unfinished pods with the annotation or a placement: the worst 20 findings, by the latest 20 "
+    "events of the first 500 pods. Missing interfaces are found a minute after a start, on nodes that"
+    " publish themselves. [Policies](namespace-policies.md) are those of the ConfigMap "
+    "`k8s-rdma-policies`.",
+)
 PODS_OK = PODS.ok()
 REFUSED = PODS.warning("refused")
 NOT_STARTED = PODS.warning("not-started")
 WAITING = PODS.warning("waiting")
 UNPLACED = PODS.warning("unplaced")
 OTHER_SCHEDULER = PODS.error("other-scheduler")
-OTHER_KEY = PODS.error("other-key")
 WITHOUT_INTERFACES = PODS.error("without-interfaces")
-HOST_NETWORK = PODS.error("host-network")
 UNKNOWN_ANNOTATION = PODS.warning("unknown-annotation")
+HOST_NETWORK = PODS.error("host-network")
 NOT_ALLOWED = PODS.warning("not-allowed")
 POLICIES_UNUSABLE = PODS.error("policies-unusable")
 UNREADABLE_GROUP = PODS.error("unreadable-group")
+OTHER_KEY = PODS.error("other-key")
 
 _SHOWN = 20
 _KEY_SIGN = "not made with this cluster's key"
@@ -115,6 +124,7 @@ class PodFacts:
         return tuple(dict.fromkeys(scheduler.name for scheduler in self.schedulers if scheduler.has_extender))
 
 
+@PODS.check(PodFacts)
 def check_pods(facts: PodFacts) -> Iterator[Finding]:
     """Check pods that wait for interfaces; report the first of many."""
     if facts.policies_failure:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from k8s_rdma.doctor.finding import Finding
 
-RATES = Subject("rates", "Rates of running pods")
+
+RATES = Subject(
+    "rates",
+    "Rates of running pods",
+    "[Changes](live-rates.md) that are not in force: the first 20. A refusal of an agent is found at "
+    "once, a change under way after two minutes, by `metadata.managedFields` of the pod.",
+)
 RATES_OK = RATES.ok()
 REFUSED = RATES.warning("refused")
 UNDECIDED = RATES.warning("undecided")
@@ -61,10 +68,17 @@ class RatesFact:
         return self.age_s is None or self.age_s > LATE_S
 
 
-def check_rates(facts: Iterable[RatesFact]) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRates:
+    """The rates of all running pods with a placement."""
+
+    pods: tuple[RatesFact, ...]
+
+
+@RATES.check(RunningRates)
+def check_rates(facts: RunningRates) -> Iterator[Finding]:
     """Check the changes of running pods' rates; report the first of many."""
-    pods = tuple(facts)
-    found = [finding for pod in pods for finding in _check_pod(pod)]
+    found = [finding for pod in facts.pods for finding in _check_pod(pod)]
     yield from found[:_SHOWN]
     if len(found) > _SHOWN:
         yield NOT_PROGRAMMED(
@@ -74,9 +88,10 @@ def check_rates(facts: Iterable[RatesFact]) -> Iterator[Finding]:
             fix="k8s-rdma explain pod NAMESPACE/NAME",
         )
     if not found:
-        changed = sum(pod.generation > 0 for pod in pods)
+        changed = sum(pod.generation > 0 for pod in facts.pods)
         yield RATES_OK(
-            f"{changed} of {len(pods)} running pods have other rates than at their start; no change is stuck",
+            f"{changed} of {len(facts.pods)} running pods have other rates than at their start; "
+            "no change is stuck",
             source="pods; rdmanodes",
         )
 

@@ -10,7 +10,8 @@ import yaml
 
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.doctor.cluster.scheduler_refusals import binders, managed_twice, shape_refusals, value_refusals
-from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
+from k8s_rdma.doctor.finding import Finding, Severity, worst
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.wire.yaml import read_yaml
 
 if TYPE_CHECKING:
@@ -156,7 +157,14 @@ def _is_ours(entry: dict[str, Any], config: ExtenderConfig) -> bool:
     return host.endswith(port) or bool(set(paths(entry).values()) & set(wanted_paths(config).values()))
 
 
-SCHEDULER = Subject("scheduler", "kube-scheduler")
+SCHEDULER = Subject(
+    "scheduler",
+    "kube-scheduler",
+    "The [registration](extender-configuration.md#registration) in `--scheduler-config`, kubeadm's "
+    "file on a control-plane node, and ConfigMaps of `kube-system` and the chart's namespace. One "
+    "that asks the extender is enough. If no pod asks by annotation and all PFs are for "
+    "[claims](dra.md), none is needed.",
+)
 OK = SCHEDULER.ok()
 NOT_SEEN = SCHEDULER.note("not-seen")
 UNREADABLE = SCHEDULER.error("unreadable")
@@ -174,10 +182,10 @@ IGNORABLE = SCHEDULER.error("ignorable")
 SHORT_TIMEOUT = SCHEDULER.warning("short-timeout")
 WHOLE_NODES = SCHEDULER.note("whole-nodes")
 NO_WEIGHT = SCHEDULER.error("no-weight")
-BIND_UNWANTED = SCHEDULER.error("bind-unwanted")
 REFUSED = SCHEDULER.error("refused")
 SECOND_BINDER = SCHEDULER.error("second-binder")
 MANAGED_TWICE = SCHEDULER.error("managed-twice")
+BIND_UNWANTED = SCHEDULER.error("bind-unwanted")
 
 API_VERSIONS = ("kubescheduler.config.k8s.io/v1",)
 TIMEOUT_S = 10.0
@@ -188,6 +196,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _ADVICE = "examples/scheduler/recommended.yaml"
 
 
+@SCHEDULER.check(SchedulerFacts)
 def check_scheduler(facts: SchedulerFacts) -> Iterator[Finding]:
     """Check each configuration that was found.
 

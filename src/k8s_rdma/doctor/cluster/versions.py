@@ -6,16 +6,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Severity, Subject, worst
+from k8s_rdma.doctor.finding import Finding, Severity, worst
 from k8s_rdma.doctor.node.runtime import OLDEST as OLDEST_RUNTIMES
 from k8s_rdma.doctor.node.runtime import delivers_annotations, version_of
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.config.extender import ExtenderConfig
 
-VERSIONS = Subject("versions", "Versions")
+VERSIONS = Subject(
+    "versions",
+    "Versions",
+    "[Versions that go together](compatibility-versions.md): of Kubernetes, runtimes, our pods (image"
+    " tags), the extender (`--extender URL`), this program.",
+)
 OK = VERSIONS.ok()
 NOT_COMPARED = VERSIONS.note("not-compared")
 NO_NODE = VERSIONS.warning("no-node")
@@ -55,65 +60,68 @@ class NodeVersions:
 class VersionFacts:
     """Versions of a cluster's components.
 
-    api: the API server's, `v1.36.2`.
+    api: the API server's, `v1.36.2`; None without credentials.
+    nodes: all nodes, or the node `node`, if the API server has it.
+    node: the agent's; empty if all nodes are checked.
     ours: our processes, each as its name and its version. The version is the process's answer, or the tag of
         its pod's image, which may be any text.
+    requeue_by: the extender's; empty if its configuration is not seen, None if it is of no concern.
     """
 
-    api: str
-    nodes: tuple[NodeVersions, ...]
-    ours: tuple[tuple[str, str], ...]
+    api: str | None
+    nodes: tuple[NodeVersions, ...] = ()
+    ours: tuple[tuple[str, str], ...] = ()
+    node: str = ""
+    requeue_by: str | None = None
 
 
-def not_compared() -> Finding:
-    """Return the finding for a node without access to the API server."""
-    return NOT_COMPARED(
-        "the agent has no credentials",
-        source="kubeconfig and inCluster of the agent's file",
-        fix="--kubeconfig FILE",
-    )
-
-
-def no_node(name: str) -> Finding:
-    """Return the finding for an agent whose node name the cluster does not have."""
-    return NO_NODE(
-        f"the API server has no node {name}",
-        about=name,
-        source="nodes",
-        expected="the node's name in Kubernetes",
-        fix="--node NAME, as in the agent's file",
-    )
-
-
+@VERSIONS.check(VersionFacts)
 def check_versions(facts: VersionFacts) -> Iterator[Finding]:
     """Check the versions of the API server, kubelets, their runtimes and our processes."""
-    found = (*_check_kubernetes(facts), *_check_runtimes(facts.nodes), *_check_ours(facts.ours))
+    if facts.api is None:
+        yield NOT_COMPARED(
+            "the agent has no credentials",
+            source="kubeconfig and inCluster of the agent's file",
+            fix="--kubeconfig FILE",
+        )
+        return
+    if facts.node and not facts.nodes:
+        yield NO_NODE(
+            f"the API server has no node {facts.node}",
+            about=facts.node,
+            source="nodes",
+            expected="the node's name in Kubernetes",
+            fix="--node NAME, as in the agent's file",
+        )
+    found = (*_check_kubernetes(facts, facts.api), *_check_runtimes(facts.nodes), *_check_ours(facts.ours))
     yield from found
     if worst(found).rank <= Severity.NOTE.rank:
         ours = next((f", k8s-rdma {version}" for _, version in facts.ours if version), "")
         kubelets = f"{len(facts.nodes)} kubelet{'' if len(facts.nodes) == 1 else 's'}"
         yield OK(f"Kubernetes {facts.api}, {kubelets}{ours}", source="/version; nodes; pods")
+    if facts.requeue_by is not None:
+        yield from _check_requeue_by(facts.api, facts.requeue_by)
 
 
-def check_requeue_by(api: str, extender: ExtenderConfig | None) -> Iterator[Finding]:
+def _check_requeue_by(api: str, requeue_by: str) -> Iterator[Finding]:
     """Check that this kube-scheduler supports the extender's way to requeue waiting pods."""
-    if minor_of(api) in LABEL_ONLY and (extender is None or extender.requeue_by != "label"):
+    if minor_of(api) in LABEL_ONLY and requeue_by != "label":
         yield TOUCH_BY(
             f"kube-scheduler {api} ignores node annotations: refused pods wait up to 5 minutes",
             about="requeueBy",
-            source="/version; the extender's configuration" + ("" if extender else ", which is not seen"),
+            source="/version; the extender's configuration" + ("" if requeue_by else ", which is not seen"),
             expected="label",
             fix="the extender's requeueBy: label",
         )
 
 
-def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
-    api = minor_of(facts.api)
+def _check_kubernetes(facts: VersionFacts, version: str) -> Iterator[Finding]:
+    api = minor_of(version)
     if api is None or api < OLDEST:
-        yield _too_old("API server", f"the API server is {facts.api}", "/version")
+        yield _too_old("API server", f"the API server is {version}", "/version")
     elif api < SUPPORTED[0]:
         yield UNSUPPORTED(
-            f"the API server is {facts.api}, which the chart refuses and tests no longer cover",
+            f"the API server is {version}, which the chart refuses and tests no longer cover",
             about="API server",
             source="/version",
             expected=_RANGE,
@@ -121,7 +129,7 @@ def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
         )
     elif api > SUPPORTED[1]:
         yield UNTRIED(
-            f"the API server is {facts.api}, newer than all that this release was tested with",
+            f"the API server is {version}, newer than all that this release was tested with",
             about="API server",
             source="/version",
             expected=_RANGE,
@@ -133,7 +141,7 @@ def _check_kubernetes(facts: VersionFacts) -> Iterator[Finding]:
             yield _too_old(node.node, f"kubelet is {node.kubelet}", f"node {node.node}, nodeInfo")
         elif minor is not None and api is not None and not api - KUBELET_BEHIND <= minor <= api:
             yield KUBELET_SKEW(
-                f"kubelet is {node.kubelet}, the API server {facts.api}",
+                f"kubelet is {node.kubelet}, the API server {version}",
                 about=node.node,
                 source=f"node {node.node}, nodeInfo",
                 expected=f"no newer, and at most {KUBELET_BEHIND} minor versions older",

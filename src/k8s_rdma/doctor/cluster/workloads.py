@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-WORKLOADS = Subject("workloads", "Workloads")
+    from k8s_rdma.doctor.finding import Finding
+
+WORKLOADS = Subject(
+    "workloads",
+    "Workloads",
+    "Deployments, StatefulSets, DaemonSets, Jobs and CronJobs that have the annotation of their pods "
+    "themselves: the first 20.",
+)
 WORKLOADS_OK = WORKLOADS.ok()
 ANNOTATED = WORKLOADS.warning("annotated")
 
@@ -32,8 +39,17 @@ class AnnotatedWorkload:
     template: str
 
 
-def check_workloads(found: Sequence[AnnotatedWorkload]) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFacts:
+    """All workloads with an annotation that their pod templates lack."""
+
+    annotated: tuple[AnnotatedWorkload, ...]
+
+
+@WORKLOADS.check(WorkloadFacts)
+def check_workloads(facts: WorkloadFacts) -> Iterator[Finding]:
     """Check workloads whose request of interfaces has no effect; report the first of many."""
+    found = facts.annotated
     for workload in found[:_SHOWN]:
         yield ANNOTATED(
             f"{workload.annotation} is of the {workload.kind} itself, so its pods request no interfaces",

@@ -23,37 +23,34 @@ from k8s_rdma.config.files import fit, parse_config
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
-from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
-from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts, check_extender, check_keys
-from k8s_rdma.doctor.cluster.nodes import NodeFacts, check_nodes
+from k8s_rdma.doctor.checks import collected, run_checks
+from k8s_rdma.doctor.cluster.claims import ClaimFacts
+from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts
+from k8s_rdma.doctor.cluster.nodes import NodeFacts
 from k8s_rdma.doctor.cluster.objects import (
     ACCOUNTS,
     OPTIONAL,
+    CrdFacts,
     PolicyFacts,
     Right,
     RightsFacts,
-    check_crd,
-    check_policies,
-    check_rights,
-    check_webhook,
+    WebhookFacts,
     rights,
 )
-from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
-from k8s_rdma.doctor.cluster.rates import check_rates
+from k8s_rdma.doctor.cluster.pods import PodFacts
+from k8s_rdma.doctor.cluster.rates import RunningRates
 from k8s_rdma.doctor.cluster.scheduler import (
     DEFAULT_NAME,
     Profile,
     SchedulerFacts,
     SchedulerFile,
-    check_scheduler,
     profiles,
 )
-from k8s_rdma.doctor.cluster.versions import VersionFacts, check_requeue_by, check_versions
-from k8s_rdma.doctor.cluster.workloads import check_workloads
+from k8s_rdma.doctor.cluster.versions import VersionFacts
+from k8s_rdma.doctor.cluster.workloads import WorkloadFacts
 from k8s_rdma.doctor.collectors.annotated_workloads import annotated_workloads
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.node import run_check
 from k8s_rdma.doctor.collectors.processes import (
     OURS,
     api_version,
@@ -227,25 +224,128 @@ class ClusterCollector:
     extender_file: Path | None = None
     ask_extender: Callable[[], ExtenderFacts] | None = None
 
+    @collected
+    def _versions(self) -> VersionFacts:
+        versions = (("the extender", self._query_extender.version), ("this program", __version__))
+        return VersionFacts(
+            api=self.version,
+            nodes=tuple(map(versions_of, self._cluster_nodes)),
+            ours=(*of_images(self._own_pods), *versions),
+            requeue_by=self._extender.requeue_by if self._extender else "",
+        )
+
+    @collected
+    def _scheduler_if_needed(self) -> SchedulerFacts:
+        return replace(self._scheduler, needed=self._extender_needed)
+
+    @collected
+    def _extender_facts(self) -> ExtenderFacts:
+        pods = tuple((full_name(pod), _is_ready(pod)) for pod in self._component("extender"))
+        return replace(self._query_extender, pods=pods, needed=self._extender_needed)
+
+    @collected
+    def _crd(self) -> CrdFacts:
+        return crd_facts(self.api, needed=self._crd_needed)
+
+    @collected
+    def _rights(self) -> RightsFacts:
+        config = self._extender or ExtenderConfig()
+        binder = config.lease_namespace, config.lease_name
+        found = []
+        for process, account in ACCOUNTS.items():
+            namespace = self._namespace_of(account)
+            if not namespace and (
+                process in OPTIONAL or (process == "extender" and not self._extender_needed)
+            ):
+                continue
+            required = rights(
+                process, leases=self._leases, lease_of_binder=binder, crd=self._crd_needed is not False
+            )
+            missing = tuple(
+                right for right in required if namespace and not self._may(namespace, account, right)
+            )
+            found.append((process, f"{namespace}/{account}" if namespace else "", missing))
+        return RightsFacts(processes=tuple(found))
+
+    @collected
+    def _policies(self) -> PolicyFacts:
+        existing = {_name(item) for item in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}
+        bound = {
+            item.get("spec", {}).get("policyName")
+            for item in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
+        }
+        extended = {item.name for item in self._profiles() if item.has_extender}
+        second = bool(extended) and DEFAULT_NAME not in extended
+        expected = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
+        if self._namespace_of(ACCOUNTS["extender"]):
+            expected |= OF_EXTENDERS_ACCOUNT
+        if self._has_claims():
+            expected |= OF_CLAIMS
+        return PolicyFacts(api=self.version, bound=frozenset(existing & bound), expected=expected)
+
+    @collected
+    def _webhook(self) -> WebhookFacts:
+        return webhook_facts(self.api, self._component("webhook"))
+
+    @collected
+    def _nodes(self) -> NodeFacts:
+        stale_s = (self._extender or ExtenderConfig()).stale_s
+        liveness = read_liveness(
+            self.api, namespace=self._leases, stale_s=stale_s, extender=self._query_extender.nodes
+        )
+        if liveness.faults:
+            raise MalformedError("; ".join(liveness.faults))
+        agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
+        return NodeFacts(
+            published=tuple(
+                published_node(name, published, liveness, self._skews.get(name))
+                for name, published in self._published.items()
+            ),
+            agents=frozenset(agents) - {""},
+            lease_namespace=self._leases,
+            needed=self._crd_needed is not False,
+            mounts=mounts_of(self._cluster_nodes),
+        )
+
+    @collected
+    def _claims(self) -> ClaimFacts:
+        try:
+            scheduler = self._scheduler
+        except (OSError, K8sRdmaError):
+            scheduler = SchedulerFacts(files=(), extender=ExtenderConfig())
+        alive = self._alive
+        statuses = {node: status for node, status in self._statuses.items() if alive is None or node in alive}
+        return claim_facts(self.api, statuses, scheduler)
+
+    @collected
+    def _keys(self) -> KeyFacts:
+        named = tuple(pod.key for pod in self._pods.pods if pod.node and pod.placed)
+        return KeyFacts(named=named, usage=self._query_extender.key_usage)
+
+    @collected
+    def _pods(self) -> PodFacts:
+        binder = (self._extender or ExtenderConfig()).binder
+        policies, failure = self._namespace_policies()
+        pods = asking_pods(self.api, self._holding(), policies, self._skews)
+        return PodFacts(
+            pods=pods,
+            schedulers=self._profiles(),
+            extender_binds=binder == "extender",
+            policies_failure=failure,
+            group_versions=served_versions(self.api) if any(pod.group for pod in pods) else None,
+        )
+
+    @collected
+    def _workloads(self) -> WorkloadFacts:
+        return WorkloadFacts(annotated=tuple(annotated_workloads(self.api)))
+
+    @collected
+    def _rates(self) -> RunningRates:
+        return RunningRates(pods=tuple(pod.rates for pod in self._pods.pods if pod.rates))
+
     def findings(self) -> Iterator[Finding]:
         """Yield all findings, subject by subject; a part that cannot be read is a finding, too."""
-        subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
-            ("versions", self._check_versions),
-            ("scheduler", lambda: check_scheduler(replace(self._scheduler, needed=self._extender_needed))),
-            ("extender", lambda: check_extender(self._extender_facts())),
-            ("crd", lambda: check_crd(crd_facts(self.api, needed=self._crd_needed))),
-            ("rights", lambda: check_rights(self._rights())),
-            ("policies", lambda: check_policies(self._policies())),
-            ("webhook", lambda: check_webhook(webhook_facts(self.api, self._component("webhook")))),
-            ("nodes", lambda: check_nodes(self._nodes)),
-            ("claims", lambda: check_claims(self._claims)),
-            ("keys", lambda: check_keys(self._keys())),
-            ("pods", lambda: check_pods(self._pods)),
-            ("workloads", lambda: check_workloads(tuple(annotated_workloads(self.api)))),
-            ("rates", lambda: check_rates(pod.rates for pod in self._pods.pods if pod.rates)),
-        )
-        for name, collect in subjects:
-            yield from run_check(name, collect)
+        return run_checks(self)
 
     @cached_property
     def version(self) -> str:
@@ -272,17 +372,6 @@ class ClusterCollector:
     def _crd_needed(self) -> bool | None:
         """Report whether the extender reads RdmaNodes, if its configuration is known."""
         return None if self._extender is None else self._extender.source == "crd"
-
-    def _check_versions(self) -> Iterator[Finding]:
-        versions = (("the extender", self._query_extender.version), ("this program", __version__))
-        yield from check_versions(
-            VersionFacts(
-                api=self.version,
-                nodes=tuple(map(versions_of, self._cluster_nodes)),
-                ours=(*of_images(self._own_pods), *versions),
-            )
-        )
-        yield from check_requeue_by(self.version, self._extender)
 
     @cached_property
     def _cluster_nodes(self) -> tuple[dict[str, Any], ...]:
@@ -312,10 +401,6 @@ class ClusterCollector:
     def _query_extender(self) -> ExtenderFacts:
         return self.ask_extender() if self.ask_extender else ExtenderFacts()
 
-    def _extender_facts(self) -> ExtenderFacts:
-        pods = tuple((full_name(pod), _is_ready(pod)) for pod in self._component("extender"))
-        return replace(self._query_extender, pods=pods, needed=self._extender_needed)
-
     @cached_property
     def _extender_needed(self) -> bool:
         """Report whether pods or PFs are for annotations; also if that is not known."""
@@ -329,25 +414,6 @@ class ClusterCollector:
             return any(map(_has_pf_for_annotations, self._statuses.values())) or bool(self._pods.pods)
         except (OSError, K8sRdmaError):
             return True
-
-    def _rights(self) -> RightsFacts:
-        config = self._extender or ExtenderConfig()
-        binder = config.lease_namespace, config.lease_name
-        found = []
-        for process, account in ACCOUNTS.items():
-            namespace = self._namespace_of(account)
-            if not namespace and (
-                process in OPTIONAL or (process == "extender" and not self._extender_needed)
-            ):
-                continue
-            required = rights(
-                process, leases=self._leases, lease_of_binder=binder, crd=self._crd_needed is not False
-            )
-            missing = tuple(
-                right for right in required if namespace and not self._may(namespace, account, right)
-            )
-            found.append((process, f"{namespace}/{account}" if namespace else "", missing))
-        return RightsFacts(processes=tuple(found))
 
     def _namespace_of(self, account: str) -> str:
         """Return the namespace of a service account; empty if our namespaces do not have it."""
@@ -373,37 +439,12 @@ class ClusterCollector:
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
         return bool(self.api.post(_REVIEWS, review).get("status", {}).get("allowed"))
 
-    def _policies(self) -> PolicyFacts:
-        existing = {_name(item) for item in self.api.items(f"{_ADMISSION}/validatingadmissionpolicies")}
-        bound = {
-            item.get("spec", {}).get("policyName")
-            for item in self.api.items(f"{_ADMISSION}/validatingadmissionpolicybindings")
-        }
-        extended = {item.name for item in self._profiles() if item.has_extender}
-        second = bool(extended) and DEFAULT_NAME not in extended
-        expected = POLICIES | OF_A_SECOND_SCHEDULER if second else POLICIES
-        if self._namespace_of(ACCOUNTS["extender"]):
-            expected |= OF_EXTENDERS_ACCOUNT
-        if self._has_claims():
-            expected |= OF_CLAIMS
-        return PolicyFacts(api=self.version, bound=frozenset(existing & bound), expected=expected)
-
     def _has_claims(self) -> bool:
         """Report whether nodes publish PFs for claims; if that is not known, another finding says so."""
         try:
             return bool(self._claims.slices_pfs)
         except (OSError, K8sRdmaError):
             return False
-
-    @cached_property
-    def _claims(self) -> ClaimFacts:
-        try:
-            scheduler = self._scheduler
-        except (OSError, K8sRdmaError):
-            scheduler = SchedulerFacts(files=(), extender=ExtenderConfig())
-        alive = self._alive
-        statuses = {node: status for node, status in self._statuses.items() if alive is None or node in alive}
-        return claim_facts(self.api, statuses, scheduler)
 
     @cached_property
     def _rdma_nodes(self) -> tuple[dict[str, Any], ...]:
@@ -434,43 +475,6 @@ class ClusterCollector:
             for node, status in self._statuses.items()
             if node in (self._alive or ())
         }
-
-    @cached_property
-    def _nodes(self) -> NodeFacts:
-        stale_s = (self._extender or ExtenderConfig()).stale_s
-        liveness = read_liveness(
-            self.api, namespace=self._leases, stale_s=stale_s, extender=self._query_extender.nodes
-        )
-        if liveness.faults:
-            raise MalformedError("; ".join(liveness.faults))
-        agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
-        return NodeFacts(
-            published=tuple(
-                published_node(name, published, liveness, self._skews.get(name))
-                for name, published in self._published.items()
-            ),
-            agents=frozenset(agents) - {""},
-            lease_namespace=self._leases,
-            needed=self._crd_needed is not False,
-            mounts=mounts_of(self._cluster_nodes),
-        )
-
-    def _keys(self) -> KeyFacts:
-        named = tuple(pod.key for pod in self._pods.pods if pod.node and pod.placed)
-        return KeyFacts(named=named, usage=self._query_extender.key_usage)
-
-    @cached_property
-    def _pods(self) -> PodFacts:
-        binder = (self._extender or ExtenderConfig()).binder
-        policies, failure = self._namespace_policies()
-        pods = asking_pods(self.api, self._holding(), policies, self._skews)
-        return PodFacts(
-            pods=pods,
-            schedulers=self._profiles(),
-            extender_binds=binder == "extender",
-            policies_failure=failure,
-            group_versions=served_versions(self.api) if any(pod.group for pod in pods) else None,
-        )
 
     def _namespace_policies(self) -> tuple[NamespacePolicies | None, str]:
         """Return the policies in force, if they are known, and the reason why they cannot be used."""

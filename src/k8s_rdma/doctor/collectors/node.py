@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,8 +18,9 @@ from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR
 from k8s_rdma.core.types import LinkType, pci_address
-from k8s_rdma.doctor.cluster.objects import check_crd
-from k8s_rdma.doctor.cluster.versions import VersionFacts, check_versions, no_node, not_compared
+from k8s_rdma.doctor.checks import collected, run_checks
+from k8s_rdma.doctor.cluster.objects import CrdFacts
+from k8s_rdma.doctor.cluster.versions import VersionFacts
 from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.processes import (
     OURS,
@@ -31,22 +32,18 @@ from k8s_rdma.doctor.collectors.processes import (
     process_facts,
 )
 from k8s_rdma.doctor.collectors.runtimes import RUNTIMES, RuntimeSetup, find_runtimes
-from k8s_rdma.doctor.finding import Finding, not_looked_at
-from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile, check_cni
-from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction, check_firmware, check_hardware
-from k8s_rdma.doctor.node.kernel import NEEDED, IommuFacts, ModuleFacts, State, check_iommu, check_modules
-from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos, check_lossless
-from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts, check_memlock
+from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile
+from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction
+from k8s_rdma.doctor.node.kernel import NEEDED, IommuFacts, ModuleFacts, State
+from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos
+from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts
 from k8s_rdma.doctor.node.processes import (
     ConfigurationFacts,
+    LedgerFacts,
     ProcessFacts,
-    check_configuration,
-    check_ledger,
-    check_processes,
-    check_vfs,
 )
-from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts, check_isolation, check_rdma_namespaces
-from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime
+from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts
+from k8s_rdma.doctor.node.runtime import RuntimeFacts
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.linux.discovery.functions import Selected, find_pfs
@@ -60,6 +57,7 @@ from k8s_rdma.linux.vfio import others_in_group
 from k8s_rdma.wire.conflist import is_read
 
 if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding
     from k8s_rdma.linux.netlink.dcb import DcbState
 
 _STARTERS = RUNTIMES | {"dockerd"}
@@ -115,6 +113,107 @@ class NodeCollector:
     bin_dirs: tuple[str, ...] | None = None
     connect: Callable[[], Documents] | None = None
 
+    @collected
+    def _configuration(self) -> ConfigurationFacts:
+        return self.files
+
+    @collected
+    def _hardware(self) -> HardwareFacts:
+        return replace(self._machine.hardware_facts(), report=self._processes.report)
+
+    @collected
+    def _modules(self) -> ModuleFacts:
+        return self._machine.module_facts()
+
+    @collected
+    def _iommu(self) -> IommuFacts:
+        return self._machine.iommu_facts()
+
+    @collected
+    def _rdma(self) -> RdmaFacts:
+        return RdmaFacts(
+            mode=self.queries.netns_mode(),
+            persistent=self._mode_after_boot(),
+            plugin=self.plugin,
+            source=self.plugin_file,
+            agent_file=self.files.file,
+            signed=self.agent.placement_key_file is not None,
+        )
+
+    @collected
+    def _lossless(self) -> LosslessFacts:
+        return self._machine.lossless_facts()
+
+    @collected
+    def _memlock(self) -> MemlockFacts:
+        slots = needs_cdi(self.plugin, self.queries.netns_mode())
+        return MemlockFacts(
+            processes=memlock_limits(self.host),
+            amount=self.agent.memlock if slots and self.agent.memlock_bytes() else "",
+            hook=bool(find_executable(self.host, self.agent.cni_path)),
+            cni_path=self.agent.cni_path,
+            ulimits=tuple(
+                (setup.runtime.name, setup.runtime.memlock)
+                for setup in self._runtimes
+                if setup.runtime.memlock
+            ),
+        )
+
+    @collected
+    def _runtime(self) -> RuntimeFacts:
+        return RuntimeFacts(
+            runtimes=tuple(runtime.runtime for runtime in self._runtimes),
+            credentials=self.agent.has_credentials() if self.files.file else None,
+            needs_cdi=needs_cdi(self.plugin, self.queries.netns_mode()),
+            cdi_dir=self.agent.cdi_dir,
+        )
+
+    @collected
+    def _cni(self) -> CniFacts:
+        setup = next(iter(self._runtimes), None)
+        default = (CNI_CONF_DIR, (CNI_BIN_DIR,)) if setup is None else (setup.conf_dir, setup.bin_dirs)
+        return cni_facts(
+            self.host,
+            conf_dir=self.conf_dir or default[0],
+            bin_dirs=self.bin_dirs or default[1],
+            run_dir=self.agent.run_dir,
+            calls_check=setup is not None and setup.runtime.name == "crio",
+        )
+
+    @collected
+    def _processes(self) -> ProcessFacts:
+        return process_facts(
+            Path(self.agent.run_dir) / "state.sock", server=self.server_url, plugin=self.plugin_url
+        )
+
+    @collected
+    def _ledger(self) -> LedgerFacts:
+        answered = self._processes.report is not None
+        path = Path(self.agent.state_dir) / "ledger.db"
+        return ledger_facts(path, agent_socket=self._processes.socket if answered else "")
+
+    @collected
+    def _versions(self) -> VersionFacts:
+        """Collect kubelet's version, the API server's, ours, and those of our pods' images."""
+        if self.connect is None:
+            return VersionFacts(api=None)
+        with self.connect() as api:
+            nodes = nodes_of(api, self.agent.node)
+            ours = (*of_images(api.items("/api/v1/pods", OURS)), ("this program", __version__))
+            return VersionFacts(api=api_version(api), nodes=nodes, ours=ours, node=self.agent.node)
+
+    @collected
+    def _crd(self) -> CrdFacts | None:
+        """Collect the CRD, if this node publishes an RdmaNode."""
+        if self.connect is None or not self.agent.publish.rdma_node:
+            return None
+        with self.connect() as api:
+            return crd_facts(api, needed=True)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield all findings, subject by subject; a part that cannot be read is a finding, too."""
+        return run_checks(self)
+
     @cached_property
     def _machine(self) -> MachineCollector:
         return MachineCollector(
@@ -125,9 +224,13 @@ class NodeCollector:
             virtual=self.agent.kernel == "virtual",
         )
 
-    @cached_property
-    def _hardware(self) -> HardwareFacts:
-        return self._machine.hardware_facts()
+    def _mode_after_boot(self) -> NetnsMode:
+        """Read the module's option, `options ib_core netns_mode=0`; the kernel's default is shared."""
+        for name in self.host.names(_MODPROBE):
+            for line in self.host.read(f"{_MODPROBE}/{name}").splitlines():
+                if line.split()[:2] == ["options", "ib_core"] and _EXCLUSIVE_AT_BOOT in line.split():
+                    return NetnsMode.EXCLUSIVE
+        return NetnsMode.SHARED
 
     @cached_property
     def _runtimes(self) -> tuple[RuntimeSetup, ...]:
@@ -143,132 +246,9 @@ class NodeCollector:
         except K8sRdmaError:
             return ""
 
-    @cached_property
-    def _processes(self) -> ProcessFacts:
-        return process_facts(
-            Path(self.agent.run_dir) / "state.sock", server=self.server_url, plugin=self.plugin_url
-        )
-
-    def _rdma(self) -> RdmaFacts:
-        return RdmaFacts(
-            mode=self.queries.netns_mode(),
-            persistent=self._mode_after_boot(),
-            plugin=self.plugin,
-            source=self.plugin_file,
-            agent_file=self.files.file,
-            signed=self.agent.placement_key_file is not None,
-        )
-
-    def _mode_after_boot(self) -> NetnsMode:
-        """Read the module's option, `options ib_core netns_mode=0`; the kernel's default is shared."""
-        for name in self.host.names(_MODPROBE):
-            for line in self.host.read(f"{_MODPROBE}/{name}").splitlines():
-                if line.split()[:2] == ["options", "ib_core"] and _EXCLUSIVE_AT_BOOT in line.split():
-                    return NetnsMode.EXCLUSIVE
-        return NetnsMode.SHARED
-
-    def _runtime_facts(self) -> RuntimeFacts:
-        return RuntimeFacts(
-            runtimes=tuple(runtime.runtime for runtime in self._runtimes),
-            credentials=self.agent.has_credentials() if self.files.file else None,
-            needs_cdi=needs_cdi(self.plugin, self.queries.netns_mode()),
-            cdi_dir=self.agent.cdi_dir,
-        )
-
-    def _memlock_facts(self) -> MemlockFacts:
-        slots = needs_cdi(self.plugin, self.queries.netns_mode())
-        return MemlockFacts(
-            processes=memlock_limits(self.host),
-            amount=self.agent.memlock if slots and self.agent.memlock_bytes() else "",
-            hook=bool(find_executable(self.host, self.agent.cni_path)),
-            cni_path=self.agent.cni_path,
-            ulimits=tuple(
-                (setup.runtime.name, setup.runtime.memlock)
-                for setup in self._runtimes
-                if setup.runtime.memlock
-            ),
-        )
-
     def networks(self) -> tuple[CniFile, ...]:
         """Return the files of the runtime's networks."""
-        return self._cni_facts().files
-
-    def _cni_facts(self) -> CniFacts:
-        setup = next(iter(self._runtimes), None)
-        default = (CNI_CONF_DIR, (CNI_BIN_DIR,)) if setup is None else (setup.conf_dir, setup.bin_dirs)
-        return cni_facts(
-            self.host,
-            conf_dir=self.conf_dir or default[0],
-            bin_dirs=self.bin_dirs or default[1],
-            run_dir=self.agent.run_dir,
-            calls_check=setup is not None and setup.runtime.name == "crio",
-        )
-
-    def _ledger(self) -> Iterable[Finding]:
-        answered = self._processes.report is not None
-        path = Path(self.agent.state_dir) / "ledger.db"
-        return check_ledger(ledger_facts(path, agent_socket=self._processes.socket if answered else ""))
-
-    def _check_versions(self) -> Iterator[Finding]:
-        """Compare kubelet's version with the API server's, and ours with those of our pods' images."""
-        if self.connect is None:
-            yield not_compared()
-            return
-        with self.connect() as api:
-            if not (nodes := nodes_of(api, self.agent.node)):
-                yield no_node(self.agent.node)
-            ours = (*of_images(api.items("/api/v1/pods", OURS)), ("this program", __version__))
-            yield from check_versions(VersionFacts(api=api_version(api), nodes=nodes, ours=ours))
-
-    def _check_crd(self) -> Iterator[Finding]:
-        """Check the CRD, if this node publishes an RdmaNode."""
-        if self.connect is not None and self.agent.publish.rdma_node:
-            with self.connect() as api:
-                yield from check_crd(crd_facts(api, needed=True))
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield all findings, subject by subject; a part that cannot be read is a finding, too."""
-        subjects: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
-            ("configuration", lambda: check_configuration(self.files)),
-            ("hardware", lambda: check_hardware(self._hardware, self._processes.report)),
-            ("firmware", lambda: check_firmware(self._hardware)),
-            ("modules", lambda: check_modules(self._machine.module_facts())),
-            ("iommu", lambda: check_iommu(self._machine.iommu_facts())),
-            ("rdma-namespaces", lambda: check_rdma_namespaces(self._rdma())),
-            ("isolation", lambda: check_isolation(self._rdma())),
-            ("lossless", lambda: check_lossless(self._machine.lossless_facts())),
-            ("memlock", lambda: check_memlock(self._memlock_facts())),
-            ("runtime", lambda: check_runtime(self._runtime_facts())),
-            ("cni", lambda: check_cni(self._cni_facts())),
-            ("processes", lambda: check_processes(self._processes)),
-            ("vfs", lambda: check_vfs(self._processes)),
-            ("ledger", self._ledger),
-            ("versions", self._check_versions),
-            ("crd", self._check_crd),
-        )
-        for name, collect in subjects:
-            yield from run_check(name, collect)
-
-
-_OTHER_FORM = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
-
-
-def run_check(subject: str, check: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
-    """Return a subject's findings; if it cannot be examined, a finding with the reason.
-
-    The documents of others may not have the form of their kind. For example, a pod may lack a specification.
-    """
-    try:
-        return tuple(check())
-    except _OTHER_FORM as error:
-        why = f"a document of another form than is documented: {type(error).__name__}: {error}"
-        return (not_looked_at(subject, why, denied=False),)
-    except (OSError, K8sRdmaError, RecursionError) as error:  # of others' documents as well
-        denied = any(isinstance(cause, PermissionError) for cause in (error, error.__cause__))
-        why = str(error)
-        if isinstance(error, OSError) and error.filename:
-            why = f"{os.fsdecode(error.filename)}: {error.strerror}"
-        return (not_looked_at(subject, why, denied=denied),)
+        return self._cni.files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

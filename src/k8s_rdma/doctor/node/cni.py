@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf, meaningless_keys
 from k8s_rdma.wire.cni_result import SINCE_CHECK
@@ -26,7 +26,14 @@ from k8s_rdma.wire.conflist import (
 )
 from k8s_rdma.wire.conflist import MULTUS as MULTUS_PLUGINS
 
-CNI = Subject("cni", "CNI plugin")
+if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding
+
+CNI = Subject(
+    "cni",
+    "CNI plugin",
+    "The runtime uses the first file by name. It must find each plugin, and ours must answer VERSION.",
+)
 OK = CNI.ok()
 NO_FILE = CNI.error("no-file")
 UNREADABLE = CNI.error("unreadable")
@@ -81,6 +88,7 @@ class CniFacts:
     calls_check: bool
 
 
+@CNI.check(CniFacts)
 def check_cni(facts: CniFacts) -> Iterator[Finding]:
     """Check the file that the runtime uses."""
     files = sorted((file for file in facts.files if is_read(file.name)), key=lambda file: file.name)

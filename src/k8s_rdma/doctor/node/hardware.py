@@ -8,19 +8,27 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.linux.discovery.functions import FoundPf, Selected, SkippedPf
 from k8s_rdma.linux.discovery.observation import no_vfs
 from k8s_rdma.linux.drivers import DRIVERS
 from k8s_rdma.linux.pcie import PcieLink
 from k8s_rdma.linux.vf_ids import BLUEFIELD, is_vf
+from k8s_rdma.wire.report import NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.wire.report import NodeReport
+    from k8s_rdma.doctor.finding import Finding
 
-HARDWARE = Subject("hardware", "Network cards")
+HARDWARE = Subject(
+    "hardware",
+    "Network cards",
+    "The cards as the agent sees them. `hardware-left-out` and `hardware-problem` repeat `problems` "
+    "of [`/v1/node`](server.md), such as a slow PCIe link or [PFs of one "
+    "port](drivers.md#what-a-port-can-carry). If no card can have VFs (`hardware-no-pf`), SR-IOV is "
+    "off or the node is the wrong one.",
+)
 PF_OK = HARDWARE.ok()
 VIRTUAL = HARDWARE.note("virtual")
 NO_PF = HARDWARE.error("no-pf")
@@ -30,13 +38,18 @@ PROBLEM = HARDWARE.warning("problem")
 PCIE_SHARED = HARDWARE.warning("pcie-shared")
 UNREADABLE = HARDWARE.error("unreadable")
 
-FIRMWARE = Subject("firmware", "Firmware settings")
+FIRMWARE = Subject(
+    "firmware",
+    "Firmware settings",
+    "`sriov_totalvfs`, PCI IDs of VFs, and devlink's `enable_roce`. Only vendors' tools (`mlxconfig`,"
+    " `bnxtnvm`) show settings that wait for a reboot.",
+)
 FIRMWARE_OK = FIRMWARE.ok()
 NO_SRIOV = FIRMWARE.warning("no-sriov")
-TOO_FEW = FIRMWARE.error("too-few-vfs")
-ROCE_OFF = FIRMWARE.error("roce-off")
 PASSED_VF = FIRMWARE.note("passed-vf")
 SMART_NIC = FIRMWARE.note("smart-nic")
+TOO_FEW = FIRMWARE.error("too-few-vfs")
+ROCE_OFF = FIRMWARE.error("roce-off")
 
 _TWO_PORTS = 2
 _INIT = "k8s-rdma init --config /etc/k8s-rdma/init.yaml"
@@ -74,6 +87,7 @@ class HardwareFacts:
     pcie: the slowest PCIe link of selected PFs by PCI address, if they report one.
     virtual: whether the agent's VFs are made of ordinary Linux parts; these facts do not show them.
     roce: devlink's parameter `enable_roce` by PCI address, for PFs that report it.
+    report: the agent's, if it answers.
     """
 
     found: tuple[FoundPf, ...] = ()
@@ -84,13 +98,15 @@ class HardwareFacts:
     plain: tuple[PlainFunction, ...] = ()
     virtual: bool = False
     roce: tuple[tuple[str, bool], ...] = ()
+    report: NodeReport | None = None
 
 
-def check_hardware(facts: HardwareFacts, report: NodeReport | None = None) -> Iterator[Finding]:
+@HARDWARE.check(HardwareFacts)
+def check_hardware(facts: HardwareFacts) -> Iterator[Finding]:
     """Check the PFs that the agent uses, those that it leaves out, and the problems of its report."""
     yield from _check_machine(facts)
     observed = {(pf.pci, problem) for pf in facts.hardware.pfs for problem in pf.problems}
-    for pf in report.pfs if report else ():
+    for pf in facts.report.pfs if facts.report else ():
         for problem in pf.problems:
             if (pf.pci, problem) not in observed:
                 yield PROBLEM(
@@ -217,6 +233,7 @@ def _check_cards(facts: HardwareFacts) -> Iterator[Finding]:
         )
 
 
+@FIRMWARE.check(HardwareFacts)
 def check_firmware(facts: HardwareFacts) -> Iterator[Finding]:
     """Check settings of firmware and BIOS that sysfs and devlink show."""
     for pf in facts.found:

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
+from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Kind, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.linux.drivers import DRIVERS, row_of
 
-IOMMU = Subject("iommu", "IOMMU")
+if TYPE_CHECKING:
+    from k8s_rdma.doctor.finding import Finding, Kind
+
+IOMMU = Subject(
+    "iommu",
+    "IOMMU",
+    'Only interfaces with `"driver": "vfio-pci"` need it.',
+)
 IOMMU_OK = IOMMU.ok()
 IOMMU_OFF = IOMMU.note("off")
 UNSAFE = IOMMU.warning("unsafe")
@@ -32,6 +40,7 @@ class IommuFacts:
     together: Mapping[str, tuple[str, ...]]
 
 
+@IOMMU.check(IommuFacts)
 def check_iommu(facts: IommuFacts) -> Iterator[Finding]:
     """Check that the IOMMU isolates VFs from each other."""
     if facts.noiommu:
@@ -110,6 +119,7 @@ NEEDED = (
 """The modules in `states`."""
 
 
+@MODULES.check(ModuleFacts)
 def check_modules(facts: ModuleFacts) -> Iterator[Finding]:
     """Check the modules that this node needs; the kernel loads queueing disciplines on demand, verbs not."""
     for driver in sorted(facts.pf_drivers):

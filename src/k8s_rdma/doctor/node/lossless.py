@@ -5,21 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.doctor.finding import Finding
 
-LOSSLESS = Subject("lossless", "Lossless Ethernet")
+
+LOSSLESS = Subject(
+    "lossless",
+    "Lossless Ethernet",
+    "For PFs with RoCE. Not seen: the switch, PFC that LLDP or firmware set without the driver, ECN "
+    "without MLNX_OFED.",
+)
 PFC_ON = LOSSLESS.ok("pfc")
+ECN_ON = LOSSLESS.ok("ecn")
+NOTHING = LOSSLESS.ok("not-needed")
 NO_FLOW_CONTROL = LOSSLESS.warning("no-flow-control")
 GLOBAL_PAUSE = LOSSLESS.note("global-pause")
 TRUST_PCP = LOSSLESS.note("trust-pcp")
-ECN_ON = LOSSLESS.ok("ecn")
 ECN_OFF = LOSSLESS.warning("ecn-off")
 NOT_KNOWN = LOSSLESS.note("not-known")
-NOTHING = LOSSLESS.ok("not-needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +55,7 @@ class LosslessFacts:
     ports: tuple[PortQos, ...]
 
 
+@LOSSLESS.check(LosslessFacts)
 def check_lossless(facts: LosslessFacts) -> Iterator[Finding]:
     """Check each port; one finding says that the switch cannot be checked."""
     roce = [port for port in facts.ports if port.roce]

@@ -15,18 +15,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.doctor.finding import Finding
 
-MEMLOCK = Subject("memlock", "Locked memory")
+
+MEMLOCK = Subject(
+    "memlock",
+    "Locked memory",
+    "Containers with a slot have the [agent's limit](locked-memory.md), others their runtime's.",
+)
 MEMLOCK_OK = MEMLOCK.ok()
 LOW = MEMLOCK.warning("low")
-NO_PROCESS = MEMLOCK.warning("no-process")
 OVERRIDES = MEMLOCK.warning("overrides")
 NO_HOOK = MEMLOCK.error("no-hook")
+NO_PROCESS = MEMLOCK.warning("no-process")
 
 UNLIMITED = None
 ENOUGH_BYTES = 64 << 30
@@ -60,6 +66,7 @@ class MemlockFacts:
     ulimits: tuple[tuple[str, str], ...] = ()
 
 
+@MEMLOCK.check(MemlockFacts)
 def check_memlock(facts: MemlockFacts) -> Iterator[Finding]:
     """Check the limit of each process that starts containers."""
     if not facts.processes:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 from k8s_rdma.wire.report import NodeReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from k8s_rdma.doctor.finding import Finding
 
 
 CONFIGURATION = Subject("configuration", "Configuration")
@@ -25,6 +27,7 @@ class ConfigurationFacts:
     looked_for: tuple[str, ...]
 
 
+@CONFIGURATION.check(ConfigurationFacts)
 def check_configuration(facts: ConfigurationFacts) -> Iterator[Finding]:
     """Check that the agent's configuration file exists."""
     if facts.file is not None:
@@ -69,6 +72,7 @@ class LedgerFacts:
     source: str = ""
 
 
+@LEDGER.check(LedgerFacts)
 def check_ledger(facts: LedgerFacts) -> Iterator[Finding]:
     """Check that an agent can start with the ledger, and the receipts in it."""
     if facts.source:
@@ -108,8 +112,8 @@ PROCESSES_OK = PROCESSES.ok()
 AGENT_DOWN = PROCESSES.error("agent-down")
 NOT_RUNNING = PROCESSES.warning("down")
 VERSIONS = PROCESSES.warning("versions")
-PROBLEM = PROCESSES.warning("problem")
 ENDS_LEFT = PROCESSES.warning("ends-left")
+PROBLEM = PROCESSES.warning("problem")
 
 NAMED = 3
 
@@ -152,6 +156,7 @@ class ProcessFacts:
     left_in: str = ""
 
 
+@PROCESSES.check(ProcessFacts)
 def check_processes(facts: ProcessFacts) -> Iterator[Finding]:
     """Check that each process answers, and has this program's version."""
     if facts.report is None:
@@ -225,6 +230,7 @@ def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
     return PROCESSES_OK(summary, about=name, source=answer.url)
 
 
+@VFS.check(ProcessFacts)
 def check_vfs(facts: ProcessFacts) -> Iterator[Finding]:
     """Check for unmanaged VFs and for allocations that stay in release."""
     if facts.report is None:

@@ -13,19 +13,29 @@ from k8s_rdma.config.devices import (
     SharedResource,
 )
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.doctor.finding import Finding
 
-RDMA = Subject("rdma-namespaces", "RDMA namespaces")
+
+RDMA = Subject(
+    "rdma-namespaces",
+    "RDMA namespaces",
+    "`rdma system show` now, `/etc/modprobe.d` after a reboot.",
+)
 OK = RDMA.ok()
 NO_RDMA = RDMA.note("no-rdma")
 NOT_KEPT = RDMA.note("not-kept")
 WITHOUT_CDI = RDMA.error("without-cdi")
 
-ISOLATION = Subject("isolation", "Isolation")
+ISOLATION = Subject(
+    "isolation",
+    "Isolation",
+    "[What a container can reach](device-plugin.md#what-a-container-can-reach) by each resource.",
+)
 OWN_VERBS = ISOLATION.ok("own-devices")
 OWN_NAMESPACE = ISOLATION.note("own-namespace")
 MATCHING_DEVICES = ISOLATION.warning("matching-devices")
@@ -56,6 +66,7 @@ class RdmaFacts:
     signed: bool
 
 
+@RDMA.check(RdmaFacts)
 def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
     """Check the mode against the needs of the configuration."""
     if facts.mode is None:
@@ -87,6 +98,7 @@ def check_rdma_namespaces(facts: RdmaFacts) -> Iterator[Finding]:
         yield OK(f"the mode is {facts.mode.value}", source=_SYSTEM)
 
 
+@ISOLATION.check(RdmaFacts)
 def check_isolation(facts: RdmaFacts) -> Iterator[Finding]:
     """Check the devices that a container can reach by each resource of the device plugin."""
     if facts.plugin is None:

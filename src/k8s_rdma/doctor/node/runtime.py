@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.node_paths import CDI_DIR
-from k8s_rdma.doctor.finding import Finding, Subject
+from k8s_rdma.doctor.subject import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from k8s_rdma.doctor.finding import Finding
 
-RUNTIME = Subject("runtime", "Container runtime")
+
+RUNTIME = Subject(
+    "runtime",
+    "Container runtime",
+    "The runtime whose socket kubelet uses. If none runs with it, the first containerd or CRI-O.",
+)
 RUNTIME_OK = RUNTIME.ok()
 NONE = RUNTIME.warning("none")
 VERSION_UNKNOWN = RUNTIME.note("version-unknown")
@@ -82,6 +88,7 @@ def version_of(text: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+@RUNTIME.check(RuntimeFacts)
 def check_runtime(facts: RuntimeFacts) -> Iterator[Finding]:
     """Check each runtime."""
     if not facts.runtimes:
