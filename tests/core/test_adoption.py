@@ -74,6 +74,6 @@ def test_vf_whose_device_kubelet_gave_to_a_pod_is_spared() -> None:
         (Scope(pf="enp3s0f0", vf=4), "VF 4 of PF enp3s0f0: unknown; it has 4 VFs"),
     ],
 )
-def test_what_is_not_there_is_refused_by_name(scope: Scope, words: str) -> None:
+def test_pf_or_vf_that_does_not_exist_is_refused_by_name(scope: Scope, words: str) -> None:
     with pytest.raises(MalformedError, match=words):
         candidates(LEFT_BEHIND, LEDGER, scope)

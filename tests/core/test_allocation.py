@@ -51,7 +51,7 @@ def request(*rates: int) -> Request:
     return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates))
 
 
-def test_foreign_usage_counts_vfs_that_someone_else_moved_or_rated() -> None:
+def test_foreign_usage_counts_vfs_that_another_program_moved_or_rated() -> None:
     away, rated = altered(1, netdev=None), altered(2, min_tx_rate_mbps=300)
     assert foreign_usage(away, Ledger()) == {PF0: Used(1, 0)}
     assert foreign_usage(rated, Ledger()) == {PF0: Used(1, 300)}
@@ -59,7 +59,7 @@ def test_foreign_usage_counts_vfs_that_someone_else_moved_or_rated() -> None:
     assert foreign_usage(hardware(), Ledger()) == {}
 
 
-def test_foreign_usage_leaves_out_what_the_ledger_holds() -> None:
+def test_foreign_usage_leaves_out_vfs_of_the_ledger() -> None:
     held = Ledger().with_receipt(receipt("a", interface(PF0, 1, minimum=300)))
     assert foreign_usage(altered(1, netdev=None, min_tx_rate_mbps=300), held) == {}
 
@@ -94,7 +94,7 @@ def test_decide_keeps_a_promise_without_reservation_when_the_link_is_down() -> N
     assert decide(node=W1, request=request(0), promised=promised, hardware=down, ledger=Ledger()) == promised
 
 
-def test_decide_places_anew_what_is_promised_otherwise_than_the_policy_says() -> None:
+def test_decide_places_anew_if_the_promise_contradicts_the_policy() -> None:
     promised = Placement(node=W1, interfaces=(PlacedInterface(pf=PF0), PlacedInterface(pf=PF1)))
     together = Request((InterfaceRequest(), InterfaceRequest()), PfPolicy.SAME_PF)
 
@@ -116,7 +116,7 @@ def test_decide_places_anew_what_is_promised_otherwise_than_the_policy_says() ->
     assert homes(together, beside=(PF1,)) == [PF1, PF1]
 
 
-def test_decide_refuses_with_the_reason_when_nothing_fits() -> None:
+def test_decide_refuses_with_the_reason_when_no_pf_fits() -> None:
     found = decide(node=W1, request=request(1001), promised=None, hardware=hardware(), ledger=Ledger())
     assert isinstance(found, Rejection)
     assert found.reason is Reason.EXCEEDS_CAPACITY
@@ -163,7 +163,7 @@ COARSE = RateAbility(
 WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
 
 
-def test_choose_vfs_programs_what_the_driver_takes_and_accounts_that() -> None:
+def test_choose_vfs_programs_and_accounts_the_rates_that_the_driver_takes() -> None:
     coarse = hardware(pf_state(PF0, rates=COARSE), pf_state(PF1, rates=NO_RATE))
     asked = Placement(
         node=W1,
@@ -184,7 +184,7 @@ def test_choose_vfs_programs_what_the_driver_takes_and_accounts_that() -> None:
     assert used_locally(after, held) == {PF0: Used(1, 200), PF1: Used(1, 150)}
 
 
-def test_used_here_tells_the_minima_one_by_one_where_they_are_weights() -> None:
+def test_used_locally_lists_each_minimum_if_minima_are_weights() -> None:
     weighted = hardware(pf_state(PF0, rates=WEIGHTS), pf_state(PF1))
     held = Ledger().with_receipt(
         receipt("a", interface(PF0, 0, minimum=100), interface(PF0, 1), interface(PF1, 0, minimum=100))
@@ -195,7 +195,7 @@ def test_used_here_tells_the_minima_one_by_one_where_they_are_weights() -> None:
     assert found == {PF0: Used(3, 400, (300, 100)), PF1: Used(1, 100)}
 
 
-def test_decide_places_anew_when_the_promised_pf_cannot_program_what_must_be() -> None:
+def test_decide_places_anew_when_the_promised_pf_cannot_program_required_rates() -> None:
     placed = PlacedInterface(pf=PF1, max_tx_rate_mbps=400, enforce=Enforce.HARDWARE)
     promised = Placement(node=W1, interfaces=(placed,))
     found = decide(
@@ -262,7 +262,7 @@ def test_choose_vfs_tells_which_part_of_the_request_each_interface_is() -> None:
     assert [(each.ifname, each.entry) for each in part] == [("x", 3), ("y", 1)]
 
 
-def test_choose_vfs_sets_what_was_asked_for_and_notes_what_was_there() -> None:
+def test_choose_vfs_sets_requested_options_and_notes_previous_values() -> None:
     seen = altered(0, admin_mac="00:00:00:00:00:00", spoof_check="ON", link_state="Down", driver="iavf")
     [made, plain] = chosen_for(asking(ASKED, NO_OPTIONS), seen)
     assert (made.options, made.kernel_driver) == (ASKED, "iavf")
@@ -302,7 +302,7 @@ def test_choose_vfs_gives_a_vf_the_mac_that_its_pf_has_for_it(admin_mac: str, ma
     assert given_to_pod(seen, [made]).pfs[0].vfs[0].mac == mac
 
 
-def test_choose_vfs_notes_nothing_of_what_is_not_asked_for() -> None:
+def test_choose_vfs_notes_no_values_of_options_that_are_not_requested() -> None:
     [made] = chosen_for(asking(InterfaceOptions(vlan=7, mtu=1400, name="a")))
     assert made.config == VfConfig(index=0, vlan=Vlan(7))
     assert made.previous == VfConfig(index=0, vlan=Vlan(0))
@@ -310,7 +310,7 @@ def test_choose_vfs_notes_nothing_of_what_is_not_asked_for() -> None:
     assert (made.config, made.previous) == (None, None)
 
 
-def test_choose_vfs_takes_what_nobody_tells_of_a_vf_for_what_a_new_one_has() -> None:
+def test_choose_vfs_assumes_settings_of_a_new_vf_if_the_kernel_reports_none() -> None:
     seen = altered(0, trust="N/A", spoof_check="N/A", link_state="N/A")
     [made] = chosen_for(asking(replace(ASKED, mac=None)), seen)
     previous = made.previous
@@ -351,7 +351,7 @@ def test_choose_vfs_refuses_a_mac_while_something_else_on_the_node_has_it() -> N
     assert refused(held.home.mac, ledger).endswith("which interface rdma0 of pod default/p has")
 
 
-def test_choose_vfs_refuses_a_mac_that_a_pf_has_itself_which_would_get_the_pod_what_is_for_the_node() -> None:
+def test_choose_vfs_refuses_the_mac_of_a_pf_because_the_pod_would_get_traffic_of_the_node() -> None:
     of_the_node = "0a:ff:00:00:00:01"
     seen = altered(0)
     seen = replace(seen, pfs=(seen.pfs[0], replace(seen.pfs[1], mac=of_the_node)))
@@ -361,7 +361,7 @@ def test_choose_vfs_refuses_a_mac_that_a_pf_has_itself_which_would_get_the_pod_w
     assert found.message == f"interface x asks for MAC {of_the_node}, which PF enp3s0f1 itself has"
 
 
-def test_choose_vfs_gives_the_vf_that_has_the_mac_which_is_asked_for() -> None:
+def test_choose_vfs_gives_the_vf_that_has_the_requested_mac() -> None:
     own, other = vf(PF0, 0).mac, "02:00:00:00:00:99"
     seen = altered(2, admin_mac=other)
     options = [NO_OPTIONS, InterfaceOptions(mac=other), InterfaceOptions(mac=own), NO_OPTIONS]

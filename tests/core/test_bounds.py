@@ -54,14 +54,14 @@ def check(wanted: Request, situation: Situation, strategy: Strategy = Strategy.B
 
 
 @given(REQUESTS, nodes(), st.sampled_from(PfPolicy), st.sampled_from(Strategy))
-def test_counting_agrees_with_place_where_pfs_differ_in_rates(
+def test_counting_agrees_with_place_if_pfs_differ_in_rates(
     wanted: Request, situation: Situation, policy: PfPolicy, strategy: Strategy
 ) -> None:
     check(replace(wanted, policy=policy), situation, strategy)
 
 
 @given(needy(), st.sampled_from(PfPolicy))
-def test_counting_agrees_with_place_where_interfaces_need_something_of_a_pf(
+def test_counting_agrees_with_place_if_interfaces_have_needs(
     asked: tuple[Request, Situation], policy: PfPolicy
 ) -> None:
     wanted, situation = asked
@@ -128,7 +128,7 @@ def test_counting_agrees_with_place_on_loaded_nodes_and_decides_most() -> None:
     st.lists(st.tuples(st.sampled_from([None, 1, 99, 100, 400]), st.integers(0, 5)), min_size=1, max_size=4),
     st.lists(st.builds(Used, st.integers(0, 3), st.integers(0, 110)), min_size=4, max_size=4),
 )
-def test_each_free_vf_can_have_what_headroom_says_at_once_and_no_more(
+def test_all_free_vfs_can_have_the_headroom_at_once_and_no_more(
     pfs: list[tuple[int | None, int]], usages: list[Used]
 ) -> None:
     node = inventory(*pfs)
@@ -191,6 +191,6 @@ def test_interfaces_that_select_a_pf_are_counted_there() -> None:
         assert counted(chosen, (node, {})) is expected
 
 
-def test_nothing_is_counted_where_the_minimums_of_a_pf_with_weights_are_not_known() -> None:
+def test_no_interface_is_counted_if_the_minimums_of_a_pf_with_weights_are_unknown() -> None:
     pf = Pf(name="p", pci=pci(0), capacity_vfs=9, link_mbps=100, rates=MLX5)
     assert Headroom.of_node(Inventory(node=NODE, pfs=(pf,)), {pf.pci: Used(1, 50)}) is None

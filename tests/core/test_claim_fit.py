@@ -57,7 +57,7 @@ def pfs_of(found: Placement | Rejection) -> list[str]:
     return [interface.pf for interface in found.interfaces]
 
 
-def test_node_says_what_it_lacks_in_mbps_and_vfs():
+def test_node_reports_the_mbps_and_vfs_that_it_lacks():
     three = claims(*(request(name, 90_000) for name in "abc"))
     found = refused(claims_fit(three, node(pf("f0"), pf("f1"))))
     assert found.message == (
@@ -134,7 +134,7 @@ def test_constraints_together_leave_out_pfs_without_the_attribute():
 
 
 @pytest.mark.parametrize("work", range(0, 2_000, 20))
-def test_refusal_is_not_claimed_where_the_work_ends(work: int):
+def test_search_that_ends_at_its_work_is_undecided_not_a_refusal(work: int):
     """These fit on both PFs, and on no fewer; the attribute is the same."""
     rates = [*range(9_001, 9_007), *range(10_001, 10_007), *range(14_001, 14_006)]
     pfs = [pf(name, mbps=92_060, vfs=9, attributes={NUMA: 0}) for name in ("f0", "f1")]
@@ -149,7 +149,7 @@ def test_constraint_is_on_requests_of_its_own_claim():
     assert len(pfs_of(claims_fit(pod, node(pf("f0"))))) == 3
 
 
-def test_pf_without_a_free_vf_is_none_to_spread_to():
+def test_claims_do_not_spread_to_a_pf_without_a_free_vf():
     two = claims(request("a"), request("b"), constraints=(SPREAD,))
     assert refused(claims_fit(two, node(pf("f0"), pf("f1", used_vfs=8))))
 
@@ -260,7 +260,7 @@ def test_combinations_that_all_fail_are_not_tried_for_ever():
     assert found.reason is Reason.UNDECIDED
 
 
-def test_constraint_on_the_last_alternative_is_none_on_the_others():
+def test_constraint_on_the_last_alternative_does_not_bind_the_first_ones():
     large_or_small = (request("a/large", 50_000), request("a/small", 10_000))
     pod = ClaimsRequest(
         requests=(large_or_small, (request("b"),)),
@@ -270,7 +270,7 @@ def test_constraint_on_the_last_alternative_is_none_on_the_others():
     assert pfs_of(claims_fit(pod, node(pf("f0")))) == ["f0", "f0"]
 
 
-def test_refusal_with_alternatives_is_of_the_least_and_names_who_takes_none():
+def test_refusal_with_alternatives_is_of_the_smallest_and_names_pfs_that_take_none():
     near = Selector("numaNode == 0", ((Comparison(NUMA, "==", (0,)),),))
     pod = alternatives(request("l", 60_000, selectors=(near,)), request("s", 20_000))
     full = node(pf("f0", used_mbps=50_000), pf("f1", used_mbps=110_000))
@@ -304,7 +304,7 @@ def test_all_last_alternatives_are_tried_however_many_combinations_there_are():
     assert refused(claims_fit(pod, node(pf("f0", vfs=31)))).reason is Reason.EXCEEDS_CAPACITY
 
 
-def test_pf_that_has_less_than_claims_have_takes_nothing():
+def test_pf_that_has_less_than_its_claims_takes_no_more():
     """Source: kube-scheduler, whose `CmpRequestOverCapacity` counts what is consumed (Kubernetes 1.36)."""
     found = refused(claims_fit(claims(request()), node(pf("f0", used_mbps=120_000, used_vfs=1))))
     assert found.message == "needs 1 interface; f0: claims have more than it has now"
@@ -348,7 +348,7 @@ def test_nodes_differ_in_attributes_that_the_request_compares():
     assert [isinstance(found, Placement) for _, found in judge(same, pairs)] == [True, False]
 
 
-def test_nodes_differ_where_another_claim_is_allocated_on_one_of_them():
+def test_nodes_differ_if_another_claim_is_allocated_on_one_of_them():
     pod = ClaimsRequest(requests=((request(),),), allocated={"other": frozenset({NodeName("w1")})})
     judged = judge(pod, nodes_of(3, pf("f0")))
     assert [isinstance(found, Placement) for _, found in judged] == [False, True, False]
@@ -419,7 +419,7 @@ def listed(value: Any) -> frozenset[Any]:
     return value if isinstance(value, frozenset) else frozenset({value})
 
 
-def test_lists_of_numa_nodes_match_where_they_have_a_node_in_common():
+def test_lists_of_numa_nodes_match_if_they_share_a_node():
     near = constraint(NUMA)
     both = claims(request("a", 60_000), request("b", 60_000), constraints=(near,))
     first, second, far = frozenset({0, 1}), frozenset({1, 0}), frozenset({2, 3})
@@ -433,7 +433,7 @@ def test_lists_of_numa_nodes_match_where_they_have_a_node_in_common():
     assert refused(claims_fit(three, node(*chain)))  # each two of them have one, all three have none
 
 
-def test_lists_of_numa_nodes_are_distinct_where_they_have_none_in_common():
+def test_lists_of_numa_nodes_are_distinct_if_they_share_no_node():
     apart = constraint(NUMA, distinct=True)
     both = claims(request("a"), request("b"), constraints=(apart,))
     lists = frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})
@@ -476,7 +476,7 @@ constraints = st.lists(
 
 @settings(max_examples=300)
 @given(nodes, requests, constraints)
-def test_what_fits_keeps_sums_and_constraints(
+def test_placed_claims_keep_sums_and_constraints(
     on: ClaimNode, asked: list[DeviceRequest], having: list[Constraint]
 ):
     found = claims_fit(claims(*asked, constraints=tuple(having)), on)

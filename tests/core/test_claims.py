@@ -42,7 +42,7 @@ def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
     assert left(0, 1) == ()
 
 
-def test_promise_of_the_interfaces_that_are_asked_for_is_not_in_its_own_way() -> None:
+def test_promise_of_the_requested_interfaces_does_not_count_against_them() -> None:
     claims = {pod().uid: promise(placed(PF0, 300), placed(PF1, 400)), NOBODY: promise(placed(PF0, 5))}
     left = outstanding(claims, Ledger(), requester=pod().uid, entries=[0])
     assert left == (placed(PF1, 400), placed(PF0, 5))
@@ -60,7 +60,7 @@ def decided(promised: Placement | None, others: tuple[PlacedInterface, ...]) -> 
     return [each.pf for each in found.interfaces] if isinstance(found, Placement) else found.reason
 
 
-def test_pod_that_nobody_placed_gets_what_promises_leave() -> None:
+def test_pod_without_a_placement_gets_the_room_that_promises_leave() -> None:
     assert decided(None, (placed(PF0, 500),)) == [PF1]
     assert decided(None, (placed(PF0, 500), placed(PF1, 500))) == "insufficient"
 
@@ -73,7 +73,7 @@ def test_promises_do_not_contend_with_each_other() -> None:
     ("rates", "entries", "pfs"),
     [((300, 400), (0, 1), [PF0, PF1]), ((400,), (1,), [PF1]), ((300, 9), (0, 1), None), ((1,), (2,), None)],
 )
-def test_pod_inherits_where_its_older_sandbox_had_the_same(
+def test_pod_inherits_placements_if_its_older_sandbox_had_the_same_interfaces(
     rates: tuple[int, ...], entries: tuple[int, ...], pfs: list[str] | None
 ) -> None:
     older = receipt(

@@ -29,7 +29,7 @@ def test_quantity_is_read_as_kubernetes_reads_it(text, amount):
 
 
 @pytest.mark.parametrize("text", ["", "x", "1Q", "1ki", "--1", "1 Gi", "1e9999", "²"])
-def test_quantity_refuses_what_is_none(text):
+def test_quantity_refuses_a_text_that_is_no_quantity(text):
     with pytest.raises(ValueError, match="quantity"):
         quantity(text)
 

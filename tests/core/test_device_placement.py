@@ -106,7 +106,7 @@ def test_devices_of_several_resources_are_interfaces_in_the_order_of_their_names
     assert [(each.pf, each.entry) for each in found.interfaces] == [(pci(0), 0), (pci(0), 1), (pci(1), 2)]
 
 
-def test_request_is_placed_as_ever_where_its_resources_are_no_pools() -> None:
+def test_request_is_placed_as_usual_if_its_resources_are_no_pools() -> None:
     there = node(pf(0, 100, 4, b=2))
     assert place(asking(30, a=1), there, {}) == place(asking(30), there, {})
 
@@ -146,7 +146,7 @@ def test_option_that_chooses_or_configures_a_vf_is_refused_by_its_key(
     assert why.message.endswith("the annotation sets their rates only")
 
 
-def test_name_and_network_may_be_asked_for() -> None:
+def test_name_and_network_may_be_requested_for_a_device() -> None:
     options = InterfaceOptions(name="fast", network="net-a")
     request = Request((InterfaceRequest(options=options),), devices=((A, 1),))
     assert placed(place(request, node(pf(0, a=1)), {})).request().interfaces == request.interfaces
@@ -181,14 +181,14 @@ def test_request_is_beyond_capacity_when_the_worst_choice_is_too_much_for_the_em
     assert why.message.endswith("PF enp0 may come to carry 120 Mb/s of that, and has 100 Mb/s when empty")
 
 
-def test_reservation_is_refused_where_the_link_of_a_pf_is_down() -> None:
+def test_reservation_is_refused_if_the_link_of_a_pf_is_down() -> None:
     assert "PF enp1 where they may be has no known link speed" in (
         refused(place(asking(1, a=1), node(pf(0, a=1), pf(1, None, a=1)), {})).message
     )
     placed(place(asking(0, a=1), node(pf(0, a=1), pf(1, None, a=1)), {}))
 
 
-def test_rates_must_be_what_every_driver_takes_where_hardware_is_demanded() -> None:
+def test_rates_must_suit_every_driver_if_hardware_is_demanded() -> None:
     request = Request((InterfaceRequest(min_tx_rate_mbps=10, enforce=Enforce.HARDWARE),), devices=((A, 1),))
     there = node(pf(0, a=1), replace(pf(1, a=1), rates=RateAbility(), driver="ixgbe"))
     why = refused(place(request, there, {}))
@@ -196,7 +196,7 @@ def test_rates_must_be_what_every_driver_takes_where_hardware_is_demanded() -> N
     assert "PF enp1 where they may be does not take them: ixgbe takes no minimum rates" in why.message
 
 
-def test_agent_that_cannot_cap_by_software_is_none_for_what_demands_it() -> None:
+def test_agent_that_cannot_cap_by_software_gets_no_pod_that_demands_it() -> None:
     request = Request((InterfaceRequest(max_tx_rate_mbps=10, enforce=Enforce.SOFTWARE),), devices=((A, 1),))
     why = refused(place(request, node(pf(0, a=1)), {}))
     assert why.reason is Reason.DRIVER_REFUSES
@@ -205,14 +205,14 @@ def test_agent_that_cannot_cap_by_software_is_none_for_what_demands_it() -> None
     assert isinstance(place(request, node(able), {}), Placement)
 
 
-def test_rates_are_weighed_where_they_are_weights() -> None:
+def test_rates_are_weighed_if_minima_are_weights() -> None:
     weighing = replace(pf(0, 10_000, a=2), rates=WEIGHTS, driver="mlx5_core")
     placed(place(asking(5_000, 4_900, a=2), node(weighing), {}))
     why = refused(place(asking(9_950, 1, a=2), node(weighing), {}))
     assert "minimum rates that are weights (mlx5_core)" in why.message
 
 
-def test_smaller_choice_is_weighed_too_as_the_largest_is_what_others_are_shares_of() -> None:
+def test_smaller_choice_is_weighed_too_because_the_largest_sets_the_shares() -> None:
     """With 20000 the eight of 10000 have half its share, with 19990 a little more."""
     there = node(*(replace(pf(at, 100_000, 20, a=1), rates=WEIGHTS, driver="mlx5_core") for at in (0, 1)))
     used = {pci(at): Used(8, 80_000, (10_000,) * 8) for at in (0, 1)}
@@ -227,7 +227,7 @@ def test_smaller_choice_is_weighed_too_as_the_largest_is_what_others_are_shares_
 @pytest.mark.parametrize("rates", list(product((0, 10_000, 19_990, 20_000), repeat=2)))
 @pytest.mark.parametrize("others", [7, 8])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_every_choice_of_devices_fits_where_rates_are_weights(
+def test_every_choice_of_devices_fits_if_minima_are_weights(
     rates: tuple[int, ...], others: int, devices: int
 ) -> None:
     there = node(*(replace(pf(at, 100_000, 20, a=devices), rates=WEIGHTS) for at in (0, 1)))
@@ -254,7 +254,7 @@ def test_whole_pfs_are_given_one_after_the_other() -> None:
         reported[PodUid(f"{at}")] = (PlacedInterface(pf=pci(at), min_tx_rate_mbps=100, pool=A),)
 
 
-def test_devices_that_are_held_count_even_where_the_pool_has_fewer_by_now() -> None:
+def test_held_devices_count_even_if_the_pool_has_fewer_now() -> None:
     there = node(pf(0, a=1))
     held = tuple(PlacedInterface(pf=pci(0), min_tx_rate_mbps=40, pool=A) for _ in range(2))
     used = used_on_node(reported={PodUid("u"): held}, foreign={}, promised={}, inventory=there)

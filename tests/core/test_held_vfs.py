@@ -98,7 +98,7 @@ def test_device_may_be_named_by_the_address_of_its_function() -> None:
     assert "m9_9" not in found
 
 
-def test_device_that_a_pod_has_is_known_by_what_the_ledger_says_of_home() -> None:
+def test_device_of_a_pod_is_known_by_its_home_in_the_ledger() -> None:
     away = changed(2, rdma_device=None, netdev=None)
     held = Ledger().with_receipt(receipt("a", replace(interface(PF0, 2), rdma_device="m0_2")))
     assert "m0_2" not in vfs_by_device(away, NOBODY)
@@ -133,13 +133,13 @@ def test_device_that_another_pod_still_has_is_worth_another_try() -> None:
     assert "is still held by a pod of another namespace; try again" in rejection.message_for("other")
 
 
-def test_device_that_somebody_else_rated_is_not_given() -> None:
+def test_device_that_another_program_rated_is_not_given() -> None:
     rejection = refused("m0_2", there=changed(2, min_tx_rate_mbps=7))
     assert rejection.reason is Reason.INSUFFICIENT
     assert "VF 2 of PF enp3s0f0 cannot be given: rates that are not ours: min 7" in rejection.message
 
 
-def test_rates_of_all_devices_on_a_pf_must_fit_beside_what_is_reserved_there() -> None:
+def test_rates_of_all_devices_on_a_pf_must_fit_beside_its_reservations() -> None:
     crowd = Ledger().with_receipt(receipt("a", interface(PF0, 1, minimum=300)))
     assert not isinstance(given_for("m0_0", "m0_2", request=wanted(300, 400), ledger=crowd), Rejection)
     rejection = refused("m0_0", "m0_2", request=wanted(300, 401), ledger=crowd)
@@ -147,7 +147,7 @@ def test_rates_of_all_devices_on_a_pf_must_fit_beside_what_is_reserved_there() -
     assert "need 701 Mb/s there; 700 of 1000 are unreserved" in rejection.message
 
 
-def test_what_others_were_promised_is_not_there_for_rates_that_nobody_promised() -> None:
+def test_promises_to_other_pods_leave_no_room_for_unpromised_rates() -> None:
     promised = (PlacedInterface(pf=PF0, min_tx_rate_mbps=600),)
     rejection = refused("m0_0", request=wanted(500), outstanding=promised)
     assert "400 of 1000 are unreserved" in rejection.message
@@ -155,7 +155,9 @@ def test_what_others_were_promised_is_not_there_for_rates_that_nobody_promised()
 
 
 @pytest.mark.parametrize(("pf", "pool", "given"), [(PF0, RDMA, True), (PF1, RDMA, False), (PF0, "", False)])
-def test_rates_were_promised_only_where_the_promise_counts_on_them(pf: str, pool: str, given: bool) -> None:
+def test_rates_count_as_promised_only_if_the_promise_has_that_pf_and_pool(
+    pf: str, pool: str, given: bool
+) -> None:
     """What is in which pool may have changed since the pod was placed."""
     others = (PlacedInterface(pf=PF0, min_tx_rate_mbps=600),)
     own = Placement(node=W1, interfaces=(PlacedInterface(pf=pf, min_tx_rate_mbps=500, pool=pool, entry=0),))
@@ -174,7 +176,7 @@ def test_rates_that_the_link_does_not_have_at_all_exceed_it() -> None:
     assert not isinstance(given_for("m0_0", there=down), Rejection)
 
 
-def test_rates_that_the_driver_does_not_take_are_refused_where_hardware_is_demanded() -> None:
+def test_rates_that_the_driver_does_not_take_are_refused_if_hardware_is_demanded() -> None:
     there = hardware(pf(PF0, 0, rates=NO_RATE, driver="igb"))
     assert not isinstance(given_for("m0_0", request=wanted(5), there=there), Rejection)
     rejection = refused("m0_0", request=wanted(5, enforce=Enforce.HARDWARE), there=there)
@@ -182,7 +184,7 @@ def test_rates_that_the_driver_does_not_take_are_refused_where_hardware_is_deman
     assert "igb takes no minimum rates (5 Mb/s wanted)" in rejection.message
 
 
-def test_device_is_capped_by_software_where_its_annotation_or_its_pf_says_so() -> None:
+def test_device_is_capped_by_software_if_its_annotation_or_pf_demands_it() -> None:
     capped = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9, enforce=Enforce.SOFTWARE),))
     there = hardware(pf(PF0, 0, enforce=Enforce.SOFTWARE))
     by_pf = Request((InterfaceRequest(min_tx_rate_mbps=5, max_tx_rate_mbps=9),))
@@ -193,7 +195,7 @@ def test_device_is_capped_by_software_where_its_annotation_or_its_pf_says_so() -
         assert found[0].software_max_tx_rate_mbps == 9
 
 
-def test_device_for_a_program_is_refused_where_software_must_cap_it() -> None:
+def test_device_for_a_program_is_refused_if_software_must_cap_it() -> None:
     programs = InterfaceOptions(driver=VfDriver.VFIO_PCI)
     asked = Request((InterfaceRequest(max_tx_rate_mbps=9, options=programs),))
     there = hardware(pf(PF0, 0, enforce=Enforce.SOFTWARE, supported_settings=frozenset(Setting)))
@@ -205,7 +207,7 @@ def test_device_for_a_program_is_refused_where_software_must_cap_it() -> None:
     )
 
 
-def test_vlan_of_the_network_is_refused_where_the_driver_cannot_set_one() -> None:
+def test_vlan_of_the_network_is_refused_if_the_driver_cannot_set_one() -> None:
     asked = wanted(0, options=InterfaceOptions(vlan=7))
     rejection = refused("m0_0", request=asked)
     assert (rejection.reason, rejection.message) == (
@@ -224,7 +226,7 @@ def test_device_of_another_pf_than_is_wanted_is_refused_as_such() -> None:
     )
 
 
-def test_promises_hold_where_rates_are_weights() -> None:
+def test_promises_hold_if_minima_are_weights() -> None:
     """A VF with a hundredth of the largest reservation has a whole share all the same."""
     there = hardware(pf(PF0, 0, 2, rates=WEIGHTS, driver="mlx5_core"))
     crowd = Ledger().with_receipt(receipt("a", interface(PF0, 1, minimum=999)))

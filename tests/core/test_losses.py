@@ -56,13 +56,13 @@ def test_vf_in_a_pods_namespace_is_no_problem() -> None:
         ),
     ],
 )
-def test_vf_that_is_not_with_its_pod_is_told_with_what_became_of_it(
+def test_vf_that_left_its_pod_is_reported_with_its_present_state(
     vfs: tuple[object, ...], driver: VfDriver, why: str
 ) -> None:
     assert lost(*vfs, driver=driver) == [f"{TO_THE_POD}{why}; the pod has to be started anew"]
 
 
-def test_vfs_of_other_pfs_are_told_with_those() -> None:
+def test_vfs_of_other_pfs_are_reported_with_their_pfs() -> None:
     elsewhere = interface("0000:09:00.0", 0)
     assert list(lost_interfaces(pf_state(), [("default/p", elsewhere)])) == []
 
@@ -91,7 +91,7 @@ def test_pf_that_is_known_to_be_unreadable_is_not_gone() -> None:
     assert problem.startswith("PF enp3s0f1 ")
 
 
-def test_vfs_that_nobody_has_are_reported_when_they_go() -> None:
+def test_free_vfs_are_reported_when_they_disappear() -> None:
     state = seen(hardware(pf_state(vfs=8)), hardware(pf_state(vfs=0))).pfs[0]
     assert state.problems == (
         "it has 0 VFs, and had 8: run k8s-rdma init, or restart the agent if so wanted",

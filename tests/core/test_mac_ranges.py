@@ -11,7 +11,7 @@ numbers = st.integers(0, 60)
 
 
 @given(st.lists(st.tuples(numbers, st.integers(0, 5))), st.sets(numbers))
-def test_ranges_hold_what_was_put_in_and_nothing_else(made: list[tuple[int, int]], asked: set[int]):
+def test_ranges_hold_exactly_the_macs_that_were_added(made: list[tuple[int, int]], asked: set[int]):
     ranges = MacRanges.merge((first, first + more) for first, more in made)
     inside = {mac for first, more in made for mac in range(first, first + more + 1)}
     assert {mac for first, last in ranges for mac in range(first, last + 1)} == inside

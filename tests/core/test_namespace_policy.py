@@ -48,14 +48,14 @@ def refusal(found: NamespacePolicies, interface: str, namespace: str = "team-a")
 
 
 @pytest.mark.parametrize("key", REACHES_OTHERS)
-def test_what_reaches_others_is_refused_without_a_policy_by_key_and_namespace(key: str):
+def test_option_that_reaches_other_pods_is_refused_without_a_policy_by_key_and_namespace(key: str):
     said = refusal(NO_POLICIES, REACHES_OTHERS[key])
     assert said.startswith(f"namespace team-a may not have {key} ")
     assert said.endswith("(interface 0): no policy is for it")
 
 
 @pytest.mark.parametrize("interface", HARMLESS)
-def test_what_reaches_nobody_needs_no_policy(interface: str):
+def test_harmless_option_needs_no_policy(interface: str):
     assert refusal(NO_POLICIES, interface) == ""
 
 
@@ -141,7 +141,7 @@ def test_qos_and_outer_tags_are_allowed_by_themselves():
         ),
     ],
 )
-def test_policy_bounds_what_it_allows(
+def test_policy_limits_the_values_that_it_allows(
     policy: dict[str, object], inside: dict[str, object], outside: dict[str, object], said: str
 ):
     found = policies(policy)
@@ -171,7 +171,7 @@ def test_message_names_the_interface_that_is_refused():
     assert "trust true (interface 2)" in refusal(NO_POLICIES, '{"count": 2}, {"trust": true}')
 
 
-def test_pfs_of_a_policy_hold_for_interfaces_that_name_none_and_narrow_those_that_do():
+def test_pfs_of_a_policy_apply_to_interfaces_without_pfs_and_narrow_those_with():
     found = policies({"pfs": {"name": ["a", "b"], "vendor": "15b3"}})
     request = found.permit(
         "team-a", parse_request('[{}, {"pf": {"name": ["b", "c"], "vendor": "15b3:1017"}}]')
@@ -184,7 +184,7 @@ def test_pfs_of_a_policy_hold_for_interfaces_that_name_none_and_narrow_those_tha
     assert found.permit("team-a", parse_request("[]")) == parse_request("[]")
 
 
-def test_intersection_of_selectors_is_none_where_their_words_leave_nothing():
+def test_intersection_of_selectors_is_empty_if_no_pf_matches_both():
     pcis = PfSelector(pcis=frozenset({PciAddress("0000:01:00.0")}))
     named = PfSelector(names=frozenset("a"))
     assert intersection(pcis, None) == pcis

@@ -195,7 +195,7 @@ def test_devices_that_are_parts_of_gpus_may_all_be_of_one():
     assert isinstance(place(asking(4, 4, mbps=LINK_MBPS // 2), inventory, {}), Rejection)
 
 
-def test_other_interfaces_have_what_is_left_whichever_gpus_the_pod_gets():
+def test_other_interfaces_fit_beside_any_gpus_that_the_pod_gets():
     plain = InterfaceRequest(min_tx_rate_mbps=LINK_MBPS // 2)
     near = InterfaceRequest(min_tx_rate_mbps=LINK_MBPS // 2, options=NEAR)
     interfaces = (plain, near, plain, near)
@@ -306,7 +306,7 @@ def promised_by_any_assignment(
 
 @pytest.mark.parametrize("topology", [Topology.SAME_PCIE_SWITCH, Topology.SAME_NUMA])
 @pytest.mark.parametrize("switches", [1, 2, 4])
-def test_what_is_refused_no_other_assignment_promises(switches: int, topology: Topology):
+def test_refused_request_fits_by_no_other_assignment(switches: int, topology: Topology):
     inventory = machine(4, 4, switches=switches)
     judged = {True: 0, False: 0}
     for vfs in product((0, 1, 2), repeat=4):

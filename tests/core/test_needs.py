@@ -18,7 +18,7 @@ IB = Pf(
 )
 
 
-def test_partition_key_is_refused_with_the_reason_and_what_to_ask_for_instead() -> None:
+def test_partition_key_is_refused_with_the_reason_and_a_key_to_request_instead() -> None:
     why = unmet(IB, needs_of(InterfaceOptions(pkey=0x8001)))
     assert "no driver sets pkey" in why
     assert "ask for guid" in why

@@ -22,7 +22,7 @@ def test_differences_name_each_attribute_with_both_values() -> None:
     assert differences(HOME, attributes(XDP="9 (driver)")) == ("its XDP is 9 (driver), at home none",)
 
 
-def test_programs_are_told_with_their_kind() -> None:
+def test_programs_are_listed_with_their_kind() -> None:
     now = attributes(XDP="9 (driver)", **{"tcx ingress": "2"})
     assert programs(HOME) == ()
     assert programs(now) == ("it has XDP program 9 (driver)", "it has tcx programs at ingress: 2")

@@ -26,7 +26,7 @@ def test_key_is_spelled_in_camel_case_in_a_claim():
     }
 
 
-def test_value_with_which_nothing_changes_is_not_requested():
+def test_value_that_changes_no_setting_is_not_requested():
     assert requested_values(NO_OPTIONS) == {}
     assert requested_values(InterfaceOptions(vlan=0, vlan_proto=VlanProto.DOT1Q, trust=False)) == {
         "vlan": 0,

@@ -119,7 +119,7 @@ def test_place_answers_alike_when_interfaces_or_pfs_come_in_another_order(
 
 
 @given(st.integers(0, 2**32), st.integers(2, 12), st.integers(2, 6), st.integers(0, 2))
-def test_place_never_refuses_what_was_cut_from_the_pfs(
+def test_place_never_refuses_rates_that_are_pieces_of_the_pfs(
     seed: int, pfs: int, most: int, spare_vfs: int
 ) -> None:
     """Larger than brute force can follow; but where the rates are pieces of the PFs, there is a placement."""
@@ -138,7 +138,7 @@ def test_place_never_refuses_what_was_cut_from_the_pfs(
         assert found.reason is Reason.UNDECIDED
 
 
-def test_place_gives_nothing_when_nothing_is_asked() -> None:
+def test_place_gives_no_interface_to_an_empty_request() -> None:
     assert place(Request(), inventory(), {}) == Placement(node=NODE, interfaces=())
 
 
@@ -152,7 +152,7 @@ def test_place_fills_the_tighter_pf_and_breaks_ties_by_pci_address() -> None:
     assert [it.pf for it in found.interfaces] == [pci(0)]
 
 
-def test_place_prefers_a_pf_without_bandwidth_when_nothing_is_reserved() -> None:
+def test_place_prefers_a_pf_without_bandwidth_for_an_interface_without_reservation() -> None:
     found = place(request(0, 5000), inventory((100_000, 8), (None, 8)), {})
     assert isinstance(found, Placement)
     assert [it.pf for it in found.interfaces] == [pci(1), pci(0)]
@@ -164,7 +164,7 @@ def test_place_prefers_the_pf_with_fewer_vfs_when_bandwidth_is_equal() -> None:
     assert [it.pf for it in found.interfaces] == [pci(1)]
 
 
-def test_place_gives_what_reserves_nothing_the_vfs_that_a_tight_packing_leaves() -> None:
+def test_place_gives_interfaces_without_reservation_the_vfs_that_a_tight_packing_leaves() -> None:
     wanted = request(0, 4, 3, 3, 0, 4, 3, 3)
     node = inventory((10, 3), (10, 4), (None, 1))
     found = place(wanted, node, {})
@@ -172,9 +172,9 @@ def test_place_gives_what_reserves_nothing_the_vfs_that_a_tight_packing_leaves()
     _assert_keeps_to(found, wanted, node, {})
 
 
-def test_place_takes_a_vf_of_a_pf_whose_bandwidth_is_oversold_when_nothing_is_reserved() -> None:
+def test_place_takes_a_vf_of_an_oversold_pf_for_an_interface_without_reservation() -> None:
     assert isinstance(place(request(0), inventory((10, 2)), {pci(0): Used(1, 15)}), Placement)
 
 
-def test_place_ignores_what_is_used_of_pfs_that_are_not_there() -> None:
+def test_place_ignores_usage_of_pfs_that_do_not_exist() -> None:
     assert isinstance(place(request(5), inventory((5, 1)), {pci(9): Used(1, 5)}), Placement)

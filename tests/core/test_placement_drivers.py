@@ -257,7 +257,7 @@ def test_rejection_does_not_list_limits_without_end() -> None:
     assert found.message.endswith("; 1 more such limits")
 
 
-def test_place_takes_a_reservation_that_is_only_accounted_when_nobody_demands_more() -> None:
+def test_place_takes_an_accounted_reservation_unless_more_is_demanded() -> None:
     assert isinstance(place(asks(500, cap=700), node_of(IGB_AUTO), {}), Placement)
     assert isinstance(place(asks(0, cap=700), node_of(IGB), {}), Placement)
 
@@ -274,7 +274,7 @@ def test_software_that_must_cap_is_refused_by_an_agent_that_cannot() -> None:
 
 
 @pytest.mark.parametrize("rates", [EVERY_RATE, CAPS_ONLY])
-def test_software_that_must_cap_refuses_what_a_program_drives(rates: RateAbility) -> None:
+def test_software_that_must_cap_refuses_an_interface_of_a_program(rates: RateAbility) -> None:
     node = able(node_of(("ice", rates, Enforce.SOFTWARE)))
     programs = InterfaceOptions(driver=VfDriver.VFIO_PCI)
     capped = InterfaceRequest(max_tx_rate_mbps=500, options=programs)
@@ -290,7 +290,7 @@ def test_software_that_must_cap_refuses_what_a_program_drives(rates: RateAbility
 
 
 @pytest.mark.parametrize("enforce", [Enforce.SOFTWARE, Enforce.AUTO])
-def test_software_that_must_cap_keeps_nothing_from_a_netdev(enforce: Enforce) -> None:
+def test_software_that_must_cap_takes_every_netdev(enforce: Enforce) -> None:
     there = Enforce.AUTO if enforce is Enforce.SOFTWARE else Enforce.SOFTWARE
     for rates in (EVERY_RATE, CAPS_ONLY, NO_RATE):
         node = able(node_of(("ice", rates, there)))
@@ -303,7 +303,7 @@ def able(node: Inventory) -> Inventory:
     )
 
 
-def test_place_puts_what_must_be_enforced_where_it_can_be() -> None:
+def test_place_puts_an_enforced_rate_on_a_pf_that_can_enforce_it() -> None:
     node = node_of(IGB_AUTO, ("ice", EVERY_RATE, Enforce.AUTO), vfs=2)
     request = Request((*asks(10, 10).interfaces, *asks(5, 5, enforce=Enforce.HARDWARE).interfaces))
     found = place(request, node, {})
@@ -311,7 +311,7 @@ def test_place_puts_what_must_be_enforced_where_it_can_be() -> None:
     assert [placed.pf for placed in found.interfaces] == [pci(0), pci(0), pci(1), pci(1)]
 
 
-def test_place_gives_equal_reservations_the_whole_link_where_they_are_weights() -> None:
+def test_place_gives_equal_reservations_the_whole_link_if_minima_are_weights() -> None:
     assert isinstance(place(asks(*[12_500] * 8), node_of(CX5), {}), Placement)
     beside = {pci(0): Used(1, 0)}
     assert isinstance(place(asks(*[12_500] * 8), node_of(CX5, vfs=9), beside), Rejection)
@@ -327,7 +327,7 @@ def test_place_tells_pfs_apart_that_have_as_much_free_but_round_differently() ->
 
 
 @pytest.mark.parametrize("rates", [EVERY_RATE, MLX5, CAPS_ONLY])
-def test_place_puts_what_reserves_nothing_where_bandwidth_is_scarcest_on_any_driver(
+def test_place_puts_interfaces_without_reservation_on_the_pf_with_the_least_bandwidth_for_any_driver(
     rates: RateAbility,
 ) -> None:
     node = node_of(("one", rates, Enforce.AUTO), ("two", rates, Enforce.AUTO))
@@ -337,7 +337,7 @@ def test_place_puts_what_reserves_nothing_where_bandwidth_is_scarcest_on_any_dri
     assert [placed.pf for placed in found.interfaces] == [pci(1)]
 
 
-def test_place_counts_what_it_takes_to_weigh_all_that_is_in_use_as_work() -> None:
+def test_place_counts_the_weighing_of_vfs_in_use_as_work() -> None:
     card = Pf(name="enp1s0f0", pci=pci(0), capacity_vfs=128, link_mbps=100_000, rates=MLX5)
     used = {card.pci: used_of(card, list(range(1, 101)), 0)}
     request = Request((InterfaceRequest(min_tx_rate_mbps=1000),))

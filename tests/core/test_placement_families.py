@@ -80,7 +80,7 @@ def test_place_decides_when_few_rates_leave_a_gap_on_every_pf() -> None:
     assert _reason(rates, [(sum(rates) // 16 + 2, 120)] * 16) is Reason.EXCEEDS_CAPACITY
 
 
-def test_place_is_undecided_and_says_so_when_nothing_short_of_trying_all_would_do() -> None:
+def test_place_reports_undecided_when_only_trying_all_would_decide() -> None:
     rng = random.Random(1)
     rates = [piece for at in range(16) for piece in cut(rng, 100_000, 4 if at < 12 else 3)]
     assert _reason(rates, [(100_000, 120)] * 16) is Reason.UNDECIDED

@@ -105,7 +105,7 @@ def test_place_is_never_wrong_when_its_budget_ends_early(
 
 
 @given(OPTIONS, needy())
-def test_clause_is_told_of_the_pfs_that_do_not_meet_the_options(
+def test_refusal_describes_the_pfs_that_do_not_meet_the_options(
     options: InterfaceOptions, drawn: tuple[Request, Situation]
 ) -> None:
     _, (node, _) = drawn
@@ -251,7 +251,7 @@ def test_rejection_names_pf_and_setting(
     assert (found.reason, found.message) == (reason, message)
 
 
-def test_rejection_tells_first_what_no_pf_is_or_can_do() -> None:
+def test_rejection_names_first_the_need_that_no_pf_meets() -> None:
     possible_ones = [only(names=["cx5", str(at)]) for at in range(100)]
     request = asks(*[(0, each) for each in possible_ones], (0, InterfaceOptions(mtu=9216)))
     found = place(request, node_of(cx5={"capacity_vfs": 200}), {})
@@ -315,7 +315,7 @@ def test_rejection_tells_needs_and_rates_apart() -> None:
     )
 
 
-def test_place_puts_each_where_it_can_be_though_another_is_a_better_fit() -> None:
+def test_place_puts_interfaces_on_able_pfs_although_another_pf_is_a_better_fit() -> None:
     anywhere, infiniband = InterfaceOptions(), InterfaceOptions(link_type=INFINIBAND)
     request = asks((500, anywhere), (0, infiniband), (500, only(vendors=["8086"])), (100, anywhere))
     found = place(request, node_of(), {pci(0): Used(0, 900)})
@@ -354,7 +354,7 @@ def test_sixty_interfaces_of_as_many_names_are_one_kind() -> None:
     assert found.reason is Reason.NO_SUCH_PF
 
 
-def test_interfaces_that_ask_for_nothing_are_one_however_they_were_made() -> None:
+def test_interfaces_without_requests_are_equal_however_they_were_made() -> None:
     made, plain = InterfaceRequest(options=InterfaceOptions()), InterfaceRequest()
     assert (made, hash(made), made.options) == (plain, hash(plain), plain.options)
     assert made.options is plain.options
@@ -382,7 +382,7 @@ def test_interfaces_of_one_kind_are_searched_together_wherever_they_stand_in_the
     [(COARSE, Enforce.AUTO, "ice rounds"), (NO_RATE, Enforce.HARDWARE, "ice takes no minimum rates")],
     ids=["rounded", "refused"],
 )
-def test_pf_is_counted_once_where_interfaces_that_differ_are_refused_with_the_same_words(
+def test_pf_is_counted_once_if_different_interfaces_are_refused_with_the_same_words(
     rates: RateAbility, enforce: Enforce, told: str
 ) -> None:
     pf = Pf(name="enp1s0", pci=pci(0), capacity_vfs=8, link_mbps=100, rates=rates, driver="ice")

@@ -108,7 +108,7 @@ def test_answers_hold_whatever_the_budget_is(case: tuple[Request, Situation]) ->
 
 
 @given(st.data(), OPTIONS, st.booleans())
-def test_masks_say_what_meets_says(data: st.DataObject, options: InterfaceOptions, software: bool) -> None:
+def test_masks_agree_with_meets(data: st.DataObject, options: InterfaceOptions, software: bool) -> None:
     inventory, _ = unlike(data.draw(nodes()), data.draw)
     needs, masks = needs_of(options, software_caps=software), PfMasks(inventory.pfs)
     assert [bool(masks.meeting(needs) >> at & 1) for at in range(len(inventory.pfs))] == [

@@ -93,7 +93,7 @@ def test_place_is_never_wrong_when_its_budget_ends_early(
 
 
 @given(TASKS, POLICIES, st.data())
-def test_place_of_a_part_heeds_where_the_others_are(
+def test_place_of_a_part_heeds_the_pfs_of_the_rest(
     task: tuple[Request, Situation], policy: PfPolicy, data: st.DataObject
 ) -> None:
     request, (node, used) = under(policy, task[0]), task[1]
@@ -157,13 +157,13 @@ FOUR = card((100, 8, 0), (100, 8, 0), (100, 8, 1), (100, 8, None))
         (PfPolicy.SAME_NUMA, [20, 20], {2: Used(1, 50), 3: Used(1, 10)}, Strategy.SPREAD, [0, 1]),
     ],
 )
-def test_place_takes_what_the_strategy_prefers_of_what_the_policy_allows(
+def test_place_takes_the_pf_that_the_strategy_prefers_among_those_that_the_policy_allows(
     policy: PfPolicy, rates: list[int], used: dict[int, Used], strategy: Strategy, expected: list[int]
 ) -> None:
     assert homes(asks(policy, *rates), FOUR, used, strategy) == expected
 
 
-def test_spread_finds_the_matching_that_takes_others_from_what_they_prefer() -> None:
+def test_spread_finds_the_matching_that_moves_interfaces_from_their_preferred_pfs() -> None:
     """The second, which only one PF takes, comes after the first had that one."""
     node = card((100, 8, 0), (100, 8, 0))
     only = InterfaceOptions(pf=PfSelector(names=frozenset({"enp0s0"})))
@@ -237,7 +237,7 @@ def test_spread_finds_the_matching_that_takes_others_from_what_they_prefer() -> 
         ),
     ],
 )
-def test_rejection_says_what_the_policy_lacks(
+def test_rejection_names_the_pfs_that_the_policy_lacks(
     asked: Request, used: dict[int, Used], reason: Reason, numbers: str, cause: str
 ) -> None:
     found = place(asked, FOUR, {pci(at): there for at, there in used.items()})
@@ -271,7 +271,7 @@ def test_rejection_tells_of_drivers_beside_the_policy() -> None:
     )
 
 
-def test_pfs_without_a_numa_node_are_on_none_with_others() -> None:
+def test_pfs_without_a_numa_node_share_none_with_other_pfs() -> None:
     lone = card((100, 8, None), (100, 8, None), (100, 8, 1))
     assert [len(group) for group in groups(PfPolicy.SAME_NUMA, lone.pfs)] == [1, 1, 1]
     found = place(asks(PfPolicy.SAME_NUMA, 60, 60), lone, {})
@@ -304,7 +304,7 @@ def test_place_finds_a_group_with_room_beside_one_that_takes_too_long_to_search(
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_place_has_work_left_to_be_exact_where_the_strategys_own_way_takes_too_long(
+def test_place_has_work_left_to_be_exact_if_the_strategy_alone_takes_too_long(
     strategy: Strategy,
 ) -> None:
     """For so many interfaces it is not tried at all."""

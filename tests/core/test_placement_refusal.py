@@ -128,14 +128,14 @@ def _refused(
         ),
     ],
 )
-def test_rejection_says_what_is_needed_and_what_there_is(
+def test_rejection_reports_needed_and_available_room(
     rates: list[int], pfs: tuple[tuple[int | None, int], ...], used: list[Used], reason: Reason, message: str
 ) -> None:
     found = _refused(rates, pfs, used)
     assert (found.reason, found.message) == (reason, message)
 
 
-def test_rejection_tells_what_to_do_when_the_search_ended_at_its_budget() -> None:
+def test_rejection_gives_advice_when_the_search_ended_at_its_budget() -> None:
     found = _refused([40, 30, 30, 20, 20, 20], ((80, 8), (81, 8)), budget=5)
     assert found.reason is Reason.UNDECIDED
     assert found.message == (
@@ -220,7 +220,7 @@ def test_cause_has_no_number_but_those_of_the_request(
         ),
     ],
 )
-def test_cause_says_what_is_missing_without_how_much_there_is(
+def test_cause_names_the_shortage_without_the_amount_available(
     rates: list[int], pfs: tuple[tuple[int | None, int], ...], used: list[Used], cause: str
 ) -> None:
     assert _refused(rates, pfs, used).cause == cause

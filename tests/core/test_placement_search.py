@@ -160,7 +160,7 @@ def test_best_fit_is_exact_when_all_rates_are_equal(rate: int, number: int, inst
     assert (best_fit([rate] * number, rooms) is not None) == (number <= takes)
 
 
-def test_balanced_fit_succeeds_where_best_fit_fails_when_vfs_are_scarce() -> None:
+def test_balanced_fit_succeeds_although_best_fit_fails_when_vfs_are_scarce() -> None:
     rates, rooms = [50, 20, 20], [Room(60, 2), Room(100, 1)]
     assert best_fit(rates, rooms) is None
     assert balanced_fit(rates, rooms) is not None
@@ -170,7 +170,7 @@ def test_pack_is_undecided_when_it_has_no_work_to_spend() -> None:
     assert pack(Demand.from_rates([6, 5, 4, 3]), [Room(9, 9), Room(9, 9)], Work(0)) is Verdict.UNDECIDED
 
 
-def test_work_gives_back_what_a_share_did_not_spend() -> None:
+def test_work_returns_the_unspent_part_of_a_share() -> None:
     work = Work(100)
     with work.share(40) as part:
         assert work.remaining == 60

@@ -69,7 +69,7 @@ def test_plan_caps_an_interface_by_software_before_it_comes_up() -> None:
 
 
 @given(INTERFACES)
-def test_plan_caps_exactly_what_software_is_to_cap_between_its_move_and_its_being_up(
+def test_plan_caps_exactly_the_interfaces_with_software_caps_between_move_and_up(
     interfaces: tuple[AllocatedInterface, ...],
 ) -> None:
     held = receipt("a", *interfaces)
@@ -85,7 +85,7 @@ def test_plan_caps_exactly_what_software_is_to_cap_between_its_move_and_its_bein
 
 
 @given(INTERFACES)
-def test_what_ends_an_attachment_leaves_caps_to_the_move_home(
+def test_plan_to_end_an_attachment_leaves_caps_to_the_move_home(
     interfaces: tuple[AllocatedInterface, ...],
 ) -> None:
     assert not [step for step in separate_steps(receipt("a", *interfaces)) if isinstance(step, CapInterface)]

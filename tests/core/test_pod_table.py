@@ -31,7 +31,7 @@ def test_oldest_pod_of_the_greediest_namespace_goes_beyond_the_number_of_pods() 
     assert list(found.by_uid) == ["p", "q1", "q2", "q3"]
 
 
-def test_weight_of_all_pods_is_bounded_and_who_takes_most_pays() -> None:
+def test_weight_of_all_pods_is_bounded_and_the_heaviest_owner_loses_entries() -> None:
     found = table()
     put(found, ("p", "a", 4), ("q", "b", 3), ("r", "a", 3), ("s", "b", 1))
     assert list(found.by_uid) == ["q", "r", "s"]
@@ -44,7 +44,7 @@ def test_pod_heavier_than_the_limit_is_not_kept() -> None:
     assert found.by_uid.get(PodUid("p")) is None
 
 
-def test_oldest_goes_where_pods_have_no_owners() -> None:
+def test_oldest_pod_is_dropped_if_pods_have_no_owners() -> None:
     found: PodTable[None] = PodTable(PodLimits(pods=2))
     for uid in ("p", "q", "p", "r"):
         found.put(PodUid(uid), None)
@@ -66,7 +66,7 @@ PODS = st.lists(st.tuples(st.sampled_from("pqrstuv"), st.sampled_from("abc"), st
 
 
 @given(PODS, st.sets(st.sampled_from("pqrstuv")))
-def test_table_is_within_its_limits_and_counts_what_it_holds(
+def test_table_stays_within_its_limits_and_counts_its_entries(
     pods: list[tuple[str, str, int]], gone: set[str]
 ) -> None:
     found = table()

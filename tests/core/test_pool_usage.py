@@ -44,14 +44,14 @@ def test_capacity_is_without_the_vfs_of_pools_which_are_counted_by_resource() ->
     assert (pf.capacity_vfs, pf.pools) == (2, {RDMA: 2})
 
 
-def test_interface_of_a_pool_takes_bandwidth_and_none_of_the_vfs() -> None:
+def test_interface_of_a_pool_takes_bandwidth_and_no_shared_vf() -> None:
     there = hardware(pooled(pf_state(PF0), 1, 3))
     assert used_locally(there, held(1, 3, minimum=300)) == {
         PF0: Used(0, 600, devices=(DeviceUse(RDMA, 2, (300, 300), 2),))
     }
 
 
-def test_foreign_vf_of_a_pool_takes_bandwidth_and_none_of_the_vfs() -> None:
+def test_foreign_vf_of_a_pool_takes_bandwidth_and_no_shared_vf() -> None:
     """Such as one that another CNI plugin attached to the pod that holds it."""
     there = hardware(pooled(pf_state(PF0), 1, netdev=None, min_tx_rate_mbps=200))
     assert foreign_usage(there, Ledger()) == {PF0: Used(0, 200, devices=(DeviceUse(RDMA, 1, (200,), 1),))}
@@ -88,7 +88,7 @@ def test_placement_in_a_pool_fits_whatever_vfs_are_taken_and_as_long_as_there_is
     assert not fits((placed,), inventory, {PF0: Used(2, 601)})
 
 
-def test_vf_of_a_pool_has_its_share_where_rates_are_weights() -> None:
+def test_vf_of_a_pool_has_its_share_if_minima_are_weights() -> None:
     there = hardware(pooled(pf_state(PF0, rates=WEIGHTS), 0, 1))
     used, pf = used_locally(there, held(0, minimum=400)), there.inventory(W1).pf(PF0)
     assert pf is not None

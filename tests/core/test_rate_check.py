@@ -38,13 +38,13 @@ def test_rates_are_refused_that_the_driver_does_not_take(rate, ability, message)
         check(VfRate(0), rate, ability=ability)
 
 
-def test_sum_is_refused_when_it_exceeds_the_link_with_what_others_have():
+def test_sum_is_refused_when_it_exceeds_the_link_beside_other_vfs():
     check(VfRate(1, 400, 0), before=[VfRate(0, 600, 0)])
     with pytest.raises(KernelError, match="add up to 1001 Mb/s, its link has 1000"):
         check(VfRate(1, 401, 0), before=[VfRate(0, 600, 0)])
 
 
-def test_sum_may_exceed_the_link_when_it_does_already_or_nobody_checks_it():
+def test_sum_may_exceed_the_link_when_it_does_already_or_is_not_checked():
     check(VfRate(1, 400, 0), before=[VfRate(0, 800, 0), VfRate(1, 500, 0)])
     check(VfRate(1, 1001, 0), ability=RateAbility(min=RateRange(), max=RateRange()))
     check(VfRate(1, 1001, 0), link_mbps=None)

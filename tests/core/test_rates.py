@@ -128,7 +128,7 @@ def test_range_rounds_up_and_down_to_the_nearest_that_it_takes(takes: RateRange,
         pytest.param(NEEDS_LINK, 100, (5, 10), (5, 10, 0, True, True), id="link needed and up"),
     ],
 )
-def test_auto_programs_what_the_driver_takes_and_caps_by_software_what_it_does_not(
+def test_auto_programs_rates_that_the_driver_takes_and_caps_the_rest_by_software(
     ability: RateAbility, link: int | None, asked: tuple[int, int], expected: Expected
 ) -> None:
     assert programmed(pf(ability, link=link), wanted(*asked)) == Programmed(*expected)
@@ -146,7 +146,7 @@ def test_auto_programs_what_the_driver_takes_and_caps_by_software_what_it_does_n
         pytest.param(NEEDS_LINK, None, (0, 10), (0, 0, 10, True, True), id="link needed and down"),
     ],
 )
-def test_software_caps_just_as_asked_for_and_programs_reservations_alone(
+def test_software_caps_exactly_as_requested_and_programs_reservations_only(
     ability: RateAbility, link: int | None, asked: tuple[int, int], expected: Expected, by: str
 ) -> None:
     there, wants = pf(ability, link=link), wanted(*asked, Enforce.SOFTWARE)
@@ -164,7 +164,7 @@ def test_hardware_is_stricter_than_software(by: str) -> None:
 
 
 @given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
-def test_programmed_rates_keep_what_was_asked_or_say_that_they_do_not(
+def test_programmed_rates_hold_the_requested_ones_or_report_that_they_do_not(
     ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
 ) -> None:
     there = pf(ability, link=link, enforce=enforce)
@@ -184,7 +184,7 @@ def test_programmed_rates_keep_what_was_asked_or_say_that_they_do_not(
 
 
 @given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
-def test_who_enforces_decides_what_software_does(
+def test_enforcer_decides_whether_software_caps(
     ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
 ) -> None:
     found = programmed(pf(ability, link=link, enforce=enforce), asked)
@@ -213,7 +213,7 @@ def test_auto_only_accounts_a_cap_of_software_that_the_kernel_cannot_keep(
         assert not objection(unable, asked)
 
 
-def test_pf_whose_caps_software_must_keep_takes_none_that_the_kernel_cannot_keep() -> None:
+def test_pf_whose_caps_software_must_keep_takes_no_cap_that_the_kernel_cannot_keep() -> None:
     there = pf(EVERY_RATE, enforce=Enforce.SOFTWARE, takes=frozenset())
     why = "its node caps nothing by software: the kernel lacks sch_tbf, or the agent is too old"
     assert objection(there, wanted(0, 500)) == f"{why} (500 Mb/s wanted)"
@@ -222,7 +222,7 @@ def test_pf_whose_caps_software_must_keep_takes_none_that_the_kernel_cannot_keep
 
 
 @given(ABILITIES, st.none() | st.integers(1, 30_000), WANTED, st.sampled_from(Enforce))
-def test_objection_is_raised_exactly_when_what_must_hold_a_rate_does_not(
+def test_objection_is_raised_exactly_when_the_demanded_enforcer_does_not_hold_a_rate(
     ability: RateAbility, link: int | None, asked: InterfaceRequest, enforce: Enforce
 ) -> None:
     there = pf(ability, link=link, enforce=enforce)
@@ -235,7 +235,7 @@ def test_objection_is_raised_exactly_when_what_must_hold_a_rate_does_not(
 
 
 @pytest.mark.parametrize("ability", [EVERY_RATE, NO_RATE])
-def test_objection_is_raised_where_software_must_cap_what_the_pods_kernel_does_not_drive(
+def test_objection_is_raised_if_software_must_cap_a_vf_that_the_kernel_does_not_drive(
     ability: RateAbility,
 ) -> None:
     there, programs = pf(ability, enforce=Enforce.SOFTWARE), InterfaceOptions(driver=VfDriver.VFIO_PCI)

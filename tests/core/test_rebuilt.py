@@ -50,7 +50,7 @@ def test_vf_whose_pf_has_too_long_a_name_is_called_after_its_pci_address() -> No
         ("0a:00:00:00:00:99", InterfaceOptions(mac="0a:00:00:00:00:99"), "0a:00:00:00:00:99"),
     ],
 )
-def test_vf_has_the_mac_of_its_pf_at_home_where_that_is_one(
+def test_vf_has_at_home_the_mac_that_its_pf_has_for_it(
     admin: str, options: InterfaceOptions, mac: str
 ) -> None:
     assert rebuilt(replace(AWAY, admin_mac=admin), InterfaceRequest(options=options)).home.mac == mac
@@ -63,14 +63,14 @@ def test_settings_that_free_neighbours_do_not_have_are_taken_back() -> None:
     assert made.previous == VfConfig(index=3, vlan=Vlan(0), trust=True)
 
 
-def test_settings_are_taken_back_to_those_of_new_vfs_where_no_neighbour_is_free() -> None:
+def test_settings_are_reset_to_those_of_new_vfs_if_no_neighbour_is_free() -> None:
     tuned = replace(AWAY, vlan=7, qos=2, vlan_proto="802.1Q", trust="ON", spoof_check="ON")
     made = rebuilt(tuned, vfs=(tuned,))
     assert made.previous == VfConfig(index=3, vlan=Vlan(0), trust=False)
     assert made.config is not None
 
 
-def test_rates_are_those_programmed_and_what_was_asked_for_counts_where_it_is_known() -> None:
+def test_rates_are_those_programmed_and_requested_rates_count_if_they_are_known() -> None:
     rated = replace(AWAY, min_tx_rate_mbps=200, max_tx_rate_mbps=400)
     assert rebuilt(rated).placed().min_tx_rate_mbps == 200
     made = rebuilt(rated, InterfaceRequest(min_tx_rate_mbps=150, max_tx_rate_mbps=350))
@@ -95,7 +95,7 @@ BY_SOFTWARE = replace(CAP, enforce=Enforce.SOFTWARE)
         pytest.param(None, 0, NO_RATE, 10_000, 0, id="nothing is known, and none is there"),
     ],
 )
-def test_cap_of_software_is_as_asked_for_and_as_found_where_that_is_not_known(
+def test_software_cap_is_the_requested_one_or_the_found_one_if_that_is_unknown(
     asked: InterfaceRequest | None, found: int, rates: RateAbility, link_mbps: int, expected: int
 ) -> None:
     made = rebuilt(AWAY, asked, capped=found, rates=rates, link_mbps=link_mbps)
@@ -104,7 +104,7 @@ def test_cap_of_software_is_as_asked_for_and_as_found_where_that_is_not_known(
     assert made.rate() == VfRate(3)
 
 
-def test_cap_of_software_is_none_where_the_vf_has_one_or_a_program_drives_it() -> None:
+def test_software_cap_is_none_if_the_vf_has_a_cap_or_a_program_drives_it() -> None:
     assert rebuilt(replace(AWAY, max_tx_rate_mbps=350), CAP, rates=NO_RATE).software_max_tx_rate_mbps == 0
     programs = replace(AWAY, driver="vfio-pci")
     assert rebuilt(programs, CAP, rates=NO_RATE).software_max_tx_rate_mbps == 0

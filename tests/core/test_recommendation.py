@@ -140,7 +140,7 @@ def test_driver_that_may_not_count_verbs_is_a_doubt(driver: str, doubt: str):
     assert silent.reason.endswith("it may send by verbs alone")
 
 
-def test_pod_that_sends_nothing_holds_all_of_it_back():
+def test_idle_pod_holds_its_whole_reservation_back():
     found = suggestion([0] * DAY)
     assert (found.verdict, found.min_tx_rate_mbps) == (Verdict.LOWER, 0)
     assert found.reason == "sent nothing in 1 day: 300 Mb/s are held back from others"
@@ -174,7 +174,7 @@ def test_gaps_and_restarts_are_said():
     )
 
 
-def test_workload_gets_what_its_largest_pod_needs():
+def test_workload_gets_the_rate_of_its_largest_pod():
     pods = [
         measured([rate] * 100, reserved=1_000, holder=HELD._replace(pod=f"train-{number}", node=f"w{number}"))
         for number, rate in enumerate((100, 400, 50))
@@ -210,7 +210,7 @@ def test_workloads_that_hold_most_back_come_first_and_free_it_by_pf():
     reserved=st.integers(0, 100_000),
     cap=st.integers(0, 100_000),
 )
-def test_suggestion_covers_what_was_sent_and_stays_within_link_and_cap(
+def test_suggestion_covers_sent_traffic_and_stays_within_link_and_cap(
     mbps: list[int], reserved: int, cap: int
 ):
     found = suggestion(mbps, reserved=reserved, cap=max(cap, reserved) if cap else 0)

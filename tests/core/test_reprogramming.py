@@ -68,7 +68,7 @@ def test_receipts_of_earlier_generations_with_interfaces_are_outdated() -> None:
     assert not first.is_outdated(0)
 
 
-def test_all_rates_of_a_pf_are_one_step_and_those_that_stay_are_none() -> None:
+def test_all_changed_rates_of_a_pf_are_one_step() -> None:
     [changed] = judged(pod((1, 9), (2, 0), (3, 0)), placement((5, 9), (2, 0), (1, 0)))
     assert changing([changed], {}) == (
         SetRates(

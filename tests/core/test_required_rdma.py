@@ -24,7 +24,7 @@ def unusable(state: PfState) -> list[str]:
     return [vf.unusable for vf in with_required_rdma(hardware(state)).pfs[0].vfs]
 
 
-def test_vf_that_lacks_what_its_siblings_have_is_unusable() -> None:
+def test_vf_that_lacks_an_rdma_device_which_its_siblings_have_is_unusable() -> None:
     seen = hardware(pf(having=(1, 2, 3)), pf(PF1))
     judged = with_required_rdma(seen)
     assert [vf.unusable for vf in judged.pfs[0].vfs] == [WITHOUT_RDMA, "", "", ""]

@@ -101,7 +101,7 @@ def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
 
 
 @given(CLAIMS, USAGE, CLAIMS, UIDS)
-def test_used_on_node_leaves_a_pods_own_claims_out_when_asked_on_its_behalf(
+def test_used_on_node_leaves_out_the_interfaces_of_excluded_pods(
     reported: _Claims, foreign: _Usage, promised: _Claims, uid: PodUid
 ) -> None:
     without = used_on_node(

@@ -97,7 +97,7 @@ def test_no_pf_promises_more_than_it_has_whatever_is_allocated(
             assert round_robin is None or round_robin.load().is_within_limit
 
 
-def test_rejection_says_what_is_missing_on_each_pf() -> None:
+def test_rejection_reports_the_shortage_of_every_pf() -> None:
     found = for_claims(hardware())
     ledger = prepared_in(allocated("c1", (PF0, 800), (PF1, 300)), found, Ledger())
     judged = judge(allocated("c2", (PF0, 300), (PF1, 800)), W1, found, ledger)
@@ -188,7 +188,7 @@ MIX = st.lists(st.sampled_from([0, 1_000, 60_000, 95_000]) | st.integers(0, 95_0
 
 @given(MIX)
 @example([95_000, *[0] * 6])
-def test_mix_beyond_an_offer_of_weights_is_refused_just_where_a_vf_would_fall_short(mins: list[int]) -> None:
+def test_mix_beyond_an_offer_of_weights_is_refused_only_if_a_vf_would_fall_short(mins: list[int]) -> None:
     """As another scheduler gives it away: 95 % beside six VFs without a reservation has 100 of 106 shares."""
     link, found = 100_000, of_weights(24, 100_000)
     ledger, held = Ledger(), []

@@ -122,14 +122,14 @@ def test_balanced_prefers_the_node_on_which_the_shares_end_closest(
         ),
     ],
 )
-def test_score_is_what_the_strategy_values(
+def test_score_is_computed_by_the_strategy(
     strategy: Strategy, placed: list[tuple[int, int]], used: dict[int, Used], expected: int
 ) -> None:
     there = {pci(at): taken for at, taken in used.items()}
     assert score(_on(*placed), FOUR, there, strategy) == expected
 
 
-def test_balanced_counts_no_gap_where_there_is_no_bandwidth() -> None:
+def test_balanced_counts_no_gap_on_a_pf_without_bandwidth() -> None:
     assert score(_on((0, 0)), inventory((None, 2)), {}, Strategy.BALANCED) == WHOLE
 
 

@@ -26,7 +26,7 @@ def pf(at: int, link_mbps: int | None, vfs: int = 4) -> Pf:
     st.lists(st.tuples(st.sampled_from([100_000, 25_000, None]), MBPS, NUMBERS), min_size=1, max_size=3),
     st.sampled_from(Detail),
 )
-def test_shortage_says_what_is_said_of_each_node(
+def test_shortage_summarizes_the_refusals_of_all_nodes(
     rates: list[int], pfs: list[tuple[int | None, int, int]], detail: Detail
 ):
     need = Need.of_interfaces([InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates])

@@ -157,7 +157,7 @@ class World:
 @example([part(400), ("add", (1, 400)), ("prepare", (1, 400)), part(1200), ("prepare", (2, 200))])
 @example([part(400), ("add", (1, 400)), ("link", 700), ("prepare", (1, 400)), ("prepare", (2, 200))])
 @example([part(400), ("add", (1, 400)), ("prepare", (1, 50)), ("configure", PfRule(use=PfUse.CLAIMS))])
-def test_nothing_is_given_away_twice_whatever_changes(
+def test_no_vf_or_rate_is_given_twice_whatever_changes(
     rates: RateAbility | None, changes: list[tuple[str, object]]
 ) -> None:
     world = World(rates)

@@ -86,7 +86,9 @@ def test_vfs_of_highest_index_are_for_claims() -> None:
 
 @pytest.mark.parametrize("rates", [None, WEIGHTS], ids=["rates", "weights"])
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 9), st.integers(0, 450)), max_size=40))
-def test_neither_way_gets_what_is_the_others(rates, changes: list[tuple[bool, bool, int, int]]) -> None:
+def test_claims_and_annotations_stay_within_their_parts_of_a_split_pf(
+    rates, changes: list[tuple[bool, bool, int, int]]
+) -> None:
     more = {} if rates is None else {"rates": rates}
     ledger = EMPTY
     for by_claim, ends, number, mbps in changes:
@@ -135,7 +137,7 @@ def test_each_way_is_refused_beyond_its_part() -> None:
     assert isinstance(annotated("p", 601, found, ledger), Rejection)
 
 
-def test_interface_of_a_claim_takes_nothing_of_the_published_link() -> None:
+def test_interface_of_a_claim_leaves_the_published_link_as_it_is() -> None:
     found = split()
     claim = prepared_in(allocated("c1", (PF0, 300)), found, EMPTY)
     held = replace(interface(PF0, 5, minimum=300), pool=CLAIMS_POOL)
@@ -169,7 +171,7 @@ def test_part_that_is_larger_than_the_pf_is_all_of_it_with_a_problem() -> None:
     ]
 
 
-def test_slower_link_gives_nothing_away_twice() -> None:
+def test_slower_link_gives_no_bandwidth_twice() -> None:
     ledger = annotated("p", 600, split(), EMPTY)
     assert isinstance(ledger, Ledger)
     slow = split(ledger, link_mbps=700)
@@ -216,7 +218,7 @@ def test_pf_that_is_to_be_for_claims_alone_is_not_offered_while_it_waits() -> No
     assert [(offer.vfs, offer.mbps) for offer in offers(done, ended, {}, rules)] == [(8, 1000)]
 
 
-def test_pf_for_claims_offers_what_its_exclusive_devices_leave() -> None:
+def test_pf_for_claims_offers_the_rest_beside_its_exclusive_devices() -> None:
     vfs = (*pf_state(PF0, vfs=VFS - 1).vfs, replace(pf_state(PF0, vfs=VFS).vfs[-1], pool="example.com/rdma"))
     rules = (PfRule(use=PfUse.CLAIMS),)
     device = replace(interface(PF0, VFS - 1, minimum=300), pool="example.com/rdma")

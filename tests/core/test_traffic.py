@@ -24,7 +24,7 @@ def test_rate_of_a_counter_that_began_anew_is_unknown(sent: int, received: int):
     assert sample(110.0, sent, received).rates(sample(100.0, 1_000, 500)) == {}
 
 
-def test_counters_of_a_vf_with_another_holder_are_none_of_the_pod_before():
+def test_counters_of_a_vf_with_a_new_holder_do_not_count_for_the_former_pod():
     assert sample(110.0, 9_000, 9_000, B).rates(sample(100.0, 1_000, 500, A)) == {}
 
 

@@ -92,7 +92,7 @@ def test_maximum_is_no_less_than_the_mean_of_a_gap():
     assert (found.p999, found.maximum) == (100.0, 5_000.0)
 
 
-def test_time_after_the_last_reading_is_a_gap_and_before_the_first_is_none():
+def test_time_after_the_last_reading_is_a_gap_and_time_before_the_first_is_not():
     found = used(series(counters([100] * 10)), until_s=600.0).coverage
     assert (found.gaps, found.gap_s, found.span_s) == (1, 300.0, 600.0)
     late = CounterSeries(holder=HELD, readings=series(counters([100] * 10)).readings[4:])
@@ -150,7 +150,7 @@ def test_readings_of_one_time_are_one():
     assert (found.seconds, found.sent_mbps) == (10.0, 1.0)
 
 
-def test_nothing_is_known_of_one_reading_or_none():
+def test_one_reading_or_none_gives_no_usage():
     for readings in ([], [Reading(5.0, 7)]):
         found = use_of([CounterSeries(holder=HELD, readings=readings)], 0.0, 60.0)
         assert (found.sent, found.received, found.coverage.measured_s) == (None, None, 0.0)
@@ -171,7 +171,7 @@ def capped(mbps: list[int], losses: list[int | None], reserved: int = 300, cap: 
     )
 
 
-def test_time_at_the_cap_and_what_was_lost_then():
+def test_usage_reports_time_at_the_cap_and_losses_in_it():
     found = used(capped([100, 480, 490, 100], [1, 20, 30, 4]))
     assert (found.at_cap_s, found.losses.dropped, found.losses_at_cap.dropped) == (60.0, 55, 50)
     assert found.unmet == ()

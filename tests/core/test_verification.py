@@ -82,7 +82,7 @@ def test_card_that_keeps_its_rates_passes():
     assert len(site.trials) == 3
 
 
-def test_reservations_are_of_what_pods_leave():
+def test_reservations_of_trials_are_of_the_bandwidth_that_pods_leave():
     site = ChosenSite(card(competing=(220, 90, 50)))
     found = outcomes(site, replace(PF, free_mbps=400))
     assert [outcome.rate_mbps for outcome in found[Check.RESERVATION]] == [200, 80, 40]
@@ -94,19 +94,19 @@ def test_interface_below_its_reservation_on_a_full_link_fails():
     assert sum(len(trial.senders) == 3 for trial in site.trials) == MAX_ATTEMPTS
 
 
-def test_link_that_is_not_full_shows_nothing_about_reservations():
+def test_link_that_is_not_full_leaves_reservations_unmeasured():
     site = ChosenSite(card(competing=(200.0, 200.0, 200.0)))
     assert result_of(site, Check.RESERVATION) == [Result.UNMEASURED] * 3
 
 
 @pytest.mark.parametrize("claim", ["accounted", None])
-def test_rate_that_nothing_enforces_is_not_promised(claim):
+def test_accounted_rate_is_unenforced_in_the_verdict(claim):
     site = ChosenSite(card(competing=(5.0, 900.0, 95.0), capped=950.0), min_by=claim, max_by=claim)
     assert result_of(site, Check.RESERVATION) == [Result.UNENFORCED] * 3
     assert result_of(site, Check.CAP) == [Result.UNENFORCED]
 
 
-def test_cap_that_does_not_cover_the_traffic_is_not_promised():
+def test_cap_that_does_not_cover_the_traffic_is_unenforced_in_the_verdict():
     [cap] = outcomes(ChosenSite(card(capped=900.0), max_by=None))[Check.CAP]
     assert (cap.result, cap.why) == (Result.UNENFORCED, "a cap by software does not cover a card's verbs")
 
@@ -130,12 +130,12 @@ def test_too_little_below_a_cap_is_measured_again_and_too_much_is_not():
     assert sum(trial.senders == (Rates(max_mbps=100),) and not trial.reverse for trial in fast.trials) == 1
 
 
-def test_machine_that_carries_little_shows_nothing_about_a_cap():
+def test_slow_machine_leaves_a_cap_unmeasured():
     site = ChosenSite(card(competing=(30, 30, 30), capped=80.0, carried=120.0))
     assert result_of(site, Check.CAP) == [Result.UNMEASURED]
 
 
-def test_programmed_cap_is_compared_where_a_driver_rounds_it():
+def test_programmed_cap_is_compared_if_a_driver_rounds_it():
     site = ChosenSite(card(capped=150.0), cap_mbps=150)
     [cap] = outcomes(site, cap_mbps=170)[Check.CAP]
     assert (cap.rate_mbps, cap.result) == (150, Result.PASS)
@@ -167,7 +167,7 @@ def test_pf_that_is_almost_full_is_not_measured():
     assert "too few for three reservations" in found[Check.RESERVATION][0].why
 
 
-def test_verbs_are_measured_where_there_are_rdma_devices():
+def test_verbs_are_measured_if_there_are_rdma_devices():
     caps = outcomes(ChosenSite(card()), replace(PF, rdma=True))[Check.CAP]
     assert [outcome.traffic for outcome in caps] == [Traffic.TCP, Traffic.VERBS]
 

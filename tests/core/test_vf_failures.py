@@ -68,7 +68,7 @@ def test_pod_whose_request_was_changed_after_it_failed_sets_no_vf_aside() -> Non
         assert failures.note((), [interface(PF0, 1)], P, 2) == (VfRef(PF0, 0),)
 
 
-def test_request_that_fails_everywhere_sets_no_vf_aside_and_reports_none() -> None:
+def test_request_that_fails_on_every_vf_sets_no_vf_aside_and_reports_no_vf() -> None:
     failures = VfFailures()
     tries = [tried(interface(PF0, 0)), tried(interface(PF0, 1)), tried(interface(PF1, 0))]
     assert failures.note(tries, (), P, 0) == ()
@@ -76,7 +76,7 @@ def test_request_that_fails_everywhere_sets_no_vf_aside_and_reports_none() -> No
     assert [vf.failures for vf in vfs(failures.mark(hardware(), 0))] == [1, 1, 0, 0]
 
 
-def test_pf_that_gives_no_vf_is_a_problem_and_none_of_its_vfs_is_set_aside() -> None:
+def test_pf_that_gives_no_vf_is_a_problem_and_its_vfs_are_not_set_aside() -> None:
     failures = VfFailures()
     tries = [tried(interface(PF0, 0)), tried(interface(PF0, 1))]
     assert failures.note(tries, [interface(PF1, 0)], P, 0) == ()
@@ -112,7 +112,7 @@ def test_vf_that_failed_alone_is_set_aside_when_a_later_add_of_the_pod_succeeds_
     assert failures.note([], [interface(PF0, 1)], P, 0) == (VfRef(PF0, 0),)
 
 
-def test_vfs_that_failed_together_are_not_told_apart() -> None:
+def test_vfs_that_failed_together_are_not_distinguished() -> None:
     failures = VfFailures()
     both = tried(interface(PF0, 0), replace(interface(PF0, 1), entry=1))
     others = [interface(PF0, 2), replace(interface(PF0, 3), entry=1)]
@@ -154,7 +154,7 @@ def test_vf_that_is_given_has_no_failures_any_more() -> None:
     assert failures.mark(failures.mark(hardware(), 0), 0) == hardware()
 
 
-def test_marks_are_those_of_now_and_leave_what_was_observed() -> None:
+def test_marks_are_current_and_keep_the_observed_state() -> None:
     failures = VfFailures()
     state = hardware().pfs[0]
     seen = hardware(replace(state, vfs=(replace(state.vfs[0], unusable="no driver"), *state.vfs[1:])))

@@ -101,10 +101,10 @@ def test_load_that_keeps_not_never_does_when_smaller_ones_join(
     assert kept == sorted(kept, reverse=True)
 
 
-def test_round_robin_is_none_when_rates_are_no_weights() -> None:
+def test_round_robin_is_unknown_when_rates_are_no_weights() -> None:
     assert RoundRobin.for_pf(pf(100, weights=None), Used(3, 7)) is None
 
 
-def test_round_robin_is_refused_when_the_minima_are_not_told() -> None:
+def test_round_robin_is_refused_when_the_minima_are_unknown() -> None:
     with pytest.raises(ValueError, match="enp1s0f0: 7 Mb/s are reserved, its minimum rates are \\(\\)"):
         RoundRobin.for_pf(pf(100), Used(3, 7))

@@ -89,7 +89,7 @@ def test_command_in_a_pod_asks_the_cluster_of_the_home_directory(account: Path):
 
 
 @pytest.mark.parametrize("found", [None, "", {"kind": "Config", "current-context": ""}])
-def test_command_in_a_pod_asks_its_cluster_where_no_file_names_a_context(account: Path, found: Any):
+def test_command_in_a_pod_uses_its_cluster_if_no_file_names_a_context(account: Path, found: Any):
     path = "/absent" if found is None else write(account / "config", found)
     assert in_pod(account, COMMAND, **POD, KUBECONFIG=path) == OF_POD
 
@@ -193,7 +193,7 @@ def with_cluster(path: Path, **cluster: Any) -> str:
 
 
 @pytest.mark.anyio
-async def test_proxy_of_the_cluster_is_asked_also_by_processes(
+async def test_proxy_of_the_cluster_is_used_also_by_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -269,7 +269,7 @@ async def test_certificate_of_another_server_is_refused(tmp_path: Path, named_se
 
 
 @pytest.mark.parametrize(("more", "scheme"), [({"certificate-authority": "ca"}, "https"), ({}, "http")])
-def test_server_without_a_scheme_is_asked_by_tls_where_anything_of_it_is_set(
+def test_server_without_a_scheme_is_reached_by_tls_if_tls_is_configured(
     tmp_path: Path, more: dict[str, str], scheme: str
 ):
     shutil.copy(Issuer(tmp_path).make().own.cert, tmp_path / "ca")

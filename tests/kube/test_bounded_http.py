@@ -270,7 +270,7 @@ class Paging(BaseHTTPRequestHandler):
         """Silent."""
 
 
-def test_page_that_is_too_long_is_asked_for_again_with_half_as_many_objects(tmp_path: Path):
+def test_page_that_is_too_long_is_requested_again_with_half_as_many_objects(tmp_path: Path):
     Paging.asked.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), Paging) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -311,7 +311,7 @@ def test_object_of_another_form_is_refused_by_its_field(tmp_path: Path, item: An
 
 
 @pytest.mark.parametrize("date", ["nonsense", "Sat, 28 Nov 2026 09:00:00", "Sat, 28 Nov 99999 09:00:00 GMT"])
-def test_clock_of_a_server_that_tells_none_is_ours(tmp_path: Path, date: str):
+def test_server_without_a_date_counts_as_having_our_clock(tmp_path: Path, date: str):
     begin = HEAD + f"Date: {date}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode()
     with answering(begin) as url, Documents(write(tmp_path / "k", document(url))) as api:
         assert api.get("/version") == {}

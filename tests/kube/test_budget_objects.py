@@ -17,7 +17,7 @@ def view(**spec: object):
     return msgspec.json.decode(msgspec.json.encode(document), type=BudgetObject).view()
 
 
-def test_budget_tells_what_it_allows_and_who_is_disrupted_already():
+def test_budget_has_allowed_disruptions_and_pods_disrupted_already():
     seen = view()
     assert (seen.namespace, seen.name, seen.allowed, seen.disrupted) == ("d", "b", 3, frozenset({"p"}))
 
@@ -47,7 +47,7 @@ def test_budget_selects_pods_as_kube_scheduler_reads_it(selector, labels, select
 
 
 @pytest.mark.parametrize(("terms", "selected"), [(127, True), (100_000, False)])
-def test_budget_of_a_selector_without_end_is_of_no_pod_and_keeps_nothing_of_it(terms, selected):
+def test_budget_with_an_endless_selector_selects_no_pod_and_is_not_kept(terms, selected):
     """Whoever may make budgets decides how long they are, and all are compared with each pod of a node."""
     absent = [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(terms)]
     selector = view(selector={"matchLabels": {"a": "1"}, "matchExpressions": absent}).selector

@@ -24,7 +24,7 @@ def status(reason: str = "NotFound", **details: str) -> bytes:
     ).encode()
 
 
-async def test_object_that_is_not_there_is_none(cluster):
+async def test_missing_object_is_none(cluster):
     async with cluster() as c:
         assert await c.client.get_claim_document("default", "c") is None
         assert await c.client.get_pod_document("default", "p") is None
@@ -43,7 +43,7 @@ async def test_object_that_is_not_there_is_none(cluster):
         (JSON, status("Gone", name="c", kind="resourceclaims")),
     ],
 )
-async def test_404_that_does_not_name_the_object_says_nothing_of_it(answering, content_type, body):
+async def test_404_that_does_not_name_the_object_is_no_answer_about_it(answering, content_type, body):
     async def handle(_request):
         return Response(status=404, content_type=content_type, body=body)
 

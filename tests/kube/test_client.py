@@ -66,7 +66,7 @@ async def test_get_pod_shows_node_and_own_annotations_when_pod_is_bound(cluster)
     assert not pod.finished
 
 
-async def test_get_pod_answers_none_when_there_is_none(cluster):
+async def test_get_pod_returns_none_if_the_pod_does_not_exist(cluster):
     async with cluster() as c:
         assert await c.client.get_pod("default", "p1") is None
 
@@ -106,7 +106,7 @@ async def test_lease_is_made_renewed_and_released(cluster):
         assert released == await c.client.get_lease("kube-system", "binder") == lease("", released.version)
 
 
-async def test_lease_is_refused_with_409_when_somebody_else_wrote_it(cluster):
+async def test_lease_is_refused_with_409_when_another_client_wrote_it(cluster):
     async with cluster() as c:
         made = await c.client.write_lease(lease("a"))
         taken = await c.client.write_lease(lease("b", made.version))
@@ -117,7 +117,7 @@ async def test_lease_is_refused_with_409_when_somebody_else_wrote_it(cluster):
         assert await c.client.get_lease("kube-system", "binder") == taken
 
 
-async def test_lease_keeps_what_others_wrote_into_it(cluster):
+async def test_lease_keeps_fields_of_other_writers(cluster):
     async with cluster() as c:
         made = await c.client.write_lease(lease("a"))
         url = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/binder"
@@ -279,7 +279,7 @@ async def test_list_of_large_objects_comes_in_pages_of_fewer(answering):
 
 
 @pytest.mark.parametrize("padding", [0, 1 << 18])
-async def test_whole_list_is_asked_for_when_continuations_expire(answering, padding):
+async def test_whole_list_is_requested_when_continuations_expire(answering, padding):
     """A list that begins anew page by page may expire again, and never ends.
 
     Sources: https://github.com/folio-pro/kdashboard/issues/70, https://github.com/kubernetes/kubernetes/pull/67284.
@@ -400,7 +400,7 @@ async def test_object_that_cannot_be_read_is_left_out_of_list_and_watch_and_logg
     assert [(line["what"], line["object"]) for line in unreadable[:2]] == [("pods", name)] * 2
 
 
-async def test_list_in_pages_is_asked_for_while_the_page_before_is_used(answering):
+async def test_next_page_of_a_list_is_requested_while_the_former_one_is_used(answering):
     asked = [asyncio.Event() for _ in range(3)]
 
     async def handle(request):
@@ -567,7 +567,7 @@ TOO_LARGE_FOR_ITS_CLIENT = (
         (201, '["no object"]', "application/json", ApiUncertainError),
     ],
 )
-async def test_bind_pod_says_what_may_have_happened_when_it_fails(answering, status, body, kind, error):
+async def test_failed_bind_pod_reports_whether_it_may_have_happened(answering, status, body, kind, error):
     async def handle(_request):
         return Response(status=status, body=body.encode(), content_type=kind)
 
@@ -660,7 +660,7 @@ async def test_calls_go_by_the_proxy_that_the_environment_names(tmp_path, monkey
     assert requests == ["GET http://api.example:6443/api/v1/namespaces/default/pods/p1 HTTP/1.1"]
 
 
-async def test_bind_pod_is_surely_not_done_when_nobody_listens(tmp_path):
+async def test_bind_pod_is_certainly_not_done_when_no_server_listens(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     client = connect(str(write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{port}")))

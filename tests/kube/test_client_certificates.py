@@ -81,7 +81,7 @@ def times(issuer: Issuer) -> int:
     return len((issuer.directory / "times").read_text().splitlines())
 
 
-def test_certificate_of_a_plugin_is_who_asks(issuer: Issuer, asked: Asked):
+def test_certificate_of_a_plugin_identifies_the_client(issuer: Issuer, asked: Asked):
     gives(issuer, **of(issuer, "first"))
     ask(kubeconfig(issuer, asked.url))
     assert asked.by == ["first"]
@@ -154,7 +154,7 @@ def test_certificate_is_not_forgotten_for_a_token_alone(issuer: Issuer, asked: A
         ({"locked": "key"}, "its certificate and key cannot be used: "),
     ],
 )
-def test_certificate_that_cannot_be_used_is_told_and_not_shown(
+def test_unusable_certificate_is_reported_without_its_content(
     issuer: Issuer, given: dict[str, str], told: str
 ):
     if "other" in given:

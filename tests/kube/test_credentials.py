@@ -55,7 +55,7 @@ async def test_exec_plugin_is_called_by_processes_too(tmp_path: Path):
     assert asked.by == ["Bearer t"]
 
 
-def test_exec_plugin_that_wants_to_is_told_of_the_cluster(tmp_path: Path):
+def test_exec_plugin_gets_the_cluster_if_it_requests_it(tmp_path: Path):
     issuer = Issuer(tmp_path).make()
     user = plugin(tmp_path, "v1", provideClusterInfo=True)
     with serving() as asked:
@@ -134,7 +134,7 @@ def test_context_without_credentials_is_nobodys(tmp_path: Path, users: list[dict
         ("{", "/k: line 1, column 2: expected the node content"),
     ],
 )
-def test_file_that_cannot_be_used_is_refused_with_what_is_wrong(tmp_path: Path, found: Any, told: str):
+def test_unusable_file_is_refused_with_the_reason(tmp_path: Path, found: Any, told: str):
     path = write(tmp_path / "k", found)
     with pytest.raises(MalformedError) as refused:
         Documents(path)
@@ -152,7 +152,7 @@ def test_line_of_a_file_that_is_no_yaml_is_not_shown(tmp_path: Path):
 
 
 @pytest.mark.parametrize("by_option", [True, False])
-def test_home_that_nobody_knows_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, by_option: bool):
+def test_unknown_home_is_reported_with_advice(monkeypatch: pytest.MonkeyPatch, by_option: bool):
     named = "~no-such-user/config"
     monkeypatch.setenv("KUBECONFIG", named)
     with pytest.raises(MalformedError) as refused:
@@ -165,7 +165,7 @@ def test_home_that_nobody_knows_is_told_with_what_to_do(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("named", ["", "/none:/neither"])
-def test_where_there_is_no_kubeconfig_it_is_said_how_to_name_one(
+def test_missing_kubeconfig_is_reported_with_how_to_name_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ):
     monkeypatch.setenv("KUBECONFIG", named)

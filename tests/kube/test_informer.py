@@ -51,7 +51,7 @@ class Watches:
         return lines
 
 
-async def test_delays_double_while_streams_bring_nothing():
+async def test_delays_double_while_streams_bring_no_event():
     watches = Watches(*[0.0] * 8)
     await watches.followed()
     assert watches.pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, LAST_RETRY_S, LAST_RETRY_S]

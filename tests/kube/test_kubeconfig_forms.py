@@ -135,7 +135,7 @@ def of_cluster(**cluster: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_fault_is_told_by_file_and_field(tmp_path: Path, found: Any, told: str):
+def test_fault_is_reported_with_file_and_field(tmp_path: Path, found: Any, told: str):
     path = write(tmp_path / "k", found)
     with pytest.raises(MalformedError) as refused:
         Documents(path)

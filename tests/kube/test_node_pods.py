@@ -116,7 +116,7 @@ async def test_pod_made_anew_under_the_name_is_not_written_to(cluster, call):
         assert gone.value.status == 404
 
 
-async def test_event_is_about_the_pod_and_counts_what_is_repeated(cluster):
+async def test_event_is_about_the_pod_and_counts_repetitions(cluster):
     async with cluster() as c:
         await c.client.create_event(event())
         with pytest.raises(ApiRefusedError) as again:

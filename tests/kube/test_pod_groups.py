@@ -92,7 +92,7 @@ async def test_missing_group_is_not_taken_for_a_missing_version():
         assert refused.value.status == 404
 
 
-async def test_version_is_asked_for_once():
+async def test_version_is_requested_once():
     async with serving("v1alpha2") as http:
         await create(http, "v1alpha2", **min_count(3))
         paths: list[str] = []

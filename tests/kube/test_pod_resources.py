@@ -41,7 +41,7 @@ async def devices_for(node: Node, *ids: str, **config: object):
 
 
 @pytest.mark.parametrize("get", [True, False], ids=["get", "list alone"])
-async def test_pod_is_told_with_its_devices(node, get):
+async def test_pod_is_listed_with_its_devices(node, get):
     async with devices_for(node, "vf0", "vf1", get=get) as manager, asking(node) as client:
         await manager.admit(pod(container("a"), container("b")))
         told = await client.of_pod("default", "p1")
@@ -53,7 +53,7 @@ async def test_pod_is_told_with_its_devices(node, get):
 
 
 @pytest.mark.parametrize("get", [True, False], ids=["get", "list alone"])
-async def test_pod_that_kubelet_does_not_know_is_not_taken_for_one_that_holds_nothing(node, get):
+async def test_pod_unknown_to_kubelet_does_not_count_as_one_without_devices(node, get):
     async with devices_for(node, "vf0", get=get) as manager, asking(node) as client:
         await manager.admit(pod())
         for namespace, name in (("default", "p2"), ("other", "p1")):
@@ -62,14 +62,14 @@ async def test_pod_that_kubelet_does_not_know_is_not_taken_for_one_that_holds_no
             assert failed.value.reason is Reason.KUBELET_FAILURE
 
 
-async def test_pod_that_is_over_is_not_told(node):
+async def test_finished_pod_is_not_listed(node):
     async with devices_for(node, "vf0") as manager, asking(node) as client:
         await manager.admit(pod())
         await manager.release(pod().uid)
         assert await client.all() == ()
 
 
-async def test_init_containers_are_told_only_if_they_go_on(node):
+async def test_init_containers_are_listed_only_if_they_go_on(node):
     containers = (init(size=2), container("side", kind=ContainerKind.SIDECAR), container())
     async with devices_for(node, "vf0", "vf1", "vf2") as manager, asking(node) as client:
         await manager.admit(pod(*containers))
@@ -90,7 +90,7 @@ async def test_device_of_two_numa_nodes_is_one_device(node):
     assert told.device_ids(RESOURCE) == ("vf0",)
 
 
-async def test_questions_beyond_the_rate_limit_are_asked_again(node):
+async def test_calls_beyond_the_rate_limit_are_repeated(node):
     limit = RateLimit(per_second=100, burst=1)
     async with devices_for(node, "vf0", rate_limit=limit) as manager, asking(node) as client:
         await manager.admit(pod())
@@ -98,7 +98,7 @@ async def test_questions_beyond_the_rate_limit_are_asked_again(node):
     assert {each.device_ids(RESOURCE) for each in told} == {("vf0",)}
 
 
-async def test_rate_limit_that_does_not_end_is_told_when_time_is_over(node):
+async def test_endless_rate_limit_is_reported_when_time_is_over(node):
     limit = RateLimit(per_second=0, burst=0)
     async with devices_for(node, "vf0", rate_limit=limit), asking(node, timeout_s=0.2) as client:
         with pytest.raises(K8sRdmaError, match="Get: rejected by rate limit") as failed:
@@ -106,7 +106,7 @@ async def test_rate_limit_that_does_not_end_is_told_when_time_is_over(node):
     assert failed.value.reason is Reason.KUBELET_FAILURE
 
 
-async def test_kubelet_that_refuses_and_then_hangs_is_told_of_by_what_it_said(node):
+async def test_kubelet_that_refuses_and_then_hangs_is_reported_with_its_refusal(node):
     asked = 0
 
     async def refuse_once(_):
@@ -128,7 +128,7 @@ async def test_kubelet_that_refuses_and_then_hangs_is_told_of_by_what_it_said(no
     assert asked == 2
 
 
-async def test_kubelet_that_is_down_is_told_with_its_socket(node):
+async def test_kubelet_that_is_down_is_reported_with_its_socket(node):
     async with asking(node, timeout_s=0.2) as client:
         with pytest.raises(K8sRdmaError, match=str(node.config.pod_resources)) as failed:
             await client.all()

@@ -30,7 +30,7 @@ POD = PodView(
 )
 
 
-def test_pod_in_its_nodes_network_is_promised_nothing():
+def test_pod_in_the_network_of_its_node_has_no_promise():
     """One that was bound before extenders refused it reserves nothing for interfaces that it never gets."""
     promise = read_promise(POD, None, NO_POLICIES)
     assert promise is not None

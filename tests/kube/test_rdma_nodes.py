@@ -85,7 +85,7 @@ async def test_leases_of_a_namespace_are_followed_and_go_with_their_node(cluster
         await events.aclose()
 
 
-async def test_version_of_leases_is_between_what_was_and_what_comes(cluster):
+async def test_version_of_leases_is_between_earlier_and_later_writes(cluster):
     async with cluster() as c:
         api = c.client
         lease = LeaseView(namespace="k8s-rdma", name="w1", holder="4f.1", duration_s=40)
@@ -98,7 +98,7 @@ async def test_version_of_leases_is_between_what_was_and_what_comes(cluster):
         assert int(before.version) <= version < int(after.version)
 
 
-async def test_capacity_is_set_beside_what_is_there(cluster):
+async def test_capacity_is_set_beside_existing_ones(cluster):
     async with cluster() as c:
         await c.create_node("w1")
         api = c.client

@@ -62,7 +62,7 @@ def typed() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("typed")
-def test_plugin_gets_none_of_our_input_as_it_is_told(tmp_path: Path):
+def test_plugin_gets_no_standard_input_of_ours(tmp_path: Path):
     user = plugin(tmp_path, '#!/bin/sh\nread -r line\necho "{\\"status\\": {\\"token\\": \\"t$line\\"}}"\n')
     with serving() as asked:
         ask(write(tmp_path / "k", document(asked.url, user)))
@@ -76,7 +76,7 @@ def test_white_space_around_a_token_does_not_count(tmp_path: Path):
 
 
 @pytest.mark.parametrize("empty", [{"token": ""}, {"token": "\n"}, {"tokenFile": ""}])
-def test_empty_token_is_as_none(tmp_path: Path, empty: dict[str, str]):
+def test_empty_token_counts_as_none(tmp_path: Path, empty: dict[str, str]):
     user = plugin(tmp_path, giving('{"status": {"token": "of the plugin"}}'))
     with serving() as asked:
         ask(write(tmp_path / "k", document(asked.url, {**user, **empty})))
@@ -131,7 +131,9 @@ def test_token_file_that_cannot_be_used_is_named(tmp_path: Path, found: bytes | 
         ("echo no shebang\n", "Exec format error"),
     ],
 )
-def test_plugin_that_gives_nothing_usable_is_told_with_what_is_wrong(tmp_path: Path, script: str, told: str):
+def test_plugin_without_a_usable_credential_is_reported_with_the_reason(
+    tmp_path: Path, script: str, told: str
+):
     path = write(tmp_path / "k", document(user=plugin(tmp_path, script)))
     assert refusal(path).startswith(f"exec plugin {tmp_path}/plugin: {told}")
 
@@ -147,7 +149,7 @@ async def test_plugin_that_hangs_is_given_up_by_processes(tmp_path: Path):
 
 
 @pytest.mark.anyio
-async def test_processes_tell_what_a_plugin_wrote(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+async def test_processes_report_the_output_of_a_plugin(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     user = plugin(tmp_path, "#!/bin/sh\necho SECRET; echo log in first >&2; exit 3\n")
     client = connect(write(tmp_path / "k", document(user=user)))
     with pytest.raises(ApiUnreachableError, match=r"plugin: exit status 3: log in first$"):
@@ -219,7 +221,7 @@ COUNTING = '#!/bin/sh\nn=$(cat "$0.n" 2>/dev/null); echo "x$n" > "$0.n"\n'
         (None, ["Bearer t", "Bearer t"]),
     ],
 )
-def test_plugin_is_asked_again_once_what_it_gave_has_expired(
+def test_plugin_is_called_again_when_its_credential_has_expired(
     tmp_path: Path, expires: str | None, by: list[str]
 ):
     when = json.dumps(expires).replace('"', '\\"')
@@ -235,7 +237,7 @@ def test_plugin_is_asked_again_once_what_it_gave_has_expired(
     assert asked.by == by
 
 
-def test_plugin_is_asked_again_when_its_token_is_taken_no_longer(tmp_path: Path):
+def test_plugin_is_called_again_when_its_token_is_refused(tmp_path: Path):
     script = COUNTING + 'echo "{\\"status\\": {\\"token\\": \\"t$n\\"}}"\n'
     with (
         serving() as asked,

@@ -54,7 +54,7 @@ def test_request_is_read_as_existing_pods_write_it() -> None:
     assert parse_request(text) == wanted((15000, 20000), (5000, 0), (0, 0))
 
 
-def test_request_says_who_must_enforce_it() -> None:
+def test_request_names_the_enforcer_of_its_rates() -> None:
     text = (
         '[{"min_tx_rate": 5, "enforce": "hardware"}, {"min_tx_rate": 5, "enforce": "auto"}, '
         '{"max_tx_rate": 5, "enforce": "software"}]'
@@ -73,7 +73,7 @@ def test_annotation_of_more_characters_than_a_placement_has_room_for_is_refused_
 
 
 @pytest.mark.parametrize("text", [None, "", "  \n\t", "[]", " [ ] "])
-def test_request_is_empty_when_nothing_is_asked_for(text: str | None) -> None:
+def test_request_is_empty_when_the_annotation_requests_no_interface(text: str | None) -> None:
     assert parse_request(text) == Request()
 
 
@@ -87,7 +87,7 @@ def test_request_is_empty_when_nothing_is_asked_for(text: str | None) -> None:
         (json.dumps([{}] * MAX_INTERFACES), wanted(*[(0, 0)] * MAX_INTERFACES)),
     ],
 )
-def test_request_is_read_at_the_edge_of_what_is_allowed(text: str, request_: Request) -> None:
+def test_request_is_read_at_the_limits_of_allowed_values(text: str, request_: Request) -> None:
     assert parse_request(text) == request_
 
 
@@ -237,7 +237,7 @@ def test_warnings_are_bounded_when_not_strict(key: str) -> None:
 
 
 @pytest.mark.parametrize(("recased", "unknown"), [(10, 0), (6, 4), (0, 10)])
-def test_every_warning_is_told_when_there_are_ten(recased: int, unknown: int) -> None:
+def test_every_warning_is_reported_when_there_are_ten(recased: int, unknown: int) -> None:
     elements = [{"MIN_TX_RATE": 1}] * recased + [{"colour": 1}] * unknown
     warnings = read_request(json.dumps(elements), strict=False).warnings
     assert len(warnings) == 10
@@ -253,7 +253,7 @@ def test_keys_beyond_ten_are_counted_when_there_are_more(recased: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", '[{"min_tx_rate": 1}]'])
-def test_there_is_no_warning_when_there_is_nothing_to_warn_of(text: str) -> None:
+def test_correct_annotation_has_no_warning(text: str) -> None:
     assert read_request(text, strict=False).warnings == ()
 
 
@@ -262,7 +262,7 @@ def test_request_survives_when_formatted_and_parsed(request_: Request) -> None:
     assert parse_request(format_request(request_)) == request_
 
 
-def test_format_leaves_out_rates_of_zero_and_what_is_auto() -> None:
+def test_format_leaves_out_rates_of_zero_and_enforcement_auto() -> None:
     assert format_request(wanted((1, 2), (3, 0), (0, 0))) == (
         '[{"min_tx_rate":1,"max_tx_rate":2},{"min_tx_rate":3},{}]'
     )
@@ -281,7 +281,7 @@ JSON_VALUES = st.recursive(
 
 @given(st.text() | JSON_VALUES.map(json.dumps), st.booleans())
 @example("[{'a': 1}]", False)
-def test_reading_raises_nothing_but_malformed_for_any_text(text: str, strict: bool) -> None:
+def test_reading_raises_only_malformed_for_any_text(text: str, strict: bool) -> None:
     with contextlib.suppress(MalformedError):
         read_request(text, strict=strict)
 

@@ -68,7 +68,7 @@ def test_options_are_all_read() -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"driver": "kernel"}, {"min_tx_rate": 5, "enforce": "hardware"}])
-def test_options_are_the_one_object_of_none_where_nothing_is_asked_for(keys: dict[str, object]) -> None:
+def test_options_are_the_one_empty_object_if_no_option_is_requested(keys: dict[str, object]) -> None:
     assert options_of(**keys) is NO_OPTIONS
 
 
@@ -116,7 +116,7 @@ def test_options_are_the_one_object_of_none_where_nothing_is_asked_for(keys: dic
         ),
     ],
 )
-def test_value_is_read_at_the_edge_of_what_is_allowed(key: str, given_: object, read: object) -> None:
+def test_value_is_read_at_the_limits_of_its_range(key: str, given_: object, read: object) -> None:
     assert getattr(options_of(**{key: given_}), key) == read
 
 
@@ -271,7 +271,7 @@ def test_keys_that_do_not_go_together_are_refused(keys: dict[str, object], field
         ("guid", "0a:00:00:ff:fe:00:00:01", "0A:00:00:FF:FE:00:00:01"),
     ],
 )
-def test_what_is_of_one_interface_alone_is_refused_for_another(key: str, value: str, same: str) -> None:
+def test_value_that_must_be_unique_is_refused_for_a_second_interface(key: str, value: str, same: str) -> None:
     message = refusal({key: value}, {}, {key: same})
     assert message == f"{ANNOTATION}[2].{key}: {value} is that of {FIRST}, too"
 
@@ -337,7 +337,7 @@ def test_options_survive_when_formatted_and_parsed(drawn: list[InterfaceOptions]
     assert parse_request(format_request(request)) == request
 
 
-def test_format_writes_what_is_asked_for_alone() -> None:
+def test_format_writes_only_requested_options() -> None:
     selected = InterfaceOptions(
         vlan=0, trust=False, pkey=None, pf=PfSelector(names=frozenset({"b", "a"}), drivers=frozenset({"ice"}))
     )
@@ -365,7 +365,7 @@ KEYS = st.sampled_from(
 
 
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=4), max_size=3), st.booleans())
-def test_reading_raises_nothing_but_malformed_for_any_values(drawn: list[object], strict: bool) -> None:
+def test_reading_raises_only_malformed_for_any_values(drawn: list[object], strict: bool) -> None:
     with contextlib.suppress(MalformedError):
         request = read_request(json.dumps(drawn), strict=strict).request
         assert parse_request(format_request(request)) == request
@@ -425,7 +425,7 @@ def test_interfaces_near_gpus_say_so_and_how_near():
         ),
     ],
 )
-def test_what_cannot_hold_for_every_gpu_is_refused(
+def test_option_that_cannot_hold_for_every_gpu_is_refused(
     interfaces: list[object], annotations: dict[str, str], message: str
 ):
     with pytest.raises(MalformedError) as caught:

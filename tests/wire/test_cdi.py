@@ -49,7 +49,7 @@ def test_specification_of_a_vf_gives_its_group_and_the_container_of_groups():
     }
 
 
-def test_specification_leaves_out_what_is_as_by_default():
+def test_specification_leaves_out_default_values():
     edits = ContainerEdits(env=("A=b=c",), device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/y"),))
     document = encode(Device(name="a", container_edits=edits))
     assert document["devices"] == [
@@ -79,7 +79,7 @@ def test_specification_leaves_out_what_is_as_by_default():
         ("k8s-rdma.io", "v" * 65, "class"),
     ],
 )
-def test_kind_that_is_none_is_refused(vendor, device_class, field):
+def test_text_that_is_no_kind_is_refused(vendor, device_class, field):
     with pytest.raises(MalformedError, match=f"kind: its {field}"):
         encode(Device(name="a", container_edits=NODE), vendor=vendor, device_class=device_class)
     with pytest.raises(MalformedError, match=f"kind: its {field}"):
@@ -133,7 +133,7 @@ def test_file_name_tells_the_device_and_is_of_no_other_class():
         assert device_of_file_name(VF_CLASS, other) is None
 
 
-def test_character_device_is_told_with_its_numbers():
+def test_character_device_is_specified_with_its_numbers():
     node = character_node("/dev/infiniband/uverbs3", 231, 195)
     edits = ContainerEdits(env=("A=b",), device_nodes=(node,))
     document = json.loads(encode_own(SLOT_CLASS, "k8s-rdma.io_slot.slot-3", edits))
@@ -157,5 +157,5 @@ def test_character_device_is_told_with_its_numbers():
     ]
 
 
-def test_qualified_name_is_what_a_runtime_is_asked_for():
+def test_qualified_name_is_the_one_that_runtimes_resolve():
     assert qualified_name("0000:03:00.2") == "k8s-rdma.io/vf=0000:03:00.2"

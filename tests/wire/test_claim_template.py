@@ -281,7 +281,7 @@ def test_claims_of_a_pod_are_in_order_by_name():
     assert names == sorted(names)
 
 
-def test_nothing_needs_no_template():
+def test_empty_request_needs_no_template():
     assert converted() == ClaimTemplates(templates=())
 
 
@@ -300,7 +300,7 @@ def test_policy_beyond_a_claim_is_refused():
     )
 
 
-def test_differences_are_told():
+def test_converted_request_warns_of_differences():
     assert converted({"min_tx_rate": 1}, {}).warnings == ()
     [order] = converted({}, {"min_tx_rate": 1}).warnings
     assert "in the order of the requests" in order

@@ -99,7 +99,7 @@ def test_answer_beyond_a_bound_is_refused(answer: dict[str, Any], path: str) -> 
     "question",
     [{"follow": True, "abandoned_by": "p"}, {"unprepare": CLAIM["claim"], "abandoned_by": ""}],
 )
-def test_question_that_abandons_nothing_is_refused(question: dict[str, Any]) -> None:
+def test_question_that_abandons_no_claim_is_refused(question: dict[str, Any]) -> None:
     with pytest.raises(MalformedError, match="abandoned_by"):
         decode_question(msgspec.json.encode(question))
 
@@ -131,7 +131,7 @@ def test_status_that_others_wrote_does_no_harm(devices: list[dict[str, Any]]) ->
     assert set(device["networkData"].get("ips", ())) <= {"192.0.2.5/24"}
 
 
-def test_status_leaves_out_what_is_not_allocated_any_more() -> None:
+def test_status_leaves_out_devices_that_are_no_longer_allocated() -> None:
     document = claim(interface("a"))
     document["status"]["allocation"] = None
     found = decode_state(msgspec.json.encode(document))

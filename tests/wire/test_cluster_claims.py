@@ -129,7 +129,7 @@ def test_slice_that_cannot_be_read_is_the_problem_of_its_node(changes: Json):
     assert node.problem.startswith("its ResourceSlice: ")
 
 
-def test_claims_of_a_pod_are_found_by_name_or_by_what_their_template_generated():
+def test_claims_of_a_pod_are_found_by_name_or_by_the_name_generated_from_their_template():
     pod = {
         "spec": {
             "resourceClaims": [

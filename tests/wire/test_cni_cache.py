@@ -30,7 +30,7 @@ def kept(config: object = LIST, **changes: object) -> bytes:
     return json.dumps(document | changes).encode()
 
 
-def test_configuration_is_what_our_plugin_of_the_list_was_given() -> None:
+def test_configuration_is_that_of_our_plugin_in_the_list() -> None:
     given = json.loads(decode_cached(kept()).stdin(["k8s-rdma-cni"]))
     assert given == OURS | {
         "name": "net",
@@ -49,7 +49,7 @@ def test_configuration_of_the_first_plugin_has_no_result_before_it(config: objec
     assert given["cniVersion"] == "1.1.0"
 
 
-def test_attachment_of_other_plugins_has_none_for_ours() -> None:
+def test_attachment_of_other_plugins_has_no_configuration_for_ours() -> None:
     assert decode_cached(kept(LIST | {"plugins": [{"type": "bridge"}]})).stdin(["k8s-rdma-cni"]) is None
 
 
@@ -59,7 +59,7 @@ def test_environment_is_that_of_its_add() -> None:
     assert environment["CNI_NETNS"] == "/run/netns/c1"
 
 
-def test_functions_are_told_by_name_where_the_result_does() -> None:
+def test_functions_are_known_by_name_if_the_result_has_them() -> None:
     assert decode_cached(kept()).functions() == {"eth0": "0000:03:00.1"}
 
 
@@ -69,6 +69,6 @@ def test_file_of_another_kind_is_refused(spoilt: bytes) -> None:
         decode_cached(spoilt)
 
 
-def test_configuration_that_is_none_is_refused_by_the_networks_name() -> None:
+def test_malformed_configuration_is_refused_by_the_name_of_its_network() -> None:
     with pytest.raises(MalformedError, match="cached configuration of net"):
         decode_cached(kept(7)).stdin(["k8s-rdma-cni"])

@@ -59,7 +59,7 @@ def test_result_is_the_same_byte_by_byte_when_it_is_of_that_version(version):
     assert convert(printed, version, "result") == printed
 
 
-def test_result_without_a_version_is_what_it_looks_like():
+def test_result_without_a_version_is_read_by_its_form():
     new = b'{"ips":[{"address":"10.0.0.5/24"}],"routes":null}'
     assert json.loads(convert(new, "0.4.0", "result")) == {
         "cniVersion": "0.4.0",
@@ -95,14 +95,14 @@ def test_old_result_holds_the_first_address_of_each_family():
         (b'{"ip4":[]}', "Expected `object`"),
     ],
 )
-def test_result_is_refused_naming_what_it_is_and_the_field(printed, named):
+def test_result_is_refused_naming_its_source_and_the_field(printed, named):
     with pytest.raises(MalformedError) as refused:
         convert(printed, "0.4.0", "result of plugin p")
     assert refused.value.message.startswith(f"result of plugin p: {named}")
     assert refused.value.reason is Reason.PLUGIN_FAILURE
 
 
-def test_version_is_refused_when_nobody_knows_it():
+def test_unknown_version_is_refused():
     with pytest.raises(K8sRdmaError, match=r"incompatible CNI version: .* 3\.0\.0"):
         convert(b"{}", "3.0.0", "result")
 
@@ -158,7 +158,7 @@ def test_result_is_the_same_byte_by_byte_when_no_interface_is_left_out(before):
     ),
     st.sampled_from(SUPPORTED_VERSIONS),
 )
-def test_conversion_raises_nothing_but_malformed_for_any_document(document, version):
+def test_conversion_raises_only_malformed_for_any_document(document, version):
     printed = json.dumps(document).encode()
     with contextlib.suppress(MalformedError):
         convert(printed, version, "result")

@@ -56,12 +56,12 @@ def test_environment_tells_the_pod_when_containerd_calls() -> None:
 
 
 @pytest.mark.parametrize("args", ["", "K8S_POD_NAME=;K8S_POD_NAMESPACE=;K8S_POD_UID="])
-def test_environment_tells_no_pod_when_there_is_none(args: str) -> None:
+def test_environment_without_a_pod_has_none(args: str) -> None:
     call = parse_environment({**ADD, "CNI_ARGS": args})
     assert (call.pod_namespace, call.pod_name, call.pod_uid) == (None, None, None)
 
 
-def test_args_keep_what_follows_the_first_equals_sign() -> None:
+def test_args_keep_the_text_behind_the_first_equals_sign() -> None:
     assert parse_environment({**ADD, "CNI_ARGS": "A=b=c;D="}).args == {"A": "b=c", "D": ""}
 
 
@@ -139,6 +139,6 @@ def test_ifname_is_faulty_when_the_kernel_refuses_it(name: str) -> None:
         st.sampled_from([*COMMANDS, "a"]) | st.text(st.characters()),
     )
 )
-def test_parsing_raises_nothing_but_malformed_for_any_variables(variables: dict[str, str]) -> None:
+def test_parsing_raises_only_malformed_for_any_variables(variables: dict[str, str]) -> None:
     with contextlib.suppress(MalformedError):
         parse_environment(variables)

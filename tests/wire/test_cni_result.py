@@ -125,7 +125,7 @@ def test_old_result_tells_a_route_by_its_family_when_its_destination_has_host_bi
     assert json.loads(encode_result([interface], "0.2.0"))["ip4"]["routes"] == [{"dst": "10.1.2.3/8"}]
 
 
-def test_result_holds_no_address_when_an_interface_has_none() -> None:
+def test_result_has_no_address_for_an_interface_without_one() -> None:
     assert json.loads(encode_result([BARE], "1.0.0")) == {
         "cniVersion": "1.0.0",
         "interfaces": [{"name": "rdma2", "mac": "02:00:00:00:00:03", "sandbox": NETNS}],
@@ -135,7 +135,7 @@ def test_result_holds_no_address_when_an_interface_has_none() -> None:
 
 
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
-def test_result_is_empty_when_there_is_nothing_to_tell(version: str) -> None:
+def test_result_is_empty_when_there_is_no_interface(version: str) -> None:
     assert json.loads(encode_result([], version)) == {"cniVersion": version}
 
 
@@ -160,7 +160,7 @@ def test_result_is_the_recorded_one_byte_by_byte_when_there_are_no_interfaces(pa
     assert encode_result([], recording["stdin"]["cniVersion"], before) == before
 
 
-def test_result_keeps_what_it_does_not_know_of_the_previous_one() -> None:
+def test_result_keeps_unknown_fields_of_the_previous_one() -> None:
     before = (
         b'{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1500, "pciID":"x"}],"ips":null,'
         b'"dns":{"domain":"d"},"x-new":[1.50]}'
@@ -250,12 +250,12 @@ def test_error_document_holds_the_code_of_its_reason(reason: Reason) -> None:
     }
 
 
-def test_error_document_is_in_the_newest_version_when_the_one_asked_for_is_unknown() -> None:
+def test_error_document_is_in_the_newest_version_when_the_requested_one_is_unknown() -> None:
     document = json.loads(encode_error(K8sRdmaError("what"), "9.9.9"))
     assert document == {"cniVersion": "1.1.0", "code": 199, "msg": "what"}
 
 
-def test_error_document_says_in_one_line_what_another_plugin_said_in_several() -> None:
+def test_error_document_joins_the_lines_of_another_plugins_error() -> None:
     document = json.loads(encode_error(K8sRdmaError("plugin x: a\n  b\tc\r\n", details="a\nb"), "1.0.0"))
     assert (document["msg"], document["details"]) == ("plugin x: a b c", "a\nb")
 
@@ -322,7 +322,7 @@ def test_error_survives_when_encoded_and_decoded() -> None:
         ),
     ).map(lambda found: json.dumps(found).encode())
 )
-def test_decoding_raises_nothing_but_malformed_for_any_bytes(printed: bytes) -> None:
+def test_decoding_raises_only_malformed_for_any_bytes(printed: bytes) -> None:
     decode_error(printed)
     with contextlib.suppress(MalformedError):
         encode_result([FIRST], "1.0.0", printed)

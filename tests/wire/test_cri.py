@@ -57,7 +57,7 @@ def test_answer_comes_back(method, value):
     assert method.answer.decode(method.answer.encode(value)) == value
 
 
-def test_sandbox_is_asked_for_in_the_apis_bytes():
+def test_sandbox_request_has_the_bytes_of_the_api():
     """Field 1 of the request is the configuration, its field 1 the metadata; `attempt` 0 is left out."""
     config = cri.PodSandboxConfig(namespace="n", name="p", uid="u")
     asked = cri.RUN_POD_SANDBOX.request.encode(config)

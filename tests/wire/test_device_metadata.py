@@ -109,7 +109,7 @@ def test_prepared_claim_is_described_without_network_data() -> None:
     }
 
 
-def test_attached_interface_is_described_with_its_network_and_who_enforces_its_rates() -> None:
+def test_attached_interface_is_described_with_its_network_and_enforcers() -> None:
     found = device(encode_metadata(request(vf(ATTACHED)), None))
     assert found["networkData"] == {
         "interfaceName": "rdma0",

@@ -126,7 +126,7 @@ def test_request_is_written_as_recorded_and_read_again(recorded):
 
 
 @pytest.mark.parametrize("recorded", CALLS, ids=lambda recorded: recorded["method"])
-def test_answer_says_what_was_recorded(recorded):
+def test_answer_round_trips_the_recording(recorded):
     form = METHODS[recorded["method"]].answer
     assert form.decode(form.encode(answer_in(recorded))) == answer_in(recorded)
 
@@ -139,7 +139,7 @@ def test_list_is_written_as_the_api_numbers_its_fields():
     assert kubelet.LIST_AND_WATCH.answer.encode(devices) == written
 
 
-def test_container_is_given_what_the_api_numbers_so():
+def test_container_answer_has_the_field_numbers_of_the_api():
     given = AllocateResponse(
         envs={"E": "v"},
         annotations={"A": "w"},
@@ -158,7 +158,7 @@ def test_container_is_given_what_the_api_numbers_so():
     assert kubelet.CONTAINER_ALLOCATE_RESPONSE.decode(b"".join(parts)) == given
 
 
-def test_health_that_is_not_known_is_none():
+def test_unknown_health_is_none():
     data = device_plugin_pb2.ListAndWatchResponse(devices=[{"ID": "a", "health": ""}]).SerializeToString()
     (device,) = kubelet.LIST_AND_WATCH.answer.decode(data)
     assert device.unhealthy == "its plugin says nothing"

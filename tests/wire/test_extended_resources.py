@@ -36,7 +36,7 @@ def requests(inits: list[Json], containers: list[Json], *classes: Json) -> list[
         ([container("a", 3), container("b", 2, **SIDECAR)], [container("c", 1)], {1: 2, 2: 1}),
     ],
 )
-def test_init_containers_share_what_later_containers_have(
+def test_init_containers_share_the_devices_of_later_containers(
     inits: list[Json], containers: list[Json], expected: dict[int, int]
 ):
     assert requests(inits, containers) == [

@@ -165,7 +165,7 @@ def test_candidate_addresses_are_the_internal_ones_in_the_objects_order() -> Non
 
 
 @pytest.mark.parametrize("status", [{}, {"addresses": None}, {"addresses": []}])
-def test_candidate_has_no_address_when_the_object_has_none(status: dict[str, object]) -> None:
+def test_candidate_has_no_address_if_its_object_has_none(status: dict[str, object]) -> None:
     node = {"metadata": {"name": "n1"}, "status": status}
     [candidate] = decode_args(body(Nodes={"items": [node]})).candidates()
     assert candidate.addresses() == ()
@@ -250,7 +250,7 @@ def test_binding_is_refused_naming_the_field_when_it_is_absent(field: str) -> No
 
 
 @given(st.binary())
-def test_args_raise_nothing_but_malformed_for_any_bytes(sent: bytes) -> None:
+def test_args_raise_only_malformed_for_any_bytes(sent: bytes) -> None:
     with contextlib.suppress(MalformedError):
         decode_args(sent)
 
@@ -267,7 +267,7 @@ def test_sentences_are_those_that_runbooks_search_for() -> None:
     )
 
 
-def test_items_stay_undecoded_until_asked_for() -> None:
+def test_items_stay_undecoded_until_they_are_read() -> None:
     args = decode_args(body(Nodes={"items": [{"anything": 1}]}))
     assert args.nodes is not None
     assert args.nodes.items == [msgspec.Raw(b'{"anything": 1}')]

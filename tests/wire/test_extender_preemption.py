@@ -24,7 +24,7 @@ def test_preemption_is_read_and_answered_as_recorded(name):
     assert json.loads(encode_preemption(result)) == recorded["reply"]
 
 
-def test_preemption_keeps_what_is_needed_of_whole_victims():
+def test_preemption_keeps_the_needed_fields_of_whole_victims():
     recorded = json.loads((RECORDINGS / "preempt-full-nodes-007-preempt.json").read_text())
     victim = decode_preemption(json.dumps(recorded["body"]).encode()).node_name_to_victims["node-1"].pods[0]
     assert (victim.metadata.name, victim.spec.priority) == ("low-1", 100)

@@ -70,7 +70,7 @@ def test_reply_comes_back_as_it_was(reply: Reply) -> None:
 
 
 @given(REQUESTS)
-def test_request_is_read_whole_when_the_reader_asks_for_what_is_missing(request: Request) -> None:
+def test_request_is_read_whole_when_the_reader_requests_the_missing_bytes(request: Request) -> None:
     frame, data = encode_request(request), bytearray()
     while missing := request_bytes_missing(data):
         data += frame[len(data) : len(data) + missing]
@@ -78,7 +78,7 @@ def test_request_is_read_whole_when_the_reader_asks_for_what_is_missing(request:
 
 
 @given(REPLIES)
-def test_reply_is_read_whole_when_the_reader_asks_for_what_is_missing(reply: Reply) -> None:
+def test_reply_is_read_whole_when_the_reader_requests_the_missing_bytes(reply: Reply) -> None:
     frame, data = encode_reply(reply), bytearray()
     while missing := reply_bytes_missing(data):
         data += frame[len(data) : len(data) + missing]

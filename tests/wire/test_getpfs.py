@@ -112,7 +112,9 @@ CLAIMED = Interface(
 @pytest.mark.parametrize(
     ("claims_mbps", "used"), [(None, 25_000), (50_000, 55_000), (20_000, 25_000), (0, 25_000)]
 )
-def test_part_of_the_link_for_claims_is_used_whoever_has_of_it(claims_mbps: int | None, used: int) -> None:
+def test_part_of_the_link_for_claims_counts_as_used_with_or_without_claims(
+    claims_mbps: int | None, used: int
+) -> None:
     told = report(vf(0, rate=5_000, allocated=True), vf(1, rate=20_000, allocated=True), capacity_vfs=1)
     allocation = Allocation(
         pod=Pod(namespace="default", name="p", uid="u"),

@@ -18,5 +18,5 @@ from k8s_rdma.wire.http_error import MAX_MESSAGE, message_of
     ],
     ids=["short", "long", "no UTF-8", "deep", "no JSON"],
 )
-def test_message_of_an_error_is_read_whoever_wrote_it(body: bytes, message: str) -> None:
+def test_message_of_an_error_is_read_in_every_form(body: bytes, message: str) -> None:
     assert message_of(body) == message

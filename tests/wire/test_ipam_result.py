@@ -28,7 +28,7 @@ def test_ipam_result_is_read_as_host_local_prints_it(path: Path) -> None:
     assert result.addresses == ("10.55.206.2/24", "fd00:7::1/64")
 
 
-def test_ipam_result_is_empty_when_the_plugin_gave_nothing() -> None:
+def test_ipam_result_is_empty_when_the_plugin_gave_no_address() -> None:
     nulls = b'{"cniVersion":"1.0.0","ips":null,"routes":null,"dns":null,"ip4":null,"extra":1}'
     assert decode_ipam_result(nulls) == IpamResult() == decode_ipam_result(b"{}")
     assert IpamResult().dns is NO_DNS
@@ -44,7 +44,7 @@ def test_ipam_result_is_empty_when_the_plugin_gave_nothing() -> None:
         ([], "192.0.2.1/24", None),
     ],
 )
-def test_route_goes_by_the_gateway_of_its_family_when_it_names_none(
+def test_route_without_a_gateway_uses_that_of_its_family(
     ips: list[object], dst: str, gateway: str | None
 ) -> None:
     printed = json.dumps({"ips": ips, "routes": [{"dst": dst}]}).encode()
@@ -68,7 +68,7 @@ def test_route_on_the_link_gets_no_gateway(route: dict[str, object], gateway: st
     assert found.gateway == gateway
 
 
-def test_route_has_what_1_1_0_says_of_it() -> None:
+def test_route_has_the_fields_of_version_1_1_0() -> None:
     route = {
         "dst": "10.9.0.0/16",
         "mtu": 1400,
@@ -144,6 +144,6 @@ def test_ipam_result_is_refused_naming_the_field_when_malformed(printed: bytes, 
         ),
     ).map(lambda found: json.dumps(found).encode())
 )
-def test_decoding_raises_nothing_but_malformed_for_any_bytes(printed: bytes) -> None:
+def test_decoding_raises_only_malformed_for_any_bytes(printed: bytes) -> None:
     with contextlib.suppress(MalformedError):
         decode_ipam_result(printed)

@@ -76,7 +76,7 @@ def test_unknown_key_is_described_by_the_nearest_known_one(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "colour", "x" * 100_000])
-def test_unknown_key_is_described_by_all_known_ones_when_none_is_near(key: str) -> None:
+def test_unknown_key_is_described_by_all_known_ones_when_no_key_is_near(key: str) -> None:
     assert describe_unknown(key, ["aa_aa", "bb_bb"]) == "unknown key; known are aa_aa, bb_bb"
 
 

@@ -97,7 +97,7 @@ def test_netconf_of_the_replaced_plugin_is_read() -> None:
         ({"io.kubernetes.cri.pod-annotations": {"a": "b"}}, {"a": "b"}),
     ],
 )
-def test_annotations_are_none_only_when_the_runtime_delivered_none(
+def test_annotations_are_none_only_when_the_runtime_delivered_no_field(
     runtime_config: object, annotations: object
 ) -> None:
     assert decode_netconf(text(runtimeConfig=runtime_config)).pod_annotations == annotations
@@ -198,7 +198,7 @@ def test_unknown_keys_pass_when_not_strict(keys: dict[str, object]) -> None:
     assert decode_netconf(text(**keys), strict=False).name == "net"
 
 
-def test_decoding_is_strict_when_nothing_is_said() -> None:
+def test_decoding_is_strict_by_default() -> None:
     with pytest.raises(MalformedError, match="note: unknown key"):
         decode_netconf(text(note=1))
 
@@ -220,7 +220,7 @@ def test_known_keys_are_checked_all_the_same_when_not_strict() -> None:
         ({"cni.dev/valid-attachments": None, "cni.dev/attachments": [B]}, "b"),
     ],
 )
-def test_attachments_that_stay_are_told_by_either_key(keys: dict[str, object], kept: str | None) -> None:
+def test_attachments_to_keep_are_read_from_either_key(keys: dict[str, object], kept: str | None) -> None:
     found = decode_netconf(text(**keys)).attachments_to_keep
     assert found == (None if kept is None else {Attachment(name, "eth0") for name in kept})
 
@@ -247,7 +247,7 @@ def test_networks_are_this_one_and_those_that_it_lists() -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"vlan": "x"}, {"ipam": []}, {"dpdk": 1}, {"note": 1}])
-def test_network_is_told_whatever_else_the_configuration_holds(keys: dict[str, object]) -> None:
+def test_network_is_read_from_any_configuration(keys: dict[str, object]) -> None:
     assert decode_network(text(**keys)) == ("net", "1.0.0")
 
 
@@ -290,7 +290,7 @@ VALUES = st.recursive(
 @given(
     st.binary() | st.dictionaries(KEYS, VALUES).map(lambda found: json.dumps(found).encode()), st.booleans()
 )
-def test_decoding_raises_nothing_but_malformed_for_any_bytes(stdin: bytes, strict: bool) -> None:
+def test_decoding_raises_only_malformed_for_any_bytes(stdin: bytes, strict: bool) -> None:
     with contextlib.suppress(MalformedError):
         decode_netconf(stdin, strict=strict)
     with contextlib.suppress(MalformedError):

@@ -48,7 +48,7 @@ def test_status_has_an_entry_for_each_interface_with_its_own_addresses():
     assert all(each["name"] == "net" and each["default"] is False for each in entries)
 
 
-def test_status_tells_what_the_interface_asked_for_of_mac_mtu_and_network():
+def test_status_has_the_requested_mac_mtu_and_network_of_the_interface():
     options = InterfaceOptions(mac="0a:11:22:33:44:55", mtu=9000, network="storage")
     [entry] = shown(replace(interface(), options=options))
     assert (entry["mac"], entry["mtu"], entry["name"]) == ("0a:11:22:33:44:55", 9000, "storage")

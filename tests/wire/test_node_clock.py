@@ -35,5 +35,5 @@ def test_skew_is_not_known_when_the_writer_of_the_heartbeat_is_not():
         (6.0, "6 s ahead of the API server's"),
     ],
 )
-def test_skew_is_told_in_the_unit_that_fits(skew_s: float, text: str):
+def test_skew_is_printed_in_a_fitting_unit(skew_s: float, text: str):
     assert skew_text(skew_s) == text

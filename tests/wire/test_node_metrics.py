@@ -74,7 +74,7 @@ def test_metrics_without_a_usable_age_are_no_sample(age_s: str):
     ],
     ids=["vf", "cut", "age", "negative", "NaN", "infinite", "too large", "no PF", "long", "no line's end"],
 )
-def test_metrics_that_are_none_are_refused(text: str):
+def test_text_that_is_no_metrics_is_refused(text: str):
     with pytest.raises(MalformedError, match="/metrics of a node"):
         read(text)
 

@@ -121,7 +121,7 @@ def test_placement_signed_by_an_older_extender_is_valid() -> None:
 
 
 @pytest.mark.parametrize("enforce", [Enforce.HARDWARE, Enforce.SOFTWARE])
-def test_text_says_enforce_only_where_something_must(enforce: Enforce) -> None:
+def test_text_has_enforce_only_if_an_enforcer_is_demanded(enforce: Enforce) -> None:
     first, second = PLACEMENT.interfaces
     demanding = replace(PLACEMENT, interfaces=(first, replace(second, enforce=enforce)))
     text = encode(demanding, UID, KEY)
@@ -134,7 +134,7 @@ def test_text_says_enforce_only_where_something_must(enforce: Enforce) -> None:
 
 
 @pytest.mark.parametrize("policy", PfPolicy)
-def test_text_tells_the_policy_only_where_there_is_one(policy: PfPolicy) -> None:
+def test_text_has_the_policy_only_if_there_is_one(policy: PfPolicy) -> None:
     under = replace(PLACEMENT, policy=policy)
     text = encode(under, UID, KEY)
     told = json.loads(text)
@@ -175,7 +175,7 @@ def asking(*options: InterfaceOptions) -> Placement:
     return Placement(node=W1, interfaces=tuple(PlacedInterface(pf=pf, options=each) for each in options))
 
 
-def test_text_tells_options_once_and_only_what_is_asked_for() -> None:
+def test_text_has_requested_options_once_and_no_others() -> None:
     tagged = InterfaceOptions(vlan=0, trust=False)
     text = encode(asking(tagged, NO_OPTIONS, EVERYTHING, tagged), UID, KEY)
     document = json.loads(text)
@@ -364,7 +364,7 @@ def test_empty_key_is_an_error_of_the_caller() -> None:
 
 
 @given(st.text(), st.none() | st.just(KEY))
-def test_decoding_raises_nothing_but_malformed_for_any_text(text: str, key: PlacementKeys | None) -> None:
+def test_decoding_raises_only_malformed_for_any_text(text: str, key: PlacementKeys | None) -> None:
     with contextlib.suppress(MalformedError):
         decode_promise(text, keys=key)
 
@@ -431,7 +431,7 @@ def test_refusal_names_the_field_when_pools_are_not_as_they_must_be(
     assert said in refusal(changed(UNSIGNED_DEVICES, **changes), key=None).message
 
 
-def test_interface_of_a_pool_is_refused_where_there_are_no_pools() -> None:
+def test_interface_of_a_pool_is_refused_if_there_are_no_pools() -> None:
     text = changed(UNSIGNED, interfaces=[{**FREE, "pool": 0}])
     assert "interfaces[0].pool: 0 is none of the 0 pools" in refusal(text, key=None).message
 

@@ -44,7 +44,7 @@ def fields(**changes):
     return {key: raw(value) for key, value in (OURS | changes).items()}
 
 
-def test_ipam_plugin_reads_what_concerns_it():
+def test_ipam_plugin_reads_only_its_part_of_the_configuration():
     assert json.loads(ipam_config(fields(), raw({"type": "static"}), "net-rdma")) == {
         "name": "net-rdma",
         "type": "k8s-rdma-cni",
@@ -56,7 +56,7 @@ def test_ipam_plugin_reads_what_concerns_it():
 
 
 @pytest.mark.parametrize("missing", [{}, {"runtimeConfig": None}])
-def test_ipam_plugin_reads_no_runtime_configuration_when_there_is_none(missing):
+def test_ipam_plugin_reads_no_runtime_configuration_if_there_is_none(missing):
     given = {"name": raw("net")} | {key: raw(value) for key, value in missing.items()}
     assert json.loads(ipam_config(given, raw({"type": "x"}), "net")) == {"name": "net", "ipam": {"type": "x"}}
 
@@ -116,7 +116,7 @@ def test_call_adds_version_and_previous_result():
     assert stdin_of(recorded, "1.0.0") == b'{"cniVersion":"1.0.0","name":"net","ipam":{"a": 1.50}}'
 
 
-def test_gc_call_lists_what_is_to_stay_also_when_that_is_nothing():
+def test_gc_call_lists_the_attachments_to_keep_also_if_there_are_none():
     attachments = [{"containerID": "c1", "ifname": "rdma0"}]
     stdin = json.loads(stdin_of(b"{}", "1.1.0", valid=[("c1", "rdma0")]))
     assert stdin["cni.dev/valid-attachments"] == stdin["cni.dev/attachments"] == attachments

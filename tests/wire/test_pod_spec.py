@@ -18,7 +18,7 @@ def asking(**requests: str) -> dict[str, object]:
     return {"resources": {"requests": requests}}
 
 
-def test_demand_adds_up_what_runs_together():
+def test_demand_is_the_sum_of_containers_that_run_together():
     found = demand(containers=[asking(cpu="1", memory="1Gi"), asking(cpu="500m")], overhead={"cpu": "100m"})
     assert found == {"cpu": Fraction(16, 10), "memory": 1024**3}
 

@@ -31,7 +31,7 @@ def test_policy_is_any_without_a_name(text: str | None) -> None:
         ("\udcff", "'\\udcff'", ""),
     ],
 )
-def test_policy_that_is_none_is_refused_with_those_there_are(text: str, found: str, near: str) -> None:
+def test_unknown_policy_is_refused_with_the_known_ones(text: str, found: str, near: str) -> None:
     with pytest.raises(MalformedError) as refused:
         read_policy(text)
     assert refused.value.reason is Reason.MALFORMED_ANNOTATION
@@ -61,7 +61,7 @@ def test_policy_of_a_pod_without_interfaces_is_ignored(asks: str | None) -> None
     assert read_pod(annotations, strict=True).request == Request()
 
 
-def test_texts_differ_where_pods_ask_for_something_else() -> None:
+def test_texts_differ_if_requests_of_pods_differ() -> None:
     others = [{}, ONE, {**ONE, "k8s-rdma.io/policy": "any"}, {"k8s-rdma.io/policy": "any"}]
     others.append({"k8s-rdma.io/interfaces": ONE["rdma_interfaces_required"]})
     assert len({request_texts(each) for each in others}) == len(others)

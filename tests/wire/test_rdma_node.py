@@ -113,14 +113,14 @@ def test_problems_without_end_do_not_make_the_status_grow() -> None:
     assert status_of(report(pf(problems=long))).pfs[0].problems[-1] == "and 195 more"
 
 
-def test_summary_tells_what_is_free_of_what_there_is() -> None:
+def test_summary_has_free_and_total_room() -> None:
     pfs = (pf(0, foreign=3), pf(1, link_mbps=None))
     made = report(*pfs, allocations=(held(1, (pfs[0].pci, 1250), (pfs[0].pci, 1250)),))
     summary = status_of(made).summary
     assert (summary.pfs, summary.vfs, summary.bandwidth) == (2, "235/240", "97.47/100Gb/s")
 
 
-def test_summary_tells_of_exclusive_devices_apart_where_there_are_any() -> None:
+def test_summary_counts_exclusive_devices_separately_if_there_are_any() -> None:
     pfs = (pf(0, foreign=3, pools={"a.b/c": 4, "a.b/d": 1}), pf(1))
     [allocation] = (held(1, (pfs[0].pci, 1250), (pfs[0].pci, 0)),)
     device = msgspec.structs.replace(allocation.interfaces[0], pool="a.b/c")
@@ -178,7 +178,7 @@ def test_impossible_part_for_claims_is_refused(claims: dict[str, int]) -> None:
         decode_status(json.dumps(document).encode())
 
 
-def test_vfs_for_pods_are_those_that_nobody_else_holds() -> None:
+def test_vfs_for_pods_are_those_that_are_not_foreign() -> None:
     pfs = (pf(0, foreign=3), pf(1))
     assert vfs_for_pods(status_of(report(*pfs, allocations=(held(1, (pfs[0].pci, 0)),)))) == 237
 

@@ -29,7 +29,7 @@ OLD = (
 """Of an agent that programmed whatever was asked for."""
 
 
-def test_receipt_of_an_older_agent_has_what_was_asked_for_programmed() -> None:
+def test_receipt_of_an_older_agent_has_the_requested_rates_as_programmed() -> None:
     old = decode_receipt(OLD)
     assert [each.rate() for each in old.interfaces] == [VfRate(3, 150, 250), VfRate(0)]
     assert old.interfaces[0].placed() == PlacedInterface(pf=PF0, min_tx_rate_mbps=150, max_tx_rate_mbps=250)
@@ -49,7 +49,7 @@ def test_receipt_of_an_older_agent_is_loaded_from_its_ledger(tmp_path: Path) -> 
     assert loaded == receipt("c1", interface(PF0, 3, "rdma0", 150, 250), second)
 
 
-def test_receipt_survives_with_what_is_programmed() -> None:
+def test_receipt_round_trips_with_programmed_rates() -> None:
     kept = replace(interface(PF0, 3, "rdma0", 150, 250), set_min_tx_rate_mbps=200, set_max_tx_rate_mbps=0)
     made = receipt("c1", kept)
     assert decode_receipt(encode_receipt(made)) == made

@@ -70,7 +70,7 @@ def test_secrets_in_logs_are_left_out(text):
         '"token_file": "/etc/k8s-rdma/tokens"',
     ],
 )
-def test_what_is_no_secret_stays(text):
+def test_text_without_secrets_stays(text):
     assert redacted_text(text) == text
 
 

@@ -92,7 +92,7 @@ def test_generation_of_a_report_is_refused_when_it_ends_in_a_newline_or_is_endle
             decoded(generation=generation)
 
 
-def test_report_without_vfs_leaves_out_nothing_else() -> None:
+def test_report_without_vfs_leaves_out_only_those() -> None:
     shown = json.loads(encode_report(without_vfs(decoded())))
     [pf] = DOCUMENT["pfs"]
     assert shown == {**DOCUMENT, "pfs": [{key: value for key, value in pf.items() if key != "vfs"}]}

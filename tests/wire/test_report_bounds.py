@@ -150,7 +150,9 @@ def test_whole_status_is_read() -> None:
 
 
 @pytest.mark.parametrize(("path", "word", "value"), BEYOND)
-def test_decoder_refuses_by_name_what_the_schema_refuses(path: Path, word: str, value: Any) -> None:
+def test_decoder_refuses_by_name_every_value_that_the_schema_refuses(
+    path: Path, word: str, value: Any
+) -> None:
     field = next(str(step) for step in reversed(path) if isinstance(step, str))
     with pytest.raises(MalformedError, match=field):
         decode_status(with_value(path, value))
@@ -183,12 +185,12 @@ def test_schema_has_patterns_that_go_reads_as_python_does() -> None:
         (("gpus",), "gpus[].pci: nvidia.com/gpu 0000:1b:00.0"),
     ],
 )
-def test_what_is_told_twice_is_refused(path: tuple[str], field: str) -> None:
+def test_repeated_entry_is_refused(path: tuple[str], field: str) -> None:
     with pytest.raises(MalformedError, match=re.escape(field)):
         decode_status(with_value(path, [value_at((*path, 0))] * 2))
 
 
-def test_pool_that_a_pf_tells_of_twice_is_refused() -> None:
+def test_pool_that_a_pf_has_twice_is_refused() -> None:
     with pytest.raises(MalformedError, match=re.escape("resource of PF 0000:01:00.0: a.b/c is there twice")):
         decode_status(with_value(("pfs", 0, "pools"), [{"resource": "a.b/c", "vfs": 1}] * 2))
 
@@ -247,7 +249,7 @@ def test_largest_sensible_node_is_published(pods: int) -> None:
     assert ready(largest(pods))[0] == "True"
 
 
-def test_largest_sensible_node_is_published_when_all_of_it_is_somebody_elses() -> None:
+def test_largest_sensible_node_is_published_when_all_its_vfs_are_foreign() -> None:
     foreign = tuple(ForeignVf(vf=i, why="in use", min_tx_rate=i, max_tx_rate=0) for i in range(256))
     assert ready(report(*(replace(pf(i, vfs=256), foreign=foreign) for i in range(16))))[0] == "True"
 

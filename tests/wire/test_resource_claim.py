@@ -38,7 +38,7 @@ def refusal(question: Prepare) -> MalformedError:
     return raised.value
 
 
-def test_reservation_is_what_is_consumed_and_the_rest_is_of_the_parameters() -> None:
+def test_reservation_is_the_consumed_capacity_and_the_rest_comes_from_parameters() -> None:
     found = read(
         interface(
             "a",
@@ -188,7 +188,7 @@ def test_claim_of_two_pods_is_refused() -> None:
     )
 
 
-def test_claim_of_a_pod_group_is_refused_with_what_to_write() -> None:
+def test_claim_of_a_pod_group_is_refused_with_an_alternative() -> None:
     document = claim(interface())
     group = {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "uid-g"}
     document["status"]["reservedFor"] = [group]
@@ -197,7 +197,7 @@ def test_claim_of_a_pod_group_is_refused_with_what_to_write() -> None:
     assert "write no resourceClaims in PodGroups, and a resourceClaimTemplateName in pods" in message
 
 
-def test_claim_of_a_template_is_of_the_pod_that_owns_it_whoever_else_names_it() -> None:
+def test_claim_of_a_template_belongs_to_its_owner_although_another_pod_names_it() -> None:
     document = claim(interface())
     document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": "uid-p"}]
     document["status"]["reservedFor"].insert(0, {"resource": "pods", "name": "q", "uid": "uid-q"})

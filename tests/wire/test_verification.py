@@ -70,7 +70,7 @@ def test_reasons_are_shown_without_names_and_addresses(why, shown):
     assert anonymous(why, NAMES) == shown
 
 
-def test_pf_has_left_what_pods_and_others_do_not_hold():
+def test_pf_has_left_the_vfs_that_are_not_held():
     status = RdmaNodeStatus(
         generation="e.1",
         summary=Summary(pfs=2, vfs="", bandwidth=""),
