@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.plugins.runner import Target
     from k8s_rdma.core.inventory import PfRule
     from k8s_rdma.core.ledger import ClaimUid, LedgerClaim
+    from k8s_rdma.core.netdev_attributes import Attributes
     from k8s_rdma.core.step import Step
     from k8s_rdma.core.types import PodUid
     from k8s_rdma.linux.receipts import ClaimMark
@@ -122,13 +123,13 @@ class MortalKernel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step) -> Attributes | None:
         def part() -> None:
             self._kernel.fail(after_changes=1)
             with suppress(KernelError):
                 self._kernel.apply(step)
 
-        self._life.act(lambda: self._kernel.apply(step), part, KernelError("made to fail"))
+        return self._life.act(lambda: self._kernel.apply(step), part, KernelError("made to fail"))
 
 
 class MortalReceipts:

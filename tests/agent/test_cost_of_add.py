@@ -64,8 +64,8 @@ def test_add_syncs_one_commit_however_many_interfaces(machine, count):
     assert in_commits(statements) == ["FULL", "NORMAL"]
 
 
-def test_add_reads_attributes_of_a_vf_only_the_first_time(machine):
-    """Later they are known from its return; `CleanVf` compares them within the kernel."""
+def test_attributes_of_a_vf_are_read_only_at_its_first_add(machine):
+    """Later they are known from its return; `CleanVf` and `BringHome` compare them within the kernel."""
 
     async def scenario():
         with machine.running() as (_, verbs):
@@ -76,6 +76,21 @@ def test_add_reads_attributes_of_a_vf_only_the_first_time(machine):
                 await verbs.add(call("ADD"), netns, machine.stdin(asks(PLAIN, PLAIN)))
                 reads.append(machine.kernel.attribute_reads - before)
                 await verbs.delete(call("DEL"), "net")
-            assert reads == [2, 0, 0]
+                reads.append(machine.kernel.attribute_reads - before)
+            assert reads == [2, 2, 0, 0, 0, 0]
+
+    asyncio.run(scenario())
+
+
+def test_attributes_of_a_vf_are_read_again_when_its_settings_were_reset_after_its_return(machine):
+    """A driver may reset the VF for that, for example iavf for another VLAN."""
+
+    async def scenario():
+        with machine.running() as (_, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks(WITH_SETTINGS)))
+            before = machine.kernel.attribute_reads
+            await verbs.delete(call("DEL"), "net")
+            assert machine.kernel.attribute_reads - before == 1
 
     asyncio.run(scenario())

@@ -100,7 +100,7 @@ class Strict:
 def test_vf_comes_home_with_the_mac_that_its_pf_gave_it_meanwhile(taken: str) -> None:
     held = receipt("c1", interface(PF0, 0))
     kernel = Strict("02:00:00:00:aa:01", taken)
-    [home] = release(held, kernel, hardware)
+    [home] = release(held, kernel, hardware).interfaces
     assert kernel.homes == [home.home]
     assert home.home.mac == kernel.mac
     assert home.home.name == (spare_name(home.pci) if taken else "0v0")
@@ -122,7 +122,7 @@ def unseen() -> Hardware:
 
 def test_vfs_that_went_with_their_pfs_driver_need_not_come_home() -> None:
     held = receipt("c1", interface(PF0, 0, maximum=5), interface(PF0, 1))
-    assert len(release(held, WithoutVfs(NoSuchVfError), unseen)) == 2
+    assert len(release(held, WithoutVfs(NoSuchVfError), unseen).interfaces) == 2
 
 
 def test_vfs_of_a_pf_that_cannot_be_looked_at_stay_the_pods() -> None:

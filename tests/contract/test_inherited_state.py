@@ -37,13 +37,22 @@ def test_vf_comes_home_as_it_was_whatever_its_pod_set(lab, vf, what):
     lab.kernel.apply(step)
     change(lab, what, "rdma0", netns)
     changed = lab.inherited("rdma0", netns)
-    lab.kernel.apply(step.inverse)
+    assert lab.kernel.apply(step.inverse) in (None, home.attributes)
     assert lab.kernel.observe() == before
     assert lab.inherited(home.name, None) == seen != changed
     assert lab.kernel.attributes(vf) == home.attributes
     lab.kernel.apply(give(lab, vf, other))
     assert lab.inherited("rdma0", other) == seen
     assert not lab.kernel.interfaces(other)["rdma0"].xdp
+
+
+def test_attributes_of_a_vf_that_returned_as_it_was_are_those_that_were_read(lab, vf):
+    home = home_of(lab, vf)
+    step = give(lab, vf, lab.namespace())
+    assert lab.kernel.apply(step) is None
+    assert lab.kernel.apply(step.inverse) == home.attributes == lab.kernel.attributes(vf)
+    lab.tune_driver(home.name, None)
+    assert lab.kernel.apply(step.inverse) != lab.inherited(home.name, None)
 
 
 def test_vf_comes_home_without_the_links_that_its_pod_made_on_it(lab, vf):

@@ -410,13 +410,21 @@ class FakeKernel:
             )
             return observed if self.machine.token_bucket else without_software_caps(observed)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step) -> Attributes | None:
         """Make the step hold, or fail as `fail` said."""
         try:
             with self.machine.lock:
                 self._carry_out(step)
+                return self._found_as_at_home(step) if isinstance(step, BringHome) else None
         finally:
             self.machine.changed()
+
+    def _found_as_at_home(self, step: BringHome) -> Attributes | None:
+        function = self.machine.function(step.vf)
+        if not function.is_netdev or function.device.place != HOST:
+            return None
+        found = tuple(sorted(function.device.attributes.items()))
+        return found if found == step.home.attributes else None
 
     def attributes(self, vf: VfRef) -> Attributes:
         """Return the attributes of a VF's netdev at home."""

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 import subprocess
+from socket import SO_RCVBUF, SOL_SOCKET
 
 import msgspec
 import pytest
@@ -15,8 +16,9 @@ import driver_settings
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.core.netdev_attributes import TCX_INGRESS, XDP, Attributes, differences, programs
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.ethtool_settings import EthtoolSettings
 from k8s_rdma.linux.netlink.rtnl import Rtnl, in_namespace, named, of_kind
-from k8s_rdma.linux.netlink.socket import NetlinkSocket, attribute, connect
+from k8s_rdma.linux.netlink.socket import GENERIC, NetlinkSocket, attribute, connect
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from network_namespaces import create_namespace
@@ -201,6 +203,15 @@ def test_driver_that_fails_to_tell_one_of_its_settings_is_read_all_the_same(netd
     """Otherwise no VF of such a driver could be given."""
     with Rtnl(socket=NetlinkSocket(WithoutDcb(number))) as failing, NetdevAttributes(failing) as attributes:
         assert dict(attributes.read(netdev)).get("DCB") == value
+
+
+def test_settings_of_a_driver_are_read_when_the_sockets_buffer_does_not_hold_all_answers(netdev):
+    connection = connect(GENERIC)
+    with EthtoolSettings(NetlinkSocket(connection)) as settings:
+        expected = settings.read(netdev.index)
+        connection.setsockopt(SOL_SOCKET, SO_RCVBUF, 2048)  # twice as many bytes, socket(7)
+        assert settings.read(netdev.index) == expected
+        assert {"features", "channels"} <= expected.keys()
 
 
 def test_attributes_of_a_netdev_that_is_gone_are_an_error(rtnl, netdev, read):

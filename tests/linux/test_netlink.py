@@ -191,3 +191,79 @@ def test_request_fails_when_the_answer_is_no_message():
     with pytest.raises(NetlinkError) as failure:
         socket.request(1, b"", "create p0")
     assert failure.value.errno == errno.EPROTO
+
+
+class Crowded:
+    """A connection whose buffer holds the answers to so many requests.
+
+    Further ones are lost, which the next read is told (ENOBUFS, netlink(7)), and all that follow until the
+    buffer is empty.
+
+    answers: the answers to each request, by its first byte.
+    """
+
+    def __init__(self, holds, answers):
+        self._holds, self._answers, self._queue = holds, answers, []
+        self._held, self._lost, self._untold = 0, False, False
+        self.sent = []
+
+    def send(self, datagram):
+        start, number = 0, 0
+        while start < len(datagram):
+            size, _, _, sequence, _ = struct.unpack_from("=IHHII", datagram, start)
+            self._take([make(sequence) for make in self._answers[datagram[start + 16 : start + 17]]])
+            start, number = start + size, number + 1
+        self.sent.append(number)
+        return len(datagram)
+
+    def _take(self, answers):
+        if self._lost or self._held == self._holds:
+            self._untold |= not self._lost
+            self._lost = True
+            return
+        self._held += 1
+        self._queue += answers
+
+    def recvmsg(self, size, _ancillary=0, _flags=0):
+        if self._untold:
+            self._untold = False
+            raise OSError(errno.ENOBUFS, "")
+        if not self._queue:
+            raise BlockingIOError
+        datagram = self._queue.pop(0)
+        if not self._queue:
+            self._held, self._lost = 0, False
+        return datagram[:size], [], 0, None
+
+    def close(self):
+        pass
+
+
+QUERIES = [b"a\0\0\0", b"b\0\0\0", b"c\0\0\0"]
+ANSWERS = {
+    b"a": [answer(b"first"), ended()],
+    b"b": [ended(-errno.EOPNOTSUPP)],
+    b"c": [answer(b"last"), ended()],
+}
+
+
+@pytest.mark.parametrize("holds", [3, 2, 1])
+def test_answers_to_queries_sent_together_are_those_of_each_query_and_its_errors(holds):
+    """Also if the socket's buffer holds fewer: no answer is lost."""
+    connection = Crowded(holds, ANSWERS)
+    found = NetlinkSocket(connection).get_each(1, QUERIES, "all")
+    assert found == [b"first", errno.EOPNOTSUPP, b"last"]
+    assert connection.sent == ([3] if holds == 3 else [3, 1, 1, 1])
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_query_sent_with_more_is_refused_when_there_is_not_exactly_one_answer(number):
+    answers = ANSWERS | {b"c": [answer(b"x")] * number + [ended()]}
+    with pytest.raises(NetlinkError, match=f"all: .*{number} answers") as failure:
+        NetlinkSocket(Crowded(3, answers)).get_each(1, QUERIES, "all")
+    assert failure.value.errno == errno.EPROTO
+
+
+def test_queries_sent_together_fail_when_one_is_never_answered():
+    with pytest.raises(NetlinkError, match="no answer within"):
+        NetlinkSocket(Crowded(3, ANSWERS | {b"c": []})).get_each(1, QUERIES, "all")

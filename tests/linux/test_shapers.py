@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from k8s_rdma.linux.netlink.shapers import queue_shapers
+from k8s_rdma.linux.netlink.shapers import QueueShapers
 from k8s_rdma.linux.netlink.socket import NetlinkSocket, attribute, nested, text, u32
 from linux.recorded import Replay, refusal
 
@@ -42,6 +42,10 @@ def kernel(*shapers, index=7):
     )
     lines = [f"> {question.hex()}", f"< {(told + message(3, 2, bytes(4))).hex()}"]
     return NetlinkSocket(Replay("\n".join([*family_asked(f"< {found.hex()}"), *lines])))
+
+
+def queue_shapers(socket, index):
+    return QueueShapers(socket).read(index)
 
 
 def test_shapers_are_told_apart_by_queue_and_rate_and_not_by_their_netdevs_index():

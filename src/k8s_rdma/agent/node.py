@@ -412,12 +412,12 @@ class Node:
         if receipt.boot_id != self._boot_id:
             return
         try:
-            came_home = release(releasing, self._kernel, self._scan)
+            released = release(releasing, self._kernel, self._scan)
         except KernelError as error:
             self.homes.failed(receipt.attachment, error)
             raise
-        self.homes.returned(receipt.attachment, came_home)
-        self.hardware = returned(self.hardware, came_home)
+        self.homes.returned(receipt.attachment, released)
+        self.hardware = returned(self.hardware, released.interfaces)
 
     def keep_for_rates(self, attachment: Attachment) -> None:
         """Note that only rates are left of an attachment: its addresses are released as well."""

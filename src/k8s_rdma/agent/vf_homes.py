@@ -9,8 +9,9 @@ from k8s_rdma.core.netdev_attributes import NONE_TRUSTED, Attributes, without_pr
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from k8s_rdma.agent.vf_operations import Released
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import AllocatedInterface, Attachment
     from k8s_rdma.core.step import VfRef
@@ -42,7 +43,7 @@ class KnownHomes:
             found.append(replace(interface, home=home))
         return tuple(found)
 
-    def returned(self, attachment: Attachment, interfaces: Iterable[AllocatedInterface]) -> None:
+    def returned(self, attachment: Attachment, released: Released) -> None:
         """Record the attributes of VFs that have returned as they were.
 
         A VF that is not as it was has a new netdev, which the host may still tune, for example by udev: its
@@ -50,10 +51,12 @@ class KnownHomes:
         pod moved it on, it will return with all that the pod set. So it gets a new netdev before it is given.
         """
         self.forget_failure(attachment)
-        for interface in interfaces:
+        for interface in released.interfaces:
             self._attributes.pop(interface.vf, None)
             if not interface.is_netdev:
                 continue
+            if interface.vf in released.as_at_home:
+                self._attributes[interface.vf] = released.as_at_home[interface.vf]
             found = self._attributes_of(interface.vf)
             if found is None:
                 self._attributes[interface.vf] = NONE_TRUSTED

@@ -22,14 +22,16 @@ from k8s_rdma.core.kernel import (
     OtherMacError,
     Unreadable,
 )
+from k8s_rdma.core.ledger import AllocatedInterface
+from k8s_rdma.core.netdev_attributes import Attributes
 from k8s_rdma.core.plan import altered_caps, separate_steps, software_capped, undo
-from k8s_rdma.core.step import BringHome, SetRates, Step, UnbindVf, VfHome, VfRef
+from k8s_rdma.core.step import BringHome, ConfigureVfs, SetRates, Step, UnbindVf, VfHome, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from k8s_rdma.core.ledger import AllocatedInterface, Receipt
+    from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.types import PciAddress
 
 _log = structlog.get_logger()
@@ -111,8 +113,19 @@ class RatesLeftError(KernelError):
     """
 
 
-def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> tuple[AllocatedInterface, ...]:
-    """Bring every VF of a receipt home, wherever its ADD stopped. Returns the interfaces as they came home.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """The interfaces of a receipt as they came home.
+
+    as_at_home: the attributes of netdevs that had those of home, and whose settings were not changed since.
+    """
+
+    interfaces: tuple[AllocatedInterface, ...]
+    as_at_home: Mapping[VfRef, Attributes]
+
+
+def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> Released:
+    """Bring every VF of a receipt home, wherever its ADD stopped.
 
     scan: observes the hardware, for VFs that still exist; may raise KernelError.
     Raises one KernelError that names all failures; RatesLeftError when only rates are left.
@@ -128,10 +141,11 @@ def release(receipt: Receipt, kernel: Kernel, scan: Callable[[], Hardware]) -> t
         rates_only = all(isinstance(step, SetRates) for step, _ in failed)
         kind = RatesLeftError if rates_only else KernelError
         raise kind(msg, details="; ".join(why for _, why in failed))
-    return tuple(
+    interfaces = tuple(
         replace(interface, home=undoing.homes.get(interface.vf, interface.home))
         for interface in receipt.interfaces
     )
+    return Released(interfaces=interfaces, as_at_home=undoing.as_at_home)
 
 
 def held_elsewhere(receipt: Receipt) -> K8sRdmaError:
@@ -157,13 +171,14 @@ class _Rollback:
     """Applies the inverse steps of a receipt.
 
     homes: the changed names and MACs of VFs that could not return to the host as they were. absent_vfs: VFs
-        that no longer exist.
+        that no longer exist. as_at_home: see `Released`.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self.homes: dict[VfRef, VfHome] = {}
         self.absent_vfs: set[VfRef] = set()
+        self.as_at_home: dict[VfRef, Attributes] = {}
 
     def undo(self, receipt: Receipt) -> list[tuple[Step, str]]:
         """Apply all inverse steps. Returns the failed ones with their errors."""
@@ -181,7 +196,7 @@ class _Rollback:
     def _apply(self, step: Step, sparing: dict[VfRef, str]) -> None:
         """Apply a step; with the spare name, or the PF's MAC, if a VF's home name or MAC is taken."""
         try:
-            self._kernel.apply(step)
+            attributes = self._kernel.apply(step)
         except (NameTakenError, OtherMacError) as error:
             if not isinstance(step, BringHome | UnbindVf):
                 raise
@@ -190,6 +205,12 @@ class _Rollback:
                 raise
             self._apply(replace(step, home=home), sparing)
             self.homes.setdefault(step.vf, home)
+            return
+        if isinstance(step, BringHome) and attributes is not None:
+            self.as_at_home[step.vf] = attributes
+        elif isinstance(step, ConfigureVfs):  # a driver may reset a VF whose settings change
+            for config in step.configs:
+                self.as_at_home.pop(VfRef(step.pf, config.index), None)
 
 
 def _other_home(

@@ -367,9 +367,11 @@ class Kernel(Protocol):
         """Everything there is now. KernelError when the kernel cannot be asked at all."""
         ...
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step) -> Attributes | None:
         """Make the step hold, verified by reading back.
 
+        Returns the attributes of its netdev that a BringHome has read last, if they are those of home; else,
+        and for any other step, None.
         KernelError if it does not hold afterwards; the step's inverse then undoes the part that was done.
         NameTakenError if the cause is the name that a VF is to have.
         OtherMacError if the cause is the MAC that it is to have on the host.

@@ -145,10 +145,13 @@ class SriovKernel:
             hardware = self._pfs.scan()  # they may have changed before they were watched
         return self._caps.shown_in(replace(hardware, problems=(*hardware.problems, *self._untold())))
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step) -> Attributes | None:
         """Apply the step; a repeated call has no further effect."""
         with _sysfs_failures():
+            if isinstance(step, BringHome):
+                return self._bring_home(step)
             self._apply(step)
+        return None
 
     def attributes(self, vf: VfRef) -> Attributes:
         """Return the attributes of a VF's netdev at home."""
@@ -222,8 +225,6 @@ class SriovKernel:
                 self._moves.move_to_pod(step)
             case CleanVf():
                 self._homes.clean(step)
-            case BringHome():
-                self._bring_home(step)
             case ConfigureInterface() | ClearInterface():
                 change_interface(step, self._namespaces)
             case CapInterface():
@@ -235,10 +236,11 @@ class SriovKernel:
         else:
             self._binding.unbind(step)
 
-    def _bring_home(self, step: BringHome) -> None:
+    def _bring_home(self, step: BringHome) -> Attributes | None:
         self._binding.end_renewal(step.vf)
-        if self._moves.bring_home(step):
-            self._homes.restore(step, self._moves.links_above(step))
+        if not self._moves.bring_home(step):
+            return None
+        return self._homes.restore(step, self._moves.links_above(step))
 
     def _reset(self, vf: VfRef) -> None:
         link = self._places.at_home(vf)

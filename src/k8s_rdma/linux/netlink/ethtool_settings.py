@@ -71,19 +71,27 @@ class EthtoolSettings(SocketClient[NetlinkSocket]):
         family = self._find_family()
         if family is None:
             return {}
-        found = {
-            name: self._read(family, command, index, partial(_digest, counted))
-            for name, (command, counted) in _MESSAGES.items()
-        }
-        found[FEATURES] = self._read(family, _FEATURES_GET, index, lambda body: _wanted_features(body).hex())
-        return {name: value for name, value in found.items() if value is not None}
+        found = {}
+        device = _device(index)
+        queries = [_HEADER.pack(command, 1) + device for command, _ in _READINGS.values()]
+        answers = self.socket.get_each(family, queries, _driver_of(index))
+        for (name, (_, shown)), answer in zip(_READINGS.items(), answers, strict=True):
+            if isinstance(answer, bytes):
+                found[name] = shown(answer)
+            elif answer == errno.ENODEV:
+                raise NetlinkError(_driver_of(index), answer)
+            elif answer != errno.EOPNOTSUPP:
+                found[name] = error_name(answer)
+        return found
 
     def want_features(self, index: int, features: str, operation: str) -> None:
         """Have the driver use the features that `read` returned, unless those are an error's name."""
         family, value = self._find_family(), _bits(features)
         if family is None or value is None:
             return
-        now = _wanted_features(self._get(family, _FEATURES_GET, index))
+        query = _HEADER.pack(_FEATURES_GET, 1) + _device(index)
+        answer = self.socket.get(family, query, _driver_of(index))
+        now = _wanted_features(answer)
         changed = bytes(byte ^ expected for byte, expected in zip(now, value, strict=False))
         if not any(changed):
             return
@@ -95,25 +103,16 @@ class EthtoolSettings(SocketClient[NetlinkSocket]):
         body = _HEADER.pack(_FEATURES_SET, 1) + _device(index) + nested(_WANTED, *bitset)
         self.socket.request(family, body, operation)
 
-    def _read(self, family: int, command: int, index: int, shown: Callable[[bytes], str]) -> str | None:
-        try:
-            return shown(self._get(family, command, index))
-        except NetlinkError as error:
-            if error.errno == errno.EOPNOTSUPP:
-                return None
-            if error.errno == errno.ENODEV:
-                raise
-            return error_name(error.errno)
-
-    def _get(self, family: int, command: int, index: int) -> bytes:
-        body = _HEADER.pack(command, 1) + _device(index)
-        return self.socket.get(family, body, f"driver of link #{index}")
-
     def _find_family(self) -> int | None:
         """Return the family's number, which exists since Linux 5.6."""
         if self._family is None:
             self._family = find_family(self.socket, "ethtool")
         return self._family
+
+
+def _driver_of(index: int) -> str:
+    """Return the beginning of an error."""
+    return f"driver of link #{index}"
 
 
 def _device(index: int) -> bytes:
@@ -141,3 +140,9 @@ def _bits(features: str) -> bytes | None:
 
 def _wanted_features(body: bytes) -> bytes:
     return attributes(attributes(body, _HEADER.size).get(_WANTED, b"")).get(_BITSET_VALUE, b"")
+
+
+_READINGS: Mapping[str, tuple[int, Callable[[bytes], str]]] = {
+    name: (command, partial(_digest, counted)) for name, (command, counted) in _MESSAGES.items()
+} | {FEATURES: (_FEATURES_GET, lambda answer: _wanted_features(answer).hex())}
+"""Messages that read settings, and the text of each one's answer."""

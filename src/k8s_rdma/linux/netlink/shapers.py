@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from functools import cached_property
 
 from k8s_rdma.linux.netlink.generic import find_family
 from k8s_rdma.linux.netlink.link_attributes import digest
@@ -21,21 +22,34 @@ _HEADER = struct.Struct("=BBxx")
 _GET, _IFINDEX = 1, 8
 
 
-def queue_shapers(socket: NetlinkSocket, index: int) -> str | None:
-    """Return a digest of the shapers of a netdev of the socket's namespace; empty without shapers.
+class QueueShapers:
+    """Reads shapers of netdevs of a socket's namespace.
 
-    None if the kernel or the driver has no shapers. An error of the driver counts as a value, by its name.
-    socket: of generic netlink.
+    The kernel has their family from its start or never: it is no module's (NET_SHAPER, net/Kconfig).
     """
-    family = find_family(socket, "net-shaper")
-    if family is None:
-        return None
-    body = _HEADER.pack(_GET, 1) + u32(_IFINDEX, index)
-    try:
-        found = socket.dump(family, body, f"shapers of link #{index}")
-    except NetlinkError as error:
-        return None if error.errno == errno.EOPNOTSUPP else error_name(error.errno)
-    return digest(b"".join(sorted(map(_shaper, found))))
+
+    def __init__(self, socket: NetlinkSocket) -> None:
+        """Use this socket, of generic netlink."""
+        self._socket = socket
+
+    @cached_property
+    def _family(self) -> int | None:
+        return find_family(self._socket, "net-shaper")
+
+    def read(self, index: int) -> str | None:
+        """Return a digest of the shapers of a netdev; empty without shapers.
+
+        None if the kernel or the driver has no shapers. An error of the driver counts as a value, by its
+        name.
+        """
+        if self._family is None:
+            return None
+        body = _HEADER.pack(_GET, 1) + u32(_IFINDEX, index)
+        try:
+            found = self._socket.dump(self._family, body, f"shapers of link #{index}")
+        except NetlinkError as error:
+            return None if error.errno == errno.EOPNOTSUPP else error_name(error.errno)
+        return digest(b"".join(sorted(map(_shaper, found))))
 
 
 def _shaper(answer: bytes) -> bytes:

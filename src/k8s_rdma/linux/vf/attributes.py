@@ -15,7 +15,7 @@ from k8s_rdma.linux.netlink.link_attributes import (
     set_link_attributes,
 )
 from k8s_rdma.linux.netlink.programs import tcx_programs
-from k8s_rdma.linux.netlink.shapers import queue_shapers
+from k8s_rdma.linux.netlink.shapers import QueueShapers
 from k8s_rdma.linux.netlink.socket import NetlinkError, SocketClient
 from k8s_rdma.linux.sysfs import error_name
 
@@ -36,6 +36,7 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         self._rtnl = rtnl
         self._sysfs = sysfs
         self.socket = EthtoolSettings()
+        self._shapers = QueueShapers(self.socket.socket)
         self._ioctls = Ethtool()
 
     def read(self, link: Link) -> Attributes:
@@ -46,7 +47,7 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         dcb = _dcb(self._rtnl, link.name)
         if dcb is not None:
             found["DCB"] = dcb
-        shapers = queue_shapers(self.socket.socket, link.index)
+        shapers = self._shapers.read(link.index)
         if shapers is not None:
             found["shapers of queues"] = shapers
         if self._sysfs is not None:

@@ -59,25 +59,30 @@ class VfHomes:
         if why:
             self._renew(step, why, mac=None)
 
-    def restore(self, step: BringHome, links_above: Sequence[str]) -> None:
+    def restore(self, step: BringHome, links_above: Sequence[str]) -> Attributes | None:
         """Restore the attributes of a VF that has returned, or bind it again.
+
+        Returns the attributes of a netdev that had those of home, else None.
 
         links_above: links of the pod that are made on its netdev, and would stay.
         """
         link, home = self._link(step.vf), step.home.attributes
         if self._new.get(step.vf) == link.index:
-            return
+            return None
         operation = f"{describe(step.vf)}: attributes as at home"
         why: Sequence[str] = [f"the pod has {printable(name)} on it" for name in links_above[:1]]
         if home is None:
             why = why or ["its attributes at home were not noted"]
-        elif not why and self.attributes(step.vf) != home:
+        elif not why:
+            if self.attributes(step.vf) == home:
+                return home
             self._attributes.restore(link, home, operation)
             self._restore_rdma_name(step)
             why = differences(home, self.attributes(step.vf))
         if why:
             self._renew(step, why, mac=step.mac)
             self._new[step.vf] = self._link(step.vf).index
+        return None
 
     def _restore_rdma_name(self, step: CleanVf | BringHome) -> None:
         name = dict(step.home.attributes or ()).get(RDMA_DEVICE, "")

@@ -120,8 +120,14 @@ class VirtualSriov:
         observed = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
         return self._caps.shown_in(observed)
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: Step) -> Attributes | None:
         """Apply the step; a repeated call has no further effect."""
+        if isinstance(step, BringHome):
+            return self._bring_home(self._pf(step.vf), step)
+        self._apply(step)
+        return None
+
+    def _apply(self, step: Step) -> None:
         match step:
             case SetRates():
                 self._set_rates(step)
@@ -129,8 +135,6 @@ class VirtualSriov:
                 self._moves.move_to_pod(self._cached_pf(step.vf), step)
             case CleanVf():
                 self._clean(self._pf(step.vf), step)
-            case BringHome():
-                self._bring_home(self._pf(step.vf), step)
             case ConfigureVfs():
                 self._configure_vfs(step)
             case ProgramVfs():
@@ -308,13 +312,14 @@ class VirtualSriov:
         if self._moves.is_at_home(pf, step.vf) and faults(self.attributes(step.vf), step.home.attributes):
             self._renew(pf, step)
 
-    def _bring_home(self, pf: VirtualPf, step: BringHome) -> None:
-        if self._moves.bring_home(pf, step) and (
-            step.home.attributes is None
-            or faults(self.attributes(step.vf), step.home.attributes)
-            or self._moves.has_links_above(pf, step)
-        ):
+    def _bring_home(self, pf: VirtualPf, step: BringHome) -> Attributes | None:
+        if not self._moves.bring_home(pf, step):
+            return None
+        home, found = step.home.attributes, self.attributes(step.vf)
+        if home is None or faults(found, home) or self._moves.has_links_above(pf, step):
             self._renew(pf, step)
+            return None
+        return found
 
     def _renew(self, pf: VirtualPf, step: CleanVf | BringHome) -> None:
         """Recreate a VF, with the settings that it has; its rates are not its own, and stay."""
