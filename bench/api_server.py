@@ -25,10 +25,11 @@ _encode = msgspec.json.encode
 
 @dataclass(slots=True)
 class Collection:
-    """One kind of objects: encoded, in order; and who watches them."""
+    """One kind of objects: encoded, in order; their places by namespace and name; and who watches them."""
 
     kind: str
     items: list[bytes] = field(default_factory=list)
+    places: dict[tuple[str, str], int] = field(default_factory=dict)
     watchers: set[asyncio.Transport] = field(default_factory=set)
 
     def page(self, version: int, limit: int, start: int) -> Iterator[bytes]:
@@ -66,7 +67,11 @@ class Api:
 
     def fill(self, path: str, kind: str, objects: Iterable[dict[str, Any]]) -> None:
         """Have these objects."""
-        self.collections[path] = Collection(kind, [_encode(each) for each in objects])
+        found = self.collections[path] = Collection(kind)
+        for each in objects:
+            meta = each["metadata"]
+            found.places[meta.get("namespace", ""), meta["name"]] = len(found.items)
+            found.items.append(_encode(each))
 
     def create_pods(self, count: int) -> None:
         """Have some more pods that are not bound."""
@@ -86,6 +91,19 @@ class Api:
         pod["metadata"]["resourceVersion"] = str(next(self.versions))
         self.collections[PODS].tell("MODIFIED", _encode(pod))
         return 201, b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
+
+    def touch(self, namespace: str, name: str, patch: dict[str, Any]) -> tuple[int, bytes]:
+        """Write annotations of a pod, and a change for who watches."""
+        pods = self.collections[PODS]
+        place = pods.places.get((namespace, name))
+        pod = self.pending[namespace, name] if place is None else json.loads(pods.items[place])
+        pod["metadata"]["annotations"] |= patch["metadata"].get("annotations") or {}
+        pod["metadata"]["resourceVersion"] = str(next(self.versions))
+        written = _encode(pod)
+        if place is not None:
+            pods.items[place] = written
+        pods.tell("MODIFIED", written)
+        return 200, written
 
     def lease(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """A Lease by its path."""
@@ -147,6 +165,8 @@ class ApiProtocol(asyncio.Protocol):
             self._send(*self._api.lease(method, path, body))
         elif method == "GET" and len(parts) == 7 and parts[5] == "pods":
             self._send(200, _encode(self._api.pending[parts[4], parts[6]]))
+        elif method == "PATCH" and len(parts) == 7 and parts[5] == "pods":
+            self._send(*self._api.touch(parts[4], parts[6], json.loads(body)))
         elif method == "PATCH":
             self._send(200, b"{}")
         elif "watch" in query:

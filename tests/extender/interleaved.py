@@ -538,12 +538,16 @@ class Cluster:
 
     async def run(self, *replicas: Replica) -> None:
         """Until these have nothing to do."""
+        await self.settle(*replicas, watching=True)
+
+    async def settle(self, *replicas: Replica, watching: bool = False) -> None:
+        """Until the calls of these are answered. watching: their watches tell everything as well."""
         loop = cast("VirtualLoop", asyncio.get_running_loop())
         await loop.settle()
         for _ in range(1_000):
             moved = [self.step(each) for each in replicas]
             for each in replicas:
-                if not each.paused:
+                if watching and not each.paused:
                     each.wire.tell(self.store.revision)
             await loop.settle()
             if not any(moved):

@@ -4,7 +4,7 @@ nothing is lost. Both are seen from outside: by the API server's pods and the no
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -128,36 +128,84 @@ def test_bind_gives_up_on_a_pod_that_is_written_to_all_the_time():
     run(_written_to_all_the_time())
 
 
-async def _standby() -> None:
+async def _standby() -> tuple[Cluster, Replica, str]:
+    """A replica that takes the Lease of one that crashed, up to its touch of a pod; and that pod.
+
+    Its watch has not shown yet that the one before bound another pod, which leaves no room for this one.
+    """
     cluster = Cluster({W1: {}})
     first, second = cluster.start_replica(), cluster.start_replica()
     await cluster.run(first)
     await cluster.run(second)
-    name = cluster.create(6_000)
+    bound, waits = cluster.create(6_000), cluster.create(5_000)
     await cluster.run(first, second)
-    bind = cluster.bind(first, name, W1)
-    await cluster.run(first, second)
+    bind = cluster.bind(first, bound, W1)
+    await cluster.run(first)
     assert bind.result() == ""
-    assert second.wire.state.pods() == {cluster.pods[name]}
     assert not second.leads
-    refused = cluster.bind(second, cluster.create(1), W1)
-    await cluster.run(second)
+    refused = cluster.bind(second, waits, W1)
+    await cluster.settle(second)
     assert "is starting" in refused.result()
     await cluster.crash(first)
     called: list[str] = []
+    while not called or "touch" not in called[-1]:
+        await loop().settle()
+        called += [call.what for call in second.wire.calls[:1] if not call.sent]
+        if not cluster.step(second):
+            await loop().advance(1.0)
+    assert "list pods" not in called
+    return cluster, second, waits
+
+
+async def _takes_over(*, lag_s: float = 0.0, lost: bool = False, fails: bool = False) -> list[str]:
+    """Return the calls after the touch until the standby binds; it must know the bind before its Lease."""
+    cluster, second, waits = await _standby()
+    called: list[str] = []
+    if fails:
+        second.wire.fail(next(call for call in second.wire.calls if "touch" in call.what))
+    else:
+        await cluster.settle(second)
+    assert not second.leads
+    assert second.wire.state.pods() == set()
+    await loop().advance(lag_s)
+    if lost:
+        second.wire.lose_watch()
+    else:
+        second.wire.tell(cluster.store.revision)
     while not second.leads:
         await loop().settle()
         called += [call.what for call in second.wire.calls[:1] if not call.sent]
         if not cluster.step(second):
-            await loop().advance(3.0)
-    taken = next(at for at, what in enumerate(called) if what.startswith("write lease"))
-    assert "list pods" not in called[:taken]
-    assert called[taken + 1 :] == ["list pods", "touch p1"]
+            await loop().advance(0.1)
+    bind = cluster.bind(second, waits, W1)
+    await cluster.run(second)
+    assert "best PF has 4000 Mb/s" in bind.result()
+    cluster.check()
     await ended(cluster)
+    return [what for what in called if "lease" not in what]
 
 
-def test_standby_keeps_up_with_the_pods_and_lists_them_anew_before_it_binds():
-    run(_standby())
+@pytest.mark.parametrize(
+    ("happens", "called"),
+    [
+        ({}, ["touch p1"]),
+        ({"lag_s": 1.0}, ["touch p1"]),
+        ({"lag_s": 3.0}, ["list pods", "touch p1"]),
+        ({"lost": True}, ["list pods", "touch p1"]),
+        ({"fails": True}, ["list pods", "touch p1"]),
+    ],
+    ids=["watch is there", "watch lags", "watch lags for long", "watch is lost", "touch fails"],
+)
+def test_standby_binds_once_its_watch_or_a_list_has_shown_the_writes_before_its_lease(
+    happens: dict[str, Any], called: list[str]
+):
+    found: list[str] = []
+
+    async def main() -> None:
+        found.extend(await _takes_over(**happens))
+
+    run(main())
+    assert found == called
 
 
 async def _lost_watch() -> None:

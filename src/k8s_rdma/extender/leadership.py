@@ -2,15 +2,20 @@
 
 Between another binder and this one stand three things:
 
-1. The Lease. Only its holder binds. 2. The list of all pods, read after the Lease was taken: what the
-holder before wrote is on it. 3. The fence. A Binding carries the version of the pod that it was decided on
-(`metadata.resourceVersion`), which is a precondition (kube-apiserver, pkg/registry/core/pod/storage,
-BindingREST), and its writer had seen that version before the API server confirmed that it holds the Lease.
-So once this process has touched every pod that was unbound when it took the Lease, no Binding of an earlier
-holder can take effect any more, whether it is under way or its sender was stopped (SIGSTOP, a frozen
-virtual machine) and sends it an hour later.
+1. The Lease. Only its holder binds.
+2. All pods as they are after the Lease was taken, with the writes of the holder before: by a list, or by the
+   watch that a standby has kept (`WatchMarker`).
+3. The fence. A Binding carries the version of the pod that it was decided on (`metadata.resourceVersion`),
+   which is a precondition (kube-apiserver, pkg/registry/core/pod/storage, BindingREST), and its writer had
+   seen that version before the API server confirmed that it holds the Lease. So once this process has touched
+   every pod that was unbound when it took the Lease, no Binding of an earlier holder can take effect any
+   more, whether it is under way or its sender was stopped (SIGSTOP, a frozen virtual machine) and sends it an
+   hour later.
 
 A pod's annotations may be as long as they may be, by its owner's doing: then a label is written.
+
+A list of 100,000 pods takes seconds. A standby has watched them all, so it touches one pod and waits until
+the watch shows that write, because a watch shows the writes to its kind of objects in their order.
 
 If the API server refuses to touch pods (403), the second line is time: after a Lease that was not given back,
 no pod is bound until no earlier request can take effect any more (`api_request_timeout_s`). That does not
@@ -75,7 +80,7 @@ class Fence:
         """Return the pod as it is now, touched if the API server allows it. API_ERRORS."""
         full = False
         try:
-            pod_now: PodView | None = await self._touch(pod)
+            pod_now: PodView | None = await self.touch(pod)
         except ApiRefusedError as refused:
             full = refused.status == TOO_LARGE
             pod_now = await self.api.get_pod(pod.namespace, pod.name)
@@ -83,7 +88,8 @@ class Fence:
                 _log.warning("pod_not_touched", pod=pod.full_name, error=refused.message)
         return FencedPod(pod_now if pod_now is not None and pod_now.uid == pod.uid else None, full=full)
 
-    async def _touch(self, pod: Pod) -> PodView:
+    async def touch(self, pod: Pod) -> PodView:
+        """Write to the pod, and return it as it is then. API_ERRORS."""
         try:
             return await self.api.touch_pod(pod, FENCE_ANNOTATION, self.token())
         except ApiRefusedError as refused:
@@ -94,6 +100,10 @@ class Fence:
 
 _MAX_PARALLEL = 32
 _AGAIN_S = 1.0
+
+_SHOWN_S = 2.0
+"""The time that the watch has to show a write. A watch that lags for longer is not waited for."""
+
 _log = structlog.get_logger()
 
 
@@ -109,10 +119,14 @@ class _Fencing(NamedTuple):
 class Leadership:
     """Takes the Lease, and lets binds begin and end with it.
 
-    lease: None if no other process ever binds. fence: None if this process does not bind. follow: keeps
-    `pods` up to date, from a new list on; without end. api_request_timeout_s: as in `PodWriter`.
+    lease: None if no other process ever binds.
+    fence: None if this process does not bind.
+    follow: keeps `pods` up to date, from a new list on; without end. It goes on while the Lease comes and
+        goes.
+    api_request_timeout_s: as in `PodWriter`.
     on_ready: called whenever binds may begin, and again when no other can take itself for the holder any
-    more. obstacle: why nothing is bound yet although the Lease is held.
+        more.
+    obstacle: why nothing is bound yet although the Lease is held.
     """
 
     pods: PodInformer
@@ -125,6 +139,7 @@ class Leadership:
     on_ready: Callable[[], None] = lambda: None
     obstacle: str = "pods"
     _ready: bool = field(default=False, init=False)
+    _following: asyncio.Task[None] | None = field(default=None, init=False)
 
     def holds(self) -> bool:
         """Report whether a bind may begin now, as far as this process knows by itself."""
@@ -151,32 +166,27 @@ class Leadership:
 
     async def run(self) -> NoReturn:
         """Follow the pods, and take the Lease whenever it is to be had."""
-        while True:
-            given_back = await self._stand_by()
-            self.pods.list_anew()  # the next list must begin after the Lease was taken
-            self.obstacle = "pods"
-            async with asyncio.TaskGroup() as leading:
-                following = leading.create_task(self.follow())
-                preparing = leading.create_task(self._prepare(given_back=given_back))
+        async with asyncio.TaskGroup() as tasks:
+            self._follow_anew(tasks)
+            while True:
+                given_back = await self.lease.acquire() if self.lease is not None else True
+                self.obstacle = "pods"
+                preparing = tasks.create_task(self._prepare(tasks, given_back=given_back))
                 await self._run()
-                following.cancel()
                 preparing.cancel()
-            self._ready = False
+                self._ready = False
+
+    def _follow_anew(self, tasks: asyncio.TaskGroup) -> None:
+        """Have the pods listed by a request that is made from now on, and followed."""
+        if self._following is not None:
+            self._following.cancel()
+        self.pods.list_anew()
+        self._following = tasks.create_task(self.follow())
 
     async def release(self) -> None:
         """Give the Lease back; not while a holder before this one may still have writes under way."""
         if self.lease is not None and self._ready:
             await self.lease.release()
-
-    async def _stand_by(self) -> bool:
-        """Keep up with the pods until the Lease is taken; return whether it was given back."""
-        if self.lease is None:
-            return True
-        async with asyncio.TaskGroup() as waiting:
-            following = waiting.create_task(self.follow())
-            given_back = await self.lease.acquire()
-            following.cancel()
-        return given_back
 
     async def _run(self) -> None:
         if self.lease is None:
@@ -184,9 +194,11 @@ class Leadership:
         else:
             await self.lease.run()
 
-    async def _prepare(self, *, given_back: bool) -> None:
+    async def _prepare(self, tasks: asyncio.TaskGroup, *, given_back: bool) -> None:
         """Prevent the writes of another holder from taking effect, or wait until they have."""
         deadline = self.clock() + (0.0 if given_back else self.api_request_timeout_s)
+        if self.lease is not None and not await self._catch_up():
+            self._follow_anew(tasks)
         await self.pods.wait_listed()
         if self.fence is not None:
             self.obstacle = "pods are touched, so that no bind of a holder before takes effect"
@@ -202,6 +214,26 @@ class Leadership:
         if self.lease is not None:  # until then a deposed holder may refuse pods unnoticed
             await self.sleep(self.lease.noticed_s)
             self.on_ready()
+
+    async def _catch_up(self) -> bool:
+        """Wait until the watch has shown all that was written to pods before now; return whether it will do.
+
+        If the watch is lost meanwhile, the list that follows it will do as well, because it begins later.
+        """
+        pod = self.pods.cache.pods.any_pod()
+        if self.fence is None or pod is None or not self.pods.listed:
+            return False
+        with self.pods.marker.expecting(pod.uid) as marker:
+            try:
+                touched = await self.fence.touch(pod)
+                async with asyncio.timeout(_SHOWN_S):
+                    shown = await marker.wait_shown(touched.version)
+            except (*API_ERRORS, TimeoutError) as error:
+                _log.warning("pods_not_caught_up", pod=pod.full_name, error=str(error) or "the watch lags")
+                return False
+        if shown:
+            _log.info("pods_caught_up", pod=pod.full_name)
+        return True
 
     async def _touch_all(self, fence: Fence, deadline: float) -> list[str]:
         """Touch all unbound pods that ask, and those whose rates change.

@@ -21,6 +21,7 @@ from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.unverified_placements import UnverifiedPlacements
 from k8s_rdma.extender.wanted_rates import WantedRates
+from k8s_rdma.extender.watch_marker import WatchMarker
 from k8s_rdma.kube.api import (
     Changed,
     ClusterApi,
@@ -53,6 +54,7 @@ class PodInformer:
     attempts: the last refusals of pods.
     holds_unplaced: whether bound pods without a valid placement get interfaces; otherwise their agents
         refuse them.
+    marker: gets each version of a pod that the watch shows.
     wanted_rates: gets every bound pod that has a reservation; None if rates of running pods do not change.
     """
 
@@ -63,6 +65,7 @@ class PodInformer:
     keys: KeySource = UNSIGNED
     holds_unplaced: bool = False
     wanted_rates: WantedRates | None = None
+    marker: WatchMarker = field(default_factory=WatchMarker)
     unverified: UnverifiedPlacements = field(init=False)
     _may_defer: bool = field(init=False)
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,6 +107,8 @@ class PodInformer:
         self._listing_since = self.clock()
         self._paged.clear()
         self._judge_anew()
+        if self.marker.on_list_begun():
+            self.list_anew()
         if not self.listed:  # no verb decides yet, and the pods of one node are spread over the pages
             self.cache.state.postpone_updates()
         return self._stream(api)
@@ -132,6 +137,7 @@ class PodInformer:
                 self._list(pods, is_anew=is_anew)
             case Changed(pod):
                 self._on_update(pod)
+                self.marker.on_update(pod.uid, pod.version)
             case Deleted(pod):
                 self.on_delete(pod.uid)
 

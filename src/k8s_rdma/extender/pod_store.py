@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.preemption import Occupant
 from k8s_rdma.core.types import Gang, NodeName, PodUid
@@ -204,6 +205,16 @@ class PodStore(PodIndex):
         """Return the pod if it is unbound and asks for interfaces; annotations may be missing."""
         record = self._unbound.get(uid)
         return record.unbound if record else None
+
+    def any_pod(self) -> Pod | None:
+        """Return a pod that asks for interfaces, an unbound one if there is one."""
+        if self._unbound:
+            unbound = next(reversed(self._unbound.values())).unbound
+            return Pod(namespace=unbound.namespace, name=unbound.name, uid=unbound.uid) if unbound else None
+        for uid, record in reversed(self._pods.items()):
+            if (occupant := record.occupant) is not None:
+                return Pod(namespace=occupant.namespace, name=occupant.name, uid=uid)
+        return None
 
     def latest(self, uid: PodUid) -> PodView | None:
         """Return the latest version of an unbound pod that asks for interfaces; None if it is not known."""
