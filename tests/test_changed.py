@@ -93,14 +93,14 @@ def reaching_tests(effect: Effect, since_map: Effect) -> set[str]:
     ],
     ids=["one function", "both", "none", "one before", "test file before", "test file"],
 )
-def test_map_leaves_out_tests_that_reach_nothing_of_the_change(
+def test_map_leaves_out_tests_that_do_not_reach_the_change(
     effect: Effect, since_map: Effect, left_out: set[str]
 ):
     names = {"test_fails", "test_resets", "test_starts_a_process", "test_new"}
     assert reaching_tests(effect, since_map) == names - left_out
 
 
-def test_map_of_a_commit_that_git_does_not_know_leaves_nothing_out():
+def test_map_of_an_unknown_commit_leaves_out_no_test():
     found = CoverageMap(commit="f" * 40, functions=[], reached={}, imported=[], outer=[])
     functions = {"test_backoff": BACKOFF}
     assert concerned_functions(functions, "HEAD", found) == concerned_functions(functions, "HEAD", None)

@@ -87,7 +87,7 @@ def test_device_plugin_without_its_credentials_is_refused(node: Path) -> None:
 
 
 @pytest.mark.parametrize("process", ["server", "device-plugin"])
-def test_process_whose_files_for_access_are_none_is_refused_by_the_field(node: Path, process: str) -> None:
+def test_process_with_malformed_files_for_access_is_refused_by_the_field(node: Path, process: str) -> None:
     file = node / "ours.yaml"
     assert check(process, file, {"tokenFile": str(node / "short"), "openPaths": ["/metrics"]}) == "ok\n"
     with pytest.raises(MalformedError, match="tokenFile /none: No such file"):
@@ -98,7 +98,7 @@ def test_process_whose_files_for_access_are_none_is_refused_by_the_field(node: P
         check(process, file, {"openPaths": ["/metric"]})
 
 
-def test_server_with_a_port_of_the_environment_that_is_none_is_refused(
+def test_server_with_a_malformed_port_of_the_environment_is_refused(
     node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PORT", raising=False)

@@ -98,7 +98,7 @@ def test_readme_has_the_file(path: Path):
     assert f"| `{path.name}` |" in (EXAMPLES / "README.md").read_text()
 
 
-def test_sixty_interfaces_are_what_the_command_makes_of_the_pod():
+def test_sixty_interfaces_are_generated_by_the_command_for_the_pod():
     path = EXAMPLES / "claims" / SIXTY
     command = [*MAIN, "claim", "--pod", str(EXAMPLES / "pods" / SIXTY)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)

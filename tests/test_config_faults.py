@@ -92,7 +92,7 @@ def told(file: Struct, document: object) -> str | None:
 
 
 @pytest.mark.parametrize(("file", "struct", "at", "put"), CASES)
-def test_value_that_does_not_fit_is_told_with_its_place_and_what_is_wanted(
+def test_value_of_a_wrong_type_is_reported_with_its_place_and_the_right_type(
     file: Struct, struct: Struct, at: str, put: Put
 ) -> None:
     refused = 0
@@ -113,7 +113,7 @@ def test_value_that_does_not_fit_is_told_with_its_place_and_what_is_wanted(
 
 
 @pytest.mark.parametrize(("file", "struct", "at", "put"), CASES)
-def test_key_that_is_missing_or_misspelt_is_told_with_its_place(
+def test_missing_or_misspelt_key_is_reported_with_its_place(
     file: Struct, struct: Struct, at: str, put: Put
 ) -> None:
     for field in msgspec.structs.fields(struct):
@@ -128,7 +128,7 @@ def test_key_that_is_missing_or_misspelt_is_told_with_its_place(
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_pattern_and_length_are_never_told_without_words(file: Struct) -> None:
+def test_pattern_and_length_are_always_reported_in_words(file: Struct) -> None:
     for struct, _, _ in models(file):
         for info in leaves(inspect.type_info(struct)):
             assert getattr(info, "pattern", None) is None, struct
@@ -190,7 +190,7 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
         ("1: 2", "1: unknown key; known are node, kernel, "),
     ],
 )
-def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) -> None:
+def test_mistake_is_reported_in_these_words(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(text)
     with pytest.raises(MalformedError) as refused:
@@ -198,7 +198,7 @@ def test_mistake_is_told_in_these_words(tmp_path: Path, text: str, said: str) ->
     assert refused.value.message.startswith(f"{file}: line 1: {said}")
 
 
-def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_with_their_places(tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(
         "hardwre: {}\nkernel: lnux\nhardware: {pfs: [{names: [eth0]}, {nams: [eth1], numVfs: -1}]}\n"
@@ -217,14 +217,14 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path)
     ]
 
 
-def test_faults_are_told_up_to_a_bound_and_the_known_keys_once() -> None:
+def test_faults_are_reported_up_to_a_limit_and_the_known_keys_once() -> None:
     told = faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MAX_FAULTS + 3)})
     assert len(told) == MAX_FAULTS
     assert told[0].why.startswith("unknown key; known are node, kernel, ")
     assert {each.why for each in told[1:]} == {"unknown key"}
 
 
-def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_list() -> None:
+def test_item_is_reported_with_its_place_in_the_list_of_a_file_or_another_model() -> None:
     for sort in (list, tuple):
         [fault] = faults(SharedSelector, {"ifNames": sort(["eth0", "ens*"])})
         assert str(fault).startswith("ifNames[1]: ens*; wanted the whole name of a network device")
@@ -233,7 +233,7 @@ def test_item_is_told_with_its_place_whether_a_file_or_another_model_had_the_lis
 
 
 @pytest.mark.parametrize("name", ["W 1!", "w_1", "", ".w", "w" * 254])
-def test_name_that_no_node_can_have_is_refused_where_it_was_said(tmp_path: Path, name: str) -> None:
+def test_impossible_node_name_is_refused_by_its_setting(tmp_path: Path, name: str) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(f"node: '{name}'")
     for overrides, where in (({"node": None}, f"{file}: line 1"), ({"node": name}, "command line")):
@@ -250,7 +250,7 @@ def test_option_with_a_newline_is_refused_as_the_same_in_a_file(tmp_path: Path) 
         fit(ExtenderConfig, {"nodeLeaseNamespace": "a\n"})
 
 
-def test_setting_that_is_missing_is_told_with_both_ways_to_give_it(tmp_path: Path) -> None:
+def test_missing_setting_is_reported_with_both_ways_to_give_it(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text("strict: true")
     for path, place in ((None, "--config FILE"), (str(tmp_path / "agent.yaml"), tmp_path / "agent.yaml")):
         with pytest.raises(MalformedError) as refused:

@@ -10,7 +10,7 @@ import pytest
 from k8s_rdma.process import DetachedCall
 
 
-def test_call_returns_what_the_function_returns_or_raises():
+def test_call_returns_the_result_of_the_function_or_raises_its_error():
     def inverse(number: int) -> float:
         return 1 / number
 
@@ -23,7 +23,7 @@ def test_call_returns_what_the_function_returns_or_raises():
     asyncio.run(scenario())
 
 
-def test_call_that_nobody_awaits_any_more_refuses_others_until_it_returns():
+def test_abandoned_call_refuses_others_until_it_returns():
     release, begun = threading.Event(), threading.Semaphore(0)
     arguments: list[int] = []
 

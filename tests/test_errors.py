@@ -17,7 +17,7 @@ def test_reasons_of_our_own_have_cni_codes_of_their_own() -> None:
     assert len(own) == len(set(own))
 
 
-def test_error_bears_the_reason_of_its_class_unless_told_another() -> None:
+def test_error_has_the_reason_of_its_class_by_default() -> None:
     assert K8sRdmaError("m").reason is Reason.INTERNAL
     assert K8sRdmaError("m", reason=Reason.CONFLICT).reason is Reason.CONFLICT
     assert str(K8sRdmaError("m", details="d")) == "m"

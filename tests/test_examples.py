@@ -60,7 +60,7 @@ def test_pod_is_one_that_the_api_server_would_take(path):
     assert [container["name"] for container in pod["spec"]["containers"]] == ["main"]
 
 
-def test_pods_are_all_told_about():
+def test_all_example_pods_are_described():
     readme = (EXAMPLES / "README.md").read_text()
     assert not [path.name for path in PODS if f"`{path.name}`" not in readme]
 
@@ -69,7 +69,7 @@ def test_reservations_and_caps_fits_on_one_pf():
     assert usage("reservations-and-caps") == [(4, 500)]
 
 
-def test_without_rdma_takes_nothing():
+def test_pod_of_example_without_rdma_uses_no_interface():
     assert usage("without-rdma") == []
 
 
@@ -99,7 +99,7 @@ def test_two_networks_asks_for_addresses_of_both():
     assert [placed.options.network for placed in outcome("two-networks").interfaces] == ["", "storage"]
 
 
-def test_dpdk_is_refused_where_vfs_are_no_pci_functions():
+def test_dpdk_is_refused_if_vfs_are_no_pci_functions():
     rejection = outcome("dpdk")
     assert isinstance(rejection, Rejection)
     assert rejection.reason is Reason.DRIVER_REFUSES
@@ -144,13 +144,13 @@ def test_network_of_multus_is_read():
     json.loads((EXAMPLES / "cni" / "multus" / "daemon-config.json").read_text())
 
 
-def test_configurations_are_all_told_about():
+def test_all_example_configurations_are_described():
     readme = (EXAMPLES / "cni" / "README.md").read_text()
     files = [path for path in (EXAMPLES / "cni").rglob("*") if path.is_file() and path.suffix != ".md"]
     assert not [path.name for path in files if path.name not in readme]
 
 
-def test_annotations_reference_tells_every_key_and_no_other():
+def test_reference_of_annotations_has_every_key_and_no_other():
     told = re.findall(r"^\| `([a-z0-9_]+)` \|", (DOCS / "annotation.md").read_text(), re.MULTILINE)
     of_pf = ["name", "pci", "vendor", "driver"]
     rows = told[: told.index("pci") - 1]  # up to the table of what `pf` selects by

@@ -88,7 +88,7 @@ def test_pods_of_every_mode_with_interfaces_come_to_the_extender():
     assert extender.managed_resources == {SLOT_RESOURCE, MOUNT_RESOURCE, HUSTCAT_RESOURCE}
 
 
-def test_files_are_all_told_about():
+def test_all_example_files_are_described():
     readme = (EXAMPLES / "README.md").read_text()
     assert not [path.name for path in EXAMPLES.iterdir() if path.name not in (*named(readme), "README.md")]
 
@@ -131,7 +131,7 @@ def shown(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def test_settings_are_all_told_with_their_defaults():
+def test_all_settings_are_documented_with_their_defaults():
     fields = msgspec.structs.fields(ExtenderConfig)
     expected = {field.encode_name: shown(field.default) for field in fields}
     told = {}
@@ -147,7 +147,7 @@ def test_settings_are_all_told_with_their_defaults():
 
 
 @pytest.mark.anyio
-async def test_figures_are_all_told_with_their_types():
+async def test_all_metrics_are_documented_with_their_types():
     async with world("w1") as w:
         text = w.extender.metrics.render()
         crd = RdmaNodeInformer(w.extender.cache.state, w.api.real, float, stale_s=1, namespace="n")
@@ -157,7 +157,7 @@ async def test_figures_are_all_told_with_their_types():
     assert {name.partition("{")[0]: kind for names, kind, _ in rows for name in named(names)} == shown
 
 
-def test_log_lines_that_warn_are_all_told():
+def test_all_log_lines_that_warn_are_documented():
     package = ROOT / "src" / "k8s_rdma"
     files = [path for part in ("extender", "http_server", "kube") for path in (package / part).rglob("*.py")]
     files.remove(package / "kube" / "event_recorder.py")  # what agents and device plugins tell the cluster
@@ -195,7 +195,7 @@ def test_rights_are_those_that_the_manifests_grant():
     assert told == granted
 
 
-def test_strategies_policies_and_sentences_are_all_told():
+def test_all_strategies_policies_and_sentences_are_documented():
     assert [named(row[0])[0] for row in table("Strategies")] == [strategy.value for strategy in Strategy]
     assert [named(row[0])[0] for row in table("Which PFs together")] == [policy.value for policy in PfPolicy]
     rows = table("Refusals")

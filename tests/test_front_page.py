@@ -32,7 +32,7 @@ def test_readme_is_read_in_a_few_minutes():
     assert len(README.splitlines()) <= 150
 
 
-def test_changelog_has_of_each_version_what_users_need():
+def test_changelog_has_at_most_80_lines_for_every_version():
     parts = re.split(r"^## \[([\d.]+|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     lengths = {
         version: len(text.splitlines()) for version, text in zip(parts[1::2], parts[2::2], strict=True)
@@ -74,7 +74,7 @@ def test_command_of_the_readme_installs_the_chart():
     assert "enp4s0f1" in json.dumps(made)
 
 
-def test_workflows_do_what_make_does_and_nothing_else():
+def test_workflows_only_run_targets_of_make():
     targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = [step["run"] for workflow in WORKFLOWS for step in steps(workflow) if "run" in step]
     called = [command.split()[1] for command in commands if command != SET_UP and command.startswith("make ")]

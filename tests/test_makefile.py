@@ -35,5 +35,5 @@ def provided_for(arguments: str) -> set[str]:
         ("./tests/hardware/test_node.py", {CNI}),
     ],
 )
-def test_make_provides_what_the_named_tests_need(arguments: str, provided: set[str]):
+def test_make_provides_programs_of_the_named_tests(arguments: str, provided: set[str]):
     assert provided_for(arguments) == provided

@@ -122,7 +122,7 @@ def test_keys_are_read_as_go_reads_them(file: Path) -> None:
         (["ib0"], ("ib0",), []),
     ],
 )
-def test_name_that_no_netdev_has_is_ignored_and_selects_nothing(
+def test_name_without_a_netdev_is_ignored_and_selects_no_pf(
     file: Path, names: list[str], left: tuple[str, ...], ignored: list[int]
 ) -> None:
     entry = {"resourceName": "hca", "rdmaHcaMax": 3}

@@ -141,7 +141,7 @@ def test_another_kind_of_key_pair_is_refused(tmp_path: Path):
         extender_keys(str(tmp_path / "key"))
 
 
-def test_public_key_signs_nothing_and_agents_must_have_no_private_one(tmp_path: Path):
+def test_public_key_cannot_sign_and_agents_must_have_no_private_one(tmp_path: Path):
     private, public = pair()
     (tmp_path / "private").write_bytes(private)
     (tmp_path / "public").write_bytes(public)

@@ -73,7 +73,7 @@ def programs(folder: Path, **scripts: str) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
-def test_preflight_says_nothing_if_all_is_there(checkout: Path):
+def test_preflight_is_silent_if_all_programs_exist(checkout: Path):
     assert preflight(checkout, "folders", "compiler") == (0, "")
 
 
@@ -185,7 +185,7 @@ def test_machine_without_static_libc_makes_the_executable_by_zigs_compiler(check
     assert make_cni(checkout, path) == (0, "-s\n-C\ncni\n", "")
 
 
-def test_compiler_that_reads_nothing_is_judged_by_its_own_status():
+def test_compiler_that_reads_no_input_is_judged_by_its_own_status():
     """A writer on a pipe that ends by SIGPIPE would count as the compiler's failure, now and then."""
     script = (ROOT / "scripts" / "compiler.sh").read_text()
     slow_writer = 'printf() { sleep 0.1; builtin printf "$@"; }'

@@ -143,7 +143,7 @@ def test_programs_of_image_release_and_machines_without_libc_are_of_one_compiler
         ("coverage", COVERAGE),
     ],
 )
-def test_lock_satisfies_what_the_project_declares(kind, lock):
+def test_lock_satisfies_declared_dependencies(kind, lock):
     locked = pins(lock)
     for requirement in declared()[kind]:
         version = locked.get(canonicalize_name(requirement.name))
@@ -224,7 +224,7 @@ def test_modules_stay_within_six_hundred_and_fifty_lines():
     ]
 
 
-def test_modules_are_named_after_what_they_hold():
+def test_modules_are_named_after_their_content():
     says_nothing = {"utils", "util", "helpers", "helper", "common", "manager", "base", "misc"}
     assert not [relative(path) for path in MODULES if path.stem in says_nothing]
 

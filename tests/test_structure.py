@@ -113,7 +113,7 @@ def test_kubernetes_kind_is_modelled_once(structs: dict[str, type[msgspec.Struct
     )
 
 
-def test_kind_of_kubernetes_is_modelled_where_the_kinds_are(structs: dict[str, type[msgspec.Struct]]):
+def test_kind_of_kubernetes_is_modelled_among_the_kinds(structs: dict[str, type[msgspec.Struct]]):
     """Each of a kind's fields but for those that one reader alone adds to the kind's own model."""
     keys = set().union(*KINDS.values())
     misplaced = {

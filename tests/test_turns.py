@@ -14,7 +14,7 @@ WORKERS = 4
 DEADLINE_S = 120
 
 
-def test_turns_of_all_are_at_the_same_time_when_nobody_wants_to_be_alone(tmp_path: Path) -> None:
+def test_turns_are_simultaneous_if_no_test_is_alone(tmp_path: Path) -> None:
     meeting = Barrier(WORKERS)
 
     def meet(_worker: int) -> None:
@@ -25,7 +25,7 @@ def test_turns_of_all_are_at_the_same_time_when_nobody_wants_to_be_alone(tmp_pat
         list(workers.map(meet, range(WORKERS)))
 
 
-def test_turn_of_one_that_wants_to_be_alone_is_shared_with_nobody(tmp_path: Path) -> None:
+def test_turn_of_a_test_that_is_alone_is_not_shared(tmp_path: Path) -> None:
     inside: set[int] = set()
     beside_alone: list[set[int]] = []
 

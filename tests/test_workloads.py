@@ -44,6 +44,6 @@ def test_each_pod_with_interfaces_gets_one_slot_and_its_scheduler(path: Path):
         assert json.dumps(made["spec"]).count("NCCL_NET") == nccl
 
 
-def test_files_are_all_told_about():
+def test_all_example_files_are_described():
     readme = (FOLDER.parent / "README.md").read_text()
     assert not [path.name for path in FILES if f"`{path.name}`" not in readme]

@@ -97,7 +97,7 @@ async def cluster(directory: Path) -> AsyncIterator[World]:
             await client.close()
 
 
-async def test_nodes_that_claim_at_one_time_have_blocks_of_their_own(tmp_path: Path):
+async def test_nodes_that_take_blocks_at_one_time_have_their_own(tmp_path: Path):
     async with cluster(tmp_path) as w:
         nodes = [w.node(f"w{number}") for number in range(FEW.blocks)]
         found = await asyncio.gather(*(node.block(FEW) for node in nodes))
@@ -117,7 +117,7 @@ async def test_lease_is_the_nodes_and_is_deleted_with_it(tmp_path: Path):
         assert lease["metadata"]["name"] == f"addresses.10-56-0-0.16.24.{index}"
 
 
-async def test_block_is_asked_for_once_and_kept_over_a_restart(tmp_path: Path):
+async def test_block_is_requested_once_and_kept_over_a_restart(tmp_path: Path):
     async with cluster(tmp_path) as w:
         agent = w.node("w1")
         index = await agent.block(SPACE)
@@ -130,7 +130,7 @@ async def test_block_is_asked_for_once_and_kept_over_a_restart(tmp_path: Path):
         assert await w.node("w1").block(SPACE) == index
 
 
-async def test_block_of_before_stands_while_the_api_server_does_not_answer(tmp_path: Path):
+async def test_former_block_stands_while_the_api_server_does_not_answer(tmp_path: Path):
     async with cluster(tmp_path) as w:
         index = await w.node("w1").block(SPACE)
         w.fails = True
@@ -159,7 +159,7 @@ async def test_deleted_lease_is_made_again_and_one_that_another_took_is_left(tmp
         assert w.holders(SPACE) == {index: "w2", (index + 1) % SPACE.blocks: "w1"}
 
 
-async def test_full_subnet_is_refused_with_what_to_do(tmp_path: Path):
+async def test_full_subnet_is_refused_with_advice(tmp_path: Path):
     async with cluster(tmp_path) as w:
         for index in range(FEW.blocks):
             w.hold(FEW, index, "w2")
@@ -175,7 +175,7 @@ async def test_full_subnet_is_refused_with_what_to_do(tmp_path: Path):
         assert await w.node("w1").block(FEW) == 2
 
 
-async def test_node_that_the_api_server_does_not_have_claims_nothing(tmp_path: Path):
+async def test_node_without_a_node_object_takes_no_block(tmp_path: Path):
     async with cluster(tmp_path) as w:
         with pytest.raises(K8sRdmaError, match="has no Node w9"):
             await w.node("w9", made=False).block(FEW)
@@ -183,7 +183,7 @@ async def test_node_that_the_api_server_does_not_have_claims_nothing(tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"addresses.10-56-0-0.16.24.": "x"}', "\xff"])
-async def test_unreadable_file_is_as_none(tmp_path: Path, text: str):
+async def test_unreadable_file_counts_as_none(tmp_path: Path, text: str):
     async with cluster(tmp_path) as w:
         index = await w.node("w1").block(SPACE)
         (tmp_path / "w1.json").write_bytes(text.encode("latin-1"))
@@ -218,7 +218,7 @@ async def test_pods_of_two_nodes_have_addresses_of_one_subnet_and_never_the_same
 
 
 @needs_plugins
-def test_agent_without_credentials_refuses_before_it_claims(tmp_path: Path):
+def test_agent_without_credentials_refuses_before_it_takes_a_block(tmp_path: Path):
     ipams = IpamPlugins(Plugins(host_root=Path("/"), timeout_s=30))
     with pytest.raises(
         K8sRdmaError, match="perNode: nodes share a subnet by Leases, and the agent has no cred"

@@ -116,7 +116,7 @@ def rows(answer: subprocess.CompletedProcess[str]) -> list[list[str]]:
     return [line.split() for line in answer.stdout.splitlines() if line.startswith("f")]
 
 
-def test_adopt_resets_what_lies_unused_and_touches_no_vf_of_a_pod(machine: Machine) -> None:
+def test_adopt_resets_unused_vfs_and_touches_no_vf_of_a_pod(machine: Machine) -> None:
     async def scenario(it: Asked) -> None:
         netns, elsewhere = machine.hardware.create_namespace(), machine.hardware.create_namespace()
         await it.verbs.add(call("ADD"), netns, machine.stdin(asks({"min_tx_rate": 5})))
@@ -142,7 +142,7 @@ def test_adopt_resets_what_lies_unused_and_touches_no_vf_of_a_pod(machine: Machi
     run(machine, scenario)
 
 
-def test_adopt_keeps_to_what_it_was_told(machine: Machine) -> None:
+def test_adopt_resets_only_the_selected_vfs(machine: Machine) -> None:
     async def scenario(it: Asked) -> None:
         for vf in (0, 1):
             it.leave_behind("f0", vf, 60)
@@ -220,7 +220,7 @@ def test_adopt_holds_up_no_pod_for_longer_than_one_vf_takes(machine: Machine) ->
     run(machine, scenario)
 
 
-def test_adopt_leaves_alone_what_has_become_a_pods_since_it_was_looked_at(machine: Machine) -> None:
+def test_adopt_leaves_vfs_that_a_pod_got_since_they_were_listed(machine: Machine) -> None:
     async def scenario(it: Asked) -> None:
         it.leave_behind("f0", 0, 10)
         [found] = it.node.adoptable(Scope())
@@ -239,7 +239,7 @@ def test_adopt_leaves_alone_what_has_become_a_pods_since_it_was_looked_at(machin
     run(machine, scenario)
 
 
-def test_adopt_says_when_there_is_nothing_to_do(machine: Machine) -> None:
+def test_adopt_reports_that_there_is_no_vf_to_reset(machine: Machine) -> None:
     async def scenario(it: Asked) -> None:
         answer = await it.adopt("--all")
         assert (answer.returncode, answer.stdout) == (0, "no foreign VF: nothing to adopt\n")
@@ -270,7 +270,7 @@ def test_adopt_fails_when_not_everything_could_be_looked_at(machine: Machine) ->
         (["--all", "--vf", "1"], "say which VFs"),
     ],
 )
-def test_adopt_refuses_what_cannot_be_meant_in_one_line(
+def test_adopt_refuses_impossible_arguments_in_one_line(
     machine: Machine, arguments: list[str], words: str
 ) -> None:
     async def scenario(it: Asked) -> None:

@@ -60,7 +60,7 @@ def test_only_plugin_refuses_a_pod_that_would_have_no_interface(machine: Machine
     [{"conf": {"emptyResult": True}}, {"ifname": "net1"}, {"pod": None}],
     ids=["configured", "further-network", "not-kubernetes"],
 )
-def test_pod_that_asks_for_nothing_gets_an_empty_result_where_that_is_enough(
+def test_pod_without_requests_gets_an_empty_result_if_that_is_enough(
     machine: Machine, version: str, how: dict[str, Any]
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
@@ -76,7 +76,7 @@ def test_pod_that_asks_for_nothing_gets_an_empty_result_where_that_is_enough(
 
 
 @every_version
-def test_delegate_gives_eth0_to_a_pod_that_asks_for_nothing(
+def test_delegate_gives_eth0_to_a_pod_without_requests(
     machine: Machine, main: ScriptedPlugin, version: str
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
@@ -108,7 +108,7 @@ def test_delegate_gives_eth0_to_a_pod_that_asks_for_nothing(
     assert not machine.markers()
 
 
-def test_add_is_undone_when_its_result_would_exceed_what_may_be_printed(machine: Machine) -> None:
+def test_add_is_undone_when_its_result_would_exceed_the_printable_size(machine: Machine) -> None:
     async def scenario(runtime: Runtime) -> None:
         before = {"cniVersion": "1.0.0", "dns": {"search": ["x" * (MAX_STDOUT_BYTES - 100)]}}
         answer = await runtime.ask("ADD", conf("1.0.0"), annotations=asks({}), prev_result=before)
@@ -122,9 +122,7 @@ def test_add_is_undone_when_its_result_would_exceed_what_may_be_printed(machine:
 
 
 @since_interfaces
-def test_delegate_is_left_out_where_a_vf_is_eth0(
-    machine: Machine, main: ScriptedPlugin, version: str
-) -> None:
+def test_delegate_is_left_out_if_a_vf_is_eth0(machine: Machine, main: ScriptedPlugin, version: str) -> None:
     async def scenario(runtime: Runtime) -> None:
         alone = conf(version, delegate={"type": "main"})
         answer = await runtime.ask("ADD", alone, annotations=asks({}))
@@ -166,7 +164,7 @@ def test_delegate_and_vfs_give_a_pod_both(
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_what_the_delegate_made_goes_when_a_step_fails(
+def test_interface_of_the_delegate_is_removed_when_a_step_fails(
     machine: Machine, main: ScriptedPlugin, ipam: ScriptedPlugin, step: int
 ) -> None:
     machine.pfs = no_other_vfs(2)
@@ -199,7 +197,7 @@ def test_delegate_that_fails_is_the_answer_and_its_del_follows(
     in_turn(machine, scenario)
 
 
-def test_delegate_whose_del_fails_is_asked_again(machine: Machine, main: ScriptedPlugin) -> None:
+def test_delegate_whose_del_fails_is_called_again(machine: Machine, main: ScriptedPlugin) -> None:
     async def scenario(runtime: Runtime) -> None:
         alone = conf("1.0.0", delegate={"type": "main"}, interfaceNames="rdma{i}")
         await runtime.ask("ADD", alone, annotations=asks({}))
@@ -214,7 +212,7 @@ def test_delegate_whose_del_fails_is_asked_again(machine: Machine, main: Scripte
     in_turn(machine, scenario)
 
 
-def test_what_the_delegate_made_goes_when_the_sandbox_vanished(
+def test_interface_of_the_delegate_is_removed_when_the_sandbox_vanished(
     machine: Machine, main: ScriptedPlugin
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
@@ -283,7 +281,7 @@ def test_name_of_the_delegates_interface_is_not_ours(machine: Machine, main: Scr
 
 
 @since_interfaces
-def test_chained_it_hands_on_what_was_before_and_adds_to_it(
+def test_chained_plugin_passes_on_the_previous_result_with_its_interfaces(
     machine: Machine, ipam: ScriptedPlugin, version: str
 ) -> None:
     async def scenario(runtime: Runtime) -> None:

@@ -37,7 +37,7 @@ def test_no_plugin_is_called_when_interfaces_get_no_addresses(keys: dict[str, ob
     assert read(**keys).all_ipams == ()
 
 
-def test_ipam_plugin_reads_the_configuration_without_what_is_not_for_it() -> None:
+def test_ipam_plugin_reads_only_its_part_of_a_configuration() -> None:
     ipam = read(
         ipam=IPAM,
         dns={"nameservers": ["10.0.0.10"]},
@@ -63,7 +63,7 @@ def test_ipam_plugin_reads_the_configuration_without_what_is_not_for_it() -> Non
         ({"delegate": BRIDGE}, False, "net-rdma"),
     ],
 )
-def test_leases_are_apart_where_another_plugin_may_keep_its_own(
+def test_leases_are_separate_if_another_plugin_may_keep_its_own(
     keys: dict[str, object], beside_others: bool, network: str
 ) -> None:
     plugins = read(ipam=IPAM, beside_others=beside_others, **keys)

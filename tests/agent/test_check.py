@@ -111,7 +111,7 @@ def mac_of(receipt: Receipt) -> str:
         no_vf,
     ],
 )
-def test_what_was_altered_is_named(
+def test_check_names_the_altered_setting(
     machine: Machine, ipam: ScriptedPlugin, alter: Callable[[Machine, Receipt], str], version: str
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
@@ -148,7 +148,7 @@ def ask_check(machine: Machine, between: Callable[[], None]) -> Answer:
     return answers[0]
 
 
-def test_mtu_of_a_pod_that_asks_for_none_is_that_of_the_plugins_behind_ours(machine: Machine) -> None:
+def test_mtu_of_a_pod_without_a_requested_mtu_is_that_of_the_plugins_behind_ours(machine: Machine) -> None:
     """`tuning` sets it, and CRI-O calls CHECK after every ADD: no such pod would start."""
 
     async def scenario(runtime: Runtime) -> None:
@@ -216,7 +216,7 @@ def test_function_that_the_kernel_took_back_is_named(machine: Machine) -> None:
     in_turn(machine, scenario)
 
 
-def test_what_another_plugin_finds_is_told_as_it_tells_it(machine: Machine, ipam: ScriptedPlugin) -> None:
+def test_check_reports_the_error_of_another_plugin_unchanged(machine: Machine, ipam: ScriptedPlugin) -> None:
     async def scenario(runtime: Runtime) -> None:
         chained = conf("1.0.0", ipam={"type": "ipam"})
         given = await runtime.ask("ADD", chained, annotations=asks({}), prev_result=CHAINED)
@@ -229,7 +229,7 @@ def test_what_another_plugin_finds_is_told_as_it_tells_it(machine: Machine, ipam
 
 
 @pytest.mark.parametrize("version", SINCE_CHECK)
-def test_container_without_an_attachment_is_known_only_if_it_asks_for_nothing(
+def test_container_without_an_attachment_passes_only_if_it_requests_no_interface(
     machine: Machine, version: str
 ) -> None:
     async def scenario(runtime: Runtime) -> None:

@@ -53,7 +53,7 @@ def is_unknown(error: K8sRdmaError | None) -> bool:
     return error is not None and error.reason is Reason.UNKNOWN_CONTAINER
 
 
-def test_check_succeeds_for_a_pod_that_asks_for_nothing(machine: Machine) -> None:
+def test_check_succeeds_for_a_pod_without_requests(machine: Machine) -> None:
     assert check(machine, {}) is None
 
 
@@ -82,7 +82,7 @@ def test_check_succeeds_with_a_warning_while_kubelet_does_not_tell(
     assert [line["event"] for line in logs] == ["check_incomplete"]
 
 
-def test_check_is_refused_for_a_pod_with_a_promise_until_that_ends(machine: Machine) -> None:
+def test_check_is_refused_for_a_pod_with_a_prepared_claim_until_that_ends(machine: Machine) -> None:
     machine.rules = (FOR_CLAIMS, PfRule())
 
     async def play(agent: Running) -> None:
@@ -96,7 +96,7 @@ def test_check_is_refused_for_a_pod_with_a_promise_until_that_ends(machine: Mach
     scenario(machine, play)
 
 
-def test_check_succeeds_for_the_other_network_of_a_pod_whose_promise_is_attached(machine: Machine) -> None:
+def test_check_succeeds_for_the_other_network_of_a_pod_whose_claim_is_attached(machine: Machine) -> None:
     machine.rules = (FOR_CLAIMS, PfRule())
 
     async def play(agent: Running) -> None:

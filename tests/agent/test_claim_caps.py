@@ -129,7 +129,7 @@ def test_cap_of_the_class_holds_while_the_pod_runs_and_after_a_restart(machine: 
         assert [entry.class_cap_mbps for entry in claim.interfaces] == [75_000, 75_000]
 
 
-def test_owner_who_edits_without_end_takes_a_turn_of_the_worker_a_second(machine: Machine) -> None:
+def test_owner_that_edits_without_end_takes_a_turn_of_the_worker_a_second(machine: Machine) -> None:
     """The worker serves all pods of the node, and each change is synced to the disk."""
 
     async def scene(it: Capped) -> None:
@@ -173,7 +173,7 @@ def test_claim_of_the_pod_tells_the_cap_in_force(machine: Machine) -> None:
         ("{" * 100_000, ", at most 65536 are read"),
     ],
 )
-def test_what_no_pod_gets_is_refused_with_the_reason_and_changes_nothing(
+def test_impossible_cap_is_refused_with_the_reason_and_without_effect(
     machine: Machine, text: str, why: str
 ) -> None:
     async def scene(it: Capped) -> None:
@@ -215,7 +215,7 @@ def test_namespace_policy_forbids_a_change(machine: Machine, policy: NamespacePo
     run(machine, scene)
 
 
-def test_driver_that_takes_no_such_cap_refuses_it_where_hardware_must_keep_it(machine: Machine) -> None:
+def test_driver_that_takes_no_such_cap_refuses_it_if_hardware_must_keep_it(machine: Machine) -> None:
     async def scene(it: Capped) -> None:
         rates = RateAbility(min=RateRange(), max=None)
         machine.hardware.pfs[PF1] = replace(machine.hardware.pfs[PF1], rates=rates, enforce=Enforce.HARDWARE)
@@ -256,7 +256,7 @@ def test_change_that_cannot_be_undone_either_is_undone_later_and_made_anew(machi
     run(machine, scene)
 
 
-def test_nothing_is_written_for_a_pod_whose_caps_are_its_claims(machine: Machine) -> None:
+def test_no_caps_are_written_for_a_pod_that_has_those_of_its_claims(machine: Machine) -> None:
     async def scene(it: Capped) -> None:
         assert await it.want("") is None
         text = '{"rdma0": 70000}'

@@ -49,7 +49,7 @@ def marks(machine: Machine) -> set[str]:
     return {path.name for path in (machine.directory / "run/claims").iterdir()}
 
 
-def test_pod_whose_promises_were_lost_does_not_start(machine: Machine) -> None:
+def test_pod_whose_prepared_claims_were_lost_does_not_start(machine: Machine) -> None:
     async def begin(agent: Running) -> None:
         await agent.prepare(interface("a"))
 
@@ -64,7 +64,7 @@ def test_pod_whose_promises_were_lost_does_not_start(machine: Machine) -> None:
     scenario(machine, go_on)
 
 
-def test_mark_of_lost_promises_goes_with_its_pod_alone(machine: Machine) -> None:
+def test_mark_of_lost_claims_stays_until_its_pod_is_gone(machine: Machine) -> None:
     async def begin(agent: Running) -> None:
         await agent.prepare(interface("a"))
 
@@ -169,7 +169,7 @@ def test_consumer_whose_uid_names_no_file_is_refused_by_its_field(machine: Machi
     scenario(machine, play)
 
 
-def test_pod_whose_promise_ended_as_abandoned_is_refused_until_it_is_prepared_again(machine: Machine) -> None:
+def test_pod_whose_claim_was_abandoned_is_refused_until_it_is_prepared_again(machine: Machine) -> None:
     async def begin(agent: Running) -> None:
         agent.node.ledger_store.set_consumers(consumers(p="c", q="c"))
         await agent.prepare(interface("a", bandwidth="60G"))

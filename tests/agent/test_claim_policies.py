@@ -99,7 +99,7 @@ def test_claim_of_a_pod_whose_annotation_is_malformed_is_refused_with_its_key(ma
     scenario(machine, play)
 
 
-def test_promise_of_a_claim_stands_in_a_new_sandbox_after_its_policy_became_stricter(
+def test_prepared_claim_stands_in_a_new_sandbox_after_its_policy_became_stricter(
     machine: Machine,
 ) -> None:
     machine.policies = policies(maxInterfaces=2)

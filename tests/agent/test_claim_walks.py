@@ -33,7 +33,7 @@ ACTS = {
 
 
 @pytest.mark.parametrize("number", range(TESTS))
-def test_nothing_is_lost_or_given_twice_whenever_agent_and_driver_are_killed(number: int) -> None:
+def test_no_vf_is_lost_or_given_twice_whenever_agent_and_driver_are_killed(number: int) -> None:
     killed: Counter[str] = Counter()
     for seed in range(number * WALKS, (number + 1) * WALKS):
         killed += walk(seed)

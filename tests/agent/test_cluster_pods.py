@@ -95,7 +95,7 @@ async def test_claims_are_the_placements_of_bound_unfinished_pods_of_this_node(t
         assert before == {first.uid: promised, late.uid: promised_late}
 
 
-async def test_claims_are_not_what_anybody_wrote_where_placements_are_signed(tmp_path):
+async def test_forged_placements_do_not_count_if_placements_are_signed(tmp_path):
     async with world(tmp_path) as w:
         forged, honest = await w.run_pod("forged"), await w.run_pod("honest")
         await w.promise(forged, key=PlacementKeys.shared(b"another key"))
@@ -109,7 +109,7 @@ async def test_claims_are_not_what_anybody_wrote_where_placements_are_signed(tmp
         assert w.cluster.placements() == {honest.uid: promised, late.uid: promised_late}
 
 
-async def test_claims_that_nobody_signs_count_if_they_give_what_the_pod_asks_for(tmp_path):
+async def test_unsigned_placements_count_if_they_match_the_request(tmp_path):
     async with world(tmp_path, key=None) as w:
         honest, greedy = (
             await w.run_pod("honest", node="", annotations=REQUEST),
@@ -120,7 +120,7 @@ async def test_claims_that_nobody_signs_count_if_they_give_what_the_pod_asks_for
         await w.until(lambda: w.cluster.placements() == {honest.uid: promised})
 
 
-async def test_claims_are_not_what_was_written_after_the_binding_where_nobody_signs(tmp_path):
+async def test_placements_written_after_the_binding_do_not_count_if_unsigned(tmp_path):
     async with world(tmp_path, key=None) as w:
         bare = await w.run_pod("bare")
         bound = await w.run_pod("bound", node="", annotations=REQUEST)
@@ -156,7 +156,7 @@ async def test_claim_is_of_the_latest_generation_and_a_replay_of_an_earlier_one_
         await w.until(lambda: w.cluster.placements() == {pod.uid: second})
 
 
-async def test_claim_that_nobody_signs_has_no_generation(tmp_path):
+async def test_unsigned_placement_has_no_generation(tmp_path):
     async with world(tmp_path, key=None) as w:
         pod = await w.run_pod(node="", annotations=REQUEST)
         promised = await w.bind(pod, rate=100, generation=5)
@@ -255,7 +255,7 @@ async def test_claims_stand_while_the_watch_is_lost_and_are_true_again_afterward
         await w.until(lambda: w.cluster.placements() == {stays.uid: promised})
 
 
-async def test_nothing_is_claimed_and_nothing_fails_before_the_api_server_answers(tmp_path):
+async def test_placements_are_empty_before_the_api_server_answers(tmp_path):
     async with world(tmp_path) as w:
         w.fault = lambda request: refusal(403, "forbidden")
         assert w.cluster.placements() == {}
@@ -266,7 +266,7 @@ async def test_nothing_is_claimed_and_nothing_fails_before_the_api_server_answer
         await w.until(lambda: w.cluster.placements() == {pod.uid: promised})
 
 
-async def test_claims_are_waited_for_until_they_were_told_once(tmp_path):
+async def test_placements_are_awaited_until_pods_were_listed_once(tmp_path):
     async with world(tmp_path) as w:
         w.fault = lambda request: refusal(403, "forbidden") if request.method == "GET" else None
         pod = await w.run_pod()
@@ -276,7 +276,7 @@ async def test_claims_are_waited_for_until_they_were_told_once(tmp_path):
         assert w.cluster.placements() == {pod.uid: promised}
 
 
-async def test_claims_are_not_waited_for_much_longer_than_once_while_nobody_tells_them(tmp_path):
+async def test_placements_are_not_awaited_for_long_while_pods_cannot_be_listed(tmp_path):
     async with world(tmp_path) as w:
         w.fault = lambda request: refusal(403, "forbidden")
         async with asyncio.timeout(1.9 * FIRST_LIST_S):

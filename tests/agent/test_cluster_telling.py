@@ -40,7 +40,7 @@ def status(w, name="p"):
     return [(each["name"], each["interface"]) for each in json.loads(text)] if text else None
 
 
-async def test_pod_is_annotated_with_what_it_was_given(tmp_path):
+async def test_pod_is_annotated_with_its_interfaces(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod(annotations={"a": "b"})
         addresses = IpamResult(ips=(IpConfig("10.56.0.2/24"), IpConfig("fd00::2/64")))
@@ -76,7 +76,7 @@ async def test_several_attachments_of_a_pod_are_one_write_with_all_of_them(tmp_p
         assert w.asked("PATCH", "/p") == 1
 
 
-async def test_what_is_new_while_the_old_is_being_written_is_written_after_it(tmp_path):
+async def test_newer_annotation_is_written_after_the_one_in_progress(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
 
@@ -89,7 +89,7 @@ async def test_what_is_new_while_the_old_is_being_written_is_written_after_it(tm
         await w.until(lambda: status(w) == [("a", "rdma0"), ("b", "rdma0")])
 
 
-async def test_attachments_of_an_older_sandbox_are_told_of_no_longer(tmp_path):
+async def test_attachments_of_an_older_sandbox_are_no_longer_annotated(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         w.cluster.attached(given(pod, "a", "old"), {})
@@ -98,7 +98,7 @@ async def test_attachments_of_an_older_sandbox_are_told_of_no_longer(tmp_path):
         await w.until(lambda: status(w) == [("b", "rdma0")])
 
 
-async def test_pod_made_anew_is_not_told_what_the_one_before_was_given(tmp_path):
+async def test_pod_made_anew_has_no_interfaces_of_the_former_one_in_its_annotation(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         w.cluster.attached(given(replace(pod, uid=PodUid("before"))), {})
@@ -107,7 +107,7 @@ async def test_pod_made_anew_is_not_told_what_the_one_before_was_given(tmp_path)
         assert status(w) is None
 
 
-async def test_what_cannot_be_written_now_is_written_later_and_the_latest_of_it_alone(tmp_path):
+async def test_failed_annotation_is_written_later_and_only_the_latest(tmp_path):
     async with world(tmp_path) as w:
         pod, other = await w.run_pod(), await w.run_pod("other")
         w.fault = lambda request: Response(status=503, body=b"") if request.method == "PATCH" else None
@@ -186,7 +186,7 @@ async def test_change_of_rates_is_an_event_by_whether_it_is_refused(tmp_path):
         }
 
 
-async def test_event_is_told_again_once_the_time_of_day_was_put_back(tmp_path):
+async def test_event_is_reported_again_once_the_time_of_day_was_put_back(tmp_path):
     """As a node's is that began with a wrong clock; no event would be told until it is as late again."""
     async with world(tmp_path) as w:
         pod = await w.run_pod()
@@ -231,7 +231,7 @@ async def test_event_whose_making_was_not_answered_is_not_made_twice(tmp_path):
         assert len(w.events()) == 1
 
 
-async def test_what_passes_by_itself_is_told_only_when_it_lasts(tmp_path):
+async def test_passing_refusal_is_reported_only_when_it_lasts(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         held = K8sRdmaError("held by an older sandbox", reason=Reason.HELD_BY_OLDER_SANDBOX)
@@ -245,7 +245,7 @@ async def test_what_passes_by_itself_is_told_only_when_it_lasts(tmp_path):
         await w.until(lambda: "RdmaHeldByOlderSandbox" in {each["reason"] for each in w.events()})
 
 
-async def test_pod_of_no_api_object_is_told_of_to_nobody(tmp_path):
+async def test_pod_without_an_api_object_has_no_events(tmp_path):
     async with world(tmp_path) as w:
         pod = replace(receipt().pod, uid=PodUid("container:c1"))
         w.cluster.refused(pod, FULL)
@@ -311,7 +311,7 @@ async def test_pod_that_another_node_would_refuse_too_is_never_evicted(tmp_path,
         assert w.asked("POST", "/eviction") == 0
 
 
-async def test_nobody_is_evicted_by_default(tmp_path):
+async def test_no_pod_is_evicted_by_default(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         await refused_for(w, pod, 6000)
@@ -349,7 +349,7 @@ async def test_eviction_is_tried_again_when_a_disruption_budget_forbade_it(tmp_p
         await w.until(lambda: "deletionTimestamp" in w.pod()["metadata"])
 
 
-async def test_eviction_that_could_not_be_asked_for_in_time_spares_a_pod_that_runs_by_then(tmp_path):
+async def test_eviction_that_could_not_be_requested_in_time_spares_a_pod_that_runs_by_then(tmp_path):
     async with world(tmp_path, stuck_after_s=60) as w:
         pod = await w.run_pod()
         w.fault = lambda request: (
@@ -379,7 +379,7 @@ async def test_write_that_fails_for_itself_alone_holds_up_no_other(tmp_path):
         await w.until(lambda: status(w) is not None)
 
 
-async def test_nothing_is_tried_any_longer_for_a_pod_that_is_gone(tmp_path):
+async def test_no_write_is_tried_again_for_a_pod_that_is_gone(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         await w.promise(pod)
@@ -414,7 +414,7 @@ async def test_fault_in_telling_one_thing_loses_no_other(tmp_path):
         await w.until(lambda: status(w) is not None)
 
 
-async def test_more_than_can_wait_pushes_out_the_oldest_and_holds_nobody_up(tmp_path):
+async def test_full_queue_drops_the_oldest_and_blocks_no_caller(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod()
         w.fault = lambda request: Response(status=503, body=b"") if request.method == "PATCH" else None

@@ -129,9 +129,7 @@ def test_deletion_that_was_left_is_carried_out_by_the_next_agent_before_it_serve
     ],
     ids=["empty", "cut short", "too long", "another version", "no frame", "no container", "no call"],
 )
-def test_deletion_that_cannot_be_read_is_told_of_and_carried_out_by_its_name(
-    machine: Machine, data: bytes
-) -> None:
+def test_unreadable_deletion_is_logged_and_carried_out_by_its_name(machine: Machine, data: bytes) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             await verbs.add(call("ADD"), machine.hardware.create_namespace(), machine.stdin(asks({})))
@@ -147,7 +145,7 @@ def test_deletion_that_cannot_be_read_is_told_of_and_carried_out_by_its_name(
     run(scenario)
 
 
-def test_deletion_of_what_nobody_has_is_removed(machine: Machine) -> None:
+def test_deletion_of_an_unknown_attachment_is_removed(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             leave(machine, Attachment("net", "c1", "net1"))
@@ -245,7 +243,7 @@ def test_attachment_is_not_made_over_a_deletion_that_cannot_be_removed(machine: 
     run(scenario)
 
 
-def test_what_is_being_added_is_left_alone_and_ended_afterwards(machine: Machine) -> None:
+def test_deletion_of_an_add_in_progress_is_carried_out_afterwards(machine: Machine) -> None:
     """Its caller gave up, and the DEL that came then did not get through."""
 
     async def scenario() -> None:
@@ -294,7 +292,7 @@ def test_directory_is_its_owners_alone_and_is_made_again(machine: Machine) -> No
     run(scenario)
 
 
-def test_deletions_that_were_left_wait_where_no_more_are_taken_for_now(machine: Machine) -> None:
+def test_deletions_that_were_left_wait_if_no_more_are_accepted_for_now(machine: Machine) -> None:
     directory = machine.directory / "run" / "deletions"
 
     async def scenario() -> None:
@@ -312,7 +310,7 @@ def test_deletions_that_were_left_wait_where_no_more_are_taken_for_now(machine: 
     run(scenario)
 
 
-def test_agent_does_not_start_where_there_can_be_no_such_directory(machine: Machine) -> None:
+def test_agent_does_not_start_if_the_directory_cannot_exist(machine: Machine) -> None:
     (machine.directory / "run").mkdir()
     (machine.directory / "run" / "deletions").touch()
     with (

@@ -87,14 +87,14 @@ def test_delete_and_check_hand_over_the_previous_result_in_the_delegates_version
 
 
 @pytest.mark.parametrize("verb", ["CHECK", "STATUS", "GC"])
-def test_delegate_is_not_asked_what_its_version_does_not_know(script, delegate, verb):
+def test_delegate_is_not_called_with_verbs_unknown_to_its_version(script, delegate, verb):
     script.speak(("0.3.1",), **{verb: ERROR})
     asyncio.run(of(delegate, script.plugin(cniVersion="1.1.0"), verb))
     assert not script.calls(verb)
 
 
 @pytest.mark.parametrize("verb", ["CHECK", "STATUS", "GC"])
-def test_delegate_that_is_asked_may_say_no(script, delegate, verb):
+def test_error_of_a_called_delegate_is_passed_on(script, delegate, verb):
     script.speak(MODERN, **{verb: ERROR})
     with pytest.raises(K8sRdmaError, match="no; more"):
         asyncio.run(of(delegate, script.plugin(cniVersion="1.1.0"), verb))

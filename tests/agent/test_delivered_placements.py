@@ -115,7 +115,7 @@ def test_rates_of_a_running_pod_are_those_of_its_delivered_placement(machine: Ma
         (document(700, 1, uid=PodUid("uid-q")), "with UID uid-q, which has no interfaces here"),
     ],
 )
-def test_placement_that_does_not_count_is_refused_and_changes_nothing(
+def test_placement_that_does_not_count_is_refused_without_effect(
     machine: Machine, text: bytes, why: str
 ) -> None:
     async def scenario(it: Delivered) -> None:

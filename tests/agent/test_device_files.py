@@ -96,7 +96,7 @@ def test_file_that_cannot_be_replaced_stays_without_a_draft_beside_it(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_device_information_is_written_where_the_runtime_looks_for_it(host, files):
+def test_device_information_is_written_to_the_path_that_the_runtime_reads(host, files):
     receipt = given(interface(PF1, 2), interface(PF0, 0, "net2"))
     files.write(receipt, NONE)
     written = host / "run/k8s.cni.cncf.io/devinfo/cni/net-c1_net1"
@@ -107,7 +107,7 @@ def test_device_information_is_written_where_the_runtime_looks_for_it(host, file
     files.remove(receipt, NONE)
 
 
-def test_nothing_is_written_of_netdevs_that_no_file_was_asked_for(host, files):
+def test_no_file_is_written_for_netdevs_without_a_requested_file(host, files):
     files.write(given(info=""), NONE)
     files.remove(given(info=""), NONE)
     assert everything(host) == []
@@ -166,7 +166,7 @@ def test_specifications_of_no_receipt_are_removed_when_their_directory_is_a_link
     assert list((host / "etc/cdi").iterdir()) == []
 
 
-def test_a_node_without_such_a_directory_has_none_to_remove(host, files):
+def test_node_without_such_a_directory_has_no_file_to_remove(host, files):
     files.restore(NONE)
     files.remove(given(function()), NONE)
     assert everything(host) == []

@@ -160,7 +160,7 @@ def test_burst_of_calls_is_one_query():
     run(scenario())
 
 
-def test_nothing_is_published_while_gpus_are_the_same():
+def test_no_report_is_published_while_gpus_are_the_same():
     async def scenario() -> None:
         async with following() as world:
             world.kubelet.healthy = tuple(reversed(BOTH))
@@ -171,7 +171,7 @@ def test_nothing_is_published_while_gpus_are_the_same():
     run(scenario())
 
 
-def test_gpu_that_kubelet_gives_no_more_is_none():
+def test_gpu_that_kubelet_no_longer_gives_is_not_reported():
     async def scenario() -> None:
         async with following() as world:
             world.kubelet.allocate("default", "p", NVIDIA, UUIDS[SECOND])
@@ -226,7 +226,7 @@ def test_devices_of_others_and_of_ours_are_not_located():
     run(scenario())
 
 
-def test_pods_are_not_asked_for_where_there_is_no_gpu():
+def test_pods_are_not_listed_if_there_is_no_gpu():
     async def scenario() -> None:
         async with following() as world:
             world.kubelet.healthy = (("example.com/fpga", "0"),)
@@ -238,7 +238,7 @@ def test_pods_are_not_asked_for_where_there_is_no_gpu():
     run(scenario())
 
 
-def test_gpus_stand_for_a_while_when_kubelet_is_silent_then_there_are_none():
+def test_gpus_stand_for_a_while_when_kubelet_is_silent_and_then_disappear():
     async def scenario() -> None:
         async with following() as world:
             world.kubelet.silent = True
@@ -253,7 +253,7 @@ def test_gpus_stand_for_a_while_when_kubelet_is_silent_then_there_are_none():
     run(scenario())
 
 
-def test_gpus_stand_no_longer_where_the_interval_is_longer():
+def test_gpus_stand_no_longer_if_the_interval_is_longer():
     async def scenario() -> None:
         async with following(every_s=3600) as world:
             world.kubelet.silent = True
@@ -306,7 +306,7 @@ def test_kubelet_that_just_started_and_knows_no_pods_is_silence():
     run(scenario())
 
 
-def test_kubelet_is_not_asked_while_the_machine_has_no_gpus():
+def test_kubelet_is_not_called_while_the_machine_has_no_gpus():
     async def scenario() -> None:
         gpus = asyncio.Event()
 

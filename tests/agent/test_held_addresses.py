@@ -252,7 +252,7 @@ async def test_mac_of_any_function_of_another_node_is_refused_to_a_claim(tmp_pat
         assert agent.machine.is_pristine()
 
 
-async def test_node_that_reports_more_macs_than_it_has_vfs_blocks_none(tmp_path: Path):
+async def test_node_that_reports_more_macs_than_vfs_blocks_no_mac(tmp_path: Path):
     async with cluster(tmp_path) as w:
         agent = w.agent("w1")
         w.report("w2", "02:00:00:00:00:01", "02:00:00:00:00:02", MAC, vfs=0)
@@ -297,7 +297,7 @@ async def test_agent_without_credentials_refuses_addresses_of_claims():
         pass
 
 
-async def test_addresses_outlast_the_agent_and_what_ended_meanwhile_is_released(tmp_path: Path):
+async def test_addresses_outlast_the_agent_and_those_of_ended_pods_are_released(tmp_path: Path):
     async with cluster(tmp_path) as w:
         agent = w.agent("w1")
         await agent.prepare(mac=MAC)
@@ -333,7 +333,7 @@ async def test_address_that_another_node_got_meanwhile_is_a_problem_and_its_leas
         assert w.leases() == {lease_name(MAC): "w1"}
 
 
-async def test_promised_mac_is_reported_before_its_pod_has_it(tmp_path: Path):
+async def test_mac_of_a_prepared_claim_is_reported_before_its_pod_has_it(tmp_path: Path):
     """So that the extender places no pod with it."""
     async with cluster(tmp_path) as w:
         agent = w.agent("w1")

@@ -26,7 +26,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("heir_first", [True, False])
-def test_nobody_gets_what_a_pod_takes_over_from_its_sandbox_of_before(
+def test_no_other_pod_gets_vfs_that_a_pod_inherits_from_its_former_sandbox(
     machine: Machine, heir_first: bool
 ) -> None:
     async def scenario() -> None:
@@ -55,7 +55,7 @@ def test_nobody_gets_what_a_pod_takes_over_from_its_sandbox_of_before(
     asyncio.run(scenario())
 
 
-def test_pod_whose_heir_is_refused_keeps_nothing_of_before(machine: Machine) -> None:
+def test_pod_whose_new_sandbox_is_refused_keeps_no_vf_of_the_former_one(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             old, new = machine.hardware.create_namespace(), machine.hardware.create_namespace()
@@ -99,7 +99,7 @@ class Promising:
         pass
 
 
-def test_pod_that_nobody_placed_never_gets_what_others_were_promised(machine: Machine) -> None:
+def test_pod_without_a_placement_never_gets_room_promised_to_others(machine: Machine) -> None:
     pfs = [pf.pci for pf in machine.pristine.pfs]
     placed = tuple(PlacedInterface(pf=pf, min_tx_rate_mbps=99_999) for pf in pfs)
     machine.cluster = Promising(promised=Placement(node=NodeName("w1"), interfaces=placed))

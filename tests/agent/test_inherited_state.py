@@ -33,9 +33,7 @@ def attributes_in(machine: Machine, netns: NetnsRef) -> dict[str, str]:
 
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("destroyed", [False, True])
-def test_next_pod_has_nothing_of_what_its_predecessor_set(
-    machine: Machine, held: bool, destroyed: bool
-) -> None:
+def test_next_pod_has_no_settings_of_its_predecessor(machine: Machine, held: bool, destroyed: bool) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()

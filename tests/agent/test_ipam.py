@@ -103,7 +103,7 @@ def test_plugin_is_called_at_its_highest_version_whatever_was_recorded(script, i
     assert script.calls("ADD")[0].stdin["cniVersion"] == version
 
 
-def test_addresses_and_routes_are_what_the_plan_takes(script, ipams):
+def test_addresses_and_routes_are_those_of_the_plan(script, ipams):
     script.speak(MODERN, ADD=GIVES)
     results = asyncio.run(ipams.add(pod_with(1, script.plugin())))
     assert addressing(results) == {
@@ -129,7 +129,7 @@ def test_interface_gets_addresses_of_the_network_that_it_names(tmp_path, ipams):
     assert [call.ifname for call in theirs.calls("DEL")] == ["rdma2"]
 
 
-def test_nothing_is_called_for_interfaces_without_addresses(ipams):
+def test_no_plugin_is_called_for_interfaces_without_addresses(ipams):
     assert asyncio.run(ipams.add(pod_with(2))) == {}
     asyncio.run(ipams.delete(pod_with(2)))
     asyncio.run(ipams.check(pod_with(2), {}))
@@ -156,7 +156,7 @@ def test_one_address_in_two_networks_is_two_addresses(tmp_path, ipams):
     assert len(asyncio.run(ipams.add(with_options(pod, "rdma2", network="other")))) == 2
 
 
-def test_add_fails_naming_the_field_when_the_result_is_none(script, ipams):
+def test_add_fails_naming_the_field_when_the_result_is_malformed(script, ipams):
     script.speak(MODERN, ADD=addresses("10.0.0.5"))
     error = refusal(ipams.add(pod_with(1, script.plugin())))
     assert error.message == (
@@ -199,7 +199,7 @@ def test_delete_asks_no_more_of_a_plugin_that_does_not_answer(script):
     assert set(found[1].split(", ")) == {f"rdma{number}" for number in range(2, 3 * MAX_PARALLEL + 1)}
 
 
-def test_delete_says_what_to_do_when_the_plugin_is_not_on_the_node_any_more(script, ipams):
+def test_delete_gives_advice_when_the_plugin_is_no_longer_on_the_node(script, ipams):
     script.file.unlink()
     error = refusal(ipams.delete(pod_with(3, script.plugin())))
     assert error.message == (
@@ -218,7 +218,7 @@ def test_delete_is_at_the_version_of_the_plugin_that_is_there_now(script, ipams)
     assert [call.stdin["cniVersion"] for call in script.calls("ADD", "DEL")] == ["1.0.0", "0.4.0"]
 
 
-def test_check_asks_with_what_each_interface_was_given(script, ipams):
+def test_check_passes_the_result_of_every_interface(script, ipams):
     script.speak(("0.4.0",))
     asyncio.run(ipams.check(pod_with(2, script.plugin()), {"rdma1": GIVEN}))
     seen = {call.ifname: call.stdin for call in script.calls("CHECK")}
@@ -228,7 +228,7 @@ def test_check_asks_with_what_each_interface_was_given(script, ipams):
     assert "prevResult" not in seen["rdma2"]
 
 
-def test_check_fails_when_the_plugin_says_so_and_passes_where_it_knows_none(script, ipams):
+def test_check_fails_with_the_plugin_and_passes_if_it_has_no_check(script, ipams):
     pod = pod_with(2, script.plugin())
     script.speak(MODERN, CHECK=ERROR)
     assert refusal(ipams.check(pod, {})).message.endswith("no; more")
@@ -236,7 +236,7 @@ def test_check_fails_when_the_plugin_says_so_and_passes_where_it_knows_none(scri
     asyncio.run(ipams.check(pod, {}))
 
 
-def test_check_passes_where_the_plugin_has_none_for_all_that_its_version_says(script, ipams):
+def test_check_passes_if_the_plugin_lacks_it_despite_its_version(script, ipams):
     """As whereabouts answers, whose pods would not start on CRI-O."""
     error = '{"cniVersion": "1.0.0", "code": 999, "msg": "CNI CHECK method is not implemented"}'
     script.speak(MODERN, CHECK=f"echo '{error}'; exit 1")
@@ -244,7 +244,7 @@ def test_check_passes_where_the_plugin_has_none_for_all_that_its_version_says(sc
     assert len(script.calls("CHECK")) == 2
 
 
-def test_collect_tells_our_interfaces_names_of_this_plugin_and_network(tmp_path, ipams):
+def test_collect_lists_our_interfaces_of_this_plugin_and_network(tmp_path, ipams):
     script, other = ScriptedPlugin(tmp_path), ScriptedPlugin(tmp_path, "other")
     mine = pod_with(2, script.plugin(), ipams=(("storage", script.plugin(name="net-storage")),))
     held = [
@@ -266,7 +266,7 @@ def test_collect_tells_our_interfaces_names_of_this_plugin_and_network(tmp_path,
     assert not other.calls("GC")
 
 
-def test_collect_calls_no_plugin_that_knows_none(script, ipams):
+def test_collect_calls_no_plugin_without_gc(script, ipams):
     script.speak(("0.4.0", "1.0.0"), GC=ERROR)
     asyncio.run(ipams.collect([script.plugin()], []))
     assert not script.calls("GC")
@@ -318,7 +318,7 @@ def test_host_local_leases_both_families_and_takes_them_back(tmp_path, ipams):
 
 
 @needs_plugins
-def test_host_local_that_runs_dry_leaves_nothing_when_it_is_undone(tmp_path, ipams):
+def test_host_local_without_free_addresses_leaves_no_lease_when_undone(tmp_path, ipams):
     pod = pod_with(20, host_local(tmp_path, "10.0.0.0/28"))
     error = refusal(ipams.add(pod))
     assert "no IP addresses available in range set: 10.0.0.1-10.0.0.14" in error.message
@@ -345,7 +345,7 @@ def static(**ipam):
 
 
 @needs_plugins
-def test_static_gives_what_is_configured_and_checks_it(ipams):
+def test_static_gives_configured_addresses_and_checks_them(ipams):
     configured = {
         "type": "static",
         "addresses": [{"address": "10.1.0.9/24", "gateway": "10.1.0.1"}, {"address": "fd00:1::9/64"}],
@@ -371,7 +371,7 @@ def test_static_gives_what_is_configured_and_checks_it(ipams):
     [{"runtimeConfig": {"ips": ["10.1.0.7/24"]}}, {"args": {"cni": {"ips": ["10.1.0.7/24"]}}}],
     ids=lambda asked: next(iter(asked)),
 )
-def test_static_gives_what_the_call_asks_for(ipams, asked):
+def test_static_gives_requested_addresses_of_the_call(ipams, asked):
     pod = pod_with(1, static(capabilities={"ips": True}, **asked))
     assert asyncio.run(ipams.add(pod))["rdma1"].addresses == ("10.1.0.7/24",)
 

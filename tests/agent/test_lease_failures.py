@@ -66,7 +66,7 @@ def test_no_lease_is_left_when_a_call_fails(tmp_path, number, fault):
     asyncio.run(scenario())
 
 
-def test_lease_of_a_call_that_nobody_waits_for_any_more_is_given_back(tmp_path):
+def test_lease_of_an_abandoned_call_is_given_back(tmp_path):
     machine = Machine(tmp_path)
     plugin = tmp_path / "slow"
     plugin.write_text(

@@ -224,7 +224,7 @@ def test_rates_are_as_before_and_the_reason_is_reported_when_a_step_fails(
     run(machine, scenario)
 
 
-def test_attempts_become_rarer_while_nothing_changes_and_come_at_once_for_a_later_placement(
+def test_attempts_become_rarer_without_changes_and_come_at_once_for_a_later_placement(
     machine: Machine,
 ) -> None:
     async def scenario(it: Rated) -> None:
@@ -394,7 +394,7 @@ def test_vlan_and_driver_of_the_network_are_no_difference(machine: Machine) -> N
     run(machine, scenario)
 
 
-def test_new_sandbox_has_the_generation_of_its_placement_also_where_it_is_placed_anew(
+def test_new_sandbox_has_the_generation_of_its_placement_also_if_it_is_placed_anew(
     machine: Machine,
 ) -> None:
     async def scenario(it: Rated) -> None:
@@ -430,7 +430,7 @@ def test_replay_of_an_earlier_placement_by_a_new_sandbox_is_refused(machine: Mac
     run(machine, scenario)
 
 
-def test_earlier_placement_or_the_same_changes_nothing(machine: Machine) -> None:
+def test_earlier_or_equal_placement_has_no_effect(machine: Machine) -> None:
     async def scenario(it: Rated) -> None:
         await it.add(FIRST)
         await it.change(SECOND)
@@ -460,7 +460,7 @@ def test_pod_whose_deletion_is_under_way_is_left_to_it(machine: Machine) -> None
     run(machine, scenario)
 
 
-def test_pod_that_ends_while_the_rates_of_others_change_needs_none(machine: Machine) -> None:
+def test_pod_that_ends_during_changes_of_other_rates_needs_none(machine: Machine) -> None:
     others = [(PodUid(f"uid-{number}"), (PF0, PF1)[number % 2]) for number in range(6)]
 
     async def scenario(it: Rated) -> None:

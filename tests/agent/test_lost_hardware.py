@@ -120,7 +120,7 @@ def test_vf_without_rdma_device_goes_to_no_pod_while_rdma_is_required(machine: M
     play(machine, scenario)
 
 
-def test_vf_without_rdma_device_is_given_where_rdma_is_not_required(machine: Machine) -> None:
+def test_vf_without_rdma_device_is_given_if_rdma_is_not_required(machine: Machine) -> None:
     machine.hardware.functions[VfRef(PF0, 0)].rdma_device = None
     machine.require_rdma = False
 

@@ -49,7 +49,7 @@ async def refused(coroutine):
 
 
 @pytest.mark.parametrize("conf", [ipam, delegate])
-def test_corrected_configuration_ends_what_a_mistake_kept_from_being_given(machine, conf):
+def test_corrected_configuration_ends_an_attachment_that_a_mistake_left(machine, conf):
     async def scenario():
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
@@ -101,7 +101,7 @@ def test_new_sandbox_of_the_pod_starts_by_the_corrected_configuration(machine):
     asyncio.run(scenario())
 
 
-def test_what_was_given_is_given_back_by_the_configuration_of_then_alone(machine, plugin):
+def test_attachment_is_ended_by_the_configuration_of_its_add(machine, plugin):
     async def scenario():
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
@@ -115,7 +115,7 @@ def test_what_was_given_is_given_back_by_the_configuration_of_then_alone(machine
 
 
 @pytest.mark.parametrize("stdin", [b"", b"{}", b'{"name":"net","type":"x","ipam":{"type":5}}'])
-def test_mistake_stays_known_where_the_configuration_of_now_cannot_be_read(machine, stdin):
+def test_mistake_stays_known_if_the_present_configuration_cannot_be_read(machine, stdin):
     async def scenario():
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()

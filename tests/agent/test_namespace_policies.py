@@ -37,7 +37,7 @@ def stealing(**options: object) -> PlacedInterface:
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "not-signed"])
-def test_add_refuses_what_the_namespace_may_not_have_also_where_a_placement_promises_it(
+def test_add_refuses_options_against_policy_also_if_a_placement_promises_them(
     machine: Machine, key: PlacementKeys | None
 ) -> None:
     machine.policies = NO_POLICIES
@@ -71,7 +71,7 @@ def test_pod_ends_whose_policy_has_become_stricter(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["signed", "not-signed"])
-def test_interfaces_are_on_the_pfs_of_the_policy_wherever_they_were_promised(
+def test_interfaces_are_on_pfs_of_the_policy_although_others_were_promised(
     machine: Machine, key: PlacementKeys | None
 ) -> None:
     policy = {"name": "a", "namespaces": ["default"], "pfs": {"pci": PF1}}

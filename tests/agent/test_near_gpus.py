@@ -145,7 +145,7 @@ def gpu_variables(machine: Machine) -> list[str]:
 
 
 @pytest.mark.parametrize("key", [KEY, None])
-def test_containers_are_told_which_interface_is_which_gpus(
+def test_containers_get_variables_that_match_interfaces_and_gpus(
     machine: Machine, kubelet: FakePodResources, key: PlacementKeys | None
 ) -> None:
     """After a restart of the agent as well, which knows it from its ledger."""
@@ -175,7 +175,7 @@ def test_containers_are_told_which_interface_is_which_gpus(
     in_turn(machine, restarted, key=key)
 
 
-def test_share_of_a_gpu_is_told_by_the_first_of_the_pods_ids(
+def test_share_of_a_gpu_is_listed_by_the_first_id_of_the_pod(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
     kubelet.allocate("default", "p", NVIDIA, "GPU-b::3", "GPU-b::1")
@@ -194,7 +194,7 @@ def test_share_of_a_gpu_is_told_by_the_first_of_the_pods_ids(
     in_turn(machine, scenario)
 
 
-def test_gpus_of_unknown_places_are_told_with_no_interface(
+def test_gpus_of_unknown_places_are_listed_without_an_interface(
     machine: Machine, kubelet: FakePodResources
 ) -> None:
     kubelet.allocate("default", "p", NVIDIA, "MIG-elsewhere")
@@ -235,7 +235,9 @@ def test_number_of_gpus_that_was_not_placed_is_refused(machine: Machine, kubelet
     in_turn(machine, scenario)
 
 
-def test_gpus_of_which_one_is_unknown_are_near_nothing(machine: Machine, kubelet: FakePodResources) -> None:
+def test_gpus_with_an_unknown_one_among_them_are_near_no_pf(
+    machine: Machine, kubelet: FakePodResources
+) -> None:
     annotations = annotated(machine, 2, per="gpu")
     kubelet.allocate("default", "p", NVIDIA, "GPU-a", "MIG-elsewhere")
 
@@ -249,7 +251,7 @@ def test_gpus_of_which_one_is_unknown_are_near_nothing(machine: Machine, kubelet
 @pytest.mark.parametrize(
     ("topology", "starts"), [("same-pcie-switch", False), ("same-numa", False), ("prefer", True)]
 )
-def test_gpus_whose_places_are_unknown_are_near_nothing(
+def test_gpus_of_unknown_places_are_near_no_pf(
     machine: Machine, kubelet: FakePodResources, topology: str, *, starts: bool
 ) -> None:
     annotations = annotated(machine, 1, topology)

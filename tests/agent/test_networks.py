@@ -35,7 +35,7 @@ NO_ROOM = (
         ("spread-pfs", 5, [PF0, PF1]),
     ],
 )
-def test_policy_is_of_what_all_attachments_of_a_pod_give(
+def test_policy_applies_to_all_attachments_of_a_pod_together(
     machine: Machine, policy: str, reserved: int, expected: object
 ) -> None:
     wanted = requests({"min_tx_rate": reserved}, {"network": "fabric-b", "min_tx_rate": reserved})
@@ -219,7 +219,7 @@ def test_networks_of_the_configuration_have_addresses_of_their_own(
     assert machine.is_pristine()
 
 
-def test_network_that_nothing_attaches_to_is_refused_and_the_pod_told(machine: Machine) -> None:
+def test_network_without_an_attachment_is_refused_with_an_event_of_the_pod(machine: Machine) -> None:
     machine.cluster = cluster = KnowingCluster(requests({"network": "nowhere"}))
 
     async def scenario(runtime: Runtime) -> None:
@@ -231,7 +231,7 @@ def test_network_that_nothing_attaches_to_is_refused_and_the_pod_told(machine: M
     assert [error.reason for error in cluster.errors] == [Reason.MALFORMED_ANNOTATION]
 
 
-def test_vlan_of_the_configuration_is_that_of_interfaces_that_name_none(machine: Machine) -> None:
+def test_vlan_of_the_configuration_applies_to_interfaces_without_one(machine: Machine) -> None:
     async def scenario(runtime: Runtime) -> None:
         answer = await runtime.ask("ADD", conf("1.0.0", vlan=7), annotations=requests({}, {"vlan": 9}))
         assert answer.exit_status == 0, answer.document
@@ -275,7 +275,7 @@ def test_dpdk_of_the_configuration_gives_pci_functions(
     ("key", "options"),
     [("mtu", InterfaceOptions(mtu=1400)), ("network", InterfaceOptions(network="storage"))],
 )
-def test_what_a_pci_function_of_the_configuration_could_not_have_is_refused(
+def test_option_that_a_pci_function_of_the_configuration_cannot_have_is_refused(
     machine: Machine, main: ScriptedPlugin, key: str, options: InterfaceOptions, *, placed: bool
 ) -> None:
     machine.cluster = cluster = KnowingCluster({})
@@ -300,7 +300,7 @@ def test_what_a_pci_function_of_the_configuration_could_not_have_is_refused(
 
 
 @every_version
-def test_unsupported_version_or_key_is_told_by_code(machine: Machine, version: str) -> None:
+def test_unsupported_version_or_key_has_its_error_code(machine: Machine, version: str) -> None:
     async def scenario(runtime: Runtime) -> None:
         answer = await runtime.ask("ADD", conf("9.9.9"), annotations=asks({}))
         assert (answer.exit_status, answer.document["code"]) == (1, 1)
@@ -314,7 +314,7 @@ def test_unsupported_version_or_key_is_told_by_code(machine: Machine, version: s
     in_turn(machine, scenario)
 
 
-def test_placement_that_does_not_fit_any_more_is_made_anew_and_the_pod_told(machine: Machine) -> None:
+def test_placement_that_no_longer_fits_is_made_anew_with_an_event_of_the_pod(machine: Machine) -> None:
     machine.cluster = cluster = KnowingCluster({})
 
     async def scenario(runtime: Runtime) -> None:
@@ -330,7 +330,7 @@ def test_placement_that_does_not_fit_any_more_is_made_anew_and_the_pod_told(mach
     assert cluster.moved == [f"PF {PF0} was promised and had no room; given {PF1}"]
 
 
-def test_pod_that_cannot_be_served_is_told_why(machine: Machine) -> None:
+def test_pod_that_cannot_be_served_has_an_event_with_the_reason(machine: Machine) -> None:
     machine.cluster = cluster = KnowingCluster({})
 
     async def scenario(runtime: Runtime) -> None:

@@ -42,7 +42,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.mark.parametrize("annotations", [None, ASKED], ids=["before its turn", "in its turn"])
-def test_delete_succeeds_with_nothing_left_when_it_overtakes_an_add(
+def test_delete_that_overtakes_an_add_leaves_no_interface(
     machine: Machine, annotations: dict[str, str] | None
 ) -> None:
     async def scenario() -> None:
@@ -120,7 +120,7 @@ def test_marker_of_a_pending_add_stays_when_another_attachment_of_the_container_
     asyncio.run(scenario())
 
 
-def test_add_begins_nothing_when_its_caller_was_ended_before_the_container_was_marked(
+def test_add_does_not_begin_if_its_caller_ended_before_the_container_was_marked(
     machine: Machine,
 ) -> None:
     async def scenario() -> None:

@@ -60,13 +60,13 @@ def test_plugin_is_called_with_the_variables_and_the_configuration_of_the_call(p
     assert call.stdin == {"a": 1}
 
 
-def test_plugin_is_told_of_no_container_when_the_call_is_about_none(plugins, script):
+def test_plugin_gets_no_container_if_the_call_is_about_none(plugins, script):
     run(plugins, script, verb="STATUS", target=None)
     [call] = script.calls()
     assert (call.container, call.netns, call.ifname, call.args) == ("", "", "", "")
 
 
-def test_error_says_plugin_call_and_what_the_plugin_says(plugins, script):
+def test_error_names_plugin_and_call_with_the_message_of_the_plugin(plugins, script):
     script.speak(MODERN, ADD=ERROR)
     error = failure(plugins, script)
     assert error.message == "plugin scripted: ADD of rdma0: no; more"
@@ -74,7 +74,7 @@ def test_error_says_plugin_call_and_what_the_plugin_says(plugins, script):
     assert error.reason is Reason.IPAM_FAILURE
 
 
-def test_error_says_the_exit_status_when_the_plugin_says_nothing(plugins, script):
+def test_error_has_the_exit_status_if_the_plugin_prints_no_message(plugins, script):
     script.speak(MODERN, ADD="exit 3")
     assert failure(plugins, script).message == "plugin scripted: ADD of rdma0: exit status 3"
 
@@ -91,7 +91,7 @@ def test_error_has_the_reason_that_the_caller_wants(script):
     assert failure(plugins, script).reason is Reason.PLUGIN_FAILURE
 
 
-def test_error_says_where_the_plugin_was_looked_for(plugins, script):
+def test_error_lists_the_searched_directories(plugins, script):
     script.file.chmod(0o644)
     error = failure(plugins, script)
     assert error.message == (
@@ -104,7 +104,7 @@ def test_error_says_where_the_plugin_was_looked_for(plugins, script):
     plugins.require(script.plugin())
 
 
-def test_plugin_that_is_a_directory_is_none(plugins, script):
+def test_plugin_that_is_a_directory_is_not_found(plugins, script):
     script.file.unlink()
     script.file.mkdir()
     assert "is not in CNI_PATH" in failure(plugins, script).message
@@ -168,7 +168,7 @@ def test_plugin_is_killed_with_its_children_when_its_call_is_cancelled(script, p
     asyncio.run(scenario())
 
 
-def test_plugin_ends_what_it_writes_when_its_call_is_cancelled(script, plugins):
+def test_plugin_of_a_cancelled_call_ends_its_writes(script, plugins):
     lease, begun = script.directory / "lease", script.directory / "begun"
     script.speak(MODERN, ADD=f"touch {lease} {begun}; sleep 0.2; echo c0 >{lease}")
 
@@ -202,7 +202,7 @@ def test_result_of_some_mebibytes_is_heard(script, plugins):
     assert run(plugins, script) == bytes(size)
 
 
-def test_end_of_stderr_is_told_of_a_plugin_that_logs_without_measure(script, plugins):
+def test_error_has_the_end_of_stderr_of_a_plugin_that_logs_too_much(script, plugins):
     script.speak(MODERN, ADD=f"{ENDLESS} | head -c 20000000 >&2; echo the end >&2; exit 1")
     details = failure(plugins, script).details
     assert details.endswith("the end")
@@ -215,7 +215,7 @@ def test_time_limit_holds_for_a_plugin_that_logs_without_end(script):
     assert error.message == "plugin scripted: ADD of rdma0: no answer within 1 s"
 
 
-def test_time_limit_holds_where_a_daemon_keeps_the_output_of_a_plugin_that_ended(script):
+def test_time_limit_holds_although_a_daemon_keeps_the_output_of_an_ended_plugin(script):
     pids = script.directory / "pids"
     script.speak(MODERN, ADD=f"setsid sh -c 'echo $$ >{pids}; exec sleep 1000' & exit 0")
     before = set(Path("/proc/self/fd").iterdir())
@@ -257,7 +257,7 @@ def test_plugin_dies_with_the_process_that_called_it(script):
         agent.wait()
 
 
-def test_plugin_hears_nothing_from_a_process_that_died_before_it_was_sure_to_die_with_it(script, tmp_path):
+def test_plugin_gets_no_input_from_a_process_that_died_before_their_lives_were_tied(script, tmp_path):
     script.speak(MODERN, ADD="echo -n '{}'")
     slow = tmp_path / "slow"
     slow.mkdir()
@@ -303,7 +303,7 @@ def calling(script):
     return [sys.executable, "-c", code, str(script.file.parent)]
 
 
-def test_versions_are_asked_for_once_per_file(plugins, script):
+def test_versions_are_requested_once_per_file(plugins, script):
     async def scenario():
         for _ in range(3):
             assert await plugins.versions(script.plugin()) == MODERN
@@ -331,7 +331,7 @@ def test_version_agreed_is_the_highest_that_all_know(plugins, script, theirs, at
     assert asyncio.run(plugins.negotiate(script.plugin(), at_most)) == agreed
 
 
-def test_version_is_not_agreed_when_there_is_none_in_common(plugins, script):
+def test_version_is_not_agreed_without_a_common_one(plugins, script):
     script.speak(("1.0.0", "9.0.0"))
     with pytest.raises(
         K8sRdmaError, match=r"scripted speaks CNI 1\.0\.0, 9\.0\.0, none .* 0\.4\.0"
@@ -400,7 +400,7 @@ def mount(*arguments: str | Path) -> None:
 
 
 @needs_root
-def test_plugin_in_the_hosts_root_keeps_nothing_mounted_that_the_host_unmounts(tmp_path):
+def test_plugin_in_the_root_of_the_host_keeps_no_mount_that_the_host_unmounts(tmp_path):
     """A namespace that a runtime ends while a plugin hangs would live on, with its VFs."""
     root = tmp_path / "root"
     root.mkdir()

@@ -177,7 +177,7 @@ def test_device_that_is_not_here_or_of_others_is_unknown(machine: Machine, kubel
     assert machine.is_pristine()
 
 
-def test_pods_that_ask_by_annotation_get_none_of_the_pool(machine: Machine) -> None:
+def test_pods_that_request_by_annotation_get_no_vf_of_the_pool(machine: Machine) -> None:
     async def scenario(runtime: Runtime) -> None:
         asked = requests(*({} for _ in range(5)))
         assert (await runtime.ask("ADD", FABRIC, "c1", annotations=asked)).exit_status == 0
@@ -220,9 +220,7 @@ def test_no_pod_starts_while_kubelet_does_not_tell(machine: Machine, kubelet: Fa
     in_turn(machine, scenario)
 
 
-def test_pod_that_holds_nothing_of_a_pool_is_an_ordinary_one(
-    machine: Machine, kubelet: FakePodResources
-) -> None:
+def test_pod_without_a_vf_of_a_pool_is_an_ordinary_one(machine: Machine, kubelet: FakePodResources) -> None:
     kubelet.allocate("default", "p", "example.com/gpu", "gpu0")
 
     async def scenario(runtime: Runtime) -> None:
@@ -391,9 +389,7 @@ def test_pod_whose_network_gives_vfs_to_programs_cannot_have_its_rdma_devices(
     in_turn(machine, scenario)
 
 
-def test_rates_that_nobody_promised_leave_what_others_were_promised(
-    machine: Machine, kubelet: FakePodResources
-) -> None:
+def test_unpromised_rates_leave_room_promised_to_others(machine: Machine, kubelet: FakePodResources) -> None:
     """Unless they were promised as well: then the extender has counted both."""
     kubelet.allocate("default", "p", RDMA, "f0r1")
     machine.cluster = PromisingCluster({})

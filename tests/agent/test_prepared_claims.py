@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["machine"]
 
 
-def test_prepared_claims_say_what_their_pods_have(machine: Machine) -> None:
+def test_prepared_claims_list_the_interfaces_of_their_pods(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         offers = ClaimOffers(agent.node)
 
@@ -60,7 +60,7 @@ def test_prepared_claims_say_what_their_pods_have(machine: Machine) -> None:
     scenario(machine, play)
 
 
-def test_abandoned_promise_ends_when_its_pod_has_nothing_any_more(machine: Machine) -> None:
+def test_abandoned_claim_ends_when_its_pod_has_no_interface_any_more(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         named = ClaimName(namespace="default", name="c", uid="claim-1")
         await agent.prepare(interface("a", bandwidth="60G"))
@@ -119,7 +119,7 @@ def test_claim_that_is_being_unprepared_passes_to_no_pod(machine: Machine) -> No
     scenario(machine, play)
 
 
-def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machine: Machine) -> None:
+def test_claim_of_a_former_pod_passes_to_its_new_one_if_the_former_has_no_interface(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         hand_over = agent.claims.hand_over
         question = successor(interface("a", bandwidth="60G"))
@@ -155,7 +155,7 @@ def test_claim_of_a_former_pod_passes_to_its_new_one_when_that_has_nothing(machi
     scenario(machine, play)
 
 
-def test_promise_stands_when_the_new_pod_cannot_have_it(machine: Machine) -> None:
+def test_prepared_claim_stands_when_the_new_pod_cannot_have_it(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))
         await agent.prepare(interface("a", bandwidth="40G"), uid="u2", name="d", pod_name="r")

@@ -70,7 +70,7 @@ def agent(directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
-def test_agent_serves_where_other_programs_have_all_inotify_instances(directory: Path) -> None:
+def test_agent_serves_although_other_programs_have_all_inotify_instances(directory: Path) -> None:
     """By default there are 128 for all programs of root together."""
     script = 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"'
     in_namespace = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
@@ -123,7 +123,7 @@ def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
 
 
 @pytest.mark.parametrize("text", ["", "{}", "w1"])
-def test_configuration_that_says_nothing_is_refused(directory: Path, text: str) -> None:
+def test_empty_configuration_is_refused(directory: Path, text: str) -> None:
     path = directory / "agent.yaml"
     path.write_text(text)
     words = "node: not set" if text in ("", "{}") else "wanted a mapping"
@@ -224,7 +224,7 @@ def test_agent_may_open_as_many_files_as_its_calls_take(directory: Path, limits:
             process.kill()
 
 
-def test_agent_loads_nothing_that_other_processes_need(directory: Path) -> None:
+def test_agent_loads_no_module_of_other_processes(directory: Path) -> None:
     """Its memory budget has no room for it."""
     heavy = {"lightkube", "httpx2", "uvicorn", "uvloop", "httptools", "pyroute2"}
     program = "import sys, k8s_rdma.cli.main, k8s_rdma.agent.main; print(*sys.modules)"

@@ -36,7 +36,7 @@ async def test_node_is_published_with_its_lease_and_both_go_with_the_node_object
         assert w.lease["spec"]["leaseDurationSeconds"] == 180
 
 
-async def test_nothing_is_published_before_there_is_a_node_object(tmp_path):
+async def test_no_report_is_published_before_there_is_a_node_object(tmp_path):
     async with publishing(tmp_path, node=False, rdma_node=True) as w:
         await w.until(lambda: w.asked("GET", "/nodes") > 1)
         assert w.asked("POST", "") == 0
@@ -73,7 +73,7 @@ async def test_node_at_rest_writes_its_lease_once_a_minute_and_its_report_every_
         assert (w.asked("PATCH", "/leases/w1"), w.asked("PUT", "/status")) == (lease + 10, writes + 2)
 
 
-async def test_report_at_rest_has_another_time_and_nothing_else(tmp_path):
+async def test_report_at_rest_changes_only_its_time(tmp_path):
     """`kubectl get rdmanodes` shows by it which agents live."""
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
@@ -123,7 +123,7 @@ async def test_lease_is_renewed_twice_soon_after_a_pod_gave_something_back(tmp_p
         assert w.asked("PATCH", "/leases/w1") == before + 2
 
 
-async def test_lease_is_renewed_soon_after_a_pod_ended_that_held_nothing(tmp_path):
+async def test_lease_is_renewed_soon_after_a_pod_without_interfaces_ended(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         before = w.asked("PATCH", "/leases/w1")
@@ -154,7 +154,7 @@ async def test_node_at_rest_reads_its_rdma_node_at_each_renewal_and_no_lease(tmp
         )
 
 
-async def test_status_that_somebody_else_changed_is_written_again(tmp_path):
+async def test_status_changed_by_another_client_is_written_again(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         w.store.put(RDMA_NODES, {**w.rdma_node, "spec": {"somebody": "was here"}})
@@ -164,7 +164,7 @@ async def test_status_that_somebody_else_changed_is_written_again(tmp_path):
 
 
 @pytest.mark.parametrize(("resource", "namespace"), [(RDMA_NODES, ""), (LEASES, "k8s-rdma")])
-async def test_what_somebody_deleted_is_made_again(tmp_path, resource, namespace):
+async def test_deleted_object_is_made_again(tmp_path, resource, namespace):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         w.remove(resource, namespace)
@@ -185,7 +185,7 @@ async def test_refusal_is_tried_again_with_growing_pauses(tmp_path):
         await published(w)
 
 
-async def test_write_without_an_answer_that_comes_late_undoes_nothing(tmp_path):
+async def test_late_write_without_an_answer_does_not_undo_a_newer_one(tmp_path):
     async with publishing(tmp_path, rdma_node=True) as w:
         await published(w)
         late = []
@@ -207,7 +207,7 @@ async def test_write_without_an_answer_that_comes_late_undoes_nothing(tmp_path):
         assert w.rdma_node["status"]["allocations"][0]["pod"]["uid"] == "u"
 
 
-def test_condition_keeps_the_time_since_when_it_is_what_it_is():
+def test_condition_keeps_the_time_of_its_last_change():
     time = World.__dataclass_fields__["time"].default_factory()
     report = World.__dataclass_fields__["told"].default_factory().now()
     first = timed(status_of(report), b"", time.now())
@@ -231,7 +231,7 @@ async def test_vfs_that_pods_can_have_are_counted_in_the_nodes_capacity(tmp_path
 
 
 @pytest.mark.parametrize("written", [None, "0"])
-async def test_capacity_that_somebody_took_away_is_written_again(tmp_path, written):
+async def test_removed_capacity_is_written_again(tmp_path, written):
     async with publishing(tmp_path, vf_resource="k8s-rdma.io/vf") as w:
         await w.until(lambda: w.vfs == "4")
         await w.time.advance(2)

@@ -55,7 +55,7 @@ def cached(name: str, mac: str) -> CachedAttachment:
     )
 
 
-def test_promised_vfs_stay_with_their_pod_whatever_the_runtime_remembers(tmp_path: Path) -> None:
+def test_prepared_vfs_stay_with_their_pod_whatever_the_runtime_remembers(tmp_path: Path) -> None:
     kernel = FakeKernel(FakeMachine(FakePf(name="f0", pci=PF0, vfs=4, rdma=True)))
     hardware = with_uses(kernel.observe(), RULES, Ledger())
     entry = ClaimedInterface(

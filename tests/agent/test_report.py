@@ -100,7 +100,7 @@ def test_foreign_vf_has_the_rates_that_are_seen() -> None:
         (None, "PF enp3s0f0: 600 Mb/s are reserved, and its link speed is unknown now"),
     ],
 )
-def test_promise_that_the_link_no_longer_keeps_is_a_problem_of_its_pf(
+def test_reservation_that_the_link_no_longer_keeps_is_a_problem_of_its_pf(
     link_mbps: int | None, sentence: str
 ) -> None:
     slow = pf_state(PF0, link_mbps=link_mbps, problems=("its fan is loud",))
@@ -109,7 +109,7 @@ def test_promise_that_the_link_no_longer_keeps_is_a_problem_of_its_pf(
     assert second.problems == ()
 
 
-def test_promise_that_is_kept_to_the_last_bit_is_no_problem() -> None:
+def test_reservation_that_is_kept_to_the_last_bit_is_no_problem() -> None:
     assert told(in_use(pf_state(PF0, link_mbps=600))).pfs[0].problems == ()
     assert told(hardware(pf_state(PF0, link_mbps=None)), Ledger()).pfs[0].problems == ()
 
@@ -140,7 +140,7 @@ def allocated(pf: PfState, minimum: int, maximum: int) -> tuple[Hardware, Ledger
         (NO_RATE, (150, 250), (0, 0, 250), ("accounted", "software")),
     ],
 )
-def test_interface_tells_what_is_programmed_and_who_holds_what_was_asked_for(
+def test_interface_has_programmed_rates_and_enforcers_of_the_requested_ones(
     rates: RateAbility,
     asked: tuple[int, int],
     programmed: tuple[int, int, int],
@@ -188,7 +188,7 @@ def test_rates_of_virtual_pfs_are_enforced_by_software() -> None:
     assert slow.enforced.max == "software", "the link of a bridge is software as well"
 
 
-def test_reservation_is_only_accounted_where_the_pf_takes_no_minimum_any_more() -> None:
+def test_reservation_is_only_accounted_if_the_pf_no_longer_takes_a_minimum() -> None:
     seen, ledger = allocated(pf_state(), 150, 250)
     [pf] = seen.pfs
     report = told(hardware(replace(pf, rates=replace(pf.rates, min=None))), ledger)
@@ -228,12 +228,12 @@ def test_vf_that_gets_less_by_its_weight_than_was_reserved_is_a_problem_of_its_p
 
 
 @pytest.mark.parametrize("rates", [EVERY_RATE, NO_RATE, COARSE, WEIGHTS])
-def test_pf_tells_what_its_driver_does_with_rates(rates: RateAbility) -> None:
+def test_pf_reports_the_rate_ability_of_its_driver(rates: RateAbility) -> None:
     [pf] = told(hardware(pf_state(rates=rates, enforce=Enforce.HARDWARE)), Ledger()).pfs
     assert (ability_of(pf.rates), pf.enforce) == (rates, "hardware")
 
 
-def test_interface_tells_what_was_asked_for_in_the_annotations_words() -> None:
+def test_interface_has_requested_options_in_the_words_of_the_annotation() -> None:
     options = InterfaceOptions(
         name="rdma0", mac="02:00:00:00:00:01", vlan=7, pf=PfSelector(drivers=frozenset({"ice"}))
     )
@@ -254,7 +254,7 @@ def test_interface_tells_what_was_asked_for_in_the_annotations_words() -> None:
     assert decode_report(encode_report(report)) == report
 
 
-def test_pf_tells_what_else_its_driver_takes_and_that_this_agent_caps_by_software() -> None:
+def test_pf_reports_settings_of_its_driver_and_software_caps_of_this_agent() -> None:
     first, second = told(
         hardware(pf_state(supported_settings=frozenset({Setting.VLAN, Setting.MAC})), pf_state(PF1)), Ledger()
     ).pfs

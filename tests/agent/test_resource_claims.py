@@ -133,7 +133,7 @@ async def refusal(attempt: Awaitable[object]) -> K8sRdmaError:
     return raised.value
 
 
-def test_prepared_claim_is_promised_and_described_and_nothing_else_changes(machine: Machine) -> None:
+def test_prepared_claim_is_recorded_and_described_without_other_changes(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         names = await agent.prepare(interface("a", bandwidth="25G"), interface("b", bandwidth="5G"))
         assert names == ("k8s-rdma.io/claim=claim-1.a", "k8s-rdma.io/claim=claim-1.b")
@@ -154,7 +154,7 @@ def test_prepared_claim_is_promised_and_described_and_nothing_else_changes(machi
     scenario(machine, play)
 
 
-def test_pod_gets_what_its_claims_promise_by_their_names_in_the_pod(machine: Machine) -> None:
+def test_pod_gets_prepared_interfaces_by_the_names_of_its_claims(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("z", bandwidth="25G", maxTxRate="40G"), uid="u2", name="b")
         await agent.prepare(interface("x", name="storage"), uid="u1", name="a")
@@ -189,7 +189,7 @@ def test_new_sandbox_gets_the_same_vfs_until_the_claim_is_unprepared(machine: Ma
     scenario(machine, play)
 
 
-def test_sum_of_promises_never_exceeds_the_link(machine: Machine) -> None:
+def test_sum_of_prepared_claims_never_exceeds_the_link(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="75G"))
         error = await refusal(
@@ -220,7 +220,7 @@ def test_claim_is_counted_once_while_its_pod_runs(machine: Machine) -> None:
         (interface("a", mtu=65_000), Reason.DRIVER_REFUSES, "request a: PF f0: "),
     ],
 )
-def test_what_can_never_be_is_refused_at_once(
+def test_impossible_claim_is_refused_at_once(
     machine: Machine, entry: dict[str, Any], reason: Reason, why: str
 ) -> None:
     async def play(agent: Running) -> None:
@@ -261,7 +261,7 @@ class Pods(NoCluster):
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_claim_is_refused_at_once_when_nothing_ends(machine: Machine, attached: bool) -> None:
+def test_claim_is_refused_at_once_if_no_pod_ends(machine: Machine, attached: bool) -> None:
     machine.cluster = Pods("p", "q", "r")
 
     async def play(agent: Running) -> None:
@@ -278,7 +278,7 @@ def test_claim_is_refused_at_once_when_nothing_ends(machine: Machine, attached: 
 
 
 @pytest.mark.parametrize("unknown", ["p", "q"])
-def test_claim_waits_until_it_is_known_that_nothing_ends(machine: Machine, unknown: str) -> None:
+def test_claim_waits_until_it_is_known_that_no_pod_ends(machine: Machine, unknown: str) -> None:
     """A holder that the watch has no more may end; and it is as old as that if it has not the new pod yet."""
     machine.cluster = cluster = Pods(*{"p", "q"} - {unknown})
 
@@ -324,7 +324,7 @@ def test_claim_is_refused_with_numbers_when_it_has_waited_in_vain(machine: Machi
     scenario(machine, play)
 
 
-def test_claim_asked_for_again_has_the_same_answer_and_another_content_none(machine: Machine) -> None:
+def test_claim_prepared_again_has_the_same_answer_and_another_content_is_refused(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         first = await agent.prepare(interface("a", bandwidth="60G"))
         await agent.add()
@@ -336,7 +336,7 @@ def test_claim_asked_for_again_has_the_same_answer_and_another_content_none(mach
     scenario(machine, play)
 
 
-def test_promises_outlast_the_agent(machine: Machine) -> None:
+def test_prepared_claims_outlast_the_agent(machine: Machine) -> None:
     async def begin(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))
 
@@ -389,7 +389,7 @@ def test_vfs_of_claims_are_not_given_to_annotations(machine: Machine) -> None:
     scenario(machine, play)
 
 
-def test_unprepare_ends_what_the_pod_still_has(machine: Machine) -> None:
+def test_unprepare_ends_remaining_attachments_of_the_pod(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a"))
         await agent.add()
@@ -401,7 +401,7 @@ def test_unprepare_ends_what_the_pod_still_has(machine: Machine) -> None:
     scenario(machine, play)
 
 
-def test_use_of_a_pf_changes_when_nobody_has_vfs_of_it(machine: Machine) -> None:
+def test_use_of_a_pf_changes_once_its_vfs_are_free(machine: Machine) -> None:
     async def begin(agent: Running) -> None:
         await agent.add("c1", "x", asks({}))
         await agent.prepare(interface("a", "f0"))
@@ -423,7 +423,7 @@ def test_use_of_a_pf_changes_when_nobody_has_vfs_of_it(machine: Machine) -> None
     scenario(machine, go_on)
 
 
-def test_offers_say_what_a_pf_has_and_remember_its_speed(machine: Machine) -> None:
+def test_offers_have_the_vfs_of_a_pf_and_remember_its_speed(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         offers = ClaimOffers(agent.node)
         await agent.prepare(interface("a", bandwidth="60G"))
@@ -439,7 +439,7 @@ def test_offers_say_what_a_pf_has_and_remember_its_speed(machine: Machine) -> No
     scenario(machine, play)
 
 
-def test_waiting_claim_that_is_unprepared_or_given_up_is_promised_nothing(machine: Machine) -> None:
+def test_waiting_claim_that_is_unprepared_or_given_up_gets_no_vf(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         await agent.prepare(interface("a", bandwidth="60G"))
         second = of_pod(claim(interface("a", bandwidth="60G"), uid="u2", name="d"), "q")
@@ -475,7 +475,7 @@ def test_unprepare_ends_a_preparation_that_has_begun(machine: Machine) -> None:
 
 @pytest.mark.parametrize("lasting", [(), ("p",)])
 @pytest.mark.parametrize("turns", range(1, 12, 2))
-def test_claim_prepared_while_it_is_unprepared_is_promised_anew(
+def test_claim_prepared_while_it_is_unprepared_is_prepared_anew(
     machine: Machine, turns: int, lasting: tuple[str, ...]
 ) -> None:
     """Whatever kubelet is answered holds: without a prepared claim its pod would start without interfaces."""
@@ -519,7 +519,7 @@ def test_add_whose_claim_is_unprepared_meanwhile_is_refused(machine: Machine) ->
     scenario(machine, play)
 
 
-def test_promise_stands_whatever_policies_and_further_pods_come(machine: Machine) -> None:
+def test_prepared_claim_stands_whatever_policies_and_further_pods_come(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         document = of_pod(claim(interface("a", vlan=7)), "p")
         of_another_driver = {"request": "gpu", "driver": "gpu.example", "pool": "w1", "device": "g0"}
@@ -534,7 +534,7 @@ def test_promise_stands_whatever_policies_and_further_pods_come(machine: Machine
     scenario(machine, play)
 
 
-def test_promise_stands_although_its_cap_is_below_what_the_claim_consumes(machine: Machine) -> None:
+def test_prepared_claim_stands_although_its_cap_is_below_its_consumed_capacity(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         document = claim(interface("a", bandwidth="0", consumed="1G", maxTxRate="400M"))
         answer = await agent.claims.prepare(prepare(document))
@@ -653,7 +653,7 @@ def test_hostile_claims_are_refused_and_hold_up_no_others(machine: Machine) -> N
     scenario(machine, play)
 
 
-def test_claim_whose_requests_name_no_cdi_devices_is_promised_nothing_and_ends_no_agent(
+def test_claim_whose_requests_name_no_cdi_devices_gets_no_vf_and_ends_no_agent(
     machine: Machine,
 ) -> None:
     no_name = claim(interface("a-"), uid="u1")
@@ -669,7 +669,7 @@ def test_claim_whose_requests_name_no_cdi_devices_is_promised_nothing_and_ends_n
     scenario(machine, play)
 
 
-def test_promise_in_the_ledger_that_no_specification_can_hold_ends_no_agent(machine: Machine) -> None:
+def test_claim_in_the_ledger_that_no_specification_can_hold_ends_no_agent(machine: Machine) -> None:
     """As an agent made it that did not refuse the claim."""
 
     async def play(agent: Running) -> None:

@@ -57,7 +57,7 @@ def test_pod_without_uid_of_the_runtime_has_the_api_servers(tmp_path: Path) -> N
     assert [receipt.pod.uid for receipt in cluster.given] == ["uid-of-api"]
 
 
-def test_keys_that_say_nothing_here_fail_no_pod_and_are_logged_once(tmp_path: Path) -> None:
+def test_keys_without_effect_here_fail_no_pod_and_are_logged_once(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     stdin = machine.stdin(asks({"min_tx_rate": 5}), if0="enp4s0f0", master="enp4s0f0")
     with structlog.testing.capture_logs() as logs:

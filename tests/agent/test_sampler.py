@@ -64,7 +64,7 @@ def sent(machine: Machine, told: Counters) -> list[int]:
     return [vf.tx_bytes for vf in told.vfs if vf.pf == PF0]
 
 
-def test_pause_frames_are_told_by_pf_and_priority(machine: Machine) -> None:
+def test_pause_frames_are_counted_by_pf_and_priority(machine: Machine) -> None:
     async def scenario(it: Sampled) -> None:
         machine.hardware.pause_frames["f1"] = {3: PauseFrames(sent=4, received=5)}
         [pauses] = (await it.ask()).pauses
@@ -74,7 +74,7 @@ def test_pause_frames_are_told_by_pf_and_priority(machine: Machine) -> None:
     run(machine, scenario)
 
 
-def test_traffic_is_told_with_the_pod_that_holds_the_vf(machine: Machine) -> None:
+def test_traffic_is_reported_with_the_pod_that_holds_the_vf(machine: Machine) -> None:
     async def scenario(it: Sampled) -> None:
         netns = machine.hardware.create_namespace()
         receipt = (await it.verbs.add(call("ADD"), netns, machine.stdin(asks({})))).receipt
@@ -117,7 +117,7 @@ def test_question_that_comes_a_little_early_waits(machine: Machine) -> None:
     run(machine, scenario)
 
 
-def test_all_who_ask_at_once_share_a_sample(machine: Machine) -> None:
+def test_simultaneous_readers_share_a_sample(machine: Machine) -> None:
     async def scenario(it: Sampled) -> None:
         held = threading.Event()
         busy = asyncio.create_task(machine.worker.run(held.wait))
@@ -136,7 +136,7 @@ def test_all_who_ask_at_once_share_a_sample(machine: Machine) -> None:
     run(machine, scenario)
 
 
-def test_failed_sample_is_counted_and_the_last_one_told(machine: Machine) -> None:
+def test_failed_sample_is_counted_and_the_last_one_is_reported(machine: Machine) -> None:
     async def scenario(it: Sampled) -> None:
         machine.hardware.silent = "netlink says no"
         told = await it.ask()
@@ -153,7 +153,7 @@ def test_failed_sample_is_counted_and_the_last_one_told(machine: Machine) -> Non
     run(machine, scenario)
 
 
-def test_looks_at_the_hardware_are_told_too(machine: Machine) -> None:
+def test_scans_of_the_hardware_are_reported_too(machine: Machine) -> None:
     async def scenario(it: Sampled) -> None:
         it.node.refresh()
         machine.hardware.silent = "netlink says no"

@@ -35,7 +35,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def test_only_a_sandbox_with_a_receipt_is_told_when_its_file_is_deleted(tmp_path: Path) -> None:
+def test_only_a_sandbox_with_a_receipt_is_reported_when_its_file_is_deleted(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     netns = tmp_path / "host" / "run" / "netns"
     netns.mkdir(parents=True)

@@ -53,20 +53,20 @@ class Looks:
         asyncio.run(wait_for_address_detection(receipt(), given, node=self, worker=self, pause=self.pause))
 
 
-def test_nothing_is_waited_for_and_nobody_told_without_addresses():
+def test_settling_without_addresses_waits_for_none_and_announces_none():
     looks = Looks()
     looks.settle(rdma0=())
     looks.settle()
     assert (looks.paused, looks.announced) == ([], [])
 
 
-def test_ipv4_is_told_at_once():
+def test_ipv4_is_announced_at_once():
     looks = Looks()
     looks.settle(rdma0=("10.0.0.1/24",))
     assert (looks.paused, looks.announced) == ([], [{"rdma0": ("10.0.0.1/24",)}])
 
 
-def test_ipv6_is_told_after_one_look_when_nobody_has_it():
+def test_ipv6_is_announced_after_one_look_if_it_is_unused():
     looks = Looks({"rdma0": found()})
     looks.settle(rdma0=(V6,), rdma1=("10.0.0.1/24",))
     assert looks.paused == [FIRST_DETECTION_DELAY_S]
@@ -74,7 +74,7 @@ def test_ipv6_is_told_after_one_look_when_nobody_has_it():
 
 
 @pytest.mark.parametrize("state", ["unusable", "unverified"])
-def test_address_is_waited_for_until_everybody_has_been_asked(state):
+def test_address_is_awaited_until_all_stations_were_queried(state):
     asking = {"rdma0": found(**{state: frozenset({V6})})}
     looks = Looks(asking, asking, {"rdma0": found()})
     looks.settle(rdma0=(V6,))
@@ -127,7 +127,7 @@ def machine_with(tmp_path, answer):
     return Machine(tmp_path), script, {"ipam": {"type": "scripted"}}
 
 
-def test_add_fails_and_leaves_nothing_when_another_station_has_an_address(tmp_path):
+def test_add_fails_and_leaves_no_interface_if_another_station_has_an_address(tmp_path):
     machine, script, conf = machine_with(tmp_path, addresses("10.0.0.1/24", V6))
     machine.hardware.others_addresses.add(V6)
     env = replace(call("ADD"), path=str(script.file.parent))

@@ -31,7 +31,7 @@ def request(*networks: str) -> Request:
         (("b", "c"), "bc", (), (0, 1)),
     ],
 )
-def test_share_is_what_names_its_networks_and_what_names_none_and_is_nobodys(
+def test_share_has_interfaces_of_its_networks_and_free_ones_without_a_network(
     networks: tuple[str, ...], own: str, taken: set[int], part: tuple[int, ...]
 ) -> None:
     assert (
@@ -41,7 +41,7 @@ def test_share_is_what_names_its_networks_and_what_names_none_and_is_nobodys(
 
 
 @pytest.mark.parametrize("annotations", [{}, {NETWORKS_ANNOTATION: ""}, {"other": "x"}])
-def test_network_that_nothing_attaches_the_pod_to_is_refused_by_field(annotations: dict[str, str]) -> None:
+def test_network_without_an_attachment_of_the_pod_is_refused_by_field(annotations: dict[str, str]) -> None:
     with pytest.raises(MalformedError) as refused:
         interfaces_of_network(
             request("", "fabric-b"), own={"net", "fabric-a"}, attached=set(), annotations=annotations

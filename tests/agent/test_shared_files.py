@@ -81,7 +81,7 @@ def nodes(machine: Machine, *devices: str) -> set[str]:
     return {each.path for each in found} | {"/dev/infiniband/rdma_cm"}
 
 
-def test_declared_devices_are_told_until_the_plugin_leaves(machine: Machine) -> None:
+def test_declared_devices_are_listed_until_the_plugin_leaves(machine: Machine) -> None:
     async def scenario() -> None:
         async with served(machine) as plugin:
             ours = await plugin()
@@ -96,7 +96,7 @@ def test_declared_devices_are_told_until_the_plugin_leaves(machine: Machine) -> 
     asyncio.run(scenario())
 
 
-def test_what_another_connection_declared_since_stays_when_the_first_one_leaves(machine: Machine) -> None:
+def test_devices_declared_by_a_later_connection_stay_when_the_first_one_leaves(machine: Machine) -> None:
     async def scenario() -> None:
         async with served(machine) as plugin:
             old, new = await plugin(), await plugin()
@@ -108,7 +108,7 @@ def test_what_another_connection_declared_since_stays_when_the_first_one_leaves(
     asyncio.run(scenario())
 
 
-def test_plugin_that_stays_has_its_devices_told_when_the_one_that_declared_last_leaves(
+def test_plugin_that_stays_has_its_devices_listed_when_the_last_declarer_leaves(
     machine: Machine,
 ) -> None:
     async def scenario() -> None:
@@ -125,7 +125,7 @@ def test_plugin_that_stays_has_its_devices_told_when_the_one_that_declared_last_
     asyncio.run(scenario())
 
 
-def test_device_without_a_node_is_answered_as_failed_and_nothing_old_is_left(machine: Machine) -> None:
+def test_device_without_a_node_is_answered_as_failed_and_no_old_file_is_left(machine: Machine) -> None:
     async def scenario() -> None:
         async with served(machine) as plugin:
             ours = await plugin()
@@ -138,7 +138,7 @@ def test_device_without_a_node_is_answered_as_failed_and_nothing_old_is_left(mac
     asyncio.run(scenario())
 
 
-def test_agent_that_stops_leaves_them_and_the_next_one_removes_those_that_nobody_declares(
+def test_agent_that_stops_leaves_files_and_the_next_one_removes_undeclared_ones(
     machine: Machine,
 ) -> None:
     async def scenario() -> None:
@@ -157,7 +157,7 @@ def test_agent_that_stops_leaves_them_and_the_next_one_removes_those_that_nobody
     asyncio.run(scenario())
 
 
-def test_nodes_that_got_other_numbers_are_told_when_the_agent_looks_again(machine: Machine) -> None:
+def test_nodes_with_new_numbers_are_listed_when_the_agent_scans_again(machine: Machine) -> None:
     async def scenario() -> None:
         async with served(machine) as plugin:
             ours = await plugin()
@@ -183,7 +183,7 @@ def test_nodes_that_got_other_numbers_are_told_when_the_agent_looks_again(machin
         b"x" * (MAX_LINE_BYTES + 1),
     ],
 )
-def test_plugin_that_says_what_none_says_is_hung_up_on(
+def test_plugin_that_sends_a_malformed_line_is_disconnected(
     machine: Machine, line: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario() -> None:

@@ -137,7 +137,7 @@ def test_fault_of_the_request_sets_no_vf_aside(machine: Machine) -> None:
     play(machine, scenario)
 
 
-def test_pf_that_gives_nothing_is_left_for_another_and_named_without_setting_its_vfs_aside(
+def test_pf_that_gives_no_vf_is_left_for_another_and_named_without_setting_its_vfs_aside(
     machine: Machine,
 ) -> None:
     async def scenario(node: Node, verbs: Verbs) -> None:
@@ -153,7 +153,7 @@ def test_pf_that_gives_nothing_is_left_for_another_and_named_without_setting_its
     play(machine, scenario)
 
 
-def test_pods_get_what_healthy_vfs_there_are_however_many_are_sick(tmp_path: Path) -> None:
+def test_pods_get_all_healthy_vfs_however_many_are_sick(tmp_path: Path) -> None:
     machine = Machine(tmp_path, pfs=(FakePf(name="f0", pci=PF0, vfs=12),))
 
     async def scenario(node: Node, verbs: Verbs) -> None:
@@ -268,7 +268,7 @@ def test_claims_vf_that_is_sick_is_exchanged_for_another_of_its_pf(tmp_path: Pat
     scenario(machine, play)
 
 
-def test_exchanged_promise_holds_after_a_restart(tmp_path: Path) -> None:
+def test_exchanged_vf_of_a_claim_holds_after_a_restart(tmp_path: Path) -> None:
     machine = Machine(tmp_path, rdma=True)
     machine.rules = (FOR_CLAIMS, PfRule())
 

@@ -93,7 +93,7 @@ def test_slot_tells_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machi
     run(scenario)
 
 
-def test_slot_names_its_devices_in_variables_also_where_there_is_no_rdma(machine: Machine) -> None:
+def test_slot_names_its_devices_in_variables_also_without_rdma(machine: Machine) -> None:
     async def scenario() -> None:
         machine.rdma = False
         machine.boot()
@@ -139,7 +139,7 @@ GI = 1 << 30
         (None, 0, None),
     ],
 )
-def test_slot_lets_its_container_lock_what_pod_policy_and_configuration_say(
+def test_slot_lets_its_container_lock_memory_by_pod_policy_and_configuration(
     machine: Machine, annotation: str | None, policy: int | None, arguments: list[str] | None
 ) -> None:
     async def scenario() -> None:
@@ -195,7 +195,7 @@ def test_locked_memory_that_cannot_be_had_is_refused(
     run(scenario)
 
 
-def test_pod_that_requires_locked_memory_does_not_start_where_no_executable_can_raise_it(
+def test_pod_that_requires_locked_memory_does_not_start_if_no_executable_can_raise_it(
     machine: Machine,
 ) -> None:
     async def scenario() -> None:
@@ -214,7 +214,7 @@ def test_pod_that_requires_locked_memory_does_not_start_where_no_executable_can_
     run(scenario)
 
 
-def test_executable_is_looked_for_where_the_node_has_its_plugins(tmp_path: Path) -> None:
+def test_executable_is_searched_in_the_plugin_directories_of_the_node(tmp_path: Path) -> None:
     files = HostFiles(tmp_path)
     assert find_executable(files, "/opt/cni/bin:/usr/lib/cni") == ""
     (tmp_path / "var/cni").mkdir(parents=True)
@@ -301,7 +301,7 @@ def test_slot_that_went_on_to_another_pod_stays_that_ones_at_the_old_ones_end(ma
     run(scenario)
 
 
-def test_nothing_of_the_former_holder_is_told_while_the_next_one_is_being_attached(machine: Machine) -> None:
+def test_no_device_of_the_former_holder_is_listed_while_the_next_one_is_attached(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.allocate("default", "old", SLOT, "slot-0")
         machine.kubelet.allocate("default", "new", SLOT, "slot-0")
@@ -319,7 +319,7 @@ def test_nothing_of_the_former_holder_is_told_while_the_next_one_is_being_attach
     run(scenario)
 
 
-def test_kubelet_that_does_not_answer_makes_an_add_be_tried_again_and_gives_nothing(
+def test_add_is_tried_again_and_gives_no_interface_if_kubelet_does_not_answer(
     machine: Machine,
 ) -> None:
     async def scenario() -> None:
@@ -335,7 +335,7 @@ def test_kubelet_that_does_not_answer_makes_an_add_be_tried_again_and_gives_noth
     run(scenario)
 
 
-def test_kubelet_is_not_asked_for_who_can_hold_nothing(machine: Machine) -> None:
+def test_kubelet_is_not_called_for_a_pod_that_cannot_hold_devices(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.silent = True
         with machine.running() as (_, verbs):
@@ -378,7 +378,7 @@ def test_check_tells_of_a_slot_that_does_not_tell_the_devices_any_more(machine: 
     run(scenario)
 
 
-def test_restoring_writes_what_was_removed_renews_what_moved_and_removes_what_is_nobodys(
+def test_restoring_writes_removed_files_renews_changed_ones_and_removes_stale_ones(
     machine: Machine,
 ) -> None:
     async def scenario() -> None:

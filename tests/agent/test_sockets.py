@@ -121,7 +121,7 @@ async def exchange(path: Path, frame: bytes, descriptors: tuple[int, ...] = ()) 
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_listen_unix_sets_the_mode_and_replaces_what_was_there(tmp_path: Path, mode: int) -> None:
+def test_listen_unix_sets_the_mode_and_replaces_an_old_socket(tmp_path: Path, mode: int) -> None:
     (tmp_path / "s").write_text("left by a predecessor")
     with listen_unix(tmp_path / "s", mode):
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
@@ -241,7 +241,7 @@ def test_state_socket_skips_to_the_latest_when_a_reader_is_slow(tmp_path: Path) 
     asyncio.run(scenario())
 
 
-def test_state_socket_says_nothing_when_nothing_is_new(tmp_path: Path) -> None:
+def test_state_socket_is_silent_without_changes(tmp_path: Path) -> None:
     async def scenario() -> None:
         publisher = Text(b"one")
         async with serving(tmp_path / "s", publisher.talk):
@@ -276,7 +276,7 @@ def test_state_socket_answers_each_question_with_counters(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "said", [encode_message(Kind.REPORT, b"{}"), encode_message(Kind.COUNTERS), HEADER.pack(3, 1), b"GET /"]
 )
-def test_state_socket_hangs_up_when_a_reader_says_what_no_reader_says(tmp_path: Path, said: bytes) -> None:
+def test_state_socket_disconnects_a_reader_that_sends_data(tmp_path: Path, said: bytes) -> None:
     async def scenario() -> None:
         publisher = Text(b"one")
         async with serving(tmp_path / "s", publisher.talk):
@@ -331,7 +331,7 @@ def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame:
     asyncio.run(scenario())
 
 
-def test_cni_socket_begins_nothing_when_the_caller_has_given_up(tmp_path: Path) -> None:
+def test_cni_socket_does_not_begin_if_the_caller_has_given_up(tmp_path: Path) -> None:
     called = asyncio.Event()
 
     async def handler(_request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:

@@ -102,7 +102,7 @@ def test_interface_is_capped_before_it_comes_up(machine: Machine) -> None:
     run(machine, scenario)
 
 
-def test_nothing_is_done_or_told_while_all_caps_hold(machine: Machine) -> None:
+def test_no_cap_is_set_or_reported_while_all_caps_hold(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         await it.add()
         applied = len(machine.kernel.applied)
@@ -124,7 +124,7 @@ def unable(machine: Machine) -> Machine:
     return machine
 
 
-def test_auto_gives_a_cap_that_nobody_can_keep_and_says_so(unable: Machine) -> None:
+def test_auto_gives_a_cap_that_cannot_be_kept_and_reports_that(unable: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add({"max_tx_rate": 200})
         assert (it.cap(netns), it.enforced()) == (0, (["accounted"], [NOT_KEPT, NOT_KEPT]))
@@ -164,7 +164,7 @@ def test_pods_without_such_caps_are_not_looked_into(machine: Machine) -> None:
         (900, "interface rdma0 is limited to 900 Mb/s"),
     ],
 )
-def test_cap_that_a_pod_changed_is_put_back_and_told(machine: Machine, now: int, found: str) -> None:
+def test_cap_that_a_pod_changed_is_restored_and_reported(machine: Machine, now: int, found: str) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()
         it.uncap(netns, to=now)
@@ -195,7 +195,7 @@ def test_cap_is_put_back_on_the_vf_whatever_its_pod_calls_it(machine: Machine) -
 
 
 @pytest.mark.parametrize("failures", [0, 1])
-def test_name_that_is_no_text_can_be_told_by_everybody(machine: Machine, failures: int) -> None:
+def test_name_that_is_no_text_is_printable_in_events_and_reports(machine: Machine, failures: int) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()
         machine.hardware.alter_interface("rdma0", netns, name="\udcff")
@@ -258,7 +258,7 @@ def test_whatever_end_of_a_loss_is_logged_that_was_logged_itself(machine: Machin
     run(machine, scenario)
 
 
-def test_cap_that_cannot_be_put_back_is_told_once_and_a_problem_until_it_holds(machine: Machine) -> None:
+def test_cap_that_cannot_be_restored_is_reported_once_and_a_problem_until_it_holds(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()
         it.uncap(netns)
@@ -282,7 +282,7 @@ def test_cap_that_cannot_be_put_back_is_told_once_and_a_problem_until_it_holds(m
     run(machine, scenario)
 
 
-def test_interface_that_left_its_pod_is_a_problem_and_none_when_it_is_back(machine: Machine) -> None:
+def test_interface_that_left_its_pod_is_a_problem_until_it_is_back(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()
         device = it.device(netns)
@@ -344,7 +344,7 @@ def test_attachment_that_is_being_made_is_left_alone(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("end", ["delete", "vanish"])
-def test_nothing_of_a_lost_cap_stays_when_its_pod_ended(machine: Machine, end: str) -> None:
+def test_problem_of_a_lost_cap_ends_with_its_pod(machine: Machine, end: str) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()
         machine.hardware.move(it.device(netns), HOST, "mine")
@@ -363,7 +363,7 @@ def test_nothing_of_a_lost_cap_stays_when_its_pod_ended(machine: Machine, end: s
     run(machine, scenario)
 
 
-def test_nothing_of_a_lost_cap_stays_with_the_sandbox_that_inherits(machine: Machine) -> None:
+def test_problem_of_a_lost_cap_does_not_pass_to_the_sandbox_that_inherits(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns = await it.add()
         machine.hardware.move(it.device(netns), HOST, "mine")
@@ -408,7 +408,7 @@ def test_pod_that_takes_long_to_look_into_is_let_rest_ten_times_as_long(machine:
     run(machine, scenario)
 
 
-def test_caps_are_looked_at_by_a_clock_of_their_own_and_what_changed_is_published(machine: Machine) -> None:
+def test_caps_are_checked_at_their_own_interval_and_changes_are_published(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         netns, patience, reporter = await it.add(), Patience(), Reporter(it.node)
         keeping = asyncio.create_task(

@@ -88,7 +88,7 @@ def test_status_asks_no_hardware(machine: Machine) -> None:
     in_turn(machine, scenario)
 
 
-def test_status_is_well_where_some_of_the_hardware_is(machine: Machine) -> None:
+def test_status_succeeds_if_a_part_of_the_hardware_works(machine: Machine) -> None:
     async def scenario(runtime: Runtime) -> None:
         machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"), hidden=[PF0])
         machine.hardware.set_link(PF1, None)
@@ -98,7 +98,7 @@ def test_status_is_well_where_some_of_the_hardware_is(machine: Machine) -> None:
     in_turn(machine, scenario)
 
 
-def test_status_is_well_without_a_card_where_a_delegate_serves_other_pods(
+def test_status_succeeds_without_a_card_if_a_delegate_serves_other_pods(
     machine: Machine, main: ScriptedPlugin
 ) -> None:
     async def scenario(runtime: Runtime) -> None:
@@ -131,7 +131,7 @@ def test_status_fails_while_another_plugin_is_missing(machine: Machine, keys: di
     in_turn(machine, scenario)
 
 
-def test_status_of_the_delegate_is_ours_where_it_has_one(machine: Machine) -> None:
+def test_status_of_the_delegate_is_ours_if_it_has_one(machine: Machine) -> None:
     main = ScriptedPlugin(machine.directory / "plugins", "main")
 
     async def scenario(runtime: Runtime) -> None:
@@ -146,7 +146,7 @@ def test_status_of_the_delegate_is_ours_where_it_has_one(machine: Machine) -> No
     in_turn(machine, scenario)
 
 
-def test_status_refuses_what_add_would(machine: Machine) -> None:
+def test_status_refuses_configurations_that_add_would_refuse(machine: Machine) -> None:
     async def scenario(runtime: Runtime) -> None:
         answer = await runtime.ask("STATUS", conf(GC_VERSION, ipma={}))
         assert (answer.exit_status, answer.document["code"]) == (1, 7)
@@ -156,7 +156,9 @@ def test_status_refuses_what_add_would(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("keys", [KEYS[:1], KEYS[1:], KEYS])
-def test_gc_ends_what_is_in_none_of_the_runtimes_lists(machine: Machine, keys: tuple[str, ...]) -> None:
+def test_gc_ends_attachments_outside_all_lists_of_the_runtime(
+    machine: Machine, keys: tuple[str, ...]
+) -> None:
     async def scenario(runtime: Runtime) -> None:
         for container in ("keep", "drop"):
             await runtime.ask("ADD", conf(GC_VERSION), container, pod=container, annotations=asks({}))
@@ -185,7 +187,7 @@ def test_gc_goes_by_the_name_that_the_runtime_called_the_attachment(machine: Mac
     assert machine.is_pristine()
 
 
-def test_gc_ends_what_is_over_although_the_runtime_lists_it(machine: Machine) -> None:
+def test_gc_ends_finished_attachments_although_the_runtime_lists_them(machine: Machine) -> None:
     async def scenario(runtime: Runtime) -> None:
         await runtime.ask("ADD", conf(GC_VERSION), "c1", annotations=asks({}))
         machine.hardware.destroy_namespace(machine.sandboxes[machine.sandbox("c1")])
@@ -197,7 +199,7 @@ def test_gc_ends_what_is_over_although_the_runtime_lists_it(machine: Machine) ->
 
 
 @pytest.mark.parametrize("lists", [{}, {KEYS[0]: None}])
-def test_gc_without_a_list_frees_nothing(
+def test_gc_without_a_list_frees_no_attachment(
     machine: Machine, ipam: ScriptedPlugin, lists: dict[str, object]
 ) -> None:
     async def scenario(runtime: Runtime) -> None:

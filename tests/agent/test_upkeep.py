@@ -95,7 +95,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_nothing_is_looked_at_while_nothing_changes(machine: Machine) -> None:
+def test_no_scan_is_made_without_changes(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
         before = it.looks
         for _ in range(5):
@@ -121,7 +121,7 @@ def test_hardware_is_looked_at_once_after_a_burst_of_changes(machine: Machine) -
     run(machine, scenario)
 
 
-def test_rest_between_looks_grows_with_what_a_look_takes(machine: Machine) -> None:
+def test_rest_between_scans_grows_with_their_duration(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
         it.node.scanner.last_s = 0.25  # what 200 VFs take on some drivers
         machine.hardware.changed()
@@ -191,7 +191,7 @@ def test_silence_of_the_kernel_makes_the_node_unreadable_when_it_lasts(machine: 
     run(machine, scenario)
 
 
-def test_generation_stays_while_nothing_differs(machine: Machine) -> None:
+def test_generation_stays_without_a_difference(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
         told = await it.report()
         machine.hardware.changed()
@@ -209,7 +209,7 @@ def test_generation_stays_while_nothing_differs(machine: Machine) -> None:
     run(machine, scenario)
 
 
-def test_change_is_told_though_an_add_saw_it_first(machine: Machine) -> None:
+def test_change_is_reported_although_an_add_saw_it_first(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
         known = await it.reporter.publisher.wait_for_change(None)
         machine.hardware.set_link(PF0, 7)

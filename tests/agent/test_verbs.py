@@ -122,7 +122,7 @@ def test_delete_brings_everything_home_when_called_once_or_twice(tmp_path: Path)
     run(scenario)
 
 
-def test_markers_come_back_when_somebody_took_their_directory_away(machine: Machine) -> None:
+def test_markers_come_back_when_their_directory_was_removed(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -136,7 +136,7 @@ def test_markers_come_back_when_somebody_took_their_directory_away(machine: Mach
     run(scenario)
 
 
-def test_add_of_a_pod_that_asks_for_nothing_changes_nothing(machine: Machine) -> None:
+def test_add_of_a_pod_without_requests_has_no_effect(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -149,7 +149,7 @@ def test_add_of_a_pod_that_asks_for_nothing_changes_nothing(machine: Machine) ->
     run(scenario)
 
 
-def test_add_says_what_to_set_when_the_runtime_delivers_no_annotations(machine: Machine) -> None:
+def test_add_gives_advice_if_the_runtime_delivers_no_annotations(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             with pytest.raises(K8sRdmaError, match=r"io\.kubernetes\.cri\.pod-annotations") as caught:
@@ -399,7 +399,7 @@ def test_add_follows_the_placement_that_the_extender_promised(
     run(scenario)
 
 
-def test_add_gives_what_was_promised_when_the_request_was_edited_since(machine: Machine) -> None:
+def test_add_gives_the_promised_interfaces_if_the_request_was_edited_since(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running(KEY) as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -435,7 +435,7 @@ def test_add_refuses_a_placement_that_it_cannot_trust_and_never_follows_it(
     run(scenario)
 
 
-def test_add_takes_an_unsigned_placement_for_where_and_never_for_how_much(machine: Machine) -> None:
+def test_add_takes_pfs_but_never_rates_from_an_unsigned_placement(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -480,7 +480,7 @@ def test_concurrent_adds_never_share_a_vf_or_overcommit_a_pf(machine: Machine) -
     run(scenario)
 
 
-def test_collect_ends_what_the_runtime_no_longer_holds_valid(machine: Machine) -> None:
+def test_collect_ends_attachments_that_the_runtime_no_longer_holds_valid(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             for name in ("keep", "drop"):
@@ -544,7 +544,7 @@ def test_delete_succeeds_and_the_receipt_stays_when_only_rates_could_not_be_undo
     run(scenario)
 
 
-def test_vf_goes_to_nobody_before_its_rates_are_reset_though_the_agent_starts_anew(machine: Machine) -> None:
+def test_vf_goes_to_no_pod_before_its_rates_are_reset_although_the_agent_restarts(machine: Machine) -> None:
     stdin = machine.stdin(asks({"min_tx_rate": 60_000}))
 
     async def add(verbs: Verbs, container: str) -> PciAddress:
@@ -666,7 +666,7 @@ def test_two_adds_of_one_pod_give_its_interfaces_once(machine: Machine) -> None:
     run(scenario)
 
 
-def test_add_begins_nothing_when_the_runtime_gave_up_while_it_waited(machine: Machine) -> None:
+def test_add_does_not_begin_if_the_runtime_gave_up_while_it_waited(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
@@ -694,7 +694,7 @@ def test_add_tells_of_its_claim_before_it_gives_anything(machine: Machine) -> No
     run(scenario)
 
 
-def test_failed_add_leaves_somebody_elses_interface_alone(machine: Machine) -> None:
+def test_failed_add_leaves_a_foreign_interface_alone(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -737,7 +737,7 @@ def test_delete_succeeds_when_some_vfs_are_there_no_more(machine: Machine) -> No
     run(scenario)
 
 
-def test_start_ends_what_a_reboot_left_of_vfs_that_are_made_no_more(machine: Machine) -> None:
+def test_start_ends_receipts_after_a_reboot_for_vfs_that_no_longer_exist(machine: Machine) -> None:
     async def before() -> None:
         with machine.running() as (_, verbs):
             netns = machine.hardware.create_namespace()
@@ -753,7 +753,7 @@ def test_start_ends_what_a_reboot_left_of_vfs_that_are_made_no_more(machine: Mac
     run(after)
 
 
-def test_delete_takes_nothing_for_gone_that_cannot_be_looked_at(machine: Machine) -> None:
+def test_delete_does_not_take_unreadable_vfs_for_gone(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
@@ -771,7 +771,7 @@ def test_delete_takes_nothing_for_gone_that_cannot_be_looked_at(machine: Machine
     run(scenario)
 
 
-def test_node_knows_what_a_delete_saw_that_had_to_look(machine: Machine) -> None:
+def test_node_keeps_the_scan_of_a_delete(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             netns = machine.hardware.create_namespace()
@@ -817,7 +817,7 @@ def test_add_looks_at_the_hardware_again_before_it_refuses(machine: Machine) -> 
     run(scenario)
 
 
-def test_add_is_told_to_try_again_when_what_was_promised_cannot_be_seen(machine: Machine) -> None:
+def test_add_is_to_be_tried_again_if_the_promised_pf_cannot_be_read(machine: Machine) -> None:
     async def scenario() -> None:
         promised = Placement(
             node=NodeName("w1"), interfaces=(PlacedInterface(pf=PF0, min_tx_rate_mbps=5, max_tx_rate_mbps=0),)
@@ -839,7 +839,7 @@ def test_add_is_told_to_try_again_when_what_was_promised_cannot_be_seen(machine:
     run(scenario)
 
 
-def test_add_uses_what_can_be_seen_and_is_told_to_try_again_when_that_is_too_little(machine: Machine) -> None:
+def test_add_uses_readable_pfs_and_is_to_be_tried_again_if_they_are_too_few(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             machine.hardware.set_unreadable(Unreadable("PF f0", "no answer"), hidden=[PF0])
@@ -859,7 +859,7 @@ def test_add_uses_what_can_be_seen_and_is_told_to_try_again_when_that_is_too_lit
     run(scenario)
 
 
-def test_add_is_told_to_try_again_while_the_kernel_is_silent(machine: Machine) -> None:
+def test_add_is_to_be_tried_again_while_the_kernel_is_silent(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             machine.hardware.silent = "netlink says no"
@@ -874,7 +874,7 @@ def test_add_is_told_to_try_again_while_the_kernel_is_silent(machine: Machine) -
     run(scenario)
 
 
-def test_link_that_slows_below_what_was_promised_takes_nothing_and_gives_no_more(machine: Machine) -> None:
+def test_link_that_slows_below_its_reservations_keeps_them_and_gives_no_more(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
             machine.hardware.remove_pf(PF1)

@@ -27,7 +27,7 @@ def read(annotations: dict[str, str], key: PlacementKeys | None = None, **policy
     )
 
 
-def test_wanted_is_nothing_when_the_pod_has_no_annotation() -> None:
+def test_grant_is_empty_if_the_pod_has_no_annotation() -> None:
     assert read({}) == read({"rdma_interfaces_required": "[]"})
     assert not read({}).request
 
@@ -73,7 +73,7 @@ def test_wanted_takes_unknown_keys_when_not_strict() -> None:
         (None, {"allow_unplaced": False}, True),
     ],
 )
-def test_wanted_needs_a_placement_where_placements_are_signed(key, policy, refused) -> None:
+def test_grant_needs_a_placement_if_placements_are_signed(key, policy, refused) -> None:
     asked = {"rdma_interfaces_required": '[{"min_tx_rate": 5, "max_tx_rate": 9}]'}
     if not refused:
         assert read(asked, key, **policy).request == REQUEST

@@ -66,7 +66,7 @@ def test_error_of_a_call_is_its_callers_and_the_next_call_is_made() -> None:
     worker.close()
 
 
-def test_close_waits_for_the_running_call_cancels_the_waiting_ones_and_then_closes_what_was_opened() -> None:
+def test_close_waits_for_the_running_call_cancels_waiting_ones_and_then_closes_opened_resources() -> None:
     worker, begun, goes_on, made = Worker(), threading.Event(), threading.Event(), list[str]()
     worker.opened.callback(made.append, "closed")
 

@@ -134,7 +134,7 @@ def test_workloads_pods_use_its_template(name: str):
         ),
     ],
 )
-def test_what_cannot_be_converted_is_refused_in_a_line(arguments: tuple[str, ...], stdin: str, message: str):
+def test_unconvertible_request_is_refused_in_a_line(arguments: tuple[str, ...], stdin: str, message: str):
     ran = run(*arguments, stdin=stdin)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("k8s-rdma: ")

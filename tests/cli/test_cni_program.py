@@ -123,14 +123,14 @@ def test_program_is_replaced_while_the_old_one_runs(program: Path, plugins: Path
     assert subprocess.run([plugins / NAMES[1]], capture_output=True, check=True).stdout == b"new\n"
 
 
-def test_program_is_not_installed_where_there_is_no_directory(program: Path, plugins: Path) -> None:
+def test_program_is_not_installed_if_there_is_no_directory(program: Path, plugins: Path) -> None:
     done = install(program, plugins / "absent")
     assert done.returncode == 2
     assert str(plugins / "absent") in done.stderr
     assert not list(plugins.iterdir())
 
 
-def test_program_that_is_not_there_is_told_of(program: Path, plugins: Path) -> None:
+def test_missing_program_is_reported(program: Path, plugins: Path) -> None:
     program.unlink()
     done = install(program, plugins)
     assert done.returncode == 2

@@ -18,7 +18,7 @@ def completed(*words: str) -> list[str]:
     return [line for line in ran.stdout.splitlines() if line]  # as kubectl has it
 
 
-def test_kubectl_gets_words_with_descriptions_and_what_to_do_with_them():
+def test_kubectl_gets_words_with_descriptions_and_a_directive():
     assert completed("who") == ["who\tShow which pods hold interfaces, what they...", ":4"]
 
 
@@ -26,7 +26,7 @@ def test_kubectl_gets_values_of_an_option():
     assert completed("top", "--sort", "p") == ["pods", "problems", ":4"]
 
 
-def test_kubectl_gets_no_words_where_an_argument_is_free():
+def test_kubectl_gets_no_words_for_a_free_argument():
     assert completed("who", "a 'b") == [":4"]
 
 

@@ -179,7 +179,7 @@ def page_of_the_nodes(url: str) -> str:
 
 @pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
-def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
+def test_demo_passes_every_check_and_leaves_no_trace(run: Run) -> None:
     assert run.status == 0, run.shown
     document = run.document
     assert document["passed"]
@@ -201,7 +201,7 @@ def test_demo_passes_every_check_and_leaves_nothing(run: Run) -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(DEADLINE_S)
 @pytest.mark.skipif(not KUBECTL, reason="needs kubectl on PATH, or in the folder K8S_RDMA_KUBE_BIN")
-def test_tutorial_prints_what_it_shows(run: Run) -> None:
+def test_tutorial_prints_the_output_that_it_shows(run: Run) -> None:
     assert run.typed, run.shown
     pods, refused, explained, mine, interfaces, sent, held, sized, *later = run.typed
     freed, typo, late, broken, mended, *further = later
@@ -367,7 +367,7 @@ def test_demo_asks_for_packages_as_the_distribution_has_them(
     assert advice in ended.stderr
 
 
-def test_demo_says_what_is_needed_where_namespaces_are_not_to_be_had(shim: Path, tmp_path: Path) -> None:
+def test_demo_gives_advice_if_namespaces_are_not_permitted(shim: Path, tmp_path: Path) -> None:
     refusing = tmp_path / "unshare"
     refusing.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")
     refusing.chmod(0o755)

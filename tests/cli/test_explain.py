@@ -66,7 +66,7 @@ async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
     )
 
 
-async def test_pod_is_told_who_would_enforce_its_rates_where_hardware_does_not():
+async def test_explain_names_the_enforcer_of_rates_if_hardware_does_not_enforce_them():
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
         there = pf(PF0, rates=rates_of(NO_RATE), takes=("software-caps",))
@@ -108,7 +108,7 @@ async def test_bound_pod_that_has_its_interfaces_is_started():
 
 
 @pytest.mark.parametrize("bound", [False, True])
-async def test_pod_that_asks_for_nothing_is_told_so(*, bound: bool):
+async def test_explain_reports_that_a_pod_requests_no_interface(*, bound: bool):
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
         await c.create_pod("p", annotation="[]")
@@ -122,7 +122,7 @@ async def test_pod_that_asks_for_nothing_is_told_so(*, bound: bool):
     )
 
 
-async def test_what_a_pod_asks_for_is_told_in_the_annotations_words():
+async def test_explain_prints_the_request_in_the_words_of_the_annotation():
     text = '{"pf": {"name": ["eth10", "eth9"]}, "mtu": 9000}'
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
@@ -148,7 +148,7 @@ async def test_refused_pod_is_explained_with_its_last_refusal_and_as_a_document(
 
 
 @pytest.mark.parametrize("wanted", ['"pf": "eth9"', '"mtu": 9216'])
-async def test_pod_that_wants_other_pfs_is_not_told_of_drivers(wanted: str):
+async def test_explain_of_a_pod_that_needs_other_pfs_does_not_mention_drivers(wanted: str):
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
         c.nodes["w1"].report = report("w1", pf(PF0, takes=("mtu",)))
@@ -161,7 +161,7 @@ async def test_pod_that_wants_other_pfs_is_not_told_of_drivers(wanted: str):
     assert "1 node: no PF as the pod asks for" in seen.out
 
 
-async def test_what_cannot_be_answered_is_one_line_that_says_what_to_do():
+async def test_unanswerable_question_is_one_line_with_advice():
     ran = await k8s_rdma("explain", "pod", "default/p", "--extender", "http://127.0.0.1:1")
     assert ran.status == 2
     assert ran.err.startswith("k8s-rdma: no extender answers at http://127.0.0.1:1: ")
@@ -204,7 +204,7 @@ async def test_answer_of_no_extender_is_refused_in_one_line(
     assert len(ran.err.splitlines()) == 1
 
 
-async def test_extender_behind_tls_and_a_token_answers_whoever_has_both(tmp_path: Path):
+async def test_extender_behind_tls_and_a_token_answers_a_client_with_both(tmp_path: Path):
     issuer = Issuer(tmp_path).make()
     ours = issuer.issue("extender")
     (tmp_path / "tokens").write_text("# of people\nsecret\n")

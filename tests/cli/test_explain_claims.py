@@ -137,7 +137,7 @@ async def test_pod_that_neither_explains_says_why_of_both(tmp_path: Path):
     assert "(HTTP 403)" in ran.err
 
 
-async def test_second_pod_of_a_claim_is_told_whose_it_is(tmp_path: Path):
+async def test_explain_of_the_second_pod_of_a_claim_names_the_first(tmp_path: Path):
     with api_server(tmp_path, pod(), [allocated(("f0", 25_000), ("f1", 0), of="first")]) as kubeconfig:
         ran = await explain(kubeconfig)
     head, why, claims = ran.out.splitlines()

@@ -97,7 +97,7 @@ async def explained(
         ),
     ],
 )
-async def test_what_keeps_a_pod_from_every_node_is_named_before_nodes_that_have_room(
+async def test_obstacle_on_every_node_is_named_before_nodes_with_room(
     tmp_path: Path, spec: Json, nodes: list[Json], obstacle: str
 ):
     ran, document = await explained(tmp_path, spec, nodes)

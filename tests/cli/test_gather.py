@@ -25,7 +25,7 @@ def gather(*arguments: str, directory: Path | None = None) -> subprocess.Complet
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
 
 
-def test_gather_prints_a_machine_and_says_what_to_do_with_it() -> None:
+def test_gather_prints_a_machine_with_advice() -> None:
     done = gather()
     assert done.returncode == 0, done.stderr
     machine = RecordedMachine(decode_machine(done.stdout))

@@ -23,7 +23,7 @@ def gather(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_what_cannot_be_had_is_told_and_the_rest_is_there(tmp_path):
+def test_unreadable_part_is_reported_and_the_rest_is_gathered(tmp_path):
     report, log = tmp_path / "report.tar.gz", tmp_path / "absent.log"
     done = gather(tmp_path, "--report", str(report), "--log", str(log))
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ def kubectl_in(directory: Path, script: str) -> dict[str, str]:
     return os.environ | {"PATH": f"{directory}:/usr/bin:/bin"}
 
 
-def test_web_forwards_the_port_of_the_pages_and_says_what_is_missing_where_it_cannot(tmp_path: Path) -> None:
+def test_web_forwards_the_port_of_the_pages_or_reports_the_obstacle(tmp_path: Path) -> None:
     command = [
         PLUGIN,
         "web",

@@ -127,7 +127,7 @@ def test_rate_is_in_mbps_or_a_quantity_of_bits_a_second(text: str, mbps: int):
 
 
 @pytest.mark.parametrize("text", ["", "5X", "-1", "1.5", "500k", "5Gi", "1000000T", "nan", "5 G"])
-def test_what_is_no_rate_is_refused_with_an_example(text: str):
+def test_malformed_rate_is_refused_with_an_example(text: str):
     with pytest.raises(typer.BadParameter, match=r"wanted a rate such as 5000|in whole Mb/s"):
         read_rate(text)
 
@@ -247,7 +247,7 @@ def test_help_is_made_of_paragraphs_without_breaks_of_their_own(name: str):
         assert "\n" not in paragraph
 
 
-def test_process_does_not_load_what_only_tables_need():
+def test_process_does_not_load_modules_of_tables():
     program = "import sys, k8s_rdma.cli.main; print(sorted({'rich', 'yaml', 'httpx2'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

@@ -120,7 +120,7 @@ async def test_pods_are_changed_one_by_one_and_summed_up(c: World, tmp_path: Pat
         (("-l", "app=none", "--min", "1"), "no pod of namespace default has labels app=none"),
     ],
 )
-async def test_what_cannot_be_is_refused_before_anything_is_written(
+async def test_impossible_rate_is_refused_before_any_write(
     c: World, tmp_path: Path, arguments: tuple[str, ...], message: str
 ):
     before = await c.read_pod("gold")
@@ -190,7 +190,7 @@ async def test_interfaces_that_cannot_be_read_have_no_names(c: World, tmp_path: 
     assert "it has none that its node has reported" in output
 
 
-async def test_interfaces_of_both_kinds_are_told_apart_by_name(c: World, tmp_path: Path):
+async def test_interfaces_of_both_kinds_are_distinguished_by_name(c: World, tmp_path: Path):
     await create_claiming(c, "rdma0", "data", rdma_interfaces_required=asked((200, 0)))
     code, output = await rates(
         c, tmp_path, "default/claims", "--interface", "data", "--max", "800", "--timeout", "0.3"
@@ -203,7 +203,7 @@ async def test_interfaces_of_both_kinds_are_told_apart_by_name(c: World, tmp_pat
     assert "has no such interface" in output
 
 
-async def test_command_says_that_nobody_decided(tmp_path: Path):
+async def test_command_reports_that_no_decision_was_made(tmp_path: Path):
     async with world("w1") as c:  # placements are not signed
         c.nodes["w1"].report = report("w1", pf(PF0, mbps=1_000))
         await c.create_pod("silver", 300)

@@ -280,7 +280,7 @@ async def recommended(
 
 
 @pytest.mark.anyio
-async def test_recommendation_by_prometheus_says_what_why_and_how_sure(tmp_path: Path):
+async def test_recommendation_by_prometheus_has_value_reason_and_certainty(tmp_path: Path):
     played = PlayedPrometheus()
     ran = await recommended(played.answer, tmp_path, "--window", "1h", "-o", "json")
     assert ran.status == 0, ran.err
@@ -414,7 +414,7 @@ def test_time_spans_are_as_prometheus_writes_them(text: str, seconds: int):
 
 
 @pytest.mark.parametrize("text", ["", "0s", "10", "-1s", "7 d", "1y", "400d", "9999999d"])
-def test_what_is_no_time_span_is_refused(text: str):
+def test_malformed_time_span_is_refused(text: str):
     with pytest.raises(typer.BadParameter, match="wanted a time span"):
         read_duration(text)
 
@@ -631,7 +631,7 @@ def test_prometheus_that_takes_too_long_for_all_answers_is_given_up():
 
 
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://x", "service://x", "http://u@x", "http://x?y"])
-def test_address_that_is_none_is_refused_by_its_option(url: str):
+def test_malformed_address_is_refused_by_its_option(url: str):
     with pytest.raises(MalformedError, match="--prometheus "):
         PrometheusClient(PrometheusAddress(url=url))
 

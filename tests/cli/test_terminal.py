@@ -32,7 +32,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_visible_escapes_what_is_no_text_and_nothing_else() -> None:
+def test_visible_escapes_only_characters_that_are_no_text() -> None:
     assert visible(ORDERS) == (r"\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]")
     assert visible("PF größer als ½ — 光") == "PF größer als ½ — 光"
 
@@ -86,14 +86,14 @@ async def asked(*arguments: str) -> Ran:
 
 
 @pytest.mark.anyio
-async def test_error_is_told_in_one_line_whatever_it_holds() -> None:
+async def test_error_is_printed_in_one_line_whatever_it_holds() -> None:
     ran = await k8s_rdma("explain", "pod", ORDERS)
     assert ran.status == 2
     assert ran.err.replace("\n", "").isprintable()
     assert ran.err.count("\n") == 1
 
 
-def test_doctor_prints_what_it_found_as_text() -> None:
+def test_doctor_prints_its_findings_as_text() -> None:
     kind = Kind("a-b", Severity.WARNING, "a")
     found = kind(ORDERS, source=ORDERS, about=ORDERS, expected=ORDERS, fix=ORDERS)
     console = Console(width=WHOLE, color_system=None)

@@ -107,13 +107,13 @@ def test_large_cluster_fits_on_the_screen_with_the_pods_that_wait(height: int, w
     assert any(re.match(r"and \d+ more nodes", line) for line in lines)
 
 
-def test_standby_says_what_it_waits_for():
+def test_standby_reports_the_lease_that_it_waits_for():
     told = view(1, role="standby", missing=("lease kube-system/k8s-rdma-extender (held by a)",))
     lines = drawn(page(told, lines=None))
     assert lines[2] == "waits for: lease kube-system/k8s-rdma-extender (held by a)"
 
 
-def test_exclusive_devices_are_told_beside_the_vfs_of_their_pf():
+def test_exclusive_devices_are_listed_beside_the_vfs_of_their_pf():
     row = PfRow(
         name="enp1s0", link_mbps=1000, reserved_mbps=400, vfs=4, free_vfs=3, devices=4, held_devices=2
     )
@@ -141,7 +141,7 @@ def test_bandwidth_for_claims_that_the_nodes_agent_does_not_tell_is_unknown():
     assert any("enp1s0 <unknown> 3 free" in line for line in drawn(page(told, lines=None)))
 
 
-def test_pfs_for_claims_are_those_of_slices_and_claims_where_these_are_known():
+def test_pfs_for_claims_are_those_of_slices_and_claims_if_known():
     reported = PfRow(name="enp1s0", link_mbps=1000, reserved_mbps=0, vfs=4, free_vfs=4, use="claims")
     lone = msgspec.structs.replace(reported, name="enp9s0")
     told = msgspec.structs.replace(
@@ -239,7 +239,7 @@ async def test_api_server_that_may_not_be_read_is_a_note_beside_the_extenders_vi
     assert "note: " not in without.out
 
 
-def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
+def test_screen_keeps_the_last_answer_while_the_extender_is_away_and_says_so():
     answers = iter([view(1), NoAnswerError("no extender answers"), view(2)])
     now = 100.0
 
@@ -261,7 +261,7 @@ def test_screen_keeps_what_it_knows_while_the_extender_is_away_and_says_so():
 
 
 @pytest.mark.parametrize("status", [500, 502, 503])
-def test_screen_keeps_what_it_knows_while_the_extender_starts_or_ends(status: int):
+def test_screen_keeps_the_last_answer_while_the_extender_starts_or_ends(status: int):
     """It answers requests that are under way when it ends with 500; a proxy before it with 502 and 503."""
     server = HTTPServer(("127.0.0.1", 0), type("Ending", (_Ending,), {"status": status}))
     with server, ThreadPoolExecutor(1) as thread:

@@ -48,7 +48,7 @@ def test_version_is_a_document_for_programs():
         (None, None),
     ],
 )
-def test_commit_is_what_the_installer_wrote_down(direct_url, commit):
+def test_commit_is_the_one_that_the_installer_recorded(direct_url, commit):
     assert commit_of(direct_url) == commit
 
 

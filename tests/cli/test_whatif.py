@@ -43,7 +43,7 @@ async def test_exit_status_says_whether_pods_fit(count: int, status: int, tmp_pa
     assert answer["workloads"][0]["count"] == count
 
 
-async def test_pods_that_wait_are_asked_about_without_a_file():
+async def test_whatif_without_a_file_is_about_waiting_pods():
     ran = await k8s_rdma("whatif", "fit", "--from", RECORDED)
     assert ran.status == 1
     assert "default/waits" in ran.out
@@ -78,13 +78,13 @@ async def test_answers_are_tables(arguments: tuple[str, ...], text: str):
         (("headroom",), "kubeconfig"),
     ],
 )
-async def test_what_cannot_be_answered_has_status_2(arguments: tuple[str, ...], text: str):
+async def test_unanswerable_question_has_status_2(arguments: tuple[str, ...], text: str):
     ran = await k8s_rdma("whatif", *arguments)
     assert ran.status == 2
     assert text in ran.err
 
 
-async def test_evictions_are_shown_and_why_nobody_else_goes(tmp_path: Path):
+async def test_evictions_are_shown_with_the_reason_for_no_others(tmp_path: Path):
     path = tmp_path / "cluster.json"
     pods = [pod("low", nodeName="w1", priority=-5, containers=[ONE_VF])]
     pods[0]["metadata"]["uid"] = "a"  # as the node reports it

@@ -47,7 +47,7 @@ async def test_bind_that_begins_when_the_scheduler_has_given_up_binds_once(kind:
                 assert set((await c.placed()).values()) == {6_000}
 
 
-async def test_bind_that_fails_is_told_and_tried_again(kind: str, tmp_path: Path):
+async def test_failed_bind_is_reported_and_tried_again(kind: str, tmp_path: Path):
     async def broken() -> Response:
         return Response(status=500, body=b"out of order", content_type="text/plain")
 
@@ -61,7 +61,7 @@ async def test_bind_that_fails_is_told_and_tried_again(kind: str, tmp_path: Path
                 await c.bound("p")
 
 
-async def test_bind_to_a_node_that_has_filled_up_since_filter_says_what_changed(kind: str, tmp_path: Path):
+async def test_bind_to_a_node_that_has_filled_up_since_filter_reports_the_shortage(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         extender = await c.running_extender()
         async with front(extender) as service:

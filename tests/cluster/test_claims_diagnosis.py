@@ -92,7 +92,7 @@ async def claims_cluster(kind: str, directory: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_pod_that_fits_is_told_where_and_what_was_not_judged(kind: str, tmp_path: Path):
+async def test_pod_that_fits_is_explained_with_nodes_and_unjudged_conditions(kind: str, tmp_path: Path):
     async with claims_cluster(kind, tmp_path) as c:
         await c.allocate("held", "f0", "80G")
         selector = {"cel": {"expression": "device.attributes['rdma.k8s-rdma.io'].mtu % 2 == 0"}}
@@ -241,7 +241,7 @@ async def claims_findings(c: Cluster) -> dict[str, str]:
     }
 
 
-async def test_doctor_sees_what_claims_lack(kind: str, tmp_path: Path):
+async def test_doctor_finds_missing_parts_for_claims(kind: str, tmp_path: Path):
     async with claims_cluster(kind, tmp_path) as c:
         found = await claims_findings(c)
         assert found["claims-ok"] == "PFs in ResourceSlices: 2, of 1 node; DeviceClass rdma"

@@ -47,7 +47,7 @@ async def test_pods_of_one_owner_fill_all_nodes_to_the_last_vf(
 
 
 @pytest.mark.parametrize("upset", ["nothing", "scheduler", "extender", "leader", "api-server"])
-async def test_no_link_is_sold_twice_and_none_is_lost_while_pods_come_and_go(
+async def test_no_bandwidth_is_given_twice_or_lost_while_pods_come_and_go(
     kind: str, tmp_path: Path, upset: str
 ):
     async with cluster(kind, tmp_path, *NODES, deadline_s=DEADLINE_S) as c:

@@ -82,7 +82,7 @@ async def test_doctor_sees_the_extender_its_rights_and_pods_that_wait(kind: str,
         assert ids(document, "extender") == {"extender-unreachable"}
 
 
-async def test_policy_of_the_extenders_account_is_missed_where_that_account_is(kind: str, tmp_path: Path):
+async def test_policy_of_the_extenders_account_is_missed_if_that_account_exists(kind: str, tmp_path: Path):
     def missing(document: DoctorDocument) -> set[str]:
         return {each.about for each in document.findings if each.id == "policies-missing"}
 
@@ -192,7 +192,7 @@ async def test_doctor_says_why_pods_that_are_bound_do_not_start(kind: str, tmp_p
         assert pods["default/stuck"].found == "is not started on w2: no agent"
 
 
-async def test_doctor_finds_pods_that_run_without_what_they_ask_for(kind: str, tmp_path: Path):
+async def test_doctor_finds_pods_that_run_without_requested_interfaces(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         await prepare(c)
         asked = {"k8s-rdma.io/placement": '{"interfaces": [{"pf": "0000:03:00.0", "min_tx_rate": 1000}]}'}
@@ -282,7 +282,7 @@ async def test_doctor_compares_a_node_with_its_cluster_by_the_agents_own_account
         assert ids(document, "versions") == {"versions-no-node", "versions-ours-differ"}
 
 
-async def test_doctor_ends_with_two_where_nobody_answers(tmp_path: Path):
+async def test_doctor_ends_with_status_2_without_an_answer(tmp_path: Path):
     kubeconfig = tmp_path / "kubeconfig"
     cluster_at = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}

@@ -51,7 +51,7 @@ async def run(c: Cluster, workload: Json) -> None:
 
 
 @pytest.mark.parametrize("way", ["defaults", "host network", "service"])
-async def test_doctor_finds_nothing_wrong_with_what_the_chart_installs(tmp_path: Path, way: str):
+async def test_doctor_finds_no_fault_in_an_installation_by_the_chart(tmp_path: Path, way: str):
     async with cluster("real", tmp_path, "w1") as c:
         await install(c, VALUES[way])
         info = {

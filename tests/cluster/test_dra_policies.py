@@ -249,7 +249,7 @@ async def patched(c: Cluster, token: str, path: str, patch: Json, kind: str = "m
     return "" if answer.is_success else f"{answer.status_code} {answer.json()['message']}"
 
 
-async def test_node_writes_devices_of_claims_on_it_and_nothing_else_of_claims(tmp_path: Path):
+async def test_node_writes_only_devices_of_claims_on_it(tmp_path: Path):
     async with guarded(tmp_path, "one-pod") as (c, token):
         mine, theirs = await allocated(c, "mine", MINE, "p"), await allocated(c, "theirs", OTHER, "q")
         own = device_status(MINE, data={"pci": "0000:03:00.2"})
@@ -289,7 +289,7 @@ async def test_claim_is_reserved_for_one_pod(tmp_path: Path):
         assert said.status_code == 200, said.text
 
 
-async def test_policies_hold_where_roles_grant_everything(tmp_path: Path):
+async def test_policies_hold_although_roles_grant_everything(tmp_path: Path):
     async with guarded(tmp_path, "slices") as (c, token):
         await grant_everything(c, ACCOUNT, "k8s-rdma")
         await until(lambda: written(c, token, "POST", f"{SLICES}{DRY}", slice_of(OTHER)))

@@ -223,7 +223,7 @@ async def run_machines(c: Cluster, *machines: Machine) -> None:
     await until(published)
 
 
-async def test_two_schedulers_give_away_what_agents_then_refuse(machines: list[Machine], tmp_path: Path):
+async def test_agents_refuse_claims_that_two_schedulers_gave_twice(machines: list[Machine], tmp_path: Path):
     """Each scheduler fills the PFs by itself; no ledger goes above a link, and refusals have numbers."""
     async with cluster("real", tmp_path, deadline_s=DEADLINE_S) as c:
         await run_machines(c, *machines)
@@ -332,7 +332,7 @@ async def offers_alone(c: Cluster, pf: str) -> bool:
     return [device["name"] for device in found["spec"]["devices"]] == [pf]
 
 
-async def test_agents_prepare_exactly_what_many_writers_were_given(tmp_path: Path):
+async def test_agents_prepare_exactly_the_claims_that_many_writers_allocated(tmp_path: Path):
     """kube-scheduler fills what 100 agents offer; their ledgers have what claims consume, then nothing."""
     pfs = tuple(
         FakePf(name=f"f{number}", pci=pci, vfs=FAKE_VFS, link_mbps=FAKE_LINK_MBPS)

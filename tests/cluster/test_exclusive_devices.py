@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 RDMA = "tencent.com/rdma"
 
 
-async def test_pods_with_exclusive_devices_are_bound_for_the_worst_choice_and_counted_where_they_are(
+async def test_pods_with_exclusive_devices_are_bound_for_the_worst_choice_and_counted_on_their_pfs(
     kind: str, tmp_path: Path
 ):
     async with cluster(kind, tmp_path, "w1", **{RDMA: "4"}) as c:

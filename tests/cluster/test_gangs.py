@@ -76,7 +76,7 @@ async def requests_of(http: httpx2.AsyncClient) -> int:
     return sum(int(n) for n in re.findall(r'decisions_total\{reason="\w+",verb="filter"\} (\d+)', text))
 
 
-async def test_none_of_a_gang_is_bound_where_bandwidth_is_for_all_but_one(tmp_path: Path):
+async def test_no_pod_of_a_gang_is_bound_if_bandwidth_is_for_all_but_one(tmp_path: Path):
     async with cluster("gangs", tmp_path, "w1") as c:
         extender = await c.running_extender()
         async with c.plane.scheduler(registration(extender.url)):
@@ -113,7 +113,7 @@ async def test_pod_without_interfaces_is_bound_with_its_gang_or_not_at_all(
             assert await bound_of(c, "a") == bound
 
 
-async def test_label_of_coscheduling_means_nothing_where_its_api_is_not_served(tmp_path: Path):
+async def test_label_of_coscheduling_is_ignored_if_its_api_is_not_served(tmp_path: Path):
     async with cluster("real", tmp_path, "w1") as c:
         extender = await c.running_extender()
         async with c.plane.scheduler(registration(extender.url)):

@@ -194,7 +194,7 @@ async def test_keys_change_under_load_and_no_pod_is_refused_for_it(
         await r.refuses({"signing.key": pair()[0]})
 
 
-async def test_broken_keys_change_nothing_and_are_told(
+async def test_broken_keys_are_reported_and_have_no_effect(
     kind: str, make_node: Callable[[int], Node], tmp_path: Path
 ):
     async with rotation(kind, tmp_path, make_node(8), {"placement.key": OLD}) as r:

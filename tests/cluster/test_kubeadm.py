@@ -210,7 +210,7 @@ async def test_keys_are_rotated_as_the_page_says(tmp_path: Path):
         assert len(await a.accepted_keys()) == 1
 
 
-async def test_edit_by_hand_is_what_kubeadm_writes_and_what_an_upgrade_takes_away(tmp_path: Path):
+async def test_edit_by_hand_equals_that_of_kubeadm_and_is_lost_at_an_upgrade(tmp_path: Path):
     async with administered(tmp_path) as a:
         by_hand = edit(a.node)
         lost = await a.shell.types("kubeadm upgrade diff")

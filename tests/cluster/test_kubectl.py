@@ -220,7 +220,7 @@ async def test_refused_pod_is_described_with_numbers(tmp_path: Path):
         assert "needs 1 interface of 20000 Mb/s" in said
 
 
-async def test_what_a_pod_was_given_is_printed_by_the_pages_commands(tmp_path: Path):
+async def test_interfaces_of_a_pod_are_printed_by_the_commands_of_the_page(tmp_path: Path):
     async with real(tmp_path) as plane:
         shell = Shell.at(plane, tmp_path)
         given = {"k8s-rdma.io/network-status": '[{"interface": "rdma0"}]', "k8s-rdma.io/placement": "{}"}

@@ -106,7 +106,7 @@ async def api_server(kind: str, directory: Path) -> AsyncIterator[ControlPlane]:
         yield plane
 
 
-async def test_kubectl_prints_what_it_prints_of_a_real_api_server(kind: str, tmp_path: Path):
+async def test_kubectl_prints_the_same_as_with_a_real_api_server(kind: str, tmp_path: Path):
     async with api_server(kind, tmp_path) as plane:
         assert (await transcript(plane, tmp_path)).splitlines() == TRANSCRIPT.read_text().splitlines()
 
@@ -120,7 +120,7 @@ async def test_kubectl_creates_a_token_of_a_service_account(kind: str, tmp_path:
     assert re.fullmatch(r"[-._\w]{30,}", printed.strip())
 
 
-async def test_server_side_apply_is_refused_with_what_to_use(tmp_path: Path):
+async def test_server_side_apply_is_refused_with_an_alternative(tmp_path: Path):
     async with open_to_all(tmp_path) as plane:
         status, printed = await Shell.at(plane, tmp_path).tries(
             "kubectl create configmap a --dry-run=client -o yaml | kubectl apply --server-side -f -"

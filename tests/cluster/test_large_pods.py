@@ -84,7 +84,7 @@ async def test_fail_over_is_no_longer_when_pods_are_as_long_as_they_may_be(
             record_property("seconds", round(monotonic() - began, 1))
 
 
-async def test_pod_that_has_no_room_for_its_binding_is_told_why(kind: str, tmp_path: Path):
+async def test_pod_without_room_for_its_binding_has_an_event_with_the_reason(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         extender = await c.running_extender()
         pod = large("largest", await longest(c) - len("default-scheduler"))

@@ -31,7 +31,7 @@ async def test_pod_beyond_its_namespaces_limit_waits_until_the_namespace_holds_l
             await c.bound("second")
 
 
-async def test_interfaces_are_spread_over_pfs_where_the_pod_says_so(kind: str, tmp_path: Path):
+async def test_interfaces_are_spread_over_pfs_if_the_pod_requests_that(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2") as c:
         c.nodes["w2"].server.report = report("w2", pf(PF0), pf(PF1))
         extender = await c.running_extender()

@@ -107,7 +107,7 @@ def event(about: Subject, host: str, name: str = "e") -> ObjectEvent:
     )
 
 
-async def test_agent_does_what_it_has_to_on_its_own_node(tmp_path: Path):
+async def test_agent_does_its_work_on_its_own_node(tmp_path: Path):
     async with guarded(tmp_path) as g:
         pod = await g.pod("mine", MINE)
         made = await g.agent.create_rdma_node(MINE, "1")
@@ -167,7 +167,7 @@ async def test_agent_writes_no_object_of_another_node(tmp_path: Path):
             assert expected in await refusal(call)
 
 
-async def test_agent_writes_nothing_else_of_its_node_and_pods(tmp_path: Path):
+async def test_agent_writes_no_other_field_of_its_node_and_pods(tmp_path: Path):
     async with guarded(tmp_path) as g:
         pod, agent = await g.pod("mine", MINE), g.agent
         for key in ("rdma_interfaces_required", "k8s-rdma.io/placement", "k8s-rdma.io/fence"):
@@ -178,7 +178,7 @@ async def test_agent_writes_nothing_else_of_its_node_and_pods(tmp_path: Path):
         assert await refusal(agent.annotate_node(MINE, "a", "b")), "not even by its role"
 
 
-async def test_no_other_field_of_node_or_pod_passes_for_whoever_may_write_them(tmp_path: Path):
+async def test_no_other_field_of_node_or_pod_passes_although_the_role_may_write_them(tmp_path: Path):
     """The policy alone: the role here is wider than that of deploy/rbac."""
     async with guarded(tmp_path) as g:
         await grant_everything(g.c, AGENT, "k8s-rdma")
@@ -223,14 +223,14 @@ async def test_no_other_field_of_node_or_pod_passes_for_whoever_may_write_them(t
 
 
 @pytest.mark.parametrize("account", [AGENT, DEVICE_PLUGIN])
-async def test_token_that_is_bound_to_no_pod_writes_nothing(tmp_path: Path, account: str):
+async def test_token_that_is_bound_to_no_pod_writes_no_object(tmp_path: Path, account: str):
     async with guarded(tmp_path) as g, client_of(g.c, await token_of(g.c, account)) as client:
         told = await refusal(client.create_event(event(about_node(MINE), MINE)))
         assert "its token names no node (authentication.kubernetes.io/node-name)" in told
         assert f"system:serviceaccount:k8s-rdma:{account}" in told
 
 
-async def test_device_plugin_tells_of_its_own_node_alone(tmp_path: Path):
+async def test_device_plugin_writes_events_of_its_own_node_alone(tmp_path: Path):
     async with guarded(tmp_path) as g:
         token = await token_of(g.c, DEVICE_PLUGIN, await pod_of(g.c, DEVICE_PLUGIN, OTHER))
         async with client_of(g.c, token) as plugin:
@@ -240,7 +240,7 @@ async def test_device_plugin_tells_of_its_own_node_alone(tmp_path: Path):
             )
 
 
-async def test_policies_are_about_nobody_else(tmp_path: Path):
+async def test_policies_are_about_no_other_user(tmp_path: Path):
     async with guarded(tmp_path) as g:
         await g.c.patch("/api/v1/nodes/w2/status", {"status": {"capacity": {"cpu": "3"}}})
         pod = await g.pod("p", OTHER)

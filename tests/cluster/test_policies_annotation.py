@@ -114,7 +114,7 @@ async def test_api_server_answers_as_the_evaluation_without_one(tmp_path: Path):
         assert "k8s-rdma.io/memlock: 16 Gi is neither bytes" in (await answer(c, locking))[0]
 
 
-async def test_workloads_are_looked_into_and_what_was_there_stays(tmp_path: Path):
+async def test_templates_of_workloads_are_checked_and_existing_ones_stay(tmp_path: Path):
     wrong, right = template_of(pod('[{"vlan": 4095}]')), template_of(pod('[{"vlan": 4094}]'))
     async with with_policy(tmp_path, "annotation", pod("[[]]")) as c:
         for document, good in zip(workloads(wrong), workloads(right), strict=True):
@@ -177,7 +177,7 @@ async def test_pod_that_goes_past_the_extender_is_warned_of(tmp_path: Path):
             assert await answer(c, document) == ("", ""), document["kind"]
 
 
-async def test_pod_that_goes_past_the_extender_is_refused_where_the_binding_says_so(tmp_path: Path):
+async def test_pod_that_bypasses_the_extender_is_refused_if_the_binding_says_so(tmp_path: Path):
     async with with_policy(tmp_path, "managed-resource", pod("[{}]")) as c:
         path = f"{GROUP}/validatingadmissionpolicybindings/k8s-rdma-managed-resource"
         await c.patch(path, {"spec": {"validationActions": ["Deny"]}})

@@ -101,7 +101,7 @@ async def test_token_of_the_extender_changes_no_pod_and_no_node(tmp_path: Path):
             assert told in await written(c, token, "PATCH", path, patch), patch
 
 
-async def test_token_of_the_extender_binds_with_a_placement_and_nothing_else(tmp_path: Path):
+async def test_token_of_the_extender_only_binds_with_a_placement(tmp_path: Path):
     async with with_token(tmp_path) as (c, token):
         await c.create_pod("p", schedulerName="nobody")
         path = "/api/v1/namespaces/default/pods/p/binding"
@@ -114,7 +114,7 @@ async def test_token_of_the_extender_binds_with_a_placement_and_nothing_else(tmp
         assert await written(c, token, "POST", path, placed) == ""
 
 
-async def test_second_schedulers_account_says_of_pods_what_a_scheduler_says(tmp_path: Path):
+async def test_account_of_a_second_scheduler_writes_status_of_pods_as_a_scheduler(tmp_path: Path):
     """The policy alone: the role here is wider than any of ours."""
     async with with_token(tmp_path, granted=True) as (c, token):
         await c.create(PRIVILEGED)

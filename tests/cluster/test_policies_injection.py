@@ -33,7 +33,7 @@ async def created(c: Cluster, pod: Json) -> Json:
     return answer.json()["spec"]
 
 
-async def test_policy_injects_what_the_table_says(tmp_path: Path):
+async def test_policy_injects_the_resources_of_the_table(tmp_path: Path):
     async with cluster("real", tmp_path, deadline_s=280) as c:
         if c.plane.release < SINCE:
             pytest.skip(f"Kubernetes {c.plane.release}: MutatingAdmissionPolicy v1 is of {SINCE} and later")

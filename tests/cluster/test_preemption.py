@@ -74,7 +74,7 @@ async def test_as_many_pods_go_as_the_bandwidth_needs(kind: str, tmp_path: Path,
             assert c.nodes["w1"].reserved() == {"0000:03:00.0": 10_000}
 
 
-async def test_node_where_nothing_helps_loses_no_pod(kind: str, tmp_path: Path):
+async def test_node_without_helpful_evictions_loses_no_pod(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2", **FOUR) as c:
         await classes(c)
         c.nodes["w1"].server.report = report("w1", pf(mbps=5_000))
@@ -92,7 +92,7 @@ async def test_node_where_nothing_helps_loses_no_pod(kind: str, tmp_path: Path):
             assert len(on_w1) == 4
 
 
-async def test_what_was_made_free_is_kept_from_pods_of_lower_priority(kind: str, tmp_path: Path):
+async def test_room_of_evicted_pods_is_kept_from_pods_of_lower_priority(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", **{VFS: "2"}) as c:
         await classes(c)
         node = c.nodes["w1"]
@@ -112,7 +112,7 @@ async def test_what_was_made_free_is_kept_from_pods_of_lower_priority(kind: str,
             assert await c.node_of("middle") is None
 
 
-async def test_pods_under_a_budget_are_spared_where_others_can_go(kind: str, tmp_path: Path):
+async def test_pods_under_a_budget_are_spared_if_others_can_be_evicted(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2", **{VFS: "1"}) as c:
         await classes(c)
         await budget(c)

@@ -124,7 +124,7 @@ async def test_vfs_are_published_as_capacity_of_the_node(kind: str, tmp_path: Pa
             assert await capacity(c, "w1", VFS) == "4"
 
 
-async def test_kubectl_prints_what_matters_of_a_node(kind: str, tmp_path: Path):
+async def test_kubectl_prints_columns_of_a_node(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         await prepare(c)
         async with publishing(c, c.nodes["w1"]):
@@ -184,7 +184,7 @@ def _without(rule: dict[str, Any], resource: str, verb: str) -> dict[str, Any]:
     return {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
 
 
-async def test_agents_account_suffices_for_what_an_agent_does_with_pods(kind: str, tmp_path: Path):
+async def test_account_of_agents_suffices_for_their_work_with_pods(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c, AsyncExitStack() as stack:
         await prepare(c)
         agent = await stack.enter_async_context(as_agent(c))

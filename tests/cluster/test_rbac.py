@@ -57,7 +57,7 @@ async def test_pod_is_not_bound_without_the_verb_for_it(kind: str, tmp_path: Pat
     ],
     ids=lambda value: value.rpartition("/")[2],
 )
-async def test_extender_says_what_it_may_not_do(
+async def test_extender_reports_missing_rights(
     kind: str, tmp_path: Path, role: str, resource: str, verb: str
 ):
     async with cluster(kind, tmp_path, "w1") as c:

@@ -251,7 +251,7 @@ async def claims_cluster(
             yield cluster
 
 
-async def test_pod_gets_what_its_claim_asks_for_and_gives_it_back(node: Node, tmp_path: Path):
+async def test_pod_gets_the_interfaces_of_its_claim_and_gives_them_back(node: Node, tmp_path: Path):
     async with claims_cluster(node, tmp_path) as cluster:
         device = await cluster.until_published()
         assert device["name"] == cluster.pf
@@ -289,7 +289,7 @@ async def test_pod_that_waits_for_bandwidth_starts_when_another_has_ended(node: 
         assert await cluster.interfaces("q") == {"rdma0": (800, 0)}
 
 
-async def test_what_the_scheduler_gives_away_twice_is_refused_with_numbers(node: Node, tmp_path: Path):
+async def test_claims_that_the_scheduler_gives_twice_are_refused_with_numbers(node: Node, tmp_path: Path):
     """The claim's status is written as a second scheduler would, which knows nothing of the first one's."""
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()
@@ -322,7 +322,7 @@ async def test_what_the_scheduler_gives_away_twice_is_refused_with_numbers(node:
         assert condition["message"] in event
 
 
-async def test_quantity_that_the_scheduler_grants_as_nothing_is_refused(node: Node, tmp_path: Path):
+async def test_quantity_that_the_scheduler_grants_as_zero_is_refused(node: Node, tmp_path: Path):
     """Without the policy `claims`: rounded up to the step, it overflows."""
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()
@@ -386,7 +386,7 @@ async def test_link_that_is_down_is_a_taint_and_written_once(node: Node, tmp_pat
         assert await cluster.interfaces("p") == {"rdma0": (1, 0)}
 
 
-async def test_status_says_what_a_pod_has_and_an_end_of_the_link_evicts_nobody(node: Node, tmp_path: Path):
+async def test_status_has_the_interfaces_of_a_pod_and_a_link_down_evicts_no_pod(node: Node, tmp_path: Path):
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()
         await cluster.create_claim("p", "400M", maxTxRate="600M")
@@ -427,7 +427,7 @@ async def test_status_says_what_a_pod_has_and_an_end_of_the_link_evicts_nobody(n
         assert not {event["reason"] for event in events} & {"TaintManagerEviction", "Evicted", "Killing"}
 
 
-async def test_promise_that_kubelet_has_lost_ends_when_its_pod_has(node: Node, tmp_path: Path):
+async def test_prepared_claim_that_kubelet_has_lost_ends_with_its_pod(node: Node, tmp_path: Path):
     """As when a node loses kubelet's directory, or a pod is deleted by force meanwhile."""
     async with claims_cluster(node, tmp_path) as cluster:
         await cluster.until_published()

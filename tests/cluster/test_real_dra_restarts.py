@@ -63,7 +63,7 @@ async def test_slices_are_back_after_a_restart_of_kubelet_and_the_sandbox_keeps_
 
 
 @pytest.mark.parametrize("restarted", ["nobody", "kubelet", "runtime"])
-async def test_new_sandbox_of_a_pod_has_the_same_vf_and_mac_whoever_restarts_before(
+async def test_new_sandbox_of_a_pod_has_the_same_vf_and_mac_after_any_restart(
     node: Node, tmp_path: Path, restarted: str
 ):
     async with claims_cluster(node, tmp_path) as cluster:

@@ -81,7 +81,7 @@ async def test_pod_gets_one_vf_by_its_limits_alone_and_gives_it_back(node: Node,
         assert node.leftovers() == {}
 
 
-async def test_class_caps_what_pods_get_by_their_limits(node: Node, tmp_path: Path):
+async def test_class_caps_interfaces_by_limits_of_pods(node: Node, tmp_path: Path):
     """As `examples/extended-resources/mellanox.yaml`, with a cap below this link."""
     parameters = {"apiVersion": "k8s-rdma.io/v1", "kind": "InterfaceConfig", "maxTxRate": "200M"}
     config = [{"opaque": {"driver": "rdma.k8s-rdma.io", "parameters": parameters}}]

@@ -79,7 +79,7 @@ async def running_scheduler(a: Administered, *, configured: bool) -> Json:
         await asyncio.sleep(0.2)
 
 
-async def test_kubelet_restarts_kube_scheduler_with_what_kubeadm_wrote(tmp_path: Path):
+async def test_kubelet_restarts_kube_scheduler_with_the_manifest_of_kubeadm(tmp_path: Path):
     async with on_a_kubelet(tmp_path) as a:
         before = await running_scheduler(a, configured=False)
         for block in (LABEL, INSTALL, TELL):
@@ -96,7 +96,7 @@ async def test_kubelet_restarts_kube_scheduler_with_what_kubeadm_wrote(tmp_path:
             assert placement(await a.c.bound("reserved"))
 
 
-async def test_upgrade_takes_an_edit_by_hand_away_and_keeps_what_kubeadm_was_told(tmp_path: Path):
+async def test_upgrade_drops_an_edit_by_hand_and_keeps_the_configuration_of_kubeadm(tmp_path: Path):
     upgrade = "kubeadm upgrade node phase control-plane --certificate-renewal=false"
     async with on_a_kubelet(tmp_path) as a:
         await running_scheduler(a, configured=False)

@@ -232,7 +232,7 @@ async def test_pods_keep_their_devices_over_a_restart_of_kubelet(node: Node, tmp
         assert held["before"] != held["after"]
 
 
-async def test_unhealthy_device_is_given_to_nobody_until_it_recovers(node: Node, tmp_path: Path):
+async def test_unhealthy_device_is_given_to_no_pod_until_it_recovers(node: Node, tmp_path: Path):
     async with (
         kubelet_of(node, tmp_path) as kubelet,
         offering(kubelet.plugins, SEEN, mode_of(ExclusiveResource())) as offered,
@@ -294,7 +294,7 @@ def start_agent(node: Node, kubelet: Kubelet, plugin: str) -> None:
 
 
 @with_cdi
-async def test_slot_is_what_the_agent_gave_the_pod(node: Node, tmp_path: Path):
+async def test_slot_has_the_devices_that_the_agent_gave_the_pod(node: Node, tmp_path: Path):
     """Kubelet gives the slot to the container before the agent gives the pod its VFs."""
     async with kubelet_of(node, tmp_path) as kubelet:
         await start_exact(node, kubelet)
@@ -339,7 +339,7 @@ async def test_slot_is_the_same_after_everything_was_restarted(node: Node, tmp_p
 
 
 @with_cdi
-async def test_slot_of_a_pod_without_interfaces_is_nothing_that_starts(node: Node, tmp_path: Path):
+async def test_pod_with_a_slot_and_without_interfaces_does_not_start(node: Node, tmp_path: Path):
     async with kubelet_of(node, tmp_path) as kubelet:
         await start_exact(node, kubelet)
         await kubelet.create_pod("p", slot("c"))

@@ -34,7 +34,7 @@ async def test_equal_refusals_are_counted_together(kind: str, tmp_path: Path):
             assert (said["status"], said["reason"], said["message"]) == ("False", "Unschedulable", told)
 
 
-async def test_refusals_of_different_numbers_are_counted_together_when_only_causes_are_told(
+async def test_refusals_of_different_numbers_are_counted_together_if_they_have_only_causes(
     kind: str, tmp_path: Path
 ):
     async with cluster(kind, tmp_path, "w1", "w2", "w3") as c:
@@ -65,7 +65,7 @@ async def test_refused_pod_is_bound_once_the_node_gives_capacity_back(kind: str,
             assert service.pods("rdma_scheduling").count("second") == tried + 1
 
 
-async def test_annotation_that_makes_no_sense_is_told_to_its_owner(kind: str, tmp_path: Path):
+async def test_malformed_annotation_is_reported_to_its_owner(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         extender = await c.running_extender()
         async with c.plane.scheduler(registration(extender.url)):

@@ -54,7 +54,7 @@ FILTER_ONLY = yaml.safe_load((EXAMPLES / "extender-filter-only.yaml").read_text(
 
 
 @pytest.mark.parametrize("settings", [{"binder": "scheduler"}, FILTER_ONLY], ids=["with-api", "without-api"])
-async def test_scheduler_binds_where_the_extender_only_filters(
+async def test_scheduler_binds_if_the_extender_only_filters(
     kind: str, tmp_path: Path, settings: dict[str, Any]
 ):
     async with cluster(kind, tmp_path, "w1", "w2") as c:

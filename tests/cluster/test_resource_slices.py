@@ -112,7 +112,7 @@ async def publishing(
             await client.close()
 
 
-async def test_what_the_api_server_adds_and_rewrites_is_not_written_again(kind: str, tmp_path: Path):
+async def test_fields_that_the_api_server_adds_and_rewrites_are_not_written_again(kind: str, tmp_path: Path):
     async with publishing(kind, tmp_path) as p:
         p.offer(offer(), offer("f1", link_up=False, vfs=2_000))
         devices = await p.until_published("f0", "f1")
@@ -122,7 +122,7 @@ async def test_what_the_api_server_adds_and_rewrites_is_not_written_again(kind: 
         assert p.publisher.writes == 2
 
 
-async def test_pf_that_has_nothing_left_does_not_hold_up_the_others(kind: str, tmp_path: Path):
+async def test_full_pf_does_not_block_the_others(kind: str, tmp_path: Path):
     async with publishing(kind, tmp_path) as p:
         p.offer(offer(), offer("f1", vfs=0), offer("f2", bandwidth_mbps=0))
         devices = await p.until_published("f0", "f2")
@@ -170,7 +170,7 @@ async def test_agent_that_is_away_gets_no_new_pods(kind: str, tmp_path: Path):
         assert (taint["key"], taint["effect"]) == ("k8s-rdma.io/agent-away", "NoSchedule")
 
 
-async def test_without_consumable_capacity_nothing_is_ever_published(kind: str, tmp_path: Path):
+async def test_no_slice_is_ever_published_without_consumable_capacity(kind: str, tmp_path: Path):
     async with publishing(kind, tmp_path, CONSUMABLE_CAPACITY) as p:
         before = (await p.http.get(SLICES)).json()["metadata"]["resourceVersion"]
         stream = {"watch": "true", "resourceVersion": before, "timeoutSeconds": "2"}
@@ -243,7 +243,7 @@ async def test_two_drivers_that_differ_take_turns_slowly(kind: str, tmp_path: Pa
         await p.until_published("f0")
 
 
-async def test_driver_gets_nothing_of_other_nodes_slices(kind: str, tmp_path: Path, world: World):
+async def test_driver_gets_no_slice_of_other_nodes(kind: str, tmp_path: Path, world: World):
     """The process neither receives their changes nor works for them."""
     async with publishing(kind, tmp_path) as p, relayed(p, tmp_path) as (relay, kubeconfig):
         await create_others(p)
@@ -302,7 +302,7 @@ async def relayed(p: Published, directory: Path) -> AsyncIterator[tuple[Relay, P
         yield relay, kubeconfig
 
 
-async def test_annotation_of_a_slice_changes_nothing_else(kind: str, tmp_path: Path):
+async def test_annotation_of_a_slice_leaves_the_rest_unchanged(kind: str, tmp_path: Path):
     async with publishing(kind, tmp_path) as p:
         p.offer(offer())
         await p.until_published("f0")

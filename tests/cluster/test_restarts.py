@@ -34,7 +34,7 @@ async def test_scheduler_that_begins_again_binds_who_waited(kind: str, tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
-async def test_extender_that_begins_again_keeps_what_no_node_reports_yet(
+async def test_restarted_extender_keeps_promises_that_no_node_reports_yet(
     kind: str, tmp_path: Path, number: int
 ):
     async with cluster(kind, tmp_path, "w1") as c:
@@ -76,7 +76,7 @@ async def test_other_replica_takes_over_when_the_leader_is_killed(kind: str, tmp
             assert max((await c.placed()).values()) <= 10_000
 
 
-async def test_leader_that_was_paused_in_a_bind_does_not_sell_what_the_other_has_sold(
+async def test_leader_that_was_paused_in_a_bind_does_not_promise_bandwidth_of_the_other(
     kind: str, tmp_path: Path
 ):
     async with cluster(kind, tmp_path, "w1") as c:

@@ -35,7 +35,7 @@ async def test_pods_come_to_nodes_that_keep_every_promise(kind: str, tmp_path: P
                 assert told == f"Successfully assigned {where}"
 
 
-async def test_pod_that_asks_for_nothing_is_bound_plainly(kind: str, tmp_path: Path):
+async def test_pod_without_requests_is_bound_plainly(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         extender = await c.running_extender()
         async with c.plane.scheduler(registration(extender.url)):

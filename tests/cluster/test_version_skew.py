@@ -92,7 +92,7 @@ async def skewed(kind: str, directory: Path, node: Node, older: str) -> AsyncIte
 
 
 @pytest.mark.parametrize("older", TELLS)
-async def test_pods_have_their_bandwidth_by_an_older_extender_or_agent_or_are_told_what_it_does_not_know(
+async def test_pods_have_their_bandwidth_with_an_older_process_or_get_its_unknown_keys_reported(
     kind: str, make_node: Callable[[int], Node], tmp_path: Path, older: str
 ):
     node = make_node(2)
@@ -154,7 +154,7 @@ async def started(c: Cluster, directory: Path, *, older: bool) -> Extender:
         pytest.param(False, "v1beta1", id="both-newer"),
     ],
 )
-async def test_gang_is_bound_whole_or_not_at_all_whoever_is_older(
+async def test_gang_is_bound_whole_or_not_at_all_with_any_older_process(
     tmp_path: Path, *, older: bool, version: str
 ):
     """An extender that knew v1alpha2 alone binds no pod of a gang on Kubernetes 1.37."""

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-async def test_webhook_injects_what_the_table_says(tmp_path: Path):
+async def test_webhook_injects_the_resources_of_the_table(tmp_path: Path):
     async with cluster("real", tmp_path, deadline_s=280) as c:
         expected = [await created(c, case.injected()) for case in CASES]
         async with running_webhook(c, tmp_path):

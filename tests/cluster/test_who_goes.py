@@ -44,7 +44,7 @@ async def test_pod_that_has_the_bandwidth_goes_and_not_the_one_that_the_schedule
             assert "deletionTimestamp" not in (await c.pod("little"))["metadata"]
 
 
-async def test_pods_of_equal_priority_do_not_take_what_was_made_free(kind: str, tmp_path: Path):
+async def test_pods_of_equal_priority_do_not_take_the_room_of_evicted_pods(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", **TWO) as c:
         await classes(c)
         node = c.nodes["w1"]
@@ -64,7 +64,7 @@ async def test_pods_of_equal_priority_do_not_take_what_was_made_free(kind: str, 
             assert [await c.node_of(f"equal{index}") for index in range(3)] == [None] * 3
 
 
-async def test_pod_that_may_evict_nobody_waits_for_room(kind: str, tmp_path: Path):
+async def test_pod_that_may_not_evict_waits_for_room(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", **TWO) as c:
         await classes(c)
         patient = {"metadata": {"name": "patient"}, "value": 1000, "preemptionPolicy": "Never"}
@@ -81,7 +81,7 @@ async def test_pod_that_may_evict_nobody_waits_for_room(kind: str, tmp_path: Pat
             await c.bound("high")
 
 
-async def test_victim_that_takes_its_time_is_waited_for_and_nobody_else_goes(kind: str, tmp_path: Path):
+async def test_slow_victim_is_awaited_and_no_other_pod_is_evicted(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2", **TWO) as c:
         await classes(c)
         extender = await c.running_extender(vfResource=VFS)
@@ -108,7 +108,7 @@ async def test_victim_that_takes_its_time_is_waited_for_and_nobody_else_goes(kin
             assert len(left) == 2
 
 
-async def test_pod_with_a_gate_holds_nothing_until_the_gate_is_gone(kind: str, tmp_path: Path):
+async def test_pod_with_a_gate_reserves_no_room_until_the_gate_is_gone(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1") as c:
         extender = await c.running_extender()
         async with c.plane.scheduler(registration(extender.url)):
@@ -135,7 +135,7 @@ async def test_pod_that_was_given_its_node_by_hand_counts_there(kind: str, tmp_p
             await c.bound("much")
 
 
-async def test_two_schedulers_share_what_there_is(kind: str, tmp_path: Path):
+async def test_two_schedulers_share_the_bandwidth(kind: str, tmp_path: Path):
     async with cluster(kind, tmp_path, "w1", "w2", "w3") as c:
         extender = await c.running_extender()
         ours = registration(extender.url)

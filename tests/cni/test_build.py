@@ -85,7 +85,7 @@ OTHER_MACHINE = "x86_64" if platform.machine() == "aarch64" else "aarch64"
 
 
 @pytest.mark.parametrize("kind", ["cc", "none-such", "dynamic only", "another machine"])
-def test_wheel_build_asks_for_ziglang_only_where_no_compiler_will_do(kind: str, dynamic_only: str) -> None:
+def test_wheel_build_requires_ziglang_only_without_a_usable_compiler(kind: str, dynamic_only: str) -> None:
     compiler = {"dynamic only": dynamic_only, "another machine": "cc"}.get(kind, kind)
     target = OTHER_MACHINE if kind == "another machine" else platform.machine()
     ask = "import sys, hatchling.build as b; sys.stdout.write(' '.join(b.get_requires_for_build_wheel()))"
@@ -100,7 +100,7 @@ def test_wheel_build_asks_for_ziglang_only_where_no_compiler_will_do(kind: str, 
     assert ("ziglang" in done.stdout.split()) == (kind != "cc")
 
 
-def test_program_is_made_by_zig_where_there_is_no_compiler(hook, tmp_path) -> None:
+def test_program_is_built_by_zig_without_a_compiler(hook, tmp_path) -> None:
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("needs requirements/release.txt: scripts/setup-release")
     for name in ("once", "again"):

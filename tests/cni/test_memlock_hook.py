@@ -62,7 +62,7 @@ def test_limit_is_never_lowered(program: Program, container: int, amount: str) -
 
 
 @pytest.mark.parametrize("required", [False, True])
-def test_limit_that_cannot_be_raised_fails_the_container_only_where_it_is_required(
+def test_limit_that_cannot_be_raised_fails_the_container_only_if_required(
     program: Program, container: int, required: bool
 ) -> None:
     try:
@@ -116,7 +116,7 @@ def test_state_without_a_process_is_refused(program: Program, given: str) -> Non
         ["memlock", "1", "required", "more"],
     ],
 )
-def test_other_arguments_are_refused_with_what_there_is(
+def test_other_arguments_are_refused_with_the_known_ones(
     program: Program, container: int, arguments: list[str]
 ) -> None:
     done = hook(program, state(container), *arguments)

@@ -242,7 +242,7 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 
 
 @given(configuration=CONFIGURATIONS, chance=st.randoms(use_true_random=False))
-def test_reader_finds_what_python_finds(probe: Probe, configuration: dict, chance: random.Random) -> None:
+def test_reader_finds_the_same_as_python(probe: Probe, configuration: dict, chance: random.Random) -> None:
     data = write(configuration, chance).encode()
     assert look(data) != MALFORMED
     assert probe(data) == look(data)
@@ -263,7 +263,7 @@ def test_reader_agrees_with_python_on_scraps(probe: Probe, scraps: bytes) -> Non
 
 
 @pytest.mark.parametrize("data", MALFORMED_DOCUMENTS)
-def test_reader_refuses_what_is_no_configuration(probe: Probe, data: bytes) -> None:
+def test_reader_refuses_malformed_configurations(probe: Probe, data: bytes) -> None:
     assert probe(data) == look(data) == MALFORMED
 
 

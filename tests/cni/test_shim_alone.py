@@ -79,7 +79,7 @@ def assert_silent(outcome) -> None:
 
 
 @pytest.mark.parametrize("asked", ["0.2.0", "0.4.0", "1.1.0", "9.9.9", "\x01é"])
-def test_version_names_the_version_asked_for(program: Program, asked: str) -> None:
+def test_version_names_the_requested_version(program: Program, asked: str) -> None:
     outcome = program("VERSION", {"cniVersion": asked}, env={"CNI_CONTAINERID": "", "CNI_NETNS": "dummy"})
     assert outcome.exit_status == 0
     assert json.loads(outcome.stdout) == {
@@ -89,7 +89,7 @@ def test_version_names_the_version_asked_for(program: Program, asked: str) -> No
 
 
 @pytest.mark.parametrize(("stdin", "named"), [(b"", "1.1.0"), (b"{}", "0.1.0")])
-def test_version_names_what_an_input_without_version_stands_for(program, stdin: bytes, named: str) -> None:
+def test_version_names_the_default_of_an_input_without_version(program, stdin: bytes, named: str) -> None:
     assert json.loads(program("VERSION", stdin).stdout) == {
         "cniVersion": named,
         "supportedVersions": list(SUPPORTED_VERSIONS),
@@ -110,7 +110,7 @@ def test_status_says_not_available_when_pods_need_the_agent_and_it_is_dead(progr
 
 
 @pytest.mark.parametrize("annotations", NOTHING_OF_OURS)
-def test_add_passes_prev_result_on_when_a_chained_pod_wants_nothing(program, run_dir, annotations) -> None:
+def test_add_passes_prev_result_on_if_a_chained_pod_has_no_request(program, run_dir, annotations) -> None:
     outcome = program("ADD", chained(run_dir, annotations))
     assert outcome.exit_status == 0
     assert json.loads(outcome.stdout) == PREV_RESULT
@@ -176,7 +176,7 @@ def test_add_asks_when_a_delegate_stands_beside_another_plugin(program, run_dir,
     assert_asked(program("ADD", conf, env={"CNI_NETNS": netns}))
 
 
-def test_error_of_a_dead_agent_says_where_and_what_to_do(program, run_dir, netns) -> None:
+def test_error_of_a_dead_agent_has_its_path_and_advice(program, run_dir, netns) -> None:
     conf = chained(run_dir, WISH, cniVersion="0.4.0")
     assert program("ADD", conf, env={"CNI_NETNS": netns}).error == {
         "cniVersion": "0.4.0",
@@ -199,7 +199,7 @@ FIRST_VERSION = {"ADD": "0.1.0", "DEL": "0.1.0", "CHECK": "0.4.0", "GC": "1.1.0"
 
 @pytest.mark.parametrize("command", FIRST_VERSION)
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
-def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str, version: str) -> None:
+def test_error_is_in_the_requested_version(program, run_dir, netns, command: str, version: str) -> None:
     mark(run_dir)
     conf = netconf(run_dir, cniVersion=version, delegate={"type": "bridge"})
     known = SUPPORTED_VERSIONS.index(version) >= SUPPORTED_VERSIONS.index(FIRST_VERSION[command])
@@ -214,7 +214,7 @@ def test_error_is_in_the_version_asked_for(program, run_dir, netns, command: str
 
 
 @pytest.mark.parametrize("version", ["9.9.9", "1.1", "1.1.0 ", "\n"])
-def test_version_that_nobody_knows_is_refused_but_on_del(program, run_dir, version: str) -> None:
+def test_unknown_version_is_refused_except_by_del(program, run_dir, version: str) -> None:
     for command in ("ADD", "CHECK", "GC", "STATUS"):
         error = program(command, chained(run_dir, {}, cniVersion=version)).error
         assert (error["code"], error["cniVersion"]) == (1, SUPPORTED_VERSIONS[-1])
@@ -328,16 +328,16 @@ def test_shim_asks_when_the_marker_directory_is_denied(program, run_dir, denied:
 
 
 @pytest.mark.parametrize("annotations", NOTHING_OF_OURS)
-def test_check_succeeds_when_nothing_is_wanted_and_there_is_no_marker(program, run_dir, annotations) -> None:
+def test_check_succeeds_without_a_request_and_without_a_marker(program, run_dir, annotations) -> None:
     assert_silent(program("CHECK", chained(run_dir, annotations)))
 
 
-def test_check_succeeds_when_nothing_is_known_of_annotations_and_there_is_no_marker(program, run_dir) -> None:
+def test_check_succeeds_with_unknown_annotations_and_without_a_marker(program, run_dir) -> None:
     assert_silent(program("CHECK", netconf(run_dir)))
 
 
 @pytest.mark.parametrize("annotations", [{}, WISH])
-def test_check_succeeds_when_nobody_can_be_asked(program, run_dir, annotations) -> None:
+def test_check_succeeds_without_an_agent(program, run_dir, annotations) -> None:
     """CRI-O checks all pods when it starts, and kubelet ends those that fail."""
     mark(run_dir)
     assert_silent(program("CHECK", chained(run_dir, annotations)))
@@ -345,7 +345,7 @@ def test_check_succeeds_when_nobody_can_be_asked(program, run_dir, annotations) 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL", "CHECK"])
 @pytest.mark.parametrize("container", [".", "..", "../cni.sock", "a/b", "a\nb", "-a", "_a", "é", "a b"])
-def test_container_id_is_refused_when_it_is_none(program, run_dir, command: str, container: str) -> None:
+def test_malformed_container_id_is_refused(program, run_dir, command: str, container: str) -> None:
     outcome = program(command, chained(run_dir, {}), env={"CNI_CONTAINERID": container})
     shown = container.replace("\n", "?")
     assert outcome.error["code"] == 4
@@ -464,7 +464,7 @@ def test_output_is_written_whole_when_the_pipe_does_not_block(program) -> None:
         assert process.wait(DEADLINE_S) == 0
 
 
-def test_shim_exits_with_failure_not_by_signal_when_nobody_reads(program) -> None:
+def test_shim_exits_with_failure_not_by_signal_without_a_reader(program) -> None:
     source, sink = os.pipe()
     os.close(source)
     done = subprocess.run(

@@ -130,7 +130,7 @@ def test_add_is_tried_again_when_the_agent_accepts_and_never_reads(program, run_
     assert error["details"] == "send: Connection timed out"
 
 
-def test_add_is_tried_again_when_the_agent_accepts_nobody(program, run_dir, netns) -> None:
+def test_add_is_tried_again_when_the_agent_accepts_no_connection(program, run_dir, netns) -> None:
     with ExitStack() as sockets:
         fill_backlog(sockets, run_dir / "cni.sock")
         error = error_of_hasty_call(program, run_dir, netns)

@@ -134,7 +134,7 @@ def test_program_decides_by_the_table_whatever_is_there(program, run_dir, agent,
     assert did == wanted
 
 
-def test_program_leaves_by_the_table_what_it_would_ask_while_no_agent_runs(program, run_dir) -> None:
+def test_program_leaves_deletions_by_the_table_while_no_agent_runs(program, run_dir) -> None:
     """Where the agent made its directory, and with it the one for what is left."""
     own = run_dir / "own"
     did, wanted = {}, {}
@@ -164,7 +164,7 @@ def test_program_leaves_by_the_table_what_it_would_ask_while_no_agent_runs(progr
         (f"K8S_POD_UID={'a' * 64}", ASKED),
     ],
 )
-def test_pod_with_promises_is_known_by_its_uid(  # noqa: PLR0917 - fixtures
+def test_pod_with_prepared_claims_is_known_by_its_uid(  # noqa: PLR0917 - fixtures
     program, run_dir, agent, netns, arguments: str, decision: str
 ) -> None:
     """Where the runtime tells none that can be one, any pod may have promises."""
@@ -176,7 +176,7 @@ def test_pod_with_promises_is_known_by_its_uid(  # noqa: PLR0917 - fixtures
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
-def test_nothing_depends_on_standard_error(program, run_dir, agent, netns, command: str) -> None:
+def test_outcome_does_not_depend_on_standard_error(program, run_dir, agent, netns, command: str) -> None:
     (run_dir / "attachments" / CONTAINER).touch()
     conf = netconf(run_dir)
     outcome = program(command, conf, env={"CNI_NETNS": netns}, preexec_fn=lambda: os.close(2))
@@ -184,7 +184,7 @@ def test_nothing_depends_on_standard_error(program, run_dir, agent, netns, comma
     assert agent.received[0].netns_inode == Path(netns).stat().st_ino
 
 
-def test_input_that_was_never_opened_is_told_of(program, run_dir) -> None:
+def test_input_that_was_never_opened_is_reported(program, run_dir) -> None:
     assert program("DEL", netconf(run_dir), preexec_fn=lambda: os.close(0)).error["code"] == 5
 
 

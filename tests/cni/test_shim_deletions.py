@@ -67,7 +67,7 @@ def test_del_is_left_as_the_agent_would_have_got_it(program, run_dir, deletions,
     assert stat.S_IMODE((deletions / NAME).stat().st_mode) == 0o600
 
 
-def test_agent_finds_what_the_executable_left(program, run_dir, deletions) -> None:
+def test_agent_finds_deletions_that_the_executable_left(program, run_dir, deletions) -> None:
     conf = netconf(run_dir, name="n-1.x_y")
     env = {"CNI_CONTAINERID": "A_b.c-9", "CNI_IFNAME": "net1", "CNI_PATH": "/p"}
     (run_dir / "attachments" / "A_b.c-9").touch()
@@ -86,7 +86,7 @@ def test_del_is_left_when_the_agent_breaks_off(program, run_dir, deletions, agen
 
 
 @pytest.mark.parametrize("read", [0, 100_000])
-def test_del_is_left_when_the_agent_dies_while_it_is_asked(program, run_dir, deletions, agent, read) -> None:
+def test_del_is_left_when_the_agent_dies_during_the_call(program, run_dir, deletions, agent, read) -> None:
     agent.script = lambda connection: connection.recv(read) and None if read else None
     conf = chained(run_dir, WISH | {"example/big": "x" * (4 << 20)})
     assert_left(program("DEL", conf), deletions)
@@ -99,7 +99,7 @@ def test_del_is_left_when_the_agent_hangs(program, run_dir, deletions, agent) ->
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_nothing_is_left_when_the_agent_answers(program, run_dir, deletions, agent, status) -> None:
+def test_no_deletion_is_left_when_the_agent_answers(program, run_dir, deletions, agent, status) -> None:
     agent.answer = encode_reply(Reply(exit_status=status, stdout=b'{"code":111}'))
     outcome = program("DEL", netconf(run_dir))
     assert (outcome.exit_status, outcome.stdout) == (status, b'{"code":111}')
@@ -107,12 +107,12 @@ def test_nothing_is_left_when_the_agent_answers(program, run_dir, deletions, age
 
 
 @pytest.mark.parametrize("command", ["ADD", "CHECK", "STATUS", "GC"])
-def test_nothing_but_del_is_left(program, run_dir, deletions, netns, command) -> None:
+def test_only_del_is_left(program, run_dir, deletions, netns, command) -> None:
     program(command, netconf(run_dir, delegate={"type": "bridge"}), env={"CNI_NETNS": netns})
     assert left(deletions) == []
 
 
-def test_nothing_is_left_of_a_pod_that_has_nothing(program, run_dir, deletions) -> None:
+def test_no_deletion_is_left_for_a_pod_without_interfaces(program, run_dir, deletions) -> None:
     (run_dir / "attachments" / CONTAINER).unlink()
     assert program("DEL", netconf(run_dir)).exit_status == 0
     assert left(deletions) == []
@@ -130,7 +130,7 @@ def test_one_is_left_for_each_attachment(program, run_dir, deletions) -> None:
     assert left(deletions) == [f"{CONTAINER}:eth0:a", f"{CONTAINER}:eth0:b", f"{CONTAINER}:net1:a"]
 
 
-def test_del_fails_when_the_agent_was_one_that_takes_none(program, run_dir, deletions) -> None:
+def test_del_fails_if_the_agent_does_not_take_deletions(program, run_dir, deletions) -> None:
     deletions.rmdir()
     assert program("DEL", netconf(run_dir)).error["code"] == TRY_AGAIN_LATER
     deletions.touch()
@@ -158,7 +158,7 @@ def test_del_fails_when_its_attachment_is_no_name_of_a_file(program, run_dir, de
     assert sorted(path.name for path in run_dir.iterdir()) == ["attachments", "deletions"]
 
 
-def test_nothing_is_left_below_the_directory(program, run_dir, deletions) -> None:
+def test_no_deletion_is_left_below_the_directory(program, run_dir, deletions) -> None:
     below = deletions / f"{CONTAINER}:eth0:a"
     below.mkdir()
     assert program("DEL", netconf(run_dir, name="a/b")).error["code"] == TRY_AGAIN_LATER
@@ -187,7 +187,7 @@ def small(deletions: Path):
     subprocess.run(["umount", str(deletions)], check=True)
 
 
-def test_del_fails_and_leaves_nothing_when_there_is_no_room(program, run_dir, small) -> None:
+def test_del_fails_and_leaves_no_file_without_room(program, run_dir, small) -> None:
     assert_not_left(program("DEL", netconf(run_dir, padding="x" * 10_000)), small)
     assert_left(program("DEL", netconf(run_dir)), small)
     assert_left_before = (small / NAME).read_bytes()

@@ -106,7 +106,7 @@ def test_check_succeeds_when_the_reply_is_cut_short(program, run_dir, agent, len
     assert (outcome.exit_status, outcome.stdout) == (0, b"")
 
 
-def test_agent_is_not_asked_when_a_chained_pod_wants_nothing(program, run_dir, agent, netns) -> None:
+def test_agent_is_not_called_if_a_chained_pod_has_no_request(program, run_dir, agent, netns) -> None:
     assert program("ADD", chained(run_dir, {}), env={"CNI_NETNS": netns}).exit_status == 0
     assert program("DEL", chained(run_dir, {}), env={"CNI_NETNS": netns}).exit_status == 0
     assert program("CHECK", chained(run_dir, {}), env={"CNI_NETNS": netns}).exit_status == 0
@@ -147,7 +147,7 @@ def test_add_asks_when_the_annotations_are_huge(program, run_dir, agent, netns) 
     assert program("ADD", chained(run_dir, annotations), env={"CNI_NETNS": netns}).stdout == b"asked"
 
 
-def test_add_passes_on_when_huge_annotations_hold_nothing_of_ours(program, run_dir, agent) -> None:
+def test_add_passes_on_if_huge_annotations_have_no_key_of_ours(program, run_dir, agent) -> None:
     annotations = {f"example/{i}": "rdma_interfaces_required" * 40 for i in range(1000)}
     assert program("ADD", chained(run_dir, annotations)).exit_status == 0
     assert agent.received == []
@@ -203,7 +203,7 @@ def may_send_few_descriptors() -> None:
         LIBC.prctl(pr_capbset_drop, capability, 0, 0, 0)
 
 
-def test_add_does_not_wait_for_an_agent_that_was_never_asked(program, run_dir, agent, netns) -> None:
+def test_add_does_not_wait_for_an_agent_that_was_never_called(program, run_dir, agent, netns) -> None:
     agent.script = wait_for_hangup
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -237,9 +237,7 @@ def test_reply_is_printed_when_the_agent_answers_without_reading_on(program, run
 
 
 @pytest.mark.parametrize("read", [0, 1, 24, 100_000])
-def test_add_is_tried_again_when_the_agent_dies_while_it_is_asked(
-    program, run_dir, agent, netns, read
-) -> None:
+def test_add_is_tried_again_when_the_agent_dies_during_the_call(program, run_dir, agent, netns, read) -> None:
     agent.script = lambda connection: connection.recv(read) and None if read else None
     conf = chained(run_dir, WISH | {"example/big": "x" * (4 << 20)})
     error = program("ADD", conf, env={"CNI_NETNS": netns}).error

@@ -203,7 +203,7 @@ TOO_MUCH = bytes(MAX_STDOUT_BYTES + 1)
 @example(call=PLAIN | DEL)
 @example(call=PLAIN | DEL | {"conf": {"name": "n" * 244}})
 @example(call=PLAIN | {"arguments": ["x" * 100_000]})
-def test_program_does_what_the_model_says(world: World, call) -> None:
+def test_program_behaves_like_the_model(world: World, call) -> None:
     env, reply = call["env"], call["reply"]
     if env.get("CNI_NETNS") == "netns":
         env = env | {"CNI_NETNS": world.netns}

@@ -56,7 +56,7 @@ def run(checked: Program, tmp_path: Path, command: str, stdin: bytes | dict, **e
     return outcome
 
 
-def test_valgrind_tells_of_an_error_where_there_is_one(valgrind, build_dir) -> None:
+def test_valgrind_reports_an_error_if_there_is_one(valgrind, build_dir) -> None:
     """Otherwise the tests below would tell nothing."""
     source = b"#include <stdlib.h>\nint main(void) { return *(volatile char *)malloc(1) ? 1 : 0; }\n"
     program = build_dir / "uninitialised"
@@ -68,13 +68,13 @@ def test_valgrind_tells_of_an_error_where_there_is_one(valgrind, build_dir) -> N
 
 
 @pytest.mark.parametrize("command", ["VERSION", "STATUS", "ADD", "DEL", "CHECK"])
-def test_valgrind_finds_nothing_when_the_program_answers_alone(checked, tmp_path, run_dir, command) -> None:
+def test_valgrind_finds_no_error_when_the_program_answers_alone(checked, tmp_path, run_dir, command) -> None:
     conf = chained(run_dir, {"ü": "\U0001f600", "rdma_interfaces_required": " [ ] "})
     assert run(checked, tmp_path, command, conf).exit_status == 0
 
 
 @pytest.mark.parametrize("command", ["ADD", "DEL"])
-def test_valgrind_finds_nothing_when_any_pod_may_hold_devices(
+def test_valgrind_finds_no_error_when_any_pod_may_hold_devices(
     checked, tmp_path, agent, netns, command
 ) -> None:
     run_dir = agent.path.parent
@@ -87,7 +87,7 @@ def test_valgrind_finds_nothing_when_any_pod_may_hold_devices(
 
 
 @pytest.mark.parametrize("command", ["STATUS", "ADD", "DEL", "CHECK", "GC"])
-def test_valgrind_finds_nothing_when_the_agent_answers(checked, tmp_path, agent, netns, command) -> None:
+def test_valgrind_finds_no_error_when_the_agent_answers(checked, tmp_path, agent, netns, command) -> None:
     run_dir = agent.path.parent
     (run_dir / "attachments" / CONTAINER).touch()
     agent.answer = encode_reply(Reply(exit_status=3, stdout=os.urandom(10_000)))
@@ -97,7 +97,7 @@ def test_valgrind_finds_nothing_when_the_agent_answers(checked, tmp_path, agent,
 
 
 @pytest.mark.parametrize("network", ["net", "n" * 300, "a/b", None])
-def test_valgrind_finds_nothing_when_a_del_is_left(checked, tmp_path, run_dir, netns, network) -> None:
+def test_valgrind_finds_no_error_when_a_del_is_left(checked, tmp_path, run_dir, netns, network) -> None:
     (run_dir / "attachments" / CONTAINER).touch()
     (run_dir / "deletions").mkdir()
     conf = netconf(run_dir, name=network, padding="x" * 10_000)
@@ -111,7 +111,7 @@ def test_valgrind_finds_nothing_when_a_del_is_left(checked, tmp_path, run_dir, n
 @pytest.mark.parametrize(
     "sent", [b"", b"KRDC\1\0", encode_reply(Reply(exit_status=0, stdout=b"x"))[:-1], b"H" * 12]
 )
-def test_valgrind_finds_nothing_when_the_agent_breaks_off(checked, tmp_path, agent, netns, sent) -> None:
+def test_valgrind_finds_no_error_when_the_agent_breaks_off(checked, tmp_path, agent, netns, sent) -> None:
     def break_off(connection: socket.socket) -> None:
         receive(connection)
         connection.sendall(sent)
@@ -136,5 +136,5 @@ def test_valgrind_finds_nothing_when_the_agent_breaks_off(checked, tmp_path, age
         (b"{}", {"CNI_COMMAND": "x" * 5000}, 4),
     ],
 )
-def test_valgrind_finds_nothing_when_the_call_is_refused(checked, tmp_path, stdin, env, code) -> None:
+def test_valgrind_finds_no_error_when_the_call_is_refused(checked, tmp_path, stdin, env, code) -> None:
     assert run(checked, tmp_path, "ADD", stdin, **env).error["code"] == code

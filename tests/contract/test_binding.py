@@ -30,7 +30,7 @@ def bind(lab, vf):
     )
 
 
-def test_bound_vf_has_no_netdev_and_says_what_has_it(lab, vf):
+def test_bound_vf_has_no_netdev_and_names_its_driver(lab, vf):
     step = bind(lab, vf)
     lab.kernel.apply(step)
     found = state_of(lab, vf)
@@ -61,7 +61,7 @@ def test_vf_is_exactly_as_before_when_bound_and_unbound(lab, vf):
     assert (lab.kernel.observe(), lab.seen(name)) == (before, seen)
 
 
-def test_unbinding_changes_nothing_when_never_bound(lab, vf):
+def test_unbinding_an_unbound_vf_has_no_effect(lab, vf):
     before = lab.kernel.observe()
     lab.kernel.apply(bind(lab, vf).inverse)
     assert lab.kernel.observe() == before
@@ -75,7 +75,7 @@ def test_unbinding_leaves_a_vf_alone_that_serves_a_namespace(lab, vf):
     assert (lab.kernel.observe(), lab.seen("rdma0", netns)) == before
 
 
-def test_binding_fails_and_changes_nothing_when_the_vf_is_in_a_namespace(lab, vf):
+def test_binding_a_vf_in_a_namespace_fails_without_a_change(lab, vf):
     step, netns = bind(lab, vf), lab.namespace()
     lab.kernel.apply(give(lab, vf, netns))
     before = lab.kernel.observe(), lab.seen("rdma0", netns)
@@ -84,7 +84,7 @@ def test_binding_fails_and_changes_nothing_when_the_vf_is_in_a_namespace(lab, vf
     assert (lab.kernel.observe(), lab.seen("rdma0", netns)) == before
 
 
-def test_giving_fails_and_bringing_home_changes_nothing_while_bound(lab, vf):
+def test_giving_fails_and_bringing_home_has_no_effect_while_bound(lab, vf):
     netns = lab.namespace()
     moving = give(lab, vf, netns)
     lab.kernel.apply(bind(lab, vf))
@@ -96,7 +96,7 @@ def test_giving_fails_and_bringing_home_changes_nothing_while_bound(lab, vf):
     assert lab.seen("rdma0", netns) is None
 
 
-def test_reset_fails_and_changes_nothing_while_bound(lab, vf):
+def test_reset_fails_without_a_change_while_bound(lab, vf):
     lab.kernel.apply(bind(lab, vf))
     before = lab.kernel.observe()
     with pytest.raises(KernelError, match="VF 1 of PF"):
@@ -117,7 +117,7 @@ def test_unbinding_fails_while_the_name_of_home_is_taken_and_works_when_it_is_fr
 
 
 @pytest.mark.parametrize("wrong", ["pci", "index"])
-def test_binding_fails_when_the_vf_is_not_what_it_is_said_to_be(lab, vf, wrong):
+def test_binding_fails_if_the_vf_differs_from_its_description(lab, vf, wrong):
     right = bind(lab, vf)
     if wrong == "pci":
         step = replace(right, pci=state_of(lab, VfRef(vf.pf, 2)).pci)
@@ -138,7 +138,7 @@ def test_several_are_bound_and_home_again(lab, vf):
     assert lab.kernel.observe() == before
 
 
-def test_binding_is_refused_and_nothing_changed_when_the_pf_does_not_take_it(lab):
+def test_binding_that_the_pf_does_not_take_is_refused_without_a_change(lab):
     if Setting.VFIO_PCI in lab.takes:
         pytest.skip(f"{lab.pf_names[0]} takes {Setting.VFIO_PCI}")
     before = lab.kernel.observe()

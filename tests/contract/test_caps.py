@@ -62,12 +62,12 @@ def test_interface_has_no_cap_when_given(lab, netns):
 
 
 @pytest.mark.parametrize("mbps", RATES)
-def test_interface_is_capped_to_the_megabit_when_told(lab, netns, mbps):
+def test_interface_is_capped_to_the_megabit(lab, netns, mbps):
     lab.kernel.apply(cap(netns, mbps))
     assert cap_of(lab, netns) == mbps
 
 
-def test_cap_is_another_when_set_to_another_and_none_when_undone(lab, netns):
+def test_cap_changes_when_set_again_and_ends_when_undone(lab, netns):
     lab.kernel.apply(cap(netns, 100))
     lab.kernel.apply(cap(netns, 40_000, previous=100))
     assert cap_of(lab, netns) == 40_000
@@ -104,7 +104,7 @@ def test_interface_that_is_up_is_capped_and_uncapped(lab, netns):
     assert (cap_of(lab, netns), lab.seen("rdma0", netns).is_up) == (0, True)
 
 
-def test_queueing_discipline_of_somebody_else_is_told_as_no_cap_and_gives_way(lab, netns):
+def test_foreign_queueing_discipline_is_no_cap_and_is_replaced(lab, netns):
     lab.kernel.apply(cap(netns, 100))
     lab.uncap("rdma0", netns)
     assert cap_of(lab, netns) == 0
@@ -132,7 +132,7 @@ def test_caps_are_of_each_interface_apart(lab, netns, vf):
     assert found == {state_of(lab, vf).pci: 0, state_of(lab, other).pci: 200}
 
 
-def test_nothing_is_told_of_caps_in_a_namespace_without_vfs(lab):
+def test_namespace_without_vfs_has_no_caps(lab):
     assert lab.kernel.located(lab.namespace()) == {}
 
 
@@ -147,7 +147,7 @@ def test_looks_tell_all_or_a_kernel_error_when_hardly_a_file_can_be_opened(lab, 
 
 
 @pytest.mark.parametrize("look", ["located", "interfaces"])
-def test_nothing_is_told_as_no_cap_when_the_namespace_is_gone(lab, netns, look):
+def test_lookup_of_caps_in_a_missing_namespace_fails(lab, netns, look):
     lab.kernel.apply(cap(netns, 100))
     lab.destroy(netns)
     with pytest.raises(KernelError, match=netns.path):

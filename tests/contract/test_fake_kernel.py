@@ -85,7 +85,7 @@ def apply_all(kernel, steps, done):
 
 
 @given(at=st.integers(0, 6), after_changes=st.integers(0, 5), namespace_dies=st.booleans())
-def test_undo_brings_back_what_was_whichever_step_failed_and_however_far(at, after_changes, namespace_dies):
+def test_undo_restores_the_former_state_after_a_failure_of_any_step(at, after_changes, namespace_dies):
     kernel = make_kernel()
     netns = kernel.machine.create_namespace()
     before, steps, done = kernel.observe(), plan_for(kernel, netns), []
@@ -99,7 +99,7 @@ def test_undo_brings_back_what_was_whichever_step_failed_and_however_far(at, aft
     assert kernel.observe() == before
 
 
-def test_undo_brings_back_what_was_when_the_undoing_fails_anywhere_and_is_repeated():
+def test_undo_restores_the_former_state_when_it_fails_anywhere_and_is_repeated():
     for at, after_changes in product(range(7), range(6)):
         kernel = make_kernel()
         netns = kernel.machine.create_namespace()
@@ -115,14 +115,14 @@ def test_undo_brings_back_what_was_when_the_undoing_fails_anywhere_and_is_repeat
 @pytest.mark.parametrize(
     ("after_changes", "rates"), [(0, [0, 0]), (1, [10, 0]), (2, [10, 5]), (ALL, [10, 5])]
 )
-def test_failing_step_takes_the_effect_it_was_told_to(kernel, after_changes, rates):
+def test_failing_step_takes_the_configured_effect(kernel, after_changes, rates):
     kernel.fail(after_changes=after_changes)
     with pytest.raises(KernelError, match="SetRates"):
         kernel.apply(plan_for(kernel, kernel.machine.create_namespace())[0])
     assert [vf.min_tx_rate_mbps for vf in kernel.observe().pfs[0].vfs[:2]] == rates
 
 
-def test_steps_fail_in_a_row_when_told_so_and_work_again_after(kernel):
+def test_steps_fail_in_a_row_if_configured_and_work_again_after(kernel):
     step = plan_for(kernel, kernel.machine.create_namespace())[0]
     kernel.fail(index=1, times=2)
     outcomes = []
@@ -163,7 +163,7 @@ def test_vf_comes_home_down_and_bare_when_its_namespace_dies(kernel):
     assert (found.is_up, found.addresses) == (False, ())
 
 
-def test_observation_tells_what_it_could_not_see_and_counts(kernel):
+def test_observation_names_unreadable_parts_and_counts(kernel):
     unreadable = Unreadable("0000:04:00.0", "EIO")
     kernel.machine.set_unreadable(unreadable)
     assert kernel.observe().unreadable == (unreadable,)
@@ -202,7 +202,7 @@ def test_infiniband_vf_has_a_guid_and_no_other_setting_of_ethernet():
         kernel.apply(ConfigureVfs(pf=PF, configs=(VfConfig(index=1, vlan=Vlan(9)),), previous=()))
 
 
-def test_pf_takes_what_it_was_said_to_take():
+def test_pf_takes_configured_settings():
     kernel = FakeKernel(FakeMachine(FakePf(name="p0", pci=PF, vfs=4, settings=frozenset({Setting.VLAN}))))
     assert kernel.observe().pfs[0].supported_settings == {Setting.VLAN}
     with pytest.raises(KernelError, match="QoS 3: fake does not support"):
@@ -211,7 +211,7 @@ def test_pf_takes_what_it_was_said_to_take():
         kernel.apply(bind(kernel, 0))
 
 
-def test_link_change_is_observed_and_watchers_are_told(kernel):
+def test_link_change_is_observed_and_watchers_are_notified(kernel):
     told = []
     kernel.watch(lambda: told.append(kernel.observe().pfs[0].link_mbps))
     kernel.machine.set_link(PF, 25_000)

@@ -100,7 +100,7 @@ def test_vf_has_no_program_before_it_is_given_when_its_home_is_not_known(lab, vf
     assert not programs(lab.kernel.attributes(vf))
 
 
-def test_cleaning_changes_nothing_when_it_holds_and_when_the_vf_is_elsewhere(lab, vf):
+def test_cleaning_has_no_effect_on_a_clean_vf_and_on_one_elsewhere(lab, vf):
     home, netns = home_of(lab, vf), lab.namespace()
     before = lab.kernel.observe(), lab.seen(home.name)
     lab.kernel.apply(CleanVf(vf=vf, home=home))

@@ -42,7 +42,7 @@ def test_interface_is_up_and_bare_when_configured_without_addresses(lab, netns):
     assert (found.is_up, found.addresses, found.routes) == (True, (), ())
 
 
-def test_configuring_changes_nothing_when_it_holds(lab, netns):
+def test_configuring_again_has_no_effect(lab, netns):
     lab.kernel.apply(configure(netns))
     before = lab.seen("rdma0", netns)
     lab.kernel.apply(configure(netns))
@@ -58,7 +58,7 @@ def test_interface_is_as_before_when_configured_and_cleared(lab, netns):
     assert lab.seen("rdma0", netns) == before
 
 
-def test_clearing_takes_all_addresses_when_told_of_none(lab, netns):
+def test_clearing_without_addresses_removes_all(lab, netns):
     lab.kernel.apply(configure(netns))
     lab.kernel.apply(configure(netns, (), ()).inverse)
     assert lab.seen("rdma0", netns).addresses == ()

@@ -83,7 +83,7 @@ def test_reservation_that_hardware_must_keep_is_refused_by_drivers_without(lab, 
     assert rates(lab) == {(0, 200)}
 
 
-def test_reservations_beyond_the_link_are_refused_and_change_nothing(lab, receipts, tmp_path):
+def test_reservations_beyond_the_link_are_refused_without_effect(lab, receipts, tmp_path):
     node = running(lab, receipts, tmp_path)
     node.change_rates(pod().uid, placed(lab, 1, 100, 200))
     before = rates(lab)

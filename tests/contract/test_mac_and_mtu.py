@@ -45,7 +45,7 @@ def at_home(lab, vf):
 
 
 @both
-def test_interface_has_what_was_wanted_in_the_pod(lab, vf, wanted):
+def test_interface_has_requested_settings_in_the_pod(lab, vf, wanted):
     netns = lab.namespace()
     steps = steps_for(lab, vf, netns, wanted)
     home = home_of(lab, vf)
@@ -103,7 +103,7 @@ def test_vf_is_exactly_as_before_when_the_pod_changed_both_and_another_kernel_br
 
 
 @both
-def test_giving_changes_nothing_when_it_holds(lab, vf, wanted):
+def test_giving_again_has_no_effect(lab, vf, wanted):
     netns = lab.namespace()
     steps = steps_for(lab, vf, netns, wanted)
     apply(lab, steps)
@@ -114,7 +114,7 @@ def test_giving_changes_nothing_when_it_holds(lab, vf, wanted):
 
 
 @both
-def test_inverse_changes_nothing_when_it_was_never_given(lab, vf, wanted):
+def test_inverse_has_no_effect_on_a_vf_that_was_never_given(lab, vf, wanted):
     before = at_home(lab, vf)
     apply(lab, undo(steps_for(lab, vf, lab.namespace(), wanted)))
     assert at_home(lab, vf) == before
@@ -138,7 +138,7 @@ def test_largest_mtu_is_the_pfs(lab, vf):
 
 
 @pytest.mark.parametrize("far", ["below", "above"])
-def test_vf_stays_as_it_was_when_its_mtu_is_far_from_what_can_be(lab, vf, far):
+def test_vf_stays_unchanged_if_its_mtu_is_impossible(lab, vf, far):
     wanted = lab.pf_mtu + 100_000 if far == "above" else 67
     before, netns = at_home(lab, vf), lab.namespace()
     steps = steps_for(lab, vf, netns, {"mtu": wanted})
@@ -148,7 +148,7 @@ def test_vf_stays_as_it_was_when_its_mtu_is_far_from_what_can_be(lab, vf, far):
     assert at_home(lab, vf) == before
 
 
-def test_vf_in_a_pod_is_told_by_the_mac_that_its_pf_has_for_it(lab, vf):
+def test_vf_in_a_pod_is_known_by_the_mac_that_its_pf_has_for_it(lab, vf):
     steps = steps_for(lab, vf, lab.namespace(), {"mac": MAC})
     apply(lab, steps)
     found = state_of(lab, vf)

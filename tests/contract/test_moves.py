@@ -36,7 +36,7 @@ def test_vf_is_in_the_namespace_down_and_under_its_new_name_when_given(lab, vf):
     assert state_of(lab, vf).mac == step.home.mac
 
 
-def test_giving_changes_nothing_when_it_holds(lab, vf):
+def test_giving_again_has_no_effect(lab, vf):
     netns = lab.namespace()
     step = give(lab, vf, netns)
     lab.kernel.apply(step)
@@ -245,7 +245,7 @@ def test_sixty_vfs_are_in_one_namespace_and_home_again(make_lab):
     assert lab.kernel.observe() == before
 
 
-def test_vfs_in_a_namespace_are_told_with_name_and_mac_there(lab, vf):
+def test_vfs_in_a_namespace_are_listed_with_name_and_mac_there(lab, vf):
     netns, other = lab.namespace(), lab.namespace()
     assert lab.kernel.located(netns) == {}
     second = VfRef(vf.pf, 0)

@@ -41,7 +41,7 @@ def test_cap_is_read_back_as_it_was_set_whatever_the_link(lab, link_and):
     assert rates_of(lab)[1] == VfRate(1, 0, cap)
 
 
-def test_cap_above_what_the_driver_takes_is_refused_and_the_others_stay_unset(lab):
+def test_cap_above_the_limit_of_the_driver_is_refused_and_the_others_stay_unset(lab):
     before = lab.kernel.observe()
     with pytest.raises(KernelError, match="VF 1 of PF"):
         lab.kernel.apply(set_rates(lab, VfRate(0, 0, 20), VfRate(1, 0, largest_cap(lab) + 1)))
@@ -100,7 +100,7 @@ def test_reservations_may_fill_the_link_to_the_last_megabit(lab):
     assert sum(rate.min_tx_rate_mbps for rate in rates_of(lab)) == lab.link_mbps
 
 
-def test_unknown_vf_error_names_pf_and_what_it_has(lab):
+def test_unknown_vf_error_names_pf_and_its_vfs(lab):
     there = len(rates_of(lab))
     with pytest.raises(KernelError, match=f"VF 255 of PF {lab.pcis[0]}.*{lab.pf_names[0]} has {there} VFs"):
         lab.kernel.apply(set_rates(lab, VfRate(255, 0, 2)))

@@ -46,7 +46,7 @@ def test_reset_leaves_other_vfs_alone(lab, vf):
     assert (state_of(lab, other), lab.seen(home_of(lab, other).name)) == before
 
 
-def test_reset_fails_and_changes_nothing_when_the_vf_is_in_a_namespace(lab, vf):
+def test_reset_of_a_vf_in_a_namespace_fails_without_a_change(lab, vf):
     netns = lab.namespace()
     lab.kernel.apply(SetRates(pf=vf.pf, rates=(rate(lab, 2, 10, 20),), previous=(VfRate(2),)))
     lab.kernel.apply(give(lab, vf, netns))

@@ -65,7 +65,7 @@ def others(lab, but=1):
     ]
 
 
-def test_pf_tells_what_it_takes(lab):
+def test_pf_reports_its_supported_settings(lab):
     told = {pf.pci: pf.supported_settings for pf in lab.kernel.observe().pfs}
     assert [told[pci] for pci in lab.pcis] == [lab.takes, lab.takes]
 
@@ -123,7 +123,7 @@ def test_setting_is_as_before_when_changed_from_another_value_and_inverted(lab, 
 
 
 @each_setting
-def test_inverse_changes_nothing_when_the_setting_was_never_made(lab, setting):
+def test_inverse_of_a_setting_that_was_never_made_has_no_effect(lab, setting):
     needs(lab, setting)
     before = lab.kernel.observe()
     lab.kernel.apply(configure(lab, CONFIGS[setting]).inverse)
@@ -131,7 +131,7 @@ def test_inverse_changes_nothing_when_the_setting_was_never_made(lab, setting):
 
 
 @each_setting
-def test_setting_is_refused_and_nothing_changed_when_the_pf_does_not_take_it(lab, setting):
+def test_setting_that_the_pf_does_not_take_is_refused_without_a_change(lab, setting):
     if setting in lab.takes:
         pytest.skip(f"{lab.pf_names[0]} takes {setting}")
     before = lab.kernel.observe()
@@ -164,7 +164,7 @@ def test_settings_are_as_before_when_a_step_that_failed_half_way_is_inverted(lab
     assert lab.kernel.observe() == before
 
 
-def test_settings_are_refused_and_nothing_changed_when_a_vf_is_unknown(lab):
+def test_settings_of_an_unknown_vf_are_refused_without_a_change(lab):
     before = lab.kernel.observe()
     good = everything(lab)
     configs = good, replace(good, index=255)

@@ -30,13 +30,13 @@ def sampled(lab, holders, since=None):
         time.sleep(0.05)
 
 
-def test_sample_tells_of_every_vf_at_home(lab):
+def test_sample_has_every_vf_at_home(lab):
     pfs = [pf for pf in lab.kernel.observe().pfs if pf.pci in lab.pcis]
     vfs = [VfRef(pf.pci, vf.index) for pf in pfs for vf in pf.vfs]
     assert [each.vf for each in lab.kernel.sample({}) if each.vf.pf in lab.pcis] == vfs
 
 
-def test_sample_tells_what_the_holder_of_a_vf_sent_as_sent_by_it_and_nobody_else(lab, sender):
+def test_sample_counts_traffic_as_sent_by_the_holder_of_a_vf_alone(lab, sender):
     netns = lab.namespace()
     lab.kernel.apply(give(lab, sender, netns))
     lab.kernel.apply(ConfigureInterface(netns=netns, ifname="rdma0"))
@@ -49,7 +49,7 @@ def test_sample_tells_what_the_holder_of_a_vf_sent_as_sent_by_it_and_nobody_else
     assert all(after[vf].tx_packets < before[vf].tx_packets + FRAMES for vf in others)
 
 
-def test_sample_tells_of_vfs_in_several_namespaces_also_when_one_was_destroyed(lab):
+def test_sample_has_vfs_in_several_namespaces_also_if_one_was_destroyed(lab):
     holders = {VfRef(lab.pcis[0], 0): lab.namespace(), VfRef(lab.pcis[1], 2): lab.namespace()}
     for vf, netns in holders.items():
         lab.kernel.apply(give(lab, vf, netns))

@@ -175,7 +175,7 @@ def test_namespace_is_alive_until_destroyed_and_only_under_its_inode(lab):
     assert not lab.kernel.namespace_alive(netns)
 
 
-def test_watch_tells_when_a_vf_moves_or_its_namespace_dies(lab):
+def test_watch_reports_when_a_vf_moves_or_its_namespace_dies(lab):
     changed, netns = threading.Event(), lab.namespace()
     step = give(lab, VfRef(lab.pcis[0], 0), netns)
     end = lab.kernel.watch(changed.set)

@@ -254,7 +254,7 @@ def chosen_for(
     return chosen
 
 
-def test_choose_vfs_tells_which_part_of_the_request_each_interface_is() -> None:
+def test_choose_vfs_returns_the_entry_of_the_request_for_each_interface() -> None:
     whole = chosen_for(asking(NO_OPTIONS, NO_OPTIONS))
     assert [each.entry for each in whole] == [0, 1]
     part = choose_vfs(asking(NO_OPTIONS, NO_OPTIONS), hardware(), Ledger(), ("x", "y"), (3, 1))

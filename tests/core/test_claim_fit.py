@@ -311,7 +311,7 @@ def test_pf_that_has_less_than_its_claims_takes_no_more():
     assert pfs_of(claims_fit(claims(request()), node(pf("f0", used_mbps=100_000)))) == ["f0"]
 
 
-def test_interface_consumes_at_least_what_its_pf_grants():
+def test_interface_consumes_at_least_the_smallest_grant_of_its_pf():
     full = node(pf("f0", used_mbps=99_500, least_mbps=1_000), pf("f1", used_mbps=99_500, least_mbps=500))
     assert pfs_of(claims_fit(claims(request()), node(*full.pfs[1:]))) == ["f1"]
     found = refused(claims_fit(claims(request()), node(*full.pfs[:1])))

@@ -66,7 +66,9 @@ def test_place_is_never_wrong_when_its_budget_ends_early(
 
 
 @given(REQUESTS, nodes(), st.data())
-def test_fits_is_what_the_pfs_take(request: Request, situation: Situation, data: st.DataObject) -> None:
+def test_fits_agrees_with_the_abilities_of_pfs(
+    request: Request, situation: Situation, data: st.DataObject
+) -> None:
     node, used = situation
     homes = data.draw(st.lists(st.sampled_from(node.pfs), min_size=5, max_size=5))[: len(request.interfaces)]
     placed = [

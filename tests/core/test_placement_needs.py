@@ -72,7 +72,7 @@ def test_place_agrees_with_trying_every_assignment(drawn: tuple[Request, Situati
 
 
 @given(needy(), st.data())
-def test_fits_is_what_the_pfs_take(drawn: tuple[Request, Situation], data: st.DataObject) -> None:
+def test_fits_agrees_with_the_abilities_of_pfs(drawn: tuple[Request, Situation], data: st.DataObject) -> None:
     request, (node, used) = drawn
     homes = data.draw(st.lists(st.sampled_from(node.pfs), min_size=5, max_size=5))[: len(request.interfaces)]
     placed = [

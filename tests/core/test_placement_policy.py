@@ -108,7 +108,7 @@ def test_place_of_a_part_heeds_the_pfs_of_the_rest(
 
 
 @given(nodes(st.just(EVERY_RATE)), st.sampled_from(PfPolicy), st.data())
-def test_fits_is_what_the_policy_allows(situation: Situation, policy: PfPolicy, data: st.DataObject) -> None:
+def test_fits_agrees_with_the_policy(situation: Situation, policy: PfPolicy, data: st.DataObject) -> None:
     node = situation[0]
     homes = data.draw(st.lists(st.sampled_from(node.pfs), min_size=1, max_size=3))
     others = data.draw(st.lists(st.sampled_from(node.pfs), max_size=2))

@@ -59,12 +59,12 @@ def containers(objects: list[Json]) -> dict[str, Json]:
 # What is made of it
 
 
-def test_manifests_are_what_the_chart_comes_to():
+def test_manifests_are_rendered_from_the_chart():
     found = {str(path.relative_to(MANIFESTS)): path.read_text() for path in MANIFESTS.rglob("*.yaml")}
     assert found == manifests(), "make chart"
 
 
-def test_schema_is_what_the_configuration_models_say():
+def test_schema_is_generated_from_the_configuration_models():
     assert (CHART / "values.schema.json").read_text() == schema.schema_text(), "make chart"
 
 
@@ -115,7 +115,7 @@ def refused(values: Json) -> str:
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_schema_takes_what_can_be_said(name: str):
+def test_schema_takes_valid_values(name: str):
     assert not refused(GIVEN[name])
 
 
@@ -141,7 +141,7 @@ def test_schema_takes_what_can_be_said(name: str):
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_schema_refuses_what_cannot_be(values: Json, says: str):
+def test_schema_refuses_invalid_values(values: Json, says: str):
     assert re.search(says, refused(values))
 
 
@@ -167,7 +167,7 @@ def test_extender_that_could_not_work_is_refused(values: Json, says: str):
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_processes_take_what_they_are_told(name: str, tmp_path: Path):
+def test_processes_take_their_rendered_configuration(name: str, tmp_path: Path):
     kinds = {
         "init.yaml": InitConfig,
         "agent.yaml": AgentConfig,
@@ -228,7 +228,7 @@ def configuration_of_before(hardware: str) -> dict[str, Any]:
         ({}, "hardware:\n  pfs:\n  - names: [a]\n", {"all": False}),
     ],
 )
-def test_cards_are_used_where_they_are_chosen_and_an_upgrade_keeps_what_it_finds(
+def test_cards_are_used_if_they_are_chosen_and_an_upgrade_keeps_the_choice(
     hardware: dict[str, Any], before: str | None, expected: dict[str, Any]
 ):
     cluster = [] if before is None else [configuration_of_before(before)]
@@ -262,7 +262,7 @@ def test_one_value_gives_every_node_a_part_of_a_subnet():
     assert both["ipam"]["perNode"] == 1024
 
 
-def test_each_rail_has_a_subnet_beside_what_the_plugin_was_given():
+def test_each_rail_has_a_subnet_beside_configured_options_of_the_plugin():
     given = {"l2enable": False, "networks": {"rail0": {"l2enable": False}, "storage": {"l2enable": True}}}
     plugin = plugin_of(
         {
@@ -290,7 +290,7 @@ def test_each_rail_has_a_subnet_beside_what_the_plugin_was_given():
         ("whereabouts", json.dumps({"ipam": HOST_LOCAL}), (), "whereabouts"),
     ],
 )
-def test_whereabouts_gives_addresses_where_it_is_and_an_upgrade_keeps_what_it_finds(
+def test_whereabouts_gives_addresses_if_present_and_an_upgrade_keeps_the_choice(
     by: str, stored: str | None, apis: tuple[str, ...], expected: str
 ):
     ipam = plugin_of({"ipam": {"range": "10.56.0.0/16", "by": by}}, stored, apis)["ipam"]
@@ -335,7 +335,7 @@ def test_addresses_that_are_said_twice_are_refused(ipam: Json, plugin: Json, exp
         {"pernode": 24},
     ],
 )
-def test_schema_refuses_what_no_plugin_reads(ipam: Json):
+def test_schema_refuses_options_that_no_plugin_reads(ipam: Json):
     validator = jsonschema_rs.Draft7Validator(schema.values_schema())
     assert not validator.is_valid(with_values(default_values(), {"ipam": ipam}))
     assert validator.is_valid(with_values(default_values(), {"ipam": {"range": "10.56.0.0/16,fd00::/64"}}))
@@ -382,7 +382,7 @@ def test_mounts_are_of_volumes_and_volumes_are_mounted(name: str):
         ({"mount": True, "config": {"resources": [{"mode": "exclusive"}]}}, {"exclusive", "mount"}),
     ],
 )
-def test_all_of_dev_infiniband_is_offered_where_it_is_switched_on(values: Json, offered: set[str]):
+def test_all_of_dev_infiniband_is_offered_if_enabled(values: Json, offered: set[str]):
     (text,) = (
         each["data"]["device-plugin.yaml"]
         for each in documents(render({"node": {"devicePlugin": values}}))
@@ -419,7 +419,7 @@ GETPFS = {"node": {"server": {"config": {"openPaths": ["/getpfs"]}}}}
         ({"node": {"server": {"tls": {"clientCa": True}}}}, [], []),  # without a certificate there is no TLS
     ],
 )
-def test_ports_of_nodes_are_open_for_what_needs_them_alone(
+def test_ports_of_nodes_are_open_only_for_clients_that_need_them(
     values: Json, server: list[str] | None, plugin: list[str] | None
 ):
     found = [of_configuration(values, f"{name}.yaml") for name in ("server", "device-plugin")]
@@ -428,7 +428,7 @@ def test_ports_of_nodes_are_open_for_what_needs_them_alone(
     assert [each.get("tokenFile") for each in found] == [tokens, tokens]
 
 
-def test_clients_of_some_names_alone_are_served_where_values_say_so():
+def test_only_clients_of_configured_names_are_served_if_values_name_them():
     names = {"clientNames": ["scheduler"]}
     server = {"node": {"server": {"tls": {"secretName": "tls", "clientCa": True} | names}}}
     assert of_configuration(server, "server.yaml")["tls"].items() >= names.items()
@@ -459,7 +459,7 @@ def test_prometheus_bears_the_token():
     assert [each["authorization"] for each in endpoints] == [secret, secret]
 
 
-def test_metrics_that_nobody_could_read_are_refused():
+def test_metrics_without_a_permitted_reader_are_refused():
     with pytest.raises(TemplateError, match=r"needs node\.server\.tokensSecretName"):
         render(MONITORED)
     opened = {"config": {"openPaths": ["/metrics"]}}
@@ -502,7 +502,7 @@ def names_of(objects: list[Json], kind: str) -> set[str]:
     return {each["metadata"]["name"] for each in objects if each["kind"] == kind}
 
 
-def test_dra_driver_is_there_where_it_is_switched_on():
+def test_dra_driver_is_rendered_if_enabled():
     without, objects = documents(render({})), documents(render(CLAIMS))
     assert not names_of(without, "DeviceClass")
     assert "k8s-rdma-claims" not in names_of(without, "ClusterRole")
@@ -526,7 +526,7 @@ def test_device_class_may_have_another_name_which_policies_follow():
         assert variable == "['k8s-rdma']"
 
 
-def test_dra_driver_lists_numa_nodes_if_asked_for():
+def test_dra_driver_lists_numa_nodes_if_configured():
     for as_list in (False, True):
         objects = documents(render(with_values(CLAIMS, {"dra": {"numaNodeList": as_list}})))
         settings = by_name(objects, "ConfigMap", "k8s-rdma-claims")["data"]["claims.yaml"]
@@ -542,7 +542,7 @@ def with_resource(name: str, **values: Json) -> Json:
     return with_values(CLAIMS, {"dra": {"extendedResourceName": name}, **values})
 
 
-def test_device_class_has_an_extended_resource_if_asked_for():
+def test_device_class_has_an_extended_resource_if_configured():
     [of_default] = [each for each in documents(render(CLAIMS)) if each["kind"] == "DeviceClass"]
     assert "extendedResourceName" not in of_default["spec"]
     [found] = [each for each in documents(render(with_resource(RESOURCE))) if each["kind"] == "DeviceClass"]
@@ -712,7 +712,7 @@ def test_another_namespace_has_everything():
 
 
 @pytest.mark.parametrize("mode", ["second-scheduler", "service"])
-def test_extender_prefers_nodes_of_the_control_plane_and_needs_none(mode: str):
+def test_extender_prefers_nodes_of_the_control_plane_without_requiring_them(mode: str):
     values = SERVICE if mode == "service" else {}
     [pod] = [
         each["spec"]["template"]["spec"] for each in documents(render(values)) if each["kind"] == "Deployment"
@@ -735,7 +735,7 @@ ELSEWHERE = {"extender": {"enabled": False}}
     ("values", "refused"),
     [({}, True), (LENIENT, False), (ELSEWHERE, True), ({**ELSEWHERE, "node": LENIENT["node"]}, False)],
 )
-def test_policy_refuses_unknown_keys_where_extender_and_agents_do(values, refused):
+def test_policy_refuses_unknown_keys_if_extender_and_agents_do(values, refused):
     objects = documents(render(values))
     policy = read_policy(by_name(objects, "ValidatingAdmissionPolicy", "k8s-rdma-annotation"))
 
@@ -769,7 +769,7 @@ NOTHING_SAID = {
 
 @pytest.mark.parametrize("kubernetes", ["v1.31.0", "v1.36.2"])
 @pytest.mark.parametrize("more", [{}, SERVICE["extender"]])
-def test_processes_of_which_nothing_is_said_have_their_defaults(kubernetes: str, more: Json):
+def test_processes_without_values_have_their_defaults(kubernetes: str, more: Json):
     """`config:` without anything below it is null, by which Helm takes the default away."""
     values = {**NOTHING_SAID, "extender": {**more, **NOTHING_SAID["extender"]}}
     assert not refused(values)
@@ -819,7 +819,7 @@ def test_key_without_a_value_has_its_default(empty: Json):
 
 
 @pytest.mark.parametrize("more", [{}, {"viewers": {"enabled": True}, "web": {"enabled": True}}], ids=str)
-def test_values_are_rendered_if_none_has_a_value(more: Json):
+def test_chart_renders_without_any_value(more: Json):
     assert stable(with_values(without_values(DEFAULTS), more))
 
 
@@ -841,7 +841,7 @@ def test_defaults_of_keys_without_a_value_are_those_of_the_values():
 
 
 @pytest.mark.parametrize("uninstall", [False, True])
-def test_node_of_which_nothing_is_said_is_rendered(uninstall: bool):
+def test_node_without_values_is_rendered(uninstall: bool):
     assert documents(render(with_values(NOTHING_SAID, {"node": {"uninstall": uninstall}})))
 
 
@@ -889,7 +889,7 @@ def _of_web(values: Json) -> dict[str, Json]:
     }
 
 
-def test_pages_are_there_where_they_are_switched_on():
+def test_pages_are_rendered_if_enabled():
     assert _of_web({}) == {}
     assert _of_web({"viewers": {"enabled": True}}) == {}
 
@@ -944,7 +944,7 @@ def test_pages_read_nodes_over_tls_with_the_authority_and_certificate_of_a_secre
     assert mounts["node-tls"] == files
 
 
-def test_pages_read_claims_where_pods_may_ask_by_them():
+def test_pages_read_claims_if_pods_may_use_them():
     objects = _of_web(GIVEN["web"] | {"dra": {"enabled": True}})
     assert "ServiceAccount" in objects
     assert "ClusterRole" not in objects, "it may not review tokens"

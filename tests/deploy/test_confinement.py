@@ -131,7 +131,7 @@ def check_rights(process: Plugin, container: Json, user: int) -> None:
     assert places == writable_volumes(container)
 
 
-async def test_server_shows_what_its_agent_tells(
+async def test_server_shows_the_state_of_its_agent(
     make_chart: Callable[[Json], Chart], make_node: Callable[[int], Node]
 ) -> None:
     chart = make_chart({"node": {"server": {"config": {"openPaths": ["/v1/node"]}}}})

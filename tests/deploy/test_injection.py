@@ -97,7 +97,9 @@ DEFAULT = {"schedulerName": "rdma-scheduler", "slot": SLOT_RESOURCE, "deviceReso
     ],
 )
 @pytest.mark.parametrize(("kubernetes", "by"), [(OLD, "webhook"), (NEW, "policy")])
-def test_values_say_what_is_added(given: Json, expected: Json | None, kubernetes: str, by: str):
+def test_injection_adds_the_resources_of_the_values(
+    given: Json, expected: Json | None, kubernetes: str, by: str
+):
     assert added(given, kubernetes) == (expected and {"by": by, **expected})
 
 
@@ -239,7 +241,7 @@ def expressions(kubernetes: str, given: Json, name: str) -> str:
 
 
 @pytest.mark.parametrize("kubernetes", [OLD, NEW])
-def test_templates_are_not_warned_about_for_what_is_added_to_their_pods(kubernetes: str):
+def test_templates_are_not_warned_about_resources_that_injection_adds(kubernetes: str):
     other = {"injection": {"enabled": False}}
     name = "k8s-rdma-scheduler-name"
     assert "'default-scheduler']" in expressions(kubernetes, {}, name)

@@ -102,7 +102,7 @@ def test_keys_that_are_there_stay_as_they_are(name: str):
     }
 
 
-def test_signing_key_that_somebody_else_made_is_left_to_him():
+def test_foreign_signing_key_is_left_alone():
     cluster = [
         secret(ACCEPTED, {"placement.key": b"old", "ed25519.pub": b"public"}),
         secret(SIGNING, {"signing.key": b"private"}, manager="kubectl"),

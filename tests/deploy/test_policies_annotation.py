@@ -59,7 +59,7 @@ def test_each_key_has_values_to_agree_upon():
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_policy_lets_through_what_the_extender_takes(text: str):
+def test_policy_admits_annotations_that_the_extender_takes(text: str):
     assert (of_policy(text), of_extender(text)) == ("", "")
 
 
@@ -145,7 +145,7 @@ def test_policy_reads_the_alias_as_it_reads_the_annotation(text: str):
 @pytest.mark.parametrize(
     ("annotations", "message"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED]
 )
-def test_policy_refuses_what_injection_cannot_follow(annotations: dict[str, str], message: str):
+def test_policy_refuses_annotations_that_injection_cannot_follow(annotations: dict[str, str], message: str):
     asking = {ANNOTATION: "[{}]", **annotations}
     [said] = policy("annotation").refusals(Case(name="", annotations=asking, spec=SIDECAR).pod())
     assert said == f"{MALFORMED_ANNOTATION} ({message})"
@@ -155,7 +155,7 @@ def test_policy_refuses_what_injection_cannot_follow(annotations: dict[str, str]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_policy_lets_through_what_injection_follows(case: Case):
+def test_policy_admits_annotations_that_injection_follows(case: Case):
     if case.name not in {
         "both names",
         "an empty one, and the other name",
@@ -166,7 +166,7 @@ def test_policy_lets_through_what_injection_follows(case: Case):
 
 @settings(max_examples=150)
 @given(ANNOTATIONS)
-def test_policy_refuses_nothing_that_the_extender_takes(text: str):
+def test_policy_refuses_no_annotation_that_the_extender_takes(text: str):
     if of_policy(text):
         assert of_extender(text)
     if of_policy(text, strict=False):
@@ -189,7 +189,7 @@ def test_policy_refuses_nothing_that_the_extender_takes(text: str):
         '[{"pf": {"driver": "a", "driver": "a"}}]',
     ],
 )
-def test_policy_leaves_to_the_extender_what_it_cannot_read(text: str):
+def test_policy_leaves_unreadable_annotations_to_the_extender(text: str):
     assert of_policy(text) == ""
     assert of_extender(text)
 
@@ -203,7 +203,7 @@ def test_policy_leaves_to_the_extender_what_it_cannot_read(text: str):
         '[{"pf": {"drivers": "x", "name": "a"}}]',
     ],
 )
-def test_unknown_keys_pass_where_the_extender_is_not_strict(text: str):
+def test_unknown_keys_pass_if_the_extender_is_not_strict(text: str):
     assert of_policy(text)
     assert of_policy(text, strict=False) == of_extender(text, strict=False) == ""
 
@@ -229,7 +229,7 @@ def templates(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("found", templates('[{"vlan": 4095}]'), ids=lambda found: found["kind"])
-def test_what_pods_are_made_from_is_looked_into(found: dict[str, Any]):
+def test_templates_of_pods_are_checked(found: dict[str, Any]):
     (told,) = policy("annotation").refusals(found)
     assert told == of_extender('[{"vlan": 4095}]')
     assert policy("annotation").refusals(found, oldObject=found) == [], "it was there before"
@@ -243,5 +243,5 @@ def test_change_for_the_worse_is_refused(found: dict[str, Any]):
 
 
 @pytest.mark.parametrize("found", [{"kind": "ReplicationController", "spec": {}}, {"kind": "PodTemplate"}])
-def test_object_without_a_template_asks_for_nothing(found: dict[str, Any]):
+def test_object_without_a_template_passes(found: dict[str, Any]):
     assert policy("annotation").refusals({"metadata": {}, **found}) == []

@@ -78,7 +78,7 @@ def test_hostile_number_of_keys_is_looked_at_no_further_than_ten():
 
 
 @pytest.mark.parametrize("key", ["rdma_interfaces_required", "k8s-rdma.io/interfaces"])
-def test_request_on_what_makes_pods_is_warned_of(key: str):
+def test_request_on_a_workload_instead_of_its_template_has_a_warning(key: str):
     asking = {"metadata": {"name": "d", "annotations": {key: "[{}]"}}}
     paths = ("spec.template", "spec.jobTemplate.spec.template", "template")
     for each, path in zip(made_from(pod()), paths, strict=True):

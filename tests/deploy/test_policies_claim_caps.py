@@ -40,7 +40,7 @@ def test_caps_that_agents_accept_are_taken(text: str):
 
 
 @pytest.mark.parametrize(("text", "sentence"), BAD)
-def test_caps_that_agents_refuse_are_refused_with_what_to_write(text: str, sentence: str):
+def test_caps_that_agents_refuse_are_refused_with_advice(text: str, sentence: str):
     assert not agent_accepts(text)
     assert sentence in refusals(text)[0]
 
@@ -58,18 +58,18 @@ _TEXTS = st.one_of(
 
 
 @given(_TEXTS)
-def test_policy_refuses_nothing_that_agents_accept(text: str):
+def test_policy_refuses_no_caps_that_agents_accept(text: str):
     if refusals(text):
         assert not agent_accepts(text)
 
 
 @given(_TEXTS)
-def test_policy_leaves_to_agents_only_what_has_a_backslash_or_is_not_ascii(text: str):
+def test_policy_leaves_to_agents_only_text_with_a_backslash_or_beyond_ascii(text: str):
     if not refusals(text) and "\\" not in text and text.isascii():
         assert agent_accepts(text)
 
 
-def test_templates_are_checked_and_what_was_there_before_may_stay():
+def test_templates_are_checked_and_existing_values_may_stay():
     wrong = pod('{"rdma0": -1}')
     for owner in made_from({"metadata": wrong["metadata"], "spec": {}}):
         assert policy("claim-caps").refusals(owner), owner["kind"]

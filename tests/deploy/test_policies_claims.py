@@ -41,7 +41,7 @@ def test_claim_that_agents_accept_is_taken(found: Json):
 
 
 @pytest.mark.parametrize(("found", "told"), BAD, ids=str)
-def test_claim_that_agents_would_refuse_is_refused_with_what_to_write(found: Json, told: str):
+def test_claim_that_agents_would_refuse_is_refused_with_advice(found: Json, told: str):
     assert refusals(found) == policy("claims").refusals(claim(found))
     assert told in refusals(found)[0]
 
@@ -81,7 +81,7 @@ def test_policy_and_agents_agree_on_parameters(found: Json):
         assert not refused
 
 
-def test_other_classes_of_this_driver_are_checked_where_they_are_named():
+def test_other_classes_of_this_driver_are_checked_if_configured():
     wrong = template(devices(request(bandwidth="-1", deviceClassName="rdma-fast")))
     assert policy("claims").refusals(wrong) == []
     named = policy("claims", (("deviceClasses", "['rdma', 'rdma-fast']"),))

@@ -88,7 +88,7 @@ BY_ITSELF = {
 
 
 @pytest.mark.parametrize("name", BY_ITSELF)
-def test_extender_and_the_scheduler_beside_it_write_what_they_have_to(name: str):
+def test_extender_and_its_scheduler_write_required_fields(name: str):
     what, change = BY_ITSELF[name]
     old = changed(NODE if what == "nodes" else POD, ("status", "conditions", [READY]))
     assert refusals(asked("UPDATE", what), changed(old, change, *BOOKKEEPING), old) == []
@@ -168,7 +168,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("what", "told", "change"), WRITTEN)
-def test_extender_writes_nothing_else(what: str, told: str, change: tuple[Any, ...]):
+def test_extender_writes_no_other_field(what: str, told: str, change: tuple[Any, ...]):
     old = NODE if what.startswith("nodes") else POD
     assert refusals(asked("UPDATE", what), changed(old, change), old) == [told]
 
@@ -198,7 +198,7 @@ def test_fence_and_wake_are_not_taken_away():
         ("CREATE", "pods/status", OF_STATUS),
     ],
 )
-def test_extender_does_nothing_else(operation: str, what: str, told: str):
+def test_extender_makes_no_other_request(operation: str, what: str, told: str):
     new, old = (None, POD) if operation == "DELETE" else (POD, None)
     assert refusals(asked(operation, what), new, old) == [told]
 
@@ -216,6 +216,6 @@ def test_binding_brings_no_label_of_its_own(what: str):
     assert refusals(asked("CREATE", what), binding({"app": "victim"})) == told
 
 
-def test_policy_is_about_nobody_else():
+def test_policy_is_about_no_other_user():
     new = changed(POD, ("spec", "containers", []))
     assert refusals(asked("UPDATE", "pods", "system:kube-scheduler"), new, POD) == []

@@ -22,7 +22,7 @@ def chosen(case: Case) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_policy_chooses_what_the_table_says(case: Case):
+def test_policy_chooses_the_resources_of_the_table(case: Case):
     found = chosen(case)
     assert (found["newSchedulerName"] or "") == case.scheduler
     assert {*found["slotContainers"], *found["slotSidecars"]} == set(case.slots)

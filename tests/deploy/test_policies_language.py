@@ -48,13 +48,13 @@ def code(expression: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_expressions_call_what_kubernetes_1_30_has(name: str):
+def test_expressions_call_only_functions_of_kubernetes_1_30(name: str):
     called = {found for each in expressions(name) for found in re.findall(r"([a-zA-Z]\w*)\(", code(each))}
     assert called <= FUNCTIONS
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_file_holds_a_policy_and_what_binds_it(name: str):
+def test_file_holds_a_policy_and_its_binding(name: str):
     policy, binding = documents(name)
     assert [policy["kind"], binding["kind"]] == [
         "ValidatingAdmissionPolicy",
@@ -82,7 +82,7 @@ def test_file_holds_a_policy_and_what_binds_it(name: str):
         ("scheduler-name", "Ignore", ["Warn", "Audit"]),
     ],
 )
-def test_what_guards_fails_closed_and_what_helps_never_stands_in_the_way(
+def test_guarding_policies_fail_closed_and_helping_ones_fail_open(
     name: str, failure: str, actions: list[str]
 ):
     policy, binding = documents(name)
@@ -93,13 +93,13 @@ def test_what_guards_fails_closed_and_what_helps_never_stands_in_the_way(
 
 
 @pytest.mark.parametrize("name", ["own-node", "evictions", "slices"])
-def test_whoever_asks_as_a_node_is_looked_at_and_nobody_else(name: str):
+def test_policies_match_only_requests_of_nodes(name: str):
     policy = documents(name)[0]
     (condition,) = (each for each in policy["spec"]["matchConditions"] if each["name"] == "account-of-a-node")
     assert set(re.findall(r"'([^']*)'", condition["expression"])) == accounts("agent", "device-plugin")
 
 
-def test_whoever_asks_as_the_extender_is_looked_at_and_nobody_else():
+def test_policies_match_only_requests_of_the_extender():
     (condition,) = documents("extender")[0]["spec"]["matchConditions"]
     assert set(re.findall(r"'([^']*)'", condition["expression"])) == accounts("extender")
 
@@ -128,7 +128,7 @@ DECIDED = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_variables_of_the_injection_come_to_what_the_table_says(case: Case):
+def test_variables_of_the_injection_evaluate_to_the_table(case: Case):
     policy, _ = documents("inject")
     decided = read_policy({**policy, "spec": {**policy["spec"], "validations": [DECIDED]}})
     said = decided.refusals(case.pod()) or ["||"]
@@ -150,7 +150,7 @@ def test_all_that_look_at_pods_and_templates_match_the_same_objects():
     assert others == [one, one, one]
 
 
-def test_what_several_policies_call_by_one_name_is_the_same_in_all_of_them():
+def test_variables_of_one_name_are_the_same_in_all_policies():
     """CEL imports nothing, and each file is applied as it is."""
     meant: dict[str, set[str]] = {}
     for name in (file.stem for file in POLICIES.glob("*.yaml")):

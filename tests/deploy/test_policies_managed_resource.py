@@ -40,7 +40,7 @@ def test_pod_that_requests_a_managed_resource_comes_to_the_extender(resource: st
 
 
 @pytest.mark.parametrize("container", [{"name": "c"}, limits("cpu"), limits("nvidia.com/gpu")])
-def test_pod_that_goes_past_the_extender_is_told_of(container: dict[str, Any]):
+def test_pod_that_bypasses_the_extender_has_a_warning(container: dict[str, Any]):
     (warning,) = told(pod("[{}]", container))
     assert warning == (
         "rdma_interfaces_required: asks for interfaces, and no container requests any of k8s-rdma.io/slot, "
@@ -50,7 +50,7 @@ def test_pod_that_goes_past_the_extender_is_told_of(container: dict[str, Any]):
 
 
 @pytest.mark.parametrize("text", ASKING_FOR_NOTHING)
-def test_pod_that_asks_for_nothing_is_left_alone(text: str | None):
+def test_pod_without_requests_is_left_alone(text: str | None):
     assert not parse_request(text)
     assert told(pod(text)) == []
 

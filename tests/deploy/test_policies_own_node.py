@@ -114,7 +114,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_agent_may_do_what_it_has_to(name: str):
+def test_agent_may_do_its_work(name: str):
     request, new, old = ALLOWED[name]
     assert refusals(request, new, old) == []
 
@@ -238,7 +238,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("request_", "new", "old", "told"), REFUSED)
-def test_agent_may_do_nothing_else(request_: dict[str, Any], new: Any, old: Any, told: str):
+def test_agent_may_do_no_other_request(request_: dict[str, Any], new: Any, old: Any, told: str):
     assert told in refusals(request_, new, old)
 
 
@@ -256,7 +256,7 @@ def test_events_are_not_deleted():
 @pytest.mark.parametrize(
     "extra", [{}, {"extra": {}}, {"extra": {"authentication.kubernetes.io/pod-name": ["p"]}}]
 )
-def test_token_that_names_no_node_is_good_for_nothing(user: str, extra: dict[str, Any]):
+def test_token_that_names_no_node_is_refused(user: str, extra: dict[str, Any]):
     request = {**asked("CREATE", "events", "e"), "userInfo": {"username": user, **extra}}
     told = f"{user}: its token names no node (authentication.kubernetes.io/node-name), as one that is bound"
     assert any(each.startswith(told) for each in refusals(request, EVENT))

@@ -29,7 +29,7 @@ def told(found: dict[str, Any]) -> list[str]:
     ("given", "named"),
     [("default-scheduler", "default-scheduler"), (None, "default-scheduler"), ("volcano", "volcano")],
 )
-def test_pod_of_a_scheduler_that_does_not_ask_the_extender_is_told_of(given: str | None, named: str):
+def test_pod_of_a_scheduler_without_the_extender_has_a_warning(given: str | None, named: str):
     (warning,) = told(pod("[{}]", given))
     assert warning == (
         f"rdma_interfaces_required: schedulerName is {named}, which does not ask the extender; "
@@ -44,7 +44,7 @@ def test_pod_of_the_second_scheduler_is_in_order():
 
 
 @pytest.mark.parametrize("text", ASKING_FOR_NOTHING)
-def test_pod_that_asks_for_nothing_may_be_anybodys(text: str | None):
+def test_pod_without_requests_may_have_any_scheduler(text: str | None):
     assert told(pod(text)) == []
 
 
@@ -74,7 +74,7 @@ def in_chart(kubernetes: str, extender: dict[str, Any], *, injected: bool = True
 
 @pytest.mark.parametrize(("injected", "warned"), [(False, ["default-scheduler", "other"]), (True, ["other"])])
 @pytest.mark.parametrize("kubernetes", ["v1.31.0", "v1.37.0"])
-def test_chart_warns_of_names_that_nobody_makes_good(kubernetes: str, injected: bool, warned: list[str]):
+def test_chart_warns_of_unknown_scheduler_names(kubernetes: str, injected: bool, warned: list[str]):
     found = in_chart(kubernetes, {"scheduler": {"name": "mine"}}, injected=injected)
     assert found is not None
     names = ("default-scheduler", "other", "mine")

@@ -99,7 +99,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_every_method_of_the_client_is_asked_here():
+def test_every_method_of_the_client_is_called_here():
     assert set(EXAMPLES) == METHODS
 
 
@@ -124,7 +124,7 @@ async def test_role_grants_every_verb_that_is_used_and_no_other(name: str, tmp_p
     assert granted(*process.account) - DRIVER_VERBS == needed
 
 
-def test_no_role_is_for_anybody_else_or_names_what_matches_more():
+def test_no_role_is_for_another_account_or_has_a_wildcard():
     rules = [rule for document in ROLES for rule in document.get("rules", ())]
     assert not any("*" in value for rule in rules for values in rule.values() for value in values)
     named = {
@@ -135,7 +135,7 @@ def test_no_role_is_for_anybody_else_or_names_what_matches_more():
     assert named == {("ServiceAccount", *process.account) for process in PROCESSES.values()}
 
 
-def test_what_is_granted_by_name_has_the_names_that_programs_use():
+def test_rights_by_name_have_the_names_that_programs_use():
     by_name = [rule for document in ROLES for rule in document.get("rules", ()) if "resourceNames" in rule]
     assert [(rule["resources"], rule["resourceNames"]) for rule in by_name] == [
         (["resourceclaims/driver"], [DRIVER]),
@@ -144,7 +144,7 @@ def test_what_is_granted_by_name_has_the_names_that_programs_use():
     ]
 
 
-def test_device_plugin_writes_status_of_claims_and_nobody_else():
+def test_only_the_device_plugin_writes_status_of_claims():
     holders = [name for name, process in PROCESSES.items() if STATUS & granted(*process.account)]
     assert holders == ["device-plugin"]
     assert granted(*PROCESSES["device-plugin"].account) >= STATUS

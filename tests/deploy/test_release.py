@@ -185,7 +185,7 @@ def test_plugin_is_installed_as_krew_does_it(release: Path, tmp_path: Path):
     assert "k8s-rdma is not on PATH" in ended.stderr
 
 
-def test_release_is_what_it_claims_to_be(release: Path, key: Path):
+def test_release_matches_its_description(release: Path, key: Path):
     lines = list(check_release(release, key.with_suffix(".signers"), IDENTITY))
     assert f"signature of {IDENTITY}" in lines
     assert "chart with the image by tag" in lines
@@ -317,7 +317,7 @@ def test_check_refuses_a_signature_of_another_key_or_of_other_files(altered: Pat
         attest.check_signature(altered, key.with_suffix(".signers"), IDENTITY)
 
 
-def test_check_refuses_a_release_without_the_signature_that_is_asked_for(altered: Path, key: Path):
+def test_check_refuses_a_release_without_the_required_signature(altered: Path, key: Path):
     (altered / attest.SIGNATURE).unlink()
     with pytest.raises(ReleaseError, match=r"there is no SHA256SUMS\.sig"):
         list(check_release(altered, key.with_suffix(".signers"), IDENTITY))
@@ -407,7 +407,7 @@ def test_release_is_refused_when_its_commit_does_not_say_so(
 
 
 @pytest.mark.parametrize("address", ["git.example/k8s-rdma", "http://git.example/x", "git@git.example:x.git"])
-def test_release_is_refused_when_the_address_that_is_asked_for_is_none(address: str, repository: Path):
+def test_release_is_refused_with_a_malformed_address(address: str, repository: Path):
     with pytest.raises(ReleaseError, match=f"SOURCE={address}: must be https://"):
         read_source(repository, "1.2.3", address)
 

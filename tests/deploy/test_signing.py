@@ -49,7 +49,7 @@ def test_release_of_another_job_is_signed(release: Path, key: Path):
     attest.check_signature(release, key.with_suffix(".signers"), IDENTITY)
 
 
-def test_release_is_not_signed_that_is_not_what_its_checksums_say(release: Path, key: Path):
+def test_release_that_differs_from_its_checksums_is_not_signed(release: Path, key: Path):
     (release / "file").write_text("other content")
     (release / "added").touch()
     with pytest.raises(ReleaseError, match="SHA256SUMS: not those of added, file"):
@@ -74,7 +74,7 @@ def test_signing_needs_a_key(release: Path):
         sign_release(release, COMMIT, "")
 
 
-def test_signing_imports_nothing_that_must_be_installed():
+def test_signing_imports_only_the_standard_library():
     modules = [ROOT / "deploy/release" / f"{name}.py" for name in ("signing", "attest", "source")]
     for module in modules:
         for node in ast.parse(module.read_text()).body:
@@ -84,7 +84,7 @@ def test_signing_imports_nothing_that_must_be_installed():
             assert packages <= sys.stdlib_module_names, (module, packages)
 
 
-def test_job_with_the_key_builds_nothing_and_the_one_that_builds_has_no_key():
+def test_job_with_the_key_does_not_build_and_the_building_one_has_no_key():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     with_key = [name for name, job in jobs.items() if "secrets." in json.dumps(job)]
     assert with_key == ["sign"]

@@ -27,7 +27,7 @@ def configuration(objects: dict[tuple[str, str], Json], name: str, file: str) ->
     return yaml.safe_load(objects["ConfigMap", name]["data"][file])
 
 
-def test_nothing_is_open_to_viewers_by_default():
+def test_viewers_have_no_rights_by_default():
     objects = made({})
     assert ("Service", "k8s-rdma-views") not in objects
     assert ("Secret", TOKENS_SECRET) not in objects
@@ -36,7 +36,7 @@ def test_nothing_is_open_to_viewers_by_default():
     assert ("Role", "k8s-rdma-viewer") not in objects
 
 
-def test_what_users_with_view_get_is_of_our_objects_and_claims_alone():
+def test_users_with_view_get_only_our_objects_and_claims():
     """A ClusterRole that is aggregated widens the rights of users whom nobody asked about it."""
     aggregated = {
         group
@@ -92,7 +92,7 @@ def test_token_in_the_cluster_stays():
     assert made(VIEWERS)["Secret", TOKENS_SECRET]["data"]["tokens"] != token
 
 
-def test_secret_of_the_administrator_is_not_made_and_is_what_the_role_reads():
+def test_secret_of_the_administrator_is_not_made_and_the_role_reads_it():
     objects = made({**VIEWERS, "node": {"server": {"tokensSecretName": "ours"}}})
     assert ("Secret", TOKENS_SECRET) not in objects
     [rule] = [

@@ -31,16 +31,16 @@ def test_pod_that_has_got_a_gpu_since_the_last_look_is_being_admitted():
     assert after(old).admitted([old, pod("new", (GPU, "g1"))], RDMA, 5) == ((GPU, "g1"),)
 
 
-def test_pod_without_gpus_is_not_told_those_of_others():
+def test_pod_without_gpus_does_not_get_those_of_others():
     old = pod("old", (GPU, "g0"))
     assert after(old).admitted([old, pod("new")], RDMA, 5) == ()
 
 
-def test_nothing_is_inferred_from_the_first_look():
+def test_no_pod_is_inferred_from_the_first_look():
     assert AdmittedPodGuess(OURS).admitted([pod("some", (GPU, "g0"))], RDMA, 0) == ()
 
 
-def test_nothing_is_inferred_when_several_pods_have_come():
+def test_no_pod_is_inferred_if_several_pods_have_come():
     assert after().admitted([pod("a", (GPU, "g0")), pod("b", (GPU, "g1"))], RDMA, 5) == ()
 
 
@@ -49,14 +49,14 @@ def test_pod_that_has_its_devices_already_is_not_the_one_that_asks():
     assert after().admitted([served, pod("b", (GPU, "g1"))], RDMA, 5) == ((GPU, "g1"),)
 
 
-def test_pod_whose_second_container_asks_is_told_its_gpus_again():
+def test_pod_gets_its_gpus_again_for_its_second_container():
     newcomers = after()
     assert newcomers.admitted([pod("a", (GPU, "g0"))], RDMA, 5) == ((GPU, "g0"),)
     again = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
     assert newcomers.admitted([again], RDMA, 5 + ADMISSION_WINDOW_S / 2) == ((GPU, "g0"),)
 
 
-def test_new_pod_without_gpus_is_not_told_those_of_one_that_has_all_it_asked_for():
+def test_new_pod_without_gpus_does_not_get_those_of_a_complete_pod():
     newcomers = after()
     newcomers.update([pod("a", (GPU, "g0"))], 5)
     served = pod("a", (GPU, "g0"), (RDMA, "mlx5_0"))
@@ -100,7 +100,7 @@ PODS = st.lists(
 
 
 @given(st.lists(PODS, min_size=1, max_size=6))
-def test_devices_told_are_all_one_pods_that_has_them_now(looks):
+def test_inferred_devices_all_belong_to_one_present_pod(looks):
     newcomers = AdmittedPodGuess(OURS)
     for now, pods in enumerate(looks):
         told = newcomers.admitted(pods, RDMA, now)

@@ -38,7 +38,7 @@ def test_report_that_says_the_same_is_no_news() -> None:
     assert len(calls) == 2
 
 
-def test_what_was_told_last_is_kept_when_the_agent_is_lost() -> None:
+def test_last_state_is_kept_when_the_agent_is_lost() -> None:
     calls: list[float] = []
     agent = link(calls)
     agent.reported(report("mlx5_1"))

@@ -126,7 +126,7 @@ class ReadOnce(FakeSlices):
         return found
 
 
-async def test_check_that_is_asked_for_during_another_one_follows_it(tmp_path: Path) -> None:
+async def test_check_requested_during_another_one_follows_it(tmp_path: Path) -> None:
     api = ReadOnce()
     async with prepared_for_p(tmp_path, api) as world:
         api.objects["claim", "default", "c"]["status"]["reservedFor"] = []

@@ -71,7 +71,7 @@ class Flickering(FakeSlices):
         return document if self.reads % 2 else None
 
 
-async def test_promise_stays_unless_its_claim_is_gone_in_two_checks_running(tmp_path: Path) -> None:
+async def test_prepared_claim_stays_unless_it_is_gone_in_two_checks_running(tmp_path: Path) -> None:
     async with following_claims(tmp_path, prepared(), api=Flickering()) as (made, _):
         await made.until(lambda: made.api.reads > 5)
         assert not made.agent.questions

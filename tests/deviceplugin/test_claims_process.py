@@ -103,7 +103,7 @@ async def node_of(world: World) -> AsyncIterator[Node]:
         yield node
 
 
-async def test_process_serves_kubelet_and_tells_its_state(world: World) -> None:
+async def test_process_serves_kubelet_and_reports_its_state(world: World) -> None:
     async with node_of(world) as node:
         await node.plugin.logged("device_plugin_ready")
         ready = await node.plugin.get("/readyz")

@@ -65,7 +65,7 @@ def test_mount_is_offered_without_a_file_as_rits_program_did_and_by_no_file_that
     assert resources(absent, config=str(empty)) == (ExactResource(),)
 
 
-def test_mellanox_file_is_read_where_its_program_reads_it(tmp_path: Path) -> None:
+def test_mellanox_file_is_read_at_the_path_of_its_program(tmp_path: Path) -> None:
     default, other = tmp_path / "config.json", tmp_path / "other.json"
     select = SharedSelector(if_names=("ib0",))
     shared = SharedResource(name="rdma/hca", count=7, max_per_container=7, select=select)
@@ -81,7 +81,7 @@ def test_mellanox_file_is_read_where_its_program_reads_it(tmp_path: Path) -> Non
         resources(default, mellanox={"--use-cdi": ""})
 
 
-def test_nothing_at_all_offers_what_rits_plugin_did(tmp_path: Path) -> None:
+def test_empty_configuration_offers_the_resource_of_rits_plugin(tmp_path: Path) -> None:
     assert MOUNT in [each.name for each in resources(tmp_path / "absent.json")]
 
 
@@ -133,11 +133,11 @@ def test_uid_of_its_pod_is_that_of_the_drivers_sockets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["-version", "--version", "-v"])
-def test_version_is_told_in_every_way(option: str) -> None:
+def test_version_is_printed_by_every_option(option: str) -> None:
     assert command(option).output == f"k8s-rdma {__version__}\n"
 
 
-def test_configuration_is_checked_and_keys_that_mean_nothing_are_named(tmp_path: Path) -> None:
+def test_configuration_is_checked_and_keys_without_effect_are_named(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(MELLANOX | {"mode": "hca"}))
     checked = command("-config-file", str(file), "--check-config")
@@ -148,7 +148,7 @@ def test_configuration_is_checked_and_keys_that_mean_nothing_are_named(tmp_path:
     assert "resources: is empty" in str(refused.exception)
 
 
-def test_option_that_nobody_knew_is_refused() -> None:
+def test_unknown_option_is_refused() -> None:
     assert command("-mastre", "eth1").exit_code == 2
 
 
@@ -180,7 +180,7 @@ async def test_hustcats_command_line_registers_its_resource(
 
 @needs_mounts
 @pytest.mark.anyio
-async def test_bare_command_line_registers_what_rits_plugin_did(world: World) -> None:
+async def test_bare_command_line_registers_the_resource_of_rits_plugin(world: World) -> None:
     async with world.kubelet() as kubelet:
         world.in_default_directory()
         await follows(kubelet, SLOTS, MOUNT)

@@ -82,7 +82,7 @@ def test_all_devices_are_known_at_once(tmp_path: Path, machine: RdmaMachine) -> 
     run(scenario())
 
 
-def test_hardware_is_looked_at_when_somebody_asks(tmp_path: Path, machine: RdmaMachine) -> None:
+def test_hardware_is_read_on_request(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         async with monitor(tmp_path, machine) as look:
             before = look.scan_counts.total
@@ -137,7 +137,7 @@ def test_device_is_ill_while_its_infiniband_port_is_down(tmp_path: Path, machine
     run(scenario())
 
 
-def test_pods_devices_are_known_at_once_where_there_is_an_agent(tmp_path: Path, machine: RdmaMachine) -> None:
+def test_devices_of_pods_are_known_at_once_if_there_is_an_agent(tmp_path: Path, machine: RdmaMachine) -> None:
     machine.take_away("mlx5_1", vf_pci(0), 1, new_number=7)
 
     async def scenario() -> None:
@@ -180,7 +180,7 @@ def test_device_stays_healthy_from_home_to_pod_through_an_agents_restart_and_bac
         run(scenario())
 
 
-def test_device_that_nobody_has_is_gone(tmp_path: Path, machine: RdmaMachine) -> None:
+def test_missing_device_without_a_holder_is_gone(tmp_path: Path, machine: RdmaMachine) -> None:
     async def scenario() -> None:
         async with PlayedAgent(tmp_path / "run/state.sock"), monitor(tmp_path, machine) as look:
             machine.take_away("mlx5_1", vf_pci(0), 1)
@@ -211,7 +211,7 @@ def test_devices_stay_while_the_host_cannot_be_looked_at(tmp_path: Path, machine
     assert len([line for line in logs if line["event"] == "devices_unreadable"]) == 1
 
 
-def test_nothing_is_known_until_the_host_can_be_looked_at(tmp_path: Path, machine: RdmaMachine) -> None:
+def test_no_device_is_known_until_the_host_can_be_read(tmp_path: Path, machine: RdmaMachine) -> None:
     numbers = machine.at("class/infiniband_verbs/uverbs1/dev")
     numbers.unlink()
     numbers.symlink_to(numbers)

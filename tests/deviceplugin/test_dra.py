@@ -96,7 +96,7 @@ NUMA_NODES = "resource.kubernetes.io/numaNode", "numaNode"
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_numa_node_is_published_in_one_form_and_not_at_all_where_there_is_none(*, as_list: bool) -> None:
+def test_numa_node_is_published_in_one_form_and_left_out_if_there_is_none(*, as_list: bool) -> None:
     pfs = offer("f0", numa_node=1), offer("f1", numa_node=None)
     near_nodes = (lambda node: (node, 3)) if as_list else None
     [spec] = slice_specs(Offers(node="w1", pfs=pfs), near_nodes=near_nodes)
@@ -308,7 +308,7 @@ async def test_missing_right_is_named_at_once(world: World, kind: str) -> None:
     [b"no JSON\n", b"\n", b"\xff\n", b'{"devices":1}\n', b"[" * 100_000 + b"\n", b"x" * (MAX_LINE_BYTES + 1)],
     ids=["text", "nothing", "no-unicode", "type", "depth", "length"],
 )
-async def test_garbage_of_the_agent_is_asked_again(world: World, garbage: bytes) -> None:
+async def test_garbage_from_the_agent_is_requested_again(world: World, garbage: bytes) -> None:
     world.agent.answer = garbage
     waiting = asyncio.create_task(world.prepare())
     await world.until(lambda: len(world.agent.questions) > 1)
@@ -316,7 +316,7 @@ async def test_garbage_of_the_agent_is_asked_again(world: World, garbage: bytes)
     assert (await waiting)["claim-1"].devices == (DEVICE,)
 
 
-async def test_nothing_is_published_before_kubelet_knows_the_driver(world: World) -> None:
+async def test_no_slice_is_published_before_kubelet_knows_the_driver(world: World) -> None:
     await world.until(lambda: world.driver.agent_up)
     assert not world.api.slices
     assert "kubelet has not registered the driver yet" in world.driver.problem
@@ -324,7 +324,7 @@ async def test_nothing_is_published_before_kubelet_knows_the_driver(world: World
     await world.until_published()
 
 
-async def test_slice_says_what_the_pf_has(world: World) -> None:
+async def test_slice_has_the_attributes_of_the_pf(world: World) -> None:
     await world.register()
     await world.until_published()
     assert world.api.specs()[SLICE] == {
@@ -377,7 +377,7 @@ async def test_slice_follows_the_offers_and_comes_back_when_kubelet_deletes_it(w
     assert world.driver.slices.writes == 3
 
 
-async def test_api_server_without_the_gate_is_named_and_has_nothing(world: World) -> None:
+async def test_api_server_without_the_gate_is_named_and_gets_no_slice(world: World) -> None:
     world.api.gates_off = frozenset({CONSUMABLE_CAPACITY})
     await world.register()
     await world.until(lambda: "DRAConsumableCapacity" in world.driver.problem)
@@ -518,7 +518,7 @@ def test_directories_too_long_for_sockets_are_refused_by_their_keys(tmp_path: Pa
             DraDriver(config, claims, FakeSlices())
 
 
-async def test_status_of_a_claim_says_what_its_pod_has(world: World) -> None:
+async def test_status_of_a_claim_has_the_interfaces_of_its_pod(world: World) -> None:
     attached = prepared(**ATTACHED, ips=("192.0.2.5/24", "2001:DB8::1/64"))
     world.agent.publish(Offers(node="w1", claims=(attached,)))
     await world.until(lambda: world.api.applied)
@@ -612,7 +612,7 @@ def made_anew(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [dict.clear, not_of_its_pod, made_anew])
-async def test_promise_whose_claim_is_not_its_pods_any_more_is_ended(
+async def test_prepared_claim_that_is_no_longer_its_pods_is_ended(
     tmp_path: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
     async with following_claims(tmp_path, prepared()) as (made, document):
@@ -623,7 +623,7 @@ async def test_promise_whose_claim_is_not_its_pods_any_more_is_ended(
         assert made.agent.questions[0] == Question(unprepare=CLAIM, abandoned_by="uid-p")
 
 
-async def test_promise_stays_while_its_claim_is_its_pods_or_a_sandbox_has_it(tmp_path: Path) -> None:
+async def test_prepared_claim_stays_while_it_is_its_pods_or_a_sandbox_has_it(tmp_path: Path) -> None:
     attached = msgspec.structs.replace(
         prepared(**ATTACHED), claim=ClaimName(namespace="default", name="gone", uid="claim-2")
     )
@@ -633,7 +633,7 @@ async def test_promise_stays_while_its_claim_is_its_pods_or_a_sandbox_has_it(tmp
         assert {question.abandoned_by for question in made.agent.questions} == {"uid-q"}
 
 
-async def test_promise_stays_while_the_api_server_is_away(tmp_path: Path) -> None:
+async def test_prepared_claim_stays_while_the_api_server_is_away(tmp_path: Path) -> None:
     async with following_claims(tmp_path, prepared()) as (made, document):
         made.api.served = False
         document["status"]["reservedFor"] = []

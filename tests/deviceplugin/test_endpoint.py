@@ -94,7 +94,7 @@ async def test_followers_get_the_list_at_once_each_other_one_and_an_end(tmp_path
 
 
 @pytest.mark.anyio
-async def test_new_endpoint_takes_the_place_of_what_is_there_and_the_old_one_leaves_it(
+async def test_new_endpoint_replaces_an_existing_one_and_the_old_one_leaves_it(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "a 100%.sock"  # a URI has these otherwise
@@ -111,7 +111,7 @@ async def test_new_endpoint_takes_the_place_of_what_is_there_and_the_old_one_lea
 
 
 @pytest.mark.anyio
-async def test_endpoint_that_cannot_be_there_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_impossible_endpoint_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(K8sRdmaError, match=r"cannot serve at .*: there is no directory"):
         await opened(tmp_path / "missing" / "a.sock")
     (tmp_path / "a.sock").mkdir()
@@ -134,7 +134,7 @@ async def test_endpoints_that_cannot_be_there_leave_no_memory(tmp_path: Path) ->
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("steps", [1, 2, 3])
-async def test_endpoint_that_is_given_up_before_it_serves_leaves_nothing(tmp_path: Path, steps: int) -> None:
+async def test_endpoint_that_is_given_up_before_it_serves_leaves_no_file(tmp_path: Path, steps: int) -> None:
     opening = asyncio.ensure_future(opened(tmp_path / "a.sock"))
     for _ in range(steps):
         await asyncio.sleep(0)
@@ -144,7 +144,7 @@ async def test_endpoint_that_is_given_up_before_it_serves_leaves_nothing(tmp_pat
     assert names(tmp_path) == []
 
 
-def test_socket_is_served_while_somebody_listens(tmp_path: Path) -> None:
+def test_socket_is_served_while_a_process_listens(tmp_path: Path) -> None:
     path = tmp_path / "s"
     assert socket_at(path) is None
     with socket.socket(socket.AF_UNIX) as listener:

@@ -22,7 +22,7 @@ def test_healthy_devices_are_no_news() -> None:
     assert told(EventLimiter(), 0, a="", b="") == []
 
 
-def test_each_change_is_told_once() -> None:
+def test_every_change_is_reported_once() -> None:
     telling = EventLimiter()
     assert told(telling, 0, a="x", b="") == [("a", False, "x", 1)]
     assert told(telling, 1, a="x", b="") == []
@@ -30,7 +30,7 @@ def test_each_change_is_told_once() -> None:
     assert told(telling, 3, a="", b="z") == [("a", True, "", 1), ("b", False, "z", 1)]
 
 
-def test_flapping_device_is_told_of_now_and_then_with_how_often_it_changed() -> None:
+def test_flapping_device_is_reported_rarely_with_the_number_of_changes() -> None:
     telling, lines = EventLimiter(), []
     for second in range(600):
         lines += told(telling, second, a="x" if second % 2 else "")
@@ -38,7 +38,7 @@ def test_flapping_device_is_told_of_now_and_then_with_how_often_it_changed() -> 
     assert sum(changes for *_, changes in lines) >= 560
 
 
-def test_what_a_device_is_in_the_end_is_always_told() -> None:
+def test_final_state_of_a_device_is_always_reported() -> None:
     telling = EventLimiter()
     for second in range(9):
         told(telling, second, a="" if second % 2 else "x")

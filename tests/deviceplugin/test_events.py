@@ -115,7 +115,7 @@ def test_many_devices_at_once_are_one_event(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_is_told_without_credentials_or_a_name() -> None:
+def test_no_event_is_written_without_credentials_or_a_name() -> None:
     async def scenario() -> None:
         for config in (
             DevicePluginConfig(),

@@ -62,7 +62,7 @@ def test_nodes_of_a_device_that_a_pod_has_count() -> None:
     assert faults(Health().inventory(broken, agent("mlx5_1"), 0)) == ("no driver",)
 
 
-def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
+def test_vf_without_setup_is_healthy_if_the_agent_sets_it_up() -> None:
     look = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN, vf_set_down=True)})
     assert faults(Health().inventory(look, agent(), 0)) == ()
     assert faults(Health().inventory(look, agent(silent_since=0.0), 1)) == ()
@@ -70,7 +70,7 @@ def test_vf_that_nobody_set_up_is_healthy_where_the_agent_will() -> None:
     assert faults(Health().inventory(look, agent(pfs=frozenset()), 0)) == DOWN
 
 
-def test_vf_that_nobody_set_up_is_as_healthy_as_its_uplink() -> None:
+def test_vf_without_setup_is_as_healthy_as_its_uplink() -> None:
     here = PresentDevice(device=DEVICE, port_faults=DOWN, uplink_faults=("no carrier",), vf_set_down=True)
     assert faults(Health().inventory(RdmaSnapshot(present={"mlx5_1": here}), agent(), 0)) == ("no carrier",)
 
@@ -91,13 +91,13 @@ def test_device_that_a_pod_has_is_known_to_a_plugin_that_never_saw_it() -> None:
     assert (faults(seen), seen.devices["mlx5_1"].pf) == ((), PF)
 
 
-def test_device_that_was_seen_is_looked_for_where_it_was() -> None:
+def test_known_device_is_searched_at_its_last_place() -> None:
     health = Health()
     health.inventory(HERE, NO_AGENT, 0)
     assert health.expected(NO_AGENT) == {"mlx5_1": VF}
 
 
-def test_function_that_nobody_ever_saw_is_no_fault_of_a_given_device() -> None:
+def test_function_that_was_never_seen_is_no_fault_of_a_given_device() -> None:
     """As with virtual functions, which sysfs knows nothing of."""
     lacking = RdmaDevice(name="mlx5_1", faults=("its PCI function is gone",), at_home=False)
     look = RdmaSnapshot(away={"mlx5_1": AwayDevice(device=lacking, elsewhere=False, is_listed=False)})
@@ -112,7 +112,7 @@ def test_device_that_a_pod_has_is_ill_when_its_driver_has_left() -> None:
     assert faults(health.inventory(away(faults=("no driver",)), agent("mlx5_1"), 1)) == ("no driver",)
 
 
-def test_device_given_without_a_name_is_found_by_where_it_was() -> None:
+def test_device_given_without_a_name_is_found_by_its_last_place() -> None:
     health = Health()
     health.inventory(HERE, agent(), 0)
     seen = health.inventory(away(), agent(""), 1)
@@ -165,7 +165,7 @@ def test_device_that_the_agent_gave_stands_while_the_agent_is_silent() -> None:
     assert faults(health.inventory(away(), agent("mlx5_1"), 11 + SILENT_AGENT_GRACE_S)) == ()
 
 
-def test_nothing_is_known_of_what_pods_have_before_the_agent_told() -> None:
+def test_devices_of_pods_are_unknown_before_the_agent_reports_them() -> None:
     assert Health().inventory(HERE, NO_AGENT, 0).allocated is None
     assert Health().inventory(HERE, agent(), 0).allocated == {}
 
@@ -176,7 +176,7 @@ def test_device_elsewhere_stands_after_a_start_without_an_agent() -> None:
     assert faults(health.inventory(away(elsewhere=True), NO_AGENT, SILENT_AGENT_GRACE_S)) != ()
 
 
-def test_device_that_cannot_be_read_is_what_it_was() -> None:
+def test_unreadable_device_keeps_its_state() -> None:
     health = Health()
     health.inventory(SICK, NO_AGENT, 0)
     seen = health.inventory(RdmaSnapshot(unreadable={"mlx5_1": "EIO"}), NO_AGENT, 5)
@@ -230,7 +230,7 @@ def test_fault_after_a_calm_time_is_no_relapse() -> None:
         assert faults(health.inventory(HERE, NO_AGENT, now + 1)) == ()
 
 
-def test_slots_are_what_the_agent_told_last() -> None:
+def test_slots_are_those_that_the_agent_reported_last() -> None:
     told = Agent(report=AgentReport(held_slots=frozenset({"a"})), silent_since=3.0)
     assert Health().inventory(RdmaSnapshot(), told, 5).held_slots == {"a"}
     assert Health().inventory(RdmaSnapshot(), NO_AGENT, 5).held_slots is None

@@ -111,7 +111,7 @@ async def test_sighup_ends_no_plugin_that_only_begins(world: World) -> None:
         assert await plugin.stop() == 0
 
 
-async def test_sockets_that_somebody_removes_are_made_again(world: World) -> None:
+async def test_removed_sockets_are_made_again(world: World) -> None:
     async with world.kubelet() as kubelet:
         plugin = world.plugin()
         await follows(kubelet, SLOTS, MOUNT)
@@ -254,7 +254,7 @@ async def test_path_too_long_for_a_socket_is_refused_by_field(world: World) -> N
     assert "kubeletDir: the socket /xxx" in plugin.log.read_text()
 
 
-async def test_port_of_somebody_else_is_refused(world: World) -> None:
+async def test_port_in_use_is_refused(world: World) -> None:
     [listening] = await world.plugin().logged("listening")
     other = world.plugin(port=listening["port"])
     assert await other.ended() == 2

@@ -73,7 +73,7 @@ EVERY_MODE = [
 
 
 @pytest.mark.parametrize("mode", EVERY_MODE)
-def test_every_mode_gives_what_it_offers_as_healthy(mode):
+def test_every_mode_gives_devices_that_it_offers_as_healthy(mode):
     offered = mode.offer(seen())
     assert healthy(offered) == ids(offered)
     for each in offered[:3]:
@@ -82,13 +82,13 @@ def test_every_mode_gives_what_it_offers_as_healthy(mode):
 
 
 @pytest.mark.parametrize("mode", EVERY_MODE)
-def test_every_mode_refuses_what_it_does_not_offer(mode):
+def test_every_mode_refuses_devices_that_it_does_not_offer(mode):
     assert "no-such" in refusal(mode, [mode.offer(seen())[0].id, "no-such"], seen())
     assert STATUS[Reason.UNKNOWN_DEVICE].grpc == 3
 
 
 @pytest.mark.parametrize("mode", EVERY_MODE)
-def test_every_mode_offers_nothing_healthy_before_anything_was_seen(mode):
+def test_every_mode_offers_no_healthy_device_before_the_first_scan(mode):
     offered = mode.offer(DeviceInventory())
     assert healthy(offered) == []
     for each in offered[:2]:
@@ -97,7 +97,7 @@ def test_every_mode_offers_nothing_healthy_before_anything_was_seen(mode):
 
 
 @pytest.mark.parametrize("mode", EVERY_MODE)
-def test_every_mode_prefers_as_many_as_are_asked_for(mode):
+def test_every_mode_prefers_the_requested_number(mode):
     available = tuple(ids(mode.offer(seen()))[:4])
     chosen = mode.prefer(Choice(available=available, must_include=available[-1:], size=2), seen())
     assert len(set(chosen)) == 2
@@ -163,7 +163,7 @@ def test_exact_does_not_refuse_a_slot_of_the_same_name_that_another_resource_hol
     assert mode_of(ExactResource()).allocate(["slot-7"], held).cdi_devices
 
 
-def test_exact_prefers_slots_that_nobody_holds_and_of_these_the_lowest():
+def test_exact_prefers_free_slots_and_of_these_the_lowest():
     held = seen(held_slots=frozenset({slot_device("k8s-rdma.io/slot", "slot-0")}))
     mode = mode_of(ExactResource(count=12))
     available = ("slot-10", "slot-9", "slot-0", "slot-2")
@@ -175,7 +175,7 @@ def test_exact_prefers_slots_that_nobody_holds_and_of_these_the_lowest():
     assert mode.prefer(Choice(available=available, must_include=(), size=4), held)[0] == "slot-0"
 
 
-def test_slots_are_unhealthy_until_the_agent_has_told_which_are_held():
+def test_slots_are_unhealthy_until_the_agent_has_reported_the_held_ones():
     mode = mode_of(ExactResource(count=2))
     assert "agent" in why(mode.offer(seen(held_slots=None)), "slot-0")
     assert healthy(mode.offer(seen(allocated=None))) == ["slot-0", "slot-1"]
@@ -244,7 +244,7 @@ def test_mount_is_healthy_as_long_as_there_is_anything_to_give(scope, lacking):
     assert healthy(mode.offer(seen())) == ["slot-0", "slot-1"]
 
 
-def test_mount_of_the_directory_names_devices_where_hints_are_asked_for():
+def test_mount_of_the_directory_names_devices_if_hints_are_configured():
     answer = mode_of(MountResource(hints=True)).allocate(["slot-0"], seen(VF_2, VF_3))
     assert answer.envs["NCCL_IB_HCA"] == "=mlx5_2,mlx5_3"
 
@@ -270,7 +270,7 @@ def test_exclusive_gives_each_devices_nodes_and_the_connection_managers():
     assert answer.cdi_devices == ()
 
 
-def test_exclusive_names_what_it_gives():
+def test_exclusive_names_the_devices_that_it_gives():
     answer = exclusive().allocate(["mlx5_3", "mlx5_2"], seen())
     assert dict(answer.envs) == {
         "PCIDEVICE_TENCENT_COM_RDMA": "0000:03:00.3,0000:03:00.2",
@@ -299,7 +299,7 @@ def test_exclusive_leaves_out_a_connection_manager_that_there_is_not():
         (False, NetnsMode.EXCLUSIVE, False),
     ],
 )
-def test_exclusive_gives_cdi_devices_where_moving_renumbers_nodes_or_as_configured(cdi, netns, by_cdi):
+def test_exclusive_gives_cdi_devices_if_moving_renumbers_nodes_or_as_configured(cdi, netns, by_cdi):
     answer = exclusive(cdi=cdi).allocate(["mlx5_2", "mlx5_4"], seen(netns_mode=netns))
     assert bool(answer.cdi_devices) is by_cdi
     assert bool(answer.devices) is not by_cdi
@@ -314,7 +314,7 @@ def test_exclusive_offers_a_device_that_is_in_its_pods_namespace():
     assert healthy(exclusive().offer(looked)) == ["mlx5_2", "mlx5_3"]
 
 
-def test_exclusive_offers_a_device_that_a_pod_has_of_it_though_nothing_else_is_known():
+def test_exclusive_offers_a_device_that_a_pod_has_although_no_other_is_known():
     unknown = replace(VF_2, pf="", pf_name="", pf_vendor="", pf_driver="", vf=None, at_home=False)
     of_netdev = Selector(pfs=("enp3s0f0",))
     looked = seen(unknown, allocated=given(VF_2, EXCLUSIVE))
@@ -325,14 +325,14 @@ def test_exclusive_does_not_offer_a_device_that_a_pod_has_of_another_resource():
     assert "mlx5_2" not in ids(exclusive().offer(seen(allocated=given(VF_2, "example.com/other"))))
 
 
-def test_exclusive_gives_nobody_what_a_pod_has_by_annotation():
+def test_exclusive_gives_no_device_that_a_pod_has_by_annotation():
     """The files did not say yet that it is in a pool when the pod got it, or the agent's still does not."""
     looked = seen(allocated=given(VF_2))
     assert healthy(exclusive().offer(looked)) == ["mlx5_3", "mlx5_4", "mlx5_5"]
     assert "by annotation" in refusal(exclusive(), ["mlx5_2"], looked)
 
 
-def test_exclusive_gives_again_what_a_pod_has_that_is_being_taken_down():
+def test_exclusive_gives_a_device_again_whose_pod_is_ending():
     looked = seen(allocated=given(VF_2, EXCLUSIVE))
     assert exclusive().allocate(["mlx5_2"], looked).devices
 
@@ -355,7 +355,7 @@ def test_exclusive_prefers_devices_of_one_pf():
     assert exclusive().prefer(every, seen()) == ("mlx5_4", "mlx5_5")
 
 
-def test_exclusive_tells_why_a_device_is_unhealthy_and_refuses_it_with_that():
+def test_exclusive_reports_why_a_device_is_unhealthy_and_refuses_it_so():
     looked = seen(replace(VF_2, faults=("port 1 is DOWN, not ACTIVE", "no driver is bound")), VF_3)
     assert why(exclusive().offer(looked), "mlx5_2") == "port 1 is DOWN, not ACTIVE; no driver is bound"
     assert "port 1 is DOWN" in refusal(exclusive(), ["mlx5_2"], looked)
@@ -373,7 +373,7 @@ def test_exclusive_by_cdi_waits_for_the_agent_which_writes_the_specifications():
     assert why(exclusive(cdi=False).offer(seen(held_slots=None)), "mlx5_2") == ""
 
 
-def test_exclusive_gives_a_device_once_though_it_is_asked_for_twice():
+def test_exclusive_gives_a_device_once_although_it_is_requested_twice():
     assert paths(exclusive().allocate(["mlx5_2", "mlx5_2"], seen())) == ["uverbs2", "umad2", "rdma_cm"]
 
 
@@ -421,7 +421,7 @@ def test_device_is_another_resources_once_its_pf_is_renamed():
         (Selector(link_types=(LinkType.INFINIBAND,)), []),
     ],
 )
-def test_exclusive_offers_what_its_selector_matches(selector, names):
+def test_exclusive_offers_devices_of_its_selector(selector, names):
     assert ids(exclusive(select=selector).offer(seen())) == names
 
 
@@ -458,7 +458,7 @@ def test_shared_offers_as_many_shares_as_configured():
         ),
     ],
 )
-def test_shared_takes_what_matches_all_selectors_each_by_any_value(selector, names):
+def test_shared_takes_devices_that_match_all_selectors_by_any_value(selector, names):
     assert list(shared(select=selector).to_publish(seen())) == names
 
 
@@ -471,7 +471,7 @@ def test_shared_is_healthy_while_one_of_its_devices_is():
     assert healthy(mode.offer(seen(broken, PF_1))) == ids(offered)
 
 
-def test_shared_tells_of_three_faults_and_how_many_more():
+def test_shared_reports_three_faults_and_the_number_of_others():
     broken = [device(number, faults=("it is gone",)) for number in range(5)]
     told = why(shared().offer(seen(*broken)), "slot-0")
     assert told.endswith("mlx5_2: it is gone; and 2 more")
@@ -495,7 +495,7 @@ def test_shared_by_cdi_gives_its_cdi_device_once_the_agent_has_written_it():
     assert (answer.devices, answer.cdi_devices) == ((), ("k8s-rdma.io/shared=rdma_hca",))
 
 
-def test_agent_is_told_what_to_write_for_shared_resources_by_cdi():
+def test_agent_gets_the_devices_of_shared_resources_by_cdi():
     modes = (
         shared(cdi=True, select=SharedSelector(functions=Functions.PF)),
         shared(name="rdma/b"),

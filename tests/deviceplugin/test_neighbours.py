@@ -43,16 +43,16 @@ async def asked(it, pods, resource=RDMA):
     return await it.complete(resource, CHOICE)
 
 
-def test_question_is_completed_with_where_the_pods_gpus_are(pods):
+def test_question_is_completed_with_the_places_of_the_pods_gpus(pods):
     assert asyncio.run(asked(neighbours(pods), pods)).neighbours == (PLACE,)
 
 
-def test_question_about_slots_is_left_as_it_is_and_kubelet_not_asked(pods):
+def test_question_about_slots_is_left_unchanged_without_a_call_to_kubelet(pods):
     assert asyncio.run(asked(neighbours(pods), pods, "k8s-rdma.io/slot")) is CHOICE
     assert pods.questions == 1
 
 
-def test_question_is_left_as_it_is_while_kubelet_says_nothing(pods):
+def test_question_is_left_unchanged_while_kubelet_is_silent(pods):
     async def silenced():
         it = neighbours(pods)
         pods.silent = True
@@ -94,7 +94,7 @@ def test_question_does_not_wait_for_a_machine_that_does_not_answer(pods):
     assert asyncio.run(answered()) is CHOICE
 
 
-def test_machine_that_does_not_answer_keeps_one_thread_however_often_it_is_asked(pods):
+def test_silent_machine_keeps_one_thread_however_often_it_is_queried(pods):
     release, begun = threading.Event(), []
 
     def stuck(devices):
@@ -158,7 +158,7 @@ def test_pods_are_looked_at_before_the_first_question():
     assert asyncio.run(following()).neighbours == (PLACE,)
 
 
-def test_pods_are_not_followed_where_no_resource_asks(pods):
+def test_pods_are_not_followed_if_no_resource_requires_it(pods):
     it = Neighbours(pods, places, resources=frozenset(), ours=frozenset())
     asyncio.run(it.follow())
     assert pods.questions == 0

@@ -59,7 +59,7 @@ def modes_by_key(table: list[list[str]]) -> dict[str, set[str]]:
     return told
 
 
-def test_settings_are_all_told():
+def test_all_settings_are_documented():
     settings, claims, resources, selectors = tables("Configuration")
     assert {name for row in settings for name in named(row[0])} == keys(DevicePluginConfig)
     assert {name for row in claims for name in named(row[0])} == keys(ClaimsConfig)
@@ -73,13 +73,13 @@ def test_settings_are_all_told():
     }
 
 
-def test_defaults_of_settings_are_those_told():
+def test_defaults_of_settings_are_documented():
     fields = {field.encode_name: field.default for field in msgspec.structs.fields(DevicePluginConfig)}
     for key in ("kubeletDir", "podResources", "runDir"):
         assert [key, fields[key]] in [[*named(row[0]), *named(row[1])] for row in tables("Configuration")[0]]
 
 
-def test_figures_are_all_told():
+def test_all_metrics_are_documented():
     texts = [path.read_text() for path in (PACKAGE / "deviceplugin").rglob("*.py")]
     shown = {name for text in texts for name in re.findall(r"\{_?PREFIX\}(\w+)", text)}
     [told] = tables("Metrics")
@@ -89,7 +89,7 @@ def test_figures_are_all_told():
     }
 
 
-def test_log_lines_that_warn_are_all_told():
+def test_all_log_lines_that_warn_are_documented():
     files = [*(PACKAGE / "deviceplugin").rglob("*.py"), PACKAGE / "state_reader.py"]
     warned = {
         event

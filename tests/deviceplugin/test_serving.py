@@ -116,7 +116,7 @@ def test_list_is_encoded_again_only_when_kubelet_would_see_another() -> None:
         (("x", "y"), "2 of 2 devices are unhealthy: 0: x; 1: y"),
     ],
 )
-def test_resource_of_which_nothing_can_be_had_says_why(faults: tuple[str, ...], fault: str) -> None:
+def test_resource_without_a_usable_device_reports_why(faults: tuple[str, ...], fault: str) -> None:
     offered = tuple(OfferedDevice(id=str(number), unhealthy=each) for number, each in enumerate(faults))
     mode = PlainMode(offered=offered)
     resource = Resource(mode, mode, as_it_is)
@@ -124,7 +124,7 @@ def test_resource_of_which_nothing_can_be_had_says_why(faults: tuple[str, ...], 
     assert resource.fault == fault
 
 
-def test_unhealthy_devices_of_a_resource_are_told_with_why_but_not_all_of_many() -> None:
+def test_unhealthy_devices_of_a_resource_are_reported_with_reasons_up_to_a_limit() -> None:
     faults = ("", "x", "y", "z", "z", "z", "")
     offered = tuple(OfferedDevice(id=str(number), unhealthy=each) for number, each in enumerate(faults))
     mode = PlainMode(offered=offered)
@@ -149,7 +149,7 @@ def test_fault_of_a_resource_and_its_end_are_logged_once() -> None:
     ]
 
 
-async def test_slots_are_given_as_soon_as_the_agent_has_told_which_are_held(world: World) -> None:
+async def test_slots_are_given_once_the_agent_has_reported_the_held_ones(world: World) -> None:
     pod = DevicePod(
         namespace="default", name="p", uid="u", containers=(DeviceContainer(name="c", limits={SLOTS: 1}),)
     )

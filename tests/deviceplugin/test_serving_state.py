@@ -37,7 +37,7 @@ def standing(**changes: object) -> ServingState:
         ({"followed": False, "was_followed": False, "since_s": FIRST_CALL_GRACE_S}, Action.REGISTER),
     ],
 )
-def test_what_is_due_follows_from_what_is_there(changes: dict[str, object], due: Action) -> None:
+def test_due_steps_follow_from_the_present_state(changes: dict[str, object], due: Action) -> None:
     assert standing(**changes).next_action() is due
 
 
@@ -55,7 +55,7 @@ def test_time_left_is_that_of_the_next_registration() -> None:
     ],
     ids=["no kubelet", "a successor serves"],
 )
-def test_no_time_is_left_where_nothing_follows_it(changes: dict[str, object]) -> None:
+def test_no_grace_is_left_if_no_action_follows(changes: dict[str, object]) -> None:
     beyond = standing(since_s=2 * FIRST_CALL_GRACE_S, **changes)
     assert beyond.next_action() is Action.NOTHING
     assert beyond.grace_left_s() == 0

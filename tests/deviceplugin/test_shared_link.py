@@ -107,7 +107,7 @@ async def test_resource_is_healthy_while_the_agent_has_written_its_specification
         assert linked.health() == {""}
 
 
-async def test_agent_is_told_again_when_a_device_has_other_nodes(tmp_path: Path) -> None:
+async def test_devices_are_declared_again_when_a_device_has_other_nodes(tmp_path: Path) -> None:
     """Its driver came back with other numbers, and what was written tells another device's by now."""
     agent, devices = PlayedAgent(tmp_path / "cdi.sock"), Devices("mlx5_0")
     linked = Linked(agent.socket, devices, HCA)
@@ -118,7 +118,7 @@ async def test_agent_is_told_again_when_a_device_has_other_nodes(tmp_path: Path)
         assert await agent.told() == {"rdma/hca": ("mlx5_0",)}
 
 
-async def test_what_could_not_be_written_is_asked_for_again(tmp_path: Path) -> None:
+async def test_failed_write_is_requested_again(tmp_path: Path) -> None:
     agent = PlayedAgent(tmp_path / "cdi.sock", answer=Written(failed={"rdma/hca": "the disk is full"}))
     linked = Linked(agent.socket, Devices("mlx5_0"), HCA)
     async with agent.running(), in_background(linked.link.run()):
@@ -139,7 +139,7 @@ async def test_agent_may_be_started_again(tmp_path: Path) -> None:
         assert linked.health() == {""}, "the specification stays, and the agent may be back soon"
 
 
-async def test_agent_that_is_away_for_long_has_written_nothing(tmp_path: Path) -> None:
+async def test_agent_that_is_away_for_long_counts_as_without_files(tmp_path: Path) -> None:
     agent = PlayedAgent(tmp_path / "cdi.sock")
     linked = Linked(agent.socket, Devices("mlx5_0"), HCA, grace_s=0.2)
     async with in_background(linked.link.run()):
@@ -152,7 +152,7 @@ async def test_agent_that_is_away_for_long_has_written_nothing(tmp_path: Path) -
             assert await linked.other_than(frozenset()) == written
 
 
-async def test_nothing_is_asked_where_nothing_is_shared_by_cdi(tmp_path: Path) -> None:
+async def test_agent_is_not_called_if_no_resource_is_shared_by_cdi(tmp_path: Path) -> None:
     linked = Linked(
         tmp_path / "cdi.sock", Devices("mlx5_0"), MountResource(), SharedResource(name="a/b", count=1)
     )

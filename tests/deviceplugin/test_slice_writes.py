@@ -53,7 +53,7 @@ def test_change_is_written_at_once_after_others_far_apart() -> None:
     assert written_at([(0, UP), (100, DOWN), (200, UP), (300, DOWN)]) == [0, 100, 200, 300]
 
 
-def test_what_another_writer_changes_back_at_once_is_written_ever_more_rarely() -> None:
+def test_slice_that_another_writer_keeps_changing_is_written_ever_more_rarely() -> None:
     limit, times = WriteLimit(), []
     for now_s in range(4000):
         if not limit.left_s(UP, float(now_s), absent=False):

@@ -82,7 +82,7 @@ def test_preferred_is_the_same_whatever_the_order(question, random):
 
 
 @given(questions())
-def test_preferred_takes_the_first_names_of_devices_that_differ_in_nothing_else(question):
+def test_preferred_takes_the_first_names_of_equal_devices(question):
     candidates, must, size, beside = question
     chosen = preferred(candidates, must, size, beside)
     by_id = {each.id: each for each in candidates}

@@ -37,7 +37,7 @@ def test_commands_are_run_or_say_why_not():
     assert not [block for block in BLOCKS if not accounted_for(block)]
 
 
-def test_what_manifests_apply_is_not_created_before():
+def test_objects_of_applied_manifests_are_not_created_before():
     """`kubectl apply` warns of a namespace that `kubectl create` made: it lacks what was last applied."""
     applied = [block for block in BLOCKS if "kubectl apply --kustomize" in block.text]
     assert len(applied) > 1
@@ -63,7 +63,7 @@ def test_command_runs(block: Block, tmp_path: Path):
         ("runs", False),
     ],
 )
-def test_mark_says_who_runs_it_or_why_nobody_does(mark: str, enough: bool):
+def test_mark_names_the_test_of_a_block_or_the_reason_for_none(mark: str, enough: bool):
     fenced, comment = "```\nkubectl apply\n```", f"<!-- {mark} -->"
     for text in (f"{comment}\n{fenced}\n", f"{fenced}\n{comment}\n"):
         [block] = commands_of("docs/install.md", f"Text.\n\n{text}")

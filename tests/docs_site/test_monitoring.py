@@ -67,7 +67,7 @@ def test_usage_is_recorded_of_metrics_that_there_are_as_documented():
     assert [name for name, _ in rows_by_name(told)] == [rule["record"] for rule in usage_rules()]
 
 
-def test_alerts_are_of_metrics_that_there_are_and_are_all_told():
+def test_alerts_use_existing_metrics_and_are_all_documented():
     [group] = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
     assert not missing([rule["expr"] for rule in group["rules"]])
     told = section((ROOT / "docs" / "howto-monitoring.md").read_text(), "Alerts")

@@ -54,7 +54,7 @@ def test_command_of_a_sentence_is_there(document: str, command: str):
         ("scripts/nothing", "scripts/nothing"),
     ],
 )
-def test_word_that_nothing_answers_to_is_found(command: str, word: str):
+def test_unknown_command_is_found(command: str, word: str):
     assert wrong(command) == word
 
 

@@ -38,7 +38,7 @@ def test_use_comes_before_migration():
     assert titles.index("Install") < titles.index("Use") < titles.index("Migrate")
 
 
-def test_mark_is_a_picture_that_fetches_nothing():
+def test_mark_is_a_picture_without_external_files():
     [mark] = set(re.findall(r"^  (?:logo|favicon): (.+)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert mark == MARK
     text = (ROOT / "docs_site" / mark).read_text()
@@ -52,12 +52,12 @@ def test_page_of_decisions_has_all_of_them():
     assert listed == {path.relative_to(ROOT).as_posix() for path in folder.glob("0*.md")}
 
 
-def test_targets_of_links_are_told_from_the_root_and_not_those_in_code():
+def test_targets_of_links_are_relative_to_the_root_and_not_those_in_code():
     text = "[a](../x/y.md#there) [b](https://a.org/z) [c](#here) `[d](e.md)`\n```\n[f](g.md)\n```\n[h](i.md)"
     assert link_targets("docs/page.md", text) == ["x/y.md", "docs/i.md"]
 
 
-def test_site_holds_what_is_linked_from_what_is_linked(tmp_path: Path):
+def test_site_holds_all_linked_files_recursively(tmp_path: Path):
     files = {
         "README.md": "[docs](docs/a.md)",
         "CONTRIBUTING.md": "",

@@ -42,12 +42,12 @@ def test_picture_is_that_of_the_recording():
     assert PICTURE.read_text(encoding="utf-8") == draw(RECORDED), "python -m docs_site.picture draw"
 
 
-def test_picture_fetches_nothing():
+def test_picture_has_no_external_files():
     addresses = set(re.findall(r"https?://[^\"]+", PICTURE.read_text(encoding="utf-8")))
     assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
-def test_picture_says_what_it_shows_and_where_it_was_made():
+def test_picture_describes_its_content_and_its_machine():
     shown = words(PICTURE.read_text(encoding="utf-8"))
     assert {title(RECORDED), *provenance(RECORDED)} <= shown
     assert {f"reserved {pod['reserved'][-1][1]}" for pod in PODS.values()} <= shown

@@ -28,7 +28,7 @@ from k8s_rdma.wire.views import CLUSTER_PATH, EXPLAIN_PATH, HOLDERS_PATH, NAMESP
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_command_and_option_is_told():
+def test_every_command_and_option_is_documented():
     page = commands_page()
     for name, command in commands():
         [_, told] = page.split(f"\n## {name}\n")
@@ -40,14 +40,14 @@ def test_every_command_and_option_is_told():
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.command)
-def test_every_key_of_a_process_is_told_with_its_meaning(process):
+def test_every_key_of_a_process_is_documented_with_its_meaning(process):
     told = section(configuration_page(ROOT), f"k8s-rdma {process.command}")
     rows = dict(rows_by_name(told))
     assert set(rows) >= {field.encode_name for field in msgspec.structs.fields(process.model)}
     assert all(cells[-1] for cells in rows.values()), rows
 
 
-def test_keys_of_objects_are_told_of_by_their_path():
+def test_keys_of_objects_are_documented_by_their_path():
     [extender] = [process for process in PROCESSES if process.command == "extender"]
     found = {each.key: each for each in settings(extender.model)}
     assert found["limits[].namespace"].default == "needed"
@@ -56,13 +56,13 @@ def test_keys_of_objects_are_told_of_by_their_path():
     assert found["source"].type == "`crd`, `http`"
 
 
-def test_key_that_no_page_tells_of_is_an_error():
+def test_undocumented_key_is_an_error():
     with pytest.raises(KeyError, match="unheardOf"):
         meaning({"port": "TCP"}, "unheardOf")
     assert meaning({"tls": "files"}, "tls.caFile") == "see `tls`"
 
 
-def test_every_path_and_property_of_the_rest_is_told():
+def test_every_path_and_property_of_the_rest_api_is_documented():
     page, document = rest_page(), openapi_document(TOKENS_DEMANDED)
     shown = re.findall(r"^## (?:GET|POST) (\S+)$", page, re.MULTILINE)
     assert sorted(shown) == sorted(document["paths"])
@@ -72,7 +72,7 @@ def test_every_path_and_property_of_the_rest_is_told():
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_table_of_a_page_is_what_the_code_says(name: str):
+def test_table_of_a_page_matches_the_code(name: str):
     path, text = written(name)
     assert path.read_text() == text, "make tables"
     assert f"<!-- made: {name} -->\n\n| " in text
@@ -89,7 +89,7 @@ def test_http_reference_has_every_path_of_extender_and_device_plugin():
     assert named == set(re.findall(r"^GET (\S+)", INDEX, re.MULTILINE)) | {"/"}
 
 
-def test_every_reason_is_told():
+def test_every_reason_is_documented():
     told = [name for name, _ in rows_by_name(errors_page())]
     assert sorted(told) == sorted(reason.value for reason in Reason)
 
@@ -103,7 +103,7 @@ def test_every_reason_is_told():
         ("Webhook", "injection", "", 1),
     ],
 )
-def test_every_metric_is_told_also_by_hand(process: str, page: str, prefix: str, many: int):
+def test_every_metric_is_documented_also_by_hand(process: str, page: str, prefix: str, many: int):
     by_hand = section((ROOT / "docs" / f"{page}.md").read_text(), "Metrics")
     names = (name.partition("{")[0] for name, _ in rows_by_name(by_hand))
     told = {f"{prefix}{name}" for name in names if not name.startswith("_") and name != f"{prefix}..."}
@@ -111,7 +111,7 @@ def test_every_metric_is_told_also_by_hand(process: str, page: str, prefix: str,
     assert len(told) > many
 
 
-def test_every_column_of_an_object_is_told():
+def test_every_column_of_an_object_is_documented():
     [version] = yaml.safe_load((ROOT / "deploy" / "crds" / "rdmanodes.yaml").read_text())["spec"]["versions"]
     page = objects_page(ROOT)
     assert not [
@@ -124,14 +124,14 @@ def test_pages_are_no_files_of_the_repository():
     assert not [page.path for page in PAGES if (ROOT / page.path).exists()]
 
 
-def test_links_of_a_text_lead_where_they_led():
+def test_links_of_a_text_keep_their_targets():
     text = "[a](#x) [b](drivers.md#y) [c](../examples/README.md) [d](https://example.org/e)"
     assert moved(text, source="docs/init.md", to=PATH) == (
         "[a](../init.md#x) [b](../drivers.md#y) [c](../../examples/README.md) [d](https://example.org/e)"
     )
 
 
-def test_cell_of_a_table_may_have_what_ends_cells():
+def test_cell_of_a_table_may_have_a_pipe():
     written = table(("key", "meaning"), [["`a`", "x|y\nz"]])
     assert written.splitlines()[2] == "| `a` | x\\|y z |"
     assert dict(rows_by_name(written)) == {"a": ["`a`", "x\\|y z"]}

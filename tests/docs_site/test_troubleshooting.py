@@ -37,7 +37,7 @@ def messages() -> list[str]:
 
 
 @pytest.mark.parametrize("message", [each for each in messages() if parts_of(each)])
-def test_message_is_what_the_code_says(message: str):
+def test_message_matches_the_code(message: str):
     assert all(part.strip(":; ") in SOURCES for part in parts_of(message))
 
 

@@ -77,7 +77,7 @@ def test_subject_has_one_check_above_which_its_kinds_are():
 
 
 @pytest.mark.parametrize("kind_id", sorted(KIND.keys() - {NOT_LOOKED_AT.id}))
-def test_check_finds_it_and_says_what_to_do(kind_id):
+def test_check_finds_the_fault_and_gives_advice(kind_id):
     found = [each for each in findings_of(kind_id) if each.id == kind_id]
     assert found
     for each in found:
@@ -110,13 +110,13 @@ def test_commands_are_seen_in_a_fix():
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_check_finds_nothing_wrong_where_all_is_well(name):
+def test_check_finds_no_fault_if_all_is_in_order(name):
     found = in_order(SUBJECTS[name])
     assert {each.subject for each in found} == {name}
     assert worst(found).rank <= Severity.NOTE.rank
 
 
-def test_machine_without_a_card_is_not_told_of_settings_that_cannot_help():
+def test_machine_without_a_card_gets_no_advice_about_useless_settings():
     [found] = check_hardware(NOTHING_SEEN)
     assert found.id == "hardware-no-pf"
     assert found.found.startswith("no network card of this machine can have VFs: SR-IOV off in the BIOS")
@@ -153,7 +153,7 @@ def test_key_for_placements_is_not_missed_in_a_file_that_is_not_there():
         ("1.27.9", False, "runtime-too-old"),
     ],
 )
-def test_runtime_that_delivers_no_annotations_is_told_by_what_it_costs(version, credentials, told):
+def test_runtime_that_delivers_no_annotations_is_reported_by_its_consequence(version, credentials, told):
     assert [each.id for each in crio(version, credentials=credentials)] == [told]
 
 
@@ -167,7 +167,7 @@ def test_runtime_that_delivers_no_annotations_is_told_by_what_it_costs(version, 
     ],
     ids=["containerd", "not to be checked", "no CHECK yet", "checks nothing"],
 )
-def test_list_may_be_where_nobody_fails_its_check(change, calls_check):
+def test_list_is_in_order_if_no_plugin_fails_its_check(change, calls_check):
     file = ("00-k8s-rdma.conflist", json.dumps(CHAIN | change))
     found = cni(file, PLAIN, calls_check=calls_check)
     assert "cni-checked" not in {each.id for each in found}
@@ -179,19 +179,19 @@ def test_capability_is_no_cure_for_locked_memory_of_who_is_not_root():
     assert finding.fix.endswith("IPC_LOCK helps root alone")
 
 
-def test_limit_of_the_runtime_is_no_fault_where_slots_raise_it():
+def test_limit_of_the_runtime_is_no_fault_if_slots_raise_it():
     [finding] = memlock(8 << 20, amount="64Gi")
     assert finding.id == "memlock-ok"
     assert finding.found == "containers with a slot may lock 64Gi, others 8388608 bytes"
 
 
-def test_limit_that_a_runtime_sets_is_no_fault_where_it_is_none():
+def test_limit_that_a_runtime_sets_is_no_fault_if_it_is_unlimited():
     ulimits = (("crio", "-1:-1"),)
     assert [each.id for each in memlock(None, amount="64Gi", ulimits=ulimits)] == ["memlock-ok"]
     assert "memlock=8388608:-1" in findings_of("memlock-overrides")[0].found
 
 
-def test_fix_of_locked_memory_can_be_typed_where_the_service_has_no_files_yet(tmp_path: Path):
+def test_fix_of_locked_memory_can_be_typed_if_the_service_has_no_files_yet(tmp_path: Path):
     [finding] = findings_of("memlock-low")
     (tmp_path / "systemd" / "system").mkdir(parents=True)
     typed = finding.fix.partition(", then ")[0].replace("/etc", str(tmp_path))

@@ -166,7 +166,7 @@ SILENT = silence(61.0, 60.0, 0.0)
 @pytest.mark.parametrize(
     ("renewed_s_ago", "word", "finding"), [(3600, "", "nodes-ok"), (0, SILENT, "nodes-stale")]
 )
-def test_extenders_word_counts_when_it_is_asked(
+def test_answer_of_the_extender_counts_if_it_is_queried(
     tmp_path: Path, renewed_s_ago: float, word: str, finding: str
 ):
     lease = {"renewTime": renewed_ago(seconds=renewed_s_ago)}

@@ -57,7 +57,7 @@ def test_examples_of_configurations_are_in_order(name):
     assert worst(found) is Severity.OK
 
 
-def test_example_without_a_bind_verb_is_told_of_what_it_costs():
+def test_example_without_a_bind_verb_is_reported_with_its_consequence():
     found = scheduler_text((SCHEDULERS / "filter-only.yaml").read_text(), WITHOUT_BIND)
     told = {each.id for each in found if each.severity.rank > Severity.NOTE.rank}
     assert told == {"scheduler-every-pod"}
@@ -140,7 +140,7 @@ def test_tags_of_images_are_read(image, tag):
         ("", False),
     ],
 )
-def test_runtimes_that_nobody_has_tried_are_told(runtime, told):
+def test_untested_runtimes_are_reported(runtime, told):
     assert any(each.id == "versions-runtime" for each in one_node(runtime=runtime)) is told
 
 
@@ -158,7 +158,7 @@ def test_versions_are_compared_with_versions_and_other_tags_with_each_other(ours
     assert any(each.id == "versions-ours-differ" for each in versions(ours=ours)) is differ
 
 
-def test_kubelet_that_is_older_than_what_is_supported_is_an_error():
+def test_kubelet_older_than_supported_is_an_error():
     assert [each.id for each in one_node(kubelet="v1.27.3")] == ["versions-too-old"]
 
 
@@ -180,7 +180,7 @@ def test_schedulers_are_known_by_their_profiles():
 
 @pytest.mark.parametrize("key", ["profiles", "extenders"])
 @pytest.mark.parametrize("value", [5, True, "a", {"a": 1}])
-def test_configuration_whose_lists_are_none_is_told_and_has_no_schedulers(key, value):
+def test_configuration_with_malformed_lists_is_reported_and_has_no_schedulers(key, value):
     text = yaml.safe_dump({**RECOMMENDED, key: value})
     [found] = scheduler_text(text)
     assert (found.id, found.found) == ("scheduler-unreadable", f"cannot be used: {key}: wanted a list")
@@ -203,7 +203,7 @@ def test_first_scheduler_need_not_ask_beside_a_second(text):
     assert worst(beside_second(without)).rank <= Severity.NOTE.rank
 
 
-def test_pod_of_a_scheduler_that_was_seen_to_place_is_not_told_of():
+def test_pod_of_a_scheduler_that_was_seen_to_place_is_not_reported():
     """A configuration that nobody uses any more says nothing about who asks."""
     waiting = replace(POD, name="default/b", node="", running=False, placed=False)
     placed = PodFacts(pods=(POD, waiting), schedulers=SCHEDULERS_SEEN)
@@ -215,12 +215,12 @@ def test_pod_of_the_scheduler_that_asks_waits_as_any_other():
     assert [each.id for each in found] == ["pods-waiting"]
 
 
-def test_pod_that_names_a_scheduler_of_which_nothing_is_seen_is_told_so():
+def test_pod_that_names_an_unseen_scheduler_is_reported_so():
     [found] = pod(SCHEDULERS_SEEN, node="", running=False, placed=False, scheduler="rdma-sheduler")
     assert (found.id, "no scheduler of that name is known" in found.found) == ("pods-waiting", True)
 
 
-def test_bound_pod_that_nobody_placed_is_told_of_that_whatever_its_node_says():
+def test_bound_pod_without_a_placement_is_reported_so_whatever_its_node_says():
     [found] = pod(running=False, placed=False, events=(SHORT,))
     assert (found.id, found.found) == (
         "pods-unplaced",
@@ -233,7 +233,7 @@ def test_bound_pod_that_nobody_placed_is_told_of_that_whatever_its_node_says():
 
 
 @pytest.mark.parametrize("event", [SHORT, NO_AGENT])
-def test_pod_of_another_scheduler_is_told_of_that_whatever_its_node_says(event):
+def test_pod_of_another_scheduler_is_reported_so_whatever_its_node_says(event):
     [found] = pod(SCHEDULERS_SEEN, running=False, placed=False, events=(event,))
     assert (found.id, found.fix.partition(" in ")[0]) == (
         "pods-other-scheduler",
@@ -251,7 +251,7 @@ def test_pod_of_another_scheduler_is_told_of_that_whatever_its_node_says(event):
         ('type="flannel"', "pods-ok"),
     ],
 )
-def test_pod_whose_sandbox_our_plugin_keeps_from_being_made_is_told_of(plugin, id_):
+def test_pod_whose_sandbox_our_plugin_refuses_is_reported(plugin, id_):
     event = ("FailedCreatePodSandBox", f"Failed to create pod sandbox: plugin {plugin} failed (add): no: x")
     [found] = pod(running=False, events=(event,))
     assert found.id == id_
@@ -265,29 +265,29 @@ def test_pod_that_got_its_sandbox_since_is_well():
     ]
 
 
-def test_pod_whose_agent_has_another_key_is_told_of_also_by_kubelets_word_alone():
+def test_pod_whose_agent_has_another_key_is_reported_also_by_an_event_of_kubelet_alone():
     event = ("FailedCreatePodSandBox", NO_AGENT[1] + ": " + OLD_KEY[1])
     assert [each.id for each in pod(running=False, events=(event,))] == ["pods-other-key"]
 
 
-def test_pod_without_a_placement_is_well_where_the_scheduler_binds():
+def test_pod_without_a_placement_is_in_order_if_the_scheduler_binds():
     unplaced = PodFacts(pods=(replace(POD, placed=False),), extender_binds=False)
     assert [each.id for each in check_pods(unplaced)] == ["pods-ok"]
 
 
-def test_pod_that_runs_without_a_placement_is_told_and_one_with_it_is_not():
+def test_pod_that_runs_without_a_placement_is_reported_and_one_with_it_is_not():
     assert [each.id for each in pod(running=True, placed=True)] == ["pods-ok"]
     assert [each.id for each in pod(running=True, placed=False)] == ["pods-unplaced"]
 
 
-def test_many_stuck_pods_are_told_in_few_lines():
+def test_many_stuck_pods_are_reported_in_few_lines():
     waiting = tuple(PodFact(name=f"default/p{n}", node="", placed=False, running=False) for n in range(300))
     found = list(check_pods(PodFacts(pods=waiting)))
     assert len(found) == 21
     assert found[-1].found == "and 280 more pods"
 
 
-def test_problem_of_many_nodes_is_told_once():
+def test_problem_of_many_nodes_is_reported_once():
     shared = "placementKeyFile /key: is empty"
     found = nodes(*(replace(NODE, name=f"w{n}", problems=(shared, f"only {n}")) for n in range(100)))
     told = [each for each in found if each.id == "nodes-problem"]
@@ -295,7 +295,7 @@ def test_problem_of_many_nodes_is_told_once():
     assert (len(told), told[-1].found) == (21, "and 81 other problems")
 
 
-def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
+def test_keys_are_those_that_the_extender_verified_if_it_was_queried():
     keys = PlacementKeys.shared(b"a secret of a cluster")
     pods, metrics = PodStore(FixedKeys(keys)), Metrics()
     for uid, key in (("a", keys.accepted[0].id), ("b", "0123456789abcdef"), ("c", None)):
@@ -309,7 +309,7 @@ def test_keys_are_those_that_the_extender_verified_where_it_was_asked():
     assert "1 by a secret (HMAC)" in unasked.found
 
 
-def test_numbers_of_keys_that_are_none_are_left_out():
+def test_malformed_numbers_of_keys_are_left_out():
     labels = 'k8s_rdma_extender_pods_signed{key="a",algorithm="b",use="c"}'
     assert key_usage_in_metrics(f"{labels} NaN\n{labels} +Inf\n") == ()
 
@@ -342,7 +342,7 @@ def granted() -> set[tuple[str, str, str, str]]:
 
 
 @pytest.mark.parametrize("process", ACCOUNTS)
-def test_manifests_grant_what_a_process_is_said_to_need(process):
+def test_manifests_grant_the_documented_rights_of_a_process(process):
     wanted = rights(
         process, leases="k8s-rdma", lease_of_binder=("kube-system", "k8s-rdma-extender"), crd=True
     )
@@ -399,7 +399,7 @@ def test_configuration_of_kubeadm_is_found_by_its_mount(host, argument, mount, s
     assert (found.location, found.text) == ("/etc/kubernetes/scheduler.yaml", "kind: x")
 
 
-def test_scheduler_of_kubeadm_without_a_configuration_is_told(host):
+def test_scheduler_of_kubeadm_without_a_configuration_is_reported(host):
     found = of_kubeadm(host(manifest("--leader-elect=true")))
     assert found is not None
     assert found.unset
@@ -408,13 +408,13 @@ def test_scheduler_of_kubeadm_without_a_configuration_is_told(host):
 @pytest.mark.parametrize(
     "text", ["kind: Pod", "[", "kind: Pod\nspec: null", "kind: Pod\nspec: {containers: []}"]
 )
-def test_manifest_of_another_form_is_told(host, text):
+def test_manifest_of_another_form_is_reported(host, text):
     found = of_kubeadm(host(text))
     assert found is not None
     assert found.why.startswith("no manifest of a pod: ")
 
 
-def test_configuration_that_is_not_mounted_is_told(host):
+def test_configuration_that_is_not_mounted_is_reported(host):
     found = of_kubeadm(host(manifest("--config=/elsewhere/scheduler.yaml")))
     assert found is not None
     assert (found.text, found.why) == (
@@ -423,7 +423,7 @@ def test_configuration_that_is_not_mounted_is_told(host):
     )
 
 
-def test_configuration_that_is_not_on_the_host_is_told(host):
+def test_configuration_that_is_not_on_the_host_is_reported(host):
     found = of_kubeadm(host(manifest("--config=/etc/kubernetes/scheduler.yaml")))
     assert found is not None
     assert "there is no /etc/kubernetes/scheduler.yaml on the host" in found.why

@@ -35,7 +35,7 @@ def doctor(tmp_path: Path) -> Doctor:
     return run
 
 
-def test_doctor_tells_people_each_finding_with_its_fix(doctor, tmp_path):
+def test_doctor_prints_every_finding_with_its_fix(doctor, tmp_path):
     done = doctor()
     lines = done.stdout.decode().splitlines()
     [found] = [index for index, line in enumerate(lines) if line.endswith("[cni-no-file]")]
@@ -44,7 +44,7 @@ def test_doctor_tells_people_each_finding_with_its_fix(doctor, tmp_path):
     assert done.returncode == 1
 
 
-def test_doctor_tells_programs_the_same_in_a_document(doctor):
+def test_doctor_prints_the_same_in_a_document(doctor):
     done = doctor("--json")
     document = decode_doctor(done.stdout)
     assert (document.format, document.of, document.worst) == (1, "node", "error")
@@ -72,7 +72,7 @@ def test_doctor_knows_the_node_by_the_variable_that_pods_have(tmp_path):
         (("--config", "/nowhere/agent.yaml"), b"/nowhere/agent.yaml: No such file or directory"),
     ],
 )
-def test_doctor_ends_with_two_where_it_cannot_look(doctor, options, said):
+def test_doctor_ends_with_status_2_if_it_cannot_look(doctor, options, said):
     done = doctor(*options)
     assert done.returncode == 2
     assert said in done.stderr

@@ -31,11 +31,11 @@ def test_exit_status_is_of_the_worst(findings, lenient, strict):
     assert exit_status(findings, strict=True) == strict
 
 
-def test_worst_of_nothing_is_ok():
+def test_worst_of_no_findings_is_ok():
     assert worst(()) is Severity.OK
 
 
-def test_what_could_not_be_looked_at_is_a_warning_of_its_subject():
+def test_unreadable_part_is_a_warning_of_its_subject():
     found = not_looked_at("cni", "EPERM", denied=True)
     assert (found.id, found.subject, found.severity) == ("not-looked-at", "cni", Severity.WARNING)
     assert found.fix.startswith("run it as root")
@@ -59,7 +59,7 @@ def absent():
 
 
 @pytest.mark.parametrize(("look", "as_root"), [(denied, True), (denied_below, True), (absent, False)])
-def test_being_root_is_advised_only_where_a_right_is_missing(look, as_root):
+def test_root_is_advised_only_if_a_right_is_missing(look, as_root):
     [found] = run_check("modules", look)
     assert found.fix.startswith("run it as root") == as_root
 
@@ -70,12 +70,12 @@ def test_document_nested_too_deep_is_not_looked_at():
     assert "nested deeper than 64 levels" in found.found
 
 
-def test_counts_are_told_in_plural_but_for_one():
+def test_counts_are_printed_in_plural_except_for_one():
     *_, last = page([ERROR, WARNING, WARNING])
     assert str(last).startswith("1 error, 2 warnings, 0 notes, 0 ok;")
 
 
-def test_finding_can_be_told_whatever_bytes_a_file_is_called():
+def test_finding_is_printable_whatever_bytes_a_file_is_called():
     name = os.fsdecode(b"\xff")
     found = SUBJECT.error("c")(name, source=name, about=name, expected=name, fix=name)
     assert rb'"\\udcff"' in encode_doctor(document("node", [found]))

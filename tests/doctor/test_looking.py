@@ -66,7 +66,7 @@ def process(host: Host, pid: int, name: str, *arguments: str, soft: str = "unlim
     put(host, f"/proc/{pid}/limits", LIMITS.format(soft=soft))
 
 
-def test_containerd_is_read_with_what_it_imports(host):
+def test_containerd_configuration_is_read_with_its_imports(host):
     process(host, 40, "containerd")
     put(host, "/etc/containerd/config.toml", CONTAINERD)
     put(host, "/etc/containerd/conf.d/10-cdi.toml", MORE)
@@ -81,7 +81,7 @@ def test_containerd_is_read_with_what_it_imports(host):
 @pytest.mark.parametrize(
     ("told", "version"), [("containerd://2.2.1", "2.2.1"), ("cri-o://1.33.2", ""), ("", "")]
 )
-def test_runtime_that_does_not_say_its_version_is_of_the_one_that_kubelet_tells(host, told, version):
+def test_runtime_without_a_version_has_the_one_that_kubelet_reports(host, told, version):
     process(host, 40, "containerd")
     put(host, "/usr/bin/containerd", "")  # may be another's: Docker brings one as well
     [setup] = find_runtimes(host, lambda: told)
@@ -91,7 +91,7 @@ def test_runtime_that_does_not_say_its_version_is_of_the_one_that_kubelet_tells(
         assert found.source == "kubelet; /etc/containerd/config.toml"
 
 
-def test_containerd_is_read_where_its_command_line_says(host):
+def test_containerd_configuration_is_read_at_the_path_of_its_command_line(host):
     process(host, 40, "containerd", "-c", "/var/lib/rancher/config.toml")
     put(
         host,
@@ -200,7 +200,7 @@ def test_socket_is_the_same_by_a_link(crowded):
         ("--container-runtime-endpoint=unix:///run/other.sock",),
     ],
 )
-def test_first_runtime_of_each_kind_is_examined_where_kubelets_is_not_known(crowded, arguments):
+def test_first_runtime_of_each_kind_is_examined_if_that_of_kubelet_is_unknown(crowded, arguments):
     put(crowded, "/malformed.yaml", "a: [")
     if arguments is not None:
         process(crowded, 50, "kubelet", *arguments)
@@ -220,7 +220,7 @@ def test_option_is_found_in_both_forms(argument):
     assert Process(pid=1, name="crio", arguments=("crio", *argument.split("\0"))).option("--config") == "/x"
 
 
-def test_option_without_a_value_is_none():
+def test_option_without_a_value_counts_as_absent():
     assert Process(pid=1, name="crio", arguments=("crio", "--config")).option("--config") is None
 
 
@@ -239,7 +239,7 @@ def test_links_of_the_node_are_followed_within_its_root(host):
     assert [each.name for each in facts.files] == ["10-net.conflist"]
 
 
-def test_program_that_is_not_executable_is_told(host):
+def test_program_that_is_not_executable_is_reported(host):
     put(host, "/opt/cni/bin/k8s-rdma-cni", "")
     facts = cni_facts(
         host,
@@ -251,7 +251,7 @@ def test_program_that_is_not_executable_is_told(host):
     assert facts.broken == {"k8s-rdma-cni": "/opt/cni/bin/k8s-rdma-cni is not executable"}
 
 
-def test_program_that_answers_something_else_is_told(tmp_path):
+def test_program_with_another_answer_is_reported(tmp_path):
     program = tmp_path / "k8s-rdma-cni"
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o755)
@@ -265,7 +265,7 @@ def test_program_that_answers_something_else_is_told(tmp_path):
     assert facts.broken == {"k8s-rdma-cni": "it answers VERSION by b'hello\\n'"}
 
 
-def test_cdi_is_needed_by_what_the_agent_describes():
+def test_cdi_is_needed_if_the_agent_writes_specifications():
     exclusive, shared = ExclusiveResource(), SharedResource(name="rdma/shared", count=2)
     plugin = DevicePluginConfig(resources=(ExactResource(), exclusive, shared))
     assert needs_cdi(plugin, NetnsMode.SHARED) == ("k8s-rdma.io/slot",)
@@ -303,7 +303,7 @@ def test_ledger_that_is_not_there_is_no_fault(tmp_path):
     assert ledger_facts(tmp_path / "ledger.db", agent_socket="").exists is False
 
 
-def test_process_that_does_not_answer_is_told(tmp_path):
+def test_silent_process_is_reported(tmp_path):
     facts = process_facts(tmp_path / "state.sock", server="http://127.0.0.1:1", plugin=None)
     assert facts.why == f"{tmp_path}/state.sock: No such file or directory"
     assert facts.report is None
@@ -312,7 +312,7 @@ def test_process_that_does_not_answer_is_told(tmp_path):
     assert facts.plugin is None
 
 
-def test_deletions_that_are_left_to_the_agent_are_told_with_what_to_do(tmp_path):
+def test_deletions_that_are_left_to_the_agent_are_reported_with_advice(tmp_path):
     deletions = tmp_path / "deletions"
     deletions.mkdir()
     for name in (".17.4", *(f"c{number}:eth0:net" for number in range(5))):

@@ -69,7 +69,7 @@ def ids(document: DoctorDocument, subject: str) -> set[str]:
     return {each.id for each in document.findings if each.subject == subject}
 
 
-def test_doctor_sees_a_node_in_order_and_what_is_broken_of_it(node: Node, containerd: Containerd) -> None:
+def test_doctor_finds_a_node_in_order_and_its_faults(node: Node, containerd: Containerd) -> None:
     document, status = examined(node, containerd)
     assert status == 0, [each for each in document.findings if each.severity == "error"]
     subjects = ("cni", "runtime", "processes", "vfs", "ledger")

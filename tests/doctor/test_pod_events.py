@@ -87,7 +87,7 @@ def test_pods_that_the_policy_of_now_refuses_are_known_whether_bound_or_not() ->
     assert not any(each.not_allowed for each in asking_pods(api, {}))
 
 
-def test_pod_that_misspells_its_annotation_is_known_and_nothing_else_is_said_of_it() -> None:
+def test_pod_that_misspells_its_annotation_has_one_finding() -> None:
     api = Listed(pods=3, events=1)
     api.pods[0]["metadata"]["annotations"] = {"k8s-rdma.io/interface": "[{}]"}
     api.pods[1]["metadata"]["annotations"] = {"other.example.org/interface": "[{}]"}
@@ -98,7 +98,7 @@ def test_pod_that_misspells_its_annotation_is_known_and_nothing_else_is_said_of_
     assert finding.found.endswith("did you mean k8s-rdma.io/interfaces?")
 
 
-def test_pod_with_a_placement_names_its_key_also_when_it_asks_for_nothing_any_more() -> None:
+def test_pod_with_a_placement_names_its_key_also_without_a_request() -> None:
     api, keys = Listed(pods=3, events=0), PlacementKeys.from_keys(PrivateKey(bytes(32)))
     placement = Placement(node=NodeName("w1"), interfaces=(PlacedInterface(pf=PciAddress("0000:03:00.0")),))
     for pod, by in zip(api.pods, (keys, PlacementKeys.shared(b"a secret of a cluster"), None), strict=True):

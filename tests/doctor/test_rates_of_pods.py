@@ -111,7 +111,7 @@ def test_age_that_the_api_does_not_tell_is_not_young():
     assert found(fact(OnePod(pod(annotations)), {"w1": {"u1": 0}})) == ["rates-not-programmed"]
 
 
-def test_status_decides_where_the_node_does_not_publish():
+def test_status_decides_if_the_node_does_not_publish():
     for state, expected in (("admitted", "rates-not-programmed"), ("programmed", "rates-ok")):
         annotations = CHANGED | {RATES_STATUS_ANNOTATION: status(state, SECOND)}
         assert found(fact(OnePod(pod(annotations)))) == [expected]
@@ -157,7 +157,7 @@ def test_pod_that_does_not_run_has_no_rates_to_change():
 
 
 @pytest.mark.parametrize("entries", [None, 3, [{"time": 1}], [{"fieldsV1": {"f:metadata": 3}}]])
-def test_fields_that_are_none_say_nothing_of_an_age(entries):
+def test_malformed_fields_give_no_age(entries):
     document = pod(CHANGED)
     document["metadata"]["managedFields"] = entries
     assert fact(OnePod(json.loads(json.dumps(document)))).age_s is None

@@ -105,7 +105,7 @@ def test_empty_bundle_is_found_although_the_secret_may_not_be_read(api: StoredDo
 
 
 @pytest.mark.parametrize("bundle", [b"no certificate", "\u00e9".encode()])
-def test_bundle_that_is_none_signs_nothing(api: StoredDocuments, bundle: bytes) -> None:
+def test_malformed_bundle_signs_no_certificate(api: StoredDocuments, bundle: bytes) -> None:
     api.stored[CONFIGURATION] = configuration(bundle)
     assert ids(api) == ["webhook-untrusted"]
 

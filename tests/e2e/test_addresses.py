@@ -143,7 +143,7 @@ def test_leases_are_apart_from_those_of_the_plugin_before_in_the_same_directory(
     assert leased(node) == []
 
 
-def test_address_that_another_pod_has_fails_by_name_and_leaves_nothing(node: Node) -> None:
+def test_address_that_another_pod_has_fails_by_name_and_leaves_no_interface(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False, ours={"ipam": static("fd00:58::9/64", "10.58.0.9/24")})
         first = await runtime.add(pod("first", {}))
@@ -182,7 +182,7 @@ def test_station_that_talked_to_the_last_holder_reaches_the_new_one(node: Node) 
     assert node.leftovers() == {}
 
 
-def test_check_finds_a_lease_that_somebody_took_away(node: Node) -> None:
+def test_check_finds_a_removed_lease(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False, ours={"ipam": host_local(node, "10.56.0.0/24")})
         sandbox = await runtime.add(pod("p", {}))

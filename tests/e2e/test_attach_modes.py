@@ -63,7 +63,7 @@ def test_only_plugin_has_its_delegate_give_ordinary_pods_their_eth0(node: Node, 
     assert node.leftovers() == {}
 
 
-def test_only_plugin_gives_a_pod_both_where_names_differ(node: Node) -> None:
+def test_only_plugin_gives_a_pod_both_interfaces_if_names_differ(node: Node) -> None:
     async def scenario() -> None:
         runtime = only_plugin(node, interfaceNames="rdma{i}")
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}, {}))
@@ -93,7 +93,7 @@ def test_delegates_del_is_made_up_for_when_the_agent_was_dead(node: Node) -> Non
     assert node.leftovers() == {}
 
 
-def test_pod_that_would_have_no_interface_is_refused_saying_what_to_set(node: Node) -> None:
+def test_pod_that_would_have_no_interface_is_refused_with_advice(node: Node) -> None:
     async def scenario() -> None:
         with pytest.raises(AttachError, match="set `delegate`"):
             await node.runtime(chained=False).add(pod("plain"))

@@ -62,7 +62,7 @@ def rated(node: Node) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("count", [1, 60])
-def test_add_alone_gives_what_its_result_says(make_node: Callable[[int], Node], count: int) -> None:
+def test_add_alone_gives_the_interfaces_of_its_result(make_node: Callable[[int], Node], count: int) -> None:
     node = make_node(32)
     node.start_agent()
     vfs = {mac for mac, *_ in node.pristine["links"].values()}
@@ -87,7 +87,7 @@ def test_add_alone_gives_what_its_result_says(make_node: Callable[[int], Node], 
     assert node.leftovers() == {}
 
 
-def test_add_behind_bridge_hands_on_what_bridge_did(node: Node) -> None:
+def test_add_behind_bridge_passes_on_the_result_of_bridge(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
         plain = await runtime.add(pod("plain"))

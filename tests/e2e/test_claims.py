@@ -86,7 +86,7 @@ def recorded(node: Node) -> Ledger:
         return receipts.load()
 
 
-def test_pod_without_annotation_gets_what_its_claim_promises(node: Node) -> None:
+def test_pod_without_annotation_gets_the_interfaces_of_its_claim(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
         pf = node.pfs[0].name
@@ -109,7 +109,7 @@ def test_pod_without_annotation_gets_what_its_claim_promises(node: Node) -> None
     asyncio.run(scenario())
 
 
-def test_promises_are_rebuilt_with_the_ledger_and_a_pod_whose_are_unknown_is_refused(node: Node) -> None:
+def test_prepared_claims_are_rebuilt_with_the_ledger_and_a_pod_of_unknown_ones_is_refused(node: Node) -> None:
     async def scenario() -> None:
         runtime, pf = node.runtime(chained=True), node.pfs[0].name
         prepared(node, "p", interface("a", pf, "400M", maxTxRate="600M"), interface("b", pf, mtu=1400))
@@ -153,7 +153,7 @@ def test_promises_are_rebuilt_with_the_ledger_and_a_pod_whose_are_unknown_is_ref
     asyncio.run(scenario())
 
 
-def test_pod_with_a_promise_does_not_start_without_the_agent(node: Node) -> None:
+def test_pod_with_a_prepared_claim_does_not_start_without_the_agent(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
         prepared(node, "p", interface("a", node.pfs[0].name, "400M"))
@@ -224,7 +224,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/k8s-rdma/leases"
 MAC = "02:00:00:00:00:77"
 
 
-def test_mac_of_a_claim_is_a_lease_while_it_is_promised(node: Node) -> None:
+def test_mac_of_a_claim_is_a_lease_while_it_is_prepared(node: Node) -> None:
     wanted, everything = interface("a", node.pfs[0].name, mac=MAC), {"allow": ["*"]}
     policies = {"policies": [{"name": "all", "namespaces": ["*"], **everything}]}
     (node.directory / "policies.json").write_text(json.dumps(policies))

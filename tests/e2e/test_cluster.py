@@ -118,7 +118,7 @@ def test_annotation_that_the_runtime_does_not_tell_comes_from_the_api_server(mak
     assert node.leftovers() == {}
 
 
-def test_pod_is_told_what_it_was_given(make_node: MakeNode) -> None:
+def test_pod_is_annotated_with_given_interfaces(make_node: MakeNode) -> None:
     node = make_node(4)
 
     async def scenario() -> None:
@@ -143,7 +143,7 @@ def test_pod_is_told_what_it_was_given(make_node: MakeNode) -> None:
     assert node.leftovers() == {}
 
 
-def test_unplaced_pod_does_not_take_what_is_promised_to_one_that_has_not_started(make_node: MakeNode) -> None:
+def test_unplaced_pod_does_not_take_room_promised_to_one_that_has_not_started(make_node: MakeNode) -> None:
     node = make_node(4)
 
     async def scenario() -> None:
@@ -189,7 +189,7 @@ def test_refused_pod_has_one_event_and_is_evicted_when_it_stays_stuck(make_node:
     assert node.leftovers() == {}
 
 
-def test_pods_start_and_stop_while_nobody_answers_for_the_api_server(make_node: MakeNode) -> None:
+def test_pods_start_and_stop_while_the_api_server_is_silent(make_node: MakeNode) -> None:
     node = make_node(4)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

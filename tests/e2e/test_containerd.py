@@ -77,7 +77,9 @@ def test_ordinary_pods_start_and_stop_while_the_agent_is_dead(node: Node, contai
     assert node.leftovers() == {}
 
 
-def test_pod_that_asks_leaves_nothing_where_the_agent_never_ran(node: Node, containerd: Containerd) -> None:
+def test_pod_with_a_request_leaves_no_trace_if_the_agent_never_ran(
+    node: Node, containerd: Containerd
+) -> None:
     """Each sandbox that could not be ended would keep an address of the ordinary network."""
     node.kill_agent()
     shutil.rmtree(node.run_dir)

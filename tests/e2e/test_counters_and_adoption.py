@@ -38,7 +38,7 @@ def of_pod(families: dict[str, Family], metric: str, name: str) -> float:
     return value
 
 
-def test_metrics_tell_what_a_pod_sent(node: Node) -> None:
+def test_metrics_have_the_traffic_of_a_pod(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("a", {}))
@@ -69,7 +69,7 @@ def adopt(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
 
 
-def test_adopt_resets_what_somebody_left_behind(node: Node) -> None:
+def test_adopt_resets_settings_of_another_program(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         held = await runtime.add(pod("a", {"min_tx_rate": 100}))

@@ -70,9 +70,7 @@ def test_vfs_come_home_at_once_when_their_namespace_vanishes(
 
 
 @pytest.mark.parametrize("interfere", [renamed, moved_home_by_hand])
-def test_del_makes_a_vf_what_it_was_whatever_became_of_it(
-    node: Node, interfere: Callable[[Sandbox], None]
-) -> None:
+def test_del_restores_a_vf_from_any_state(node: Node, interfere: Callable[[Sandbox], None]) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}, {}))
@@ -87,7 +85,7 @@ MOMENTS_S = [0.002 * number**2 for number in range(8)]
 """After the beginning of a call of some 100 ms: close together at first, when the claim is made."""
 
 
-def test_agent_killed_at_any_moment_of_an_add_leaves_nothing_that_del_does_not_end(node: Node) -> None:
+def test_agent_killed_at_any_moment_of_an_add_leaves_only_state_that_del_ends(node: Node) -> None:
     async def scenario(moment_s: float) -> None:
         runtime = node.runtime(chained=False)
         adding = asyncio.create_task(runtime.add(pod("p", *[{"min_tx_rate": 10}] * 8)))
@@ -107,7 +105,7 @@ def test_agent_killed_at_any_moment_of_an_add_leaves_nothing_that_del_does_not_e
         assert node.leftovers() == {}
 
 
-def test_agent_killed_at_any_moment_of_a_del_leaves_nothing_that_the_next_does_not_end(node: Node) -> None:
+def test_agent_killed_at_any_moment_of_a_del_leaves_only_state_that_the_next_ends(node: Node) -> None:
     async def scenario(moment_s: float) -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", *[{"min_tx_rate": 10}] * 8))
@@ -150,7 +148,7 @@ def links_in(netns: str) -> set[str]:
         os.close(namespace)
 
 
-def test_del_after_a_killed_add_means_that_nothing_is_there_or_will_come(node: Node) -> None:
+def test_del_after_a_killed_add_leaves_no_interface_now_or_later(node: Node) -> None:
     async def scenario(moment_s: float) -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.create(pod("p", *[{"min_tx_rate": 10}] * 8))
@@ -201,7 +199,7 @@ def writable_again(directory: Path) -> None:
     subprocess.run(["mount", "-o", "remount,rw", directory], check=True)
 
 
-def test_node_whose_disk_is_full_gives_nothing_and_takes_everything_back(
+def test_node_whose_disk_is_full_gives_no_interface_and_takes_all_back(
     make_node: Callable[[int], Node],
 ) -> None:
     node = make_node(4)

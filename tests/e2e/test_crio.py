@@ -80,7 +80,7 @@ def test_pods_end_whose_sandboxes_were_made_before_crio_was_killed(node: Node, c
     assert node.leftovers() == {}
 
 
-def test_new_sandbox_of_a_pod_gets_what_the_old_one_had(node: Node, crio: Crio) -> None:
+def test_new_sandbox_of_a_pod_gets_the_interfaces_of_the_old_one(node: Node, crio: Crio) -> None:
     wish = pod("p", {"min_tx_rate": 100}, {})
     first = crio.cri.run_sandbox(wish)
     before = [rates for rates in node.rates().values() if rates not in node.pristine["rates"].values()]
@@ -133,7 +133,7 @@ def test_pod_ends_while_the_agent_is_dead(node: Node, crio: Crio) -> None:
     assert node.leftovers() == {}
 
 
-def test_pods_with_interfaces_do_not_start_where_check_is_on(node: Node, crio: Crio) -> None:
+def test_pods_with_interfaces_do_not_start_if_check_is_on(node: Node, crio: Crio) -> None:
     """`bridge` looks for all addresses of the result at its own interface."""
     use(node, crio, disableCheck=False)
     end(crio, crio.cri.run_sandbox(pod("plain")))
@@ -171,7 +171,7 @@ def test_sandboxes_that_crio_forgot_are_given_back_when_it_starts(node: Node, at
     assert node.leftovers() == {}
 
 
-def test_lost_ledger_is_made_anew_of_what_crio_keeps(node: Node, crio: Crio) -> None:
+def test_lost_ledger_is_rebuilt_from_the_cache_of_crio(node: Node, crio: Crio) -> None:
     sandbox = crio.cri.run_sandbox(pod("p", {"min_tx_rate": 100, "max_tx_rate": 200}, {}))
     before = held(node), node.kernel_state()
     node.kill_agent()
@@ -205,7 +205,7 @@ def test_network_of_our_plugin_alone_is_ready_once_the_agent_runs(node: Node, at
     at_1_1_0.wait(lambda: at_1_1_0.cri.network_problem() == "", "the network is not ready")
 
 
-def test_network_that_cri_o_is_told_to_take_is_ours_where_both_have_its_name(node: Node) -> None:
+def test_network_that_crio_is_configured_with_is_ours_if_both_have_its_name(node: Node) -> None:
     options = {"plugins": node.cni_path, "deadline_s": node.deadline_s, "network": "net"}
     crio = Crio(node.directory / "crio", **options)
     chained = node.runtime(chained=True).conflist

@@ -178,7 +178,7 @@ def test_configuration_of_the_plugin_before_gives_its_interfaces(make_node: Call
     assert node.leftovers() == {}
 
 
-def test_network_of_multus_gives_what_the_pod_asks_for(make_node: Callable[[int], Node]) -> None:
+def test_network_of_multus_gives_the_requested_interfaces(make_node: Callable[[int], Node]) -> None:
     node = make_node(4)
     network = yaml.safe_load((EXAMPLES / "multus" / "network.yaml").read_text())
     manifest = yaml.safe_load((EXAMPLES / "multus" / "pod.yaml").read_text())

@@ -29,7 +29,7 @@ MALFORMED_ANNOTATION = 100
     [lambda node: bool(node.leases("rdma")), Node.vf_away],
     ids=["first address leased", "first VF moved"],
 )
-def test_agent_killed_during_an_add_leaves_nothing_behind(
+def test_agent_killed_during_an_add_leaves_no_state_behind(
     make_node: Callable[[int], Node], moment: Callable[[Node], bool]
 ) -> None:
     node = make_node(32)
@@ -87,7 +87,7 @@ def test_network_that_is_taken_from_a_pod_while_the_agent_is_dead_is_gone_once_i
     assert node.leftovers() == {}
 
 
-def test_agent_killed_while_it_carries_out_what_was_left_goes_on_with_it(node: Node) -> None:
+def test_agent_killed_while_it_carries_out_left_deletions_continues_them(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
         sandboxes = [await runtime.add(pod(f"p{number}", {"min_tx_rate": 10})) for number in range(4)]
@@ -128,7 +128,7 @@ def test_running_pods_outlive_a_crash_of_the_agent(node: Node) -> None:
     assert node.leftovers() == {}
 
 
-def test_pod_that_asks_is_told_to_try_again_while_the_agent_is_dead(node: Node) -> None:
+def test_pod_with_a_request_is_to_be_tried_again_while_the_agent_is_dead(node: Node) -> None:
     node.kill_agent()
 
     async def scenario() -> None:
@@ -142,7 +142,7 @@ def test_pod_that_asks_is_told_to_try_again_while_the_agent_is_dead(node: Node) 
     assert node.leftovers() == {}
 
 
-def test_pods_that_ask_for_nothing_come_and_go_while_the_agent_is_dead(node: Node) -> None:
+def test_pods_without_requests_start_and_end_while_the_agent_is_dead(node: Node) -> None:
     node.kill_agent()
 
     async def scenario() -> None:
@@ -225,9 +225,7 @@ def test_agent_stopped_during_an_add_undoes_it(make_node: Callable[[int], Node])
         ("[{", "rdma_interfaces_required"),
     ],
 )
-def test_malformed_annotation_is_refused_by_field_and_changes_nothing(
-    node: Node, text: str, field: str
-) -> None:
+def test_malformed_annotation_is_refused_by_field_without_effect(node: Node, text: str, field: str) -> None:
     with pytest.raises(AttachError) as failed:
         asyncio.run(node.runtime(chained=True).add(pod("p", text=text)))
     assert failed.value.code == MALFORMED_ANNOTATION
@@ -238,14 +236,14 @@ def test_malformed_annotation_is_refused_by_field_and_changes_nothing(
     assert node.leftovers() == {}
 
 
-def test_pod_that_does_not_fit_is_refused_with_numbers_and_changes_nothing(node: Node) -> None:
+def test_pod_that_does_not_fit_is_refused_with_numbers_without_effect(node: Node) -> None:
     with pytest.raises(AttachError, match="needs 3 interfaces of 600 Mb/s; 2 PFs have 2000 Mb/s") as failed:
         asyncio.run(node.runtime(chained=False).add(pod("p", *[{"min_tx_rate": 600}] * 3)))
     assert failed.value.leftover is None
     assert node.leftovers() == {}
 
 
-def test_ipam_plugin_that_runs_out_fails_the_add_and_gives_back_what_it_gave(node: Node) -> None:
+def test_ipam_plugin_without_free_addresses_fails_the_add_and_returns_its_addresses(node: Node) -> None:
     ipam = {
         "type": "host-local",
         "ranges": [[{"subnet": "10.56.0.0/24", "rangeStart": "10.56.0.2", "rangeEnd": "10.56.0.3"}]],

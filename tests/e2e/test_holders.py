@@ -65,7 +65,7 @@ def stored(report: bytes, token: str, uid: str) -> dict[str, bytes | int]:
     }
 
 
-def test_holders_are_shown_with_what_they_reserve_and_use(node: Node, tmp_path: Path) -> None:
+def test_holders_are_shown_with_reservations_and_usage(node: Node, tmp_path: Path) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("a", {"min_tx_rate": 600, "max_tx_rate": 700}))

@@ -67,7 +67,7 @@ def send_between(node: Node, sender: str, receiver: str) -> str:
 
 
 @pytest.mark.parametrize("by_link", [False, True], ids=["netlink", "bpf_link"])
-def test_program_of_an_ended_pod_neither_reads_nor_drops_what_the_next_one_is_sent(
+def test_program_of_an_ended_pod_neither_reads_nor_drops_traffic_of_the_next_one(
     node: Node, by_link: bool
 ) -> None:
     array, spying = bpf_programs.spy()
@@ -144,7 +144,7 @@ def test_link_that_is_pinned_and_of_no_process_does_not_reach_the_next_pod(
     assert node.leftovers() == {}
 
 
-def test_xdp_socket_that_outlives_its_pod_is_bound_to_nothing(node: Node) -> None:
+def test_xdp_socket_that_outlives_its_pod_is_unbound(node: Node) -> None:
     """A process outside may hold it. The queue is the next pod's, which could not bind to it otherwise."""
 
     def bind(netns: str) -> tuple[socket.socket, mmap.mmap]:

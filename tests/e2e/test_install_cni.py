@@ -164,7 +164,9 @@ def test_pods_start_at_every_moment_while_ours_comes_and_goes(node: Node, site: 
 
 
 @pytest.mark.parametrize("site", ["containerd"], indirect=True)
-def test_pod_loses_nothing_when_ours_goes_and_its_vfs_come_home_when_it_ends(node: Node, site: Site) -> None:
+def test_pod_keeps_its_interfaces_when_ours_is_removed_and_its_vfs_come_home_at_its_end(
+    node: Node, site: Site
+) -> None:
     site.write_single_plugin()
     assert site.installer().wait(node.deadline_s) == 0
     node.wait("our network", lambda: starts(site, "settled"))

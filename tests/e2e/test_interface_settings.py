@@ -42,7 +42,7 @@ def said_by_ports(node: Node) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("namespace", ["lives", "is destroyed"])
-def test_pod_has_what_it_asks_for_and_nothing_of_it_stays(node: Node, namespace: str) -> None:
+def test_pod_has_requested_settings_and_none_of_them_stays(node: Node, namespace: str) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(asking("p", {"min_tx_rate": 10}, ASKED))
@@ -83,7 +83,7 @@ def test_pod_is_refused_with_the_reason_when_its_interface_cannot_be_so(
     assert node.leftovers() == {}
 
 
-def test_pod_is_refused_the_mac_of_a_pf_as_it_would_get_what_is_for_the_node(node: Node) -> None:
+def test_pod_is_refused_the_mac_of_a_pf_because_it_would_get_traffic_of_the_node(node: Node) -> None:
     [pf] = node.ip("link", "show", "dev", PFS[0])
 
     async def scenario() -> None:

@@ -191,7 +191,7 @@ def left(node: Node) -> dict[str, Any]:
     }
 
 
-def test_nothing_is_lost_whenever_processes_are_killed(node: Node) -> None:
+def test_no_vf_is_lost_whenever_processes_are_killed(node: Node) -> None:
     seed = secrets.randbits(32)
     sys.stdout.write(f"seed {seed}\n")
     drawn = Random(seed)

@@ -49,7 +49,7 @@ def wanted(wish: tuple[dict[str, int], ...]) -> list[tuple[str, str]]:
     return [(f"{each['min_tx_rate']}Mbit", f"{each['max_tx_rate']}Mbit") for each in wish if each]
 
 
-def test_sixteen_pods_at_once_get_what_they_ask_for_and_all_of_it_comes_home(node: Node) -> None:
+def test_sixteen_pods_at_once_get_requested_interfaces_and_all_come_home(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         pods = [pod(f"p{number}", *wish) for number, wish in enumerate(wishes())]

@@ -195,7 +195,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def test_container_that_is_not_root_may_lock_what_configuration_and_pod_say(
+def test_container_that_is_not_root_may_lock_memory_by_configuration_and_pod(
     runtime: tuple[Node, Any],
 ) -> None:
     node, container_runtime = runtime
@@ -214,7 +214,7 @@ def test_container_that_is_not_root_may_lock_what_configuration_and_pod_say(
     asyncio.run(scenario())
 
 
-def test_container_whose_pod_requires_what_cannot_be_had_does_not_start(runtime: tuple[Node, Any]) -> None:
+def test_container_whose_pod_requires_an_impossible_amount_does_not_start(runtime: tuple[Node, Any]) -> None:
     """The executable is gone: a hook that fails, as one does that lacks CAP_SYS_RESOURCE."""
     node, container_runtime = runtime
     manager = start(node, container_runtime, cniPath=str(node.directory))

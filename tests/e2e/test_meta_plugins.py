@@ -70,7 +70,7 @@ def settings(node: Node, sandbox: Sandbox) -> dict[str, Any]:
 TUNED = {"mtu": 1400, "promisc": True, "allmulti": True, "rp_filter": "2", "rules": ["10.56.0.2"]}
 
 
-def test_tuning_and_sbr_act_on_our_interface_and_nothing_of_them_stays(node: Node) -> None:
+def test_tuning_and_sbr_act_on_our_interface_and_leave_no_trace(node: Node) -> None:
     async def scenario() -> None:
         runtime = runtime_of(node)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))

@@ -108,7 +108,7 @@ def ours(node: Node, **more: object) -> dict[str, Any]:
     return json.loads(network["spec"]["config"]) | {"runDir": str(node.run_dir), "ipam": ipam, **more}
 
 
-def test_network_gives_the_interfaces_and_multus_tells_of_them(node: Node, tmp_path: Path) -> None:
+def test_network_gives_the_interfaces_and_multus_reports_them(node: Node, tmp_path: Path) -> None:
     async def scenario() -> None:
         async with site(node, tmp_path) as s:
             await s.define("rdma", ours(node))
@@ -159,7 +159,7 @@ def test_plugin_behind_the_main_network_asks_for_the_annotations(node: Node, tmp
     assert node.leftovers() == {}
 
 
-def test_network_attaches_the_device_that_multus_names_and_its_information_is_told(
+def test_network_attaches_the_device_that_multus_names_with_its_information(
     node: Node, tmp_path: Path
 ) -> None:
     """A pod's owner may name devices to Multus, too: one that the pod does not hold is refused."""

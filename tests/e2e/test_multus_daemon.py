@@ -73,7 +73,7 @@ def running_daemon(node: Node, runtime: ContainerRuntime, made: Cluster) -> Iter
 
 
 @pytest.mark.parametrize("kind", RUNTIMES)
-def test_network_gives_the_interfaces_and_multus_tells_of_them(node: Node, tmp_path: Path, kind: str) -> None:
+def test_network_gives_the_interfaces_and_multus_reports_them(node: Node, tmp_path: Path, kind: str) -> None:
     if why := runtime_obstacle(kind):
         pytest.skip(why)
     programs = [*node.cni_path, folder()]

@@ -74,7 +74,7 @@ def names(node: Node, sandbox: Sandbox) -> list[str]:
     return sorted(link["ifname"] for link in node.ip("link", "show", netns=sandbox.netns))
 
 
-def test_pod_gets_just_its_devices_behind_bridge_though_its_annotations_say_nothing(node: Node) -> None:
+def test_pod_gets_just_its_devices_behind_bridge_without_annotations(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
         async with kubelet(node) as held:

@@ -121,7 +121,7 @@ async def cluster_of(node: Node) -> AsyncIterator[Cluster]:
         await client.close()
 
 
-def test_pods_are_placed_by_what_the_node_publishes_and_not_while_its_agent_is_dead(
+def test_pods_are_placed_by_published_reports_and_not_while_the_agent_is_dead(
     make_node: MakeNode,
 ) -> None:
     node = make_node(4)

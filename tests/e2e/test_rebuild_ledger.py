@@ -142,7 +142,7 @@ def test_node_goes_on_with_a_rebuilt_ledger(node: Node, chained: bool, spoil: Ca
     assert node.leftovers() == {}
 
 
-def test_what_a_pod_had_whose_sandbox_is_gone_comes_back_after_the_rebuild(node: Node) -> None:
+def test_interfaces_of_a_pod_without_its_sandbox_come_back_after_the_rebuild(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}, {}))
@@ -158,7 +158,7 @@ def test_what_a_pod_had_whose_sandbox_is_gone_comes_back_after_the_rebuild(node:
     assert node.leftovers() == {}
 
 
-def test_what_cannot_be_rebuilt_is_told_and_stays_foreign(node: Node) -> None:
+def test_vf_that_cannot_be_rebuilt_is_reported_and_stays_foreign(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
@@ -180,7 +180,7 @@ def test_what_cannot_be_rebuilt_is_told_and_stays_foreign(node: Node) -> None:
 
 
 @pytest.mark.parametrize("refused_before", [False, True])
-def test_end_that_was_left_to_the_agent_is_told_where_the_runtime_forgot_what_it_is_of(
+def test_end_that_was_left_to_the_agent_is_reported_if_the_runtime_forgot_its_pod(
     node: Node, refused_before: bool
 ) -> None:
     async def scenario() -> None:
@@ -213,7 +213,7 @@ def test_ledger_is_not_rebuilt_while_an_agent_runs_or_when_it_is_in_order(node: 
     assert not list((node.directory / "state").glob("*spoilt*"))
 
 
-def test_ledger_is_not_rebuilt_of_nothing_where_no_cache_is_there(node: Node) -> None:
+def test_ledger_is_not_rebuilt_without_a_cache(node: Node) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=True)
         sandbox = await runtime.add(pod("p", {"min_tx_rate": 100}))
@@ -255,7 +255,7 @@ async def kubelet_with_slot(socket: Path) -> AsyncIterator[None]:
         await server.stop(None)
 
 
-def test_slots_are_told_again_after_a_rebuild_if_kubelet_answers(node: Node) -> None:
+def test_slots_are_known_again_after_a_rebuild_if_kubelet_answers(node: Node) -> None:
     plugin, kubelet, cdi = (node.directory / name for name in ("plugin.yaml", "kubelet.sock", "cdi"))
     plugin.write_text(json.dumps({"podResources": str(kubelet), "resources": [{"mode": "exact"}]}))
     node.settings = {"devicePlugin": str(plugin), "cdiDir": str(cdi), "podResourcesTimeoutS": 1}

@@ -56,7 +56,9 @@ def sending(netns: str, means: list[float]) -> Iterator[None]:
             means.append(float(sender.communicate()[0]))
 
 
-def test_pod_that_reserves_300_and_sends_100_is_told_so_within_a_minute(node: Node, tmp_path: Path) -> None:
+def test_recommendation_for_a_pod_that_reserves_300_and_sends_100_comes_within_a_minute(
+    node: Node, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("a", {"min_tx_rate": 300}))

@@ -131,7 +131,7 @@ def test_call_that_asks_gets_the_reply_that_is_kept(node: Node, netns: str, stem
 
 
 @pytest.mark.parametrize("stem", [stem for stem, call in RECORDINGS.items() if call["command"] == "GC"])
-def test_recorded_gc_ends_what_is_not_in_its_list(node: Node, netns: str, stem: str) -> None:
+def test_recorded_gc_ends_attachments_outside_its_list(node: Node, netns: str, stem: str) -> None:
     recorded = RECORDINGS[stem]
     add = RECORDINGS["1.1.0-ADD-1"]
     assert call(node, add, netns, **asking(add)).exit_status == 0

@@ -199,7 +199,7 @@ def test_containers_have_the_device_nodes_of_their_pods_vfs_and_no_others(slots:
     assert list(slots.cdi.iterdir()) == []
 
 
-def test_slot_of_a_pod_without_interfaces_is_nothing_that_starts(slots: Slots) -> None:
+def test_pod_with_a_slot_and_without_interfaces_does_not_start(slots: Slots) -> None:
     async def scenario() -> None:
         async with world() as cluster, slots.kubelet(cluster.api):
             await cluster.create("p", {"c": 1})

@@ -144,9 +144,7 @@ def test_pods_keep_all_they_have_through_newer_and_older_agents_and_until_the_no
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["an older agent", "a newer agent"])
-def test_what_an_agent_had_begun_when_it_was_killed_is_undone_by_one_of_another_version(
-    life: Life, older: bool
-) -> None:
+def test_attachment_of_a_killed_agent_is_undone_by_one_of_another_version(life: Life, older: bool) -> None:
     asyncio.run(cut_short(life, older=older))
 
 

@@ -79,7 +79,7 @@ def results(verify: Verify) -> list[tuple[str, str]]:
 
 
 @pytest.mark.alone
-def test_verify_passes_where_the_promises_hold(verify: Verify) -> None:
+def test_verify_passes_if_rates_hold(verify: Verify) -> None:
     ended = verify.run("--pf", "enp1s0f0", "--receiver-pf", "enp1s0f0")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert results(verify) == [
@@ -139,7 +139,7 @@ def test_verify_gives_everything_back_when_it_is_interrupted_while_it_does(
 
 
 @pytest.mark.alone
-def test_verify_gives_back_what_a_run_that_was_killed_left(verify: Verify) -> None:
+def test_verify_gives_back_vfs_of_a_killed_run(verify: Verify) -> None:
     running = verify.start("--pf", "enp1s0f0")
     running.kill()
     running.communicate()
@@ -158,7 +158,7 @@ def test_verify_runs_once_at_a_time(verify: Verify) -> None:
     assert (second.returncode, "another `k8s-rdma verify` runs" in second.stderr) == (2, True)
 
 
-def test_verify_asks_before_it_sends_beside_pods_and_is_refused_where_they_have_all(verify: Verify) -> None:
+def test_verify_asks_before_it_sends_beside_pods_and_is_refused_if_they_have_all(verify: Verify) -> None:
     async def scenario() -> None:
         runtime = verify.node.runtime(chained=False)
         entry = {"pf": "enp1s0f0", "min_tx_rate": 100}
@@ -183,7 +183,7 @@ def test_report_names_no_pf_address_or_pod(verify: Verify) -> None:
     assert not re.search(r"enp1s0|0000:01|198\.18|w1|k8s-rdma-verify", text)
 
 
-def test_verify_says_where_to_go_with_an_agent_that_needs_placements(
+def test_verify_gives_advice_for_an_agent_that_needs_placements(
     make_node: Callable[[int], Node], program: Program
 ) -> None:
     node = make_node(VFS)

@@ -67,7 +67,7 @@ async def assert_probes_are_answered(s: Served) -> None:
         assert (await s.http.get(path)).status_code == 200
 
 
-async def test_verbs_and_figures_take_a_token_where_tokens_are_configured(tokens):
+async def test_verbs_and_metrics_take_a_token_if_tokens_are_configured(tokens):
     access = access_of(ExtenderConfig(token_file=str(tokens)))
     async with cluster("w1") as c, served(c, access=access) as s:
         await s.ready()
@@ -88,7 +88,7 @@ async def test_verbs_and_figures_take_a_token_where_tokens_are_configured(tokens
         await assert_probes_are_answered(s)
 
 
-async def test_verbs_take_a_certificate_where_a_client_ca_is_configured_and_probes_need_none(issuer, ours):
+async def test_verbs_require_a_certificate_if_a_client_ca_is_configured_and_probes_do_not(issuer, ours):
     access = access_of(ExtenderConfig(tls=tls(ours, issuer)))
     async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
         await s.ready()
@@ -102,7 +102,7 @@ async def test_verbs_take_a_certificate_where_a_client_ca_is_configured_and_prob
             assert (await scheduler.post(FILTER, content=c.args("p"))).json()["NodeNames"] == ["w1"]
 
 
-async def test_certificate_of_a_name_that_is_not_given_opens_nothing(issuer, ours):
+async def test_certificate_of_an_unlisted_name_is_refused(issuer, ours):
     names = structs.replace(tls(ours, issuer), client_names=("kube-scheduler",))
     access = access_of(ExtenderConfig(tls=names))
     async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
@@ -117,7 +117,7 @@ async def test_certificate_of_a_name_that_is_not_given_opens_nothing(issuer, our
         assert "a client certificate of clientCaFile with one of clientNames" in answer.json()["Error"]
 
 
-async def test_certificate_of_someone_else_is_not_served_at_all(issuer, ours, tmp_path):
+async def test_certificate_of_another_ca_is_not_served_at_all(issuer, ours, tmp_path):
     stranger = Issuer(tmp_path, "stranger").make().issue("kube-scheduler")
     access = access_of(ExtenderConfig(tls=tls(ours, issuer)))
     async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
@@ -128,7 +128,7 @@ async def test_certificate_of_someone_else_is_not_served_at_all(issuer, ours, tm
                 await scheduler.get("/healthz")
 
 
-async def test_certificate_or_token_will_do_where_both_are_configured(issuer, ours, tokens):
+async def test_certificate_or_token_suffices_if_both_are_configured(issuer, ours, tokens):
     access = access_of(ExtenderConfig(tls=tls(ours, issuer), token_file=str(tokens)))
     async with cluster("w1") as c, served(c, access=access, verify=trusting(issuer)) as s:
         await s.ready()

@@ -84,7 +84,7 @@ class Counted(MacRanges):
         return super().first_index_in(macs)
 
 
-async def test_reports_are_looked_through_in_turns_of_who_asks_and_once_each():
+async def test_reports_are_searched_once_each_in_turns_of_the_requesting_namespace():
     ran_s, state, names = itertools.count(0, 0.001), ClusterState(), [NodeName(f"w{at}") for at in range(50)]
     facts = {name: facts_of(report(name), name) for name in names}
     for name in names:
@@ -122,7 +122,7 @@ def test_refusal_for_an_address_names_its_pod_to_people_of_the_same_namespace_al
     assert conflict.why_for("crowd") == f"{clause} a pod of another namespace on node w2 has"
 
 
-async def test_mac_that_nobody_has_is_free_beside_those_that_nodes_report():
+async def test_unused_mac_is_free_beside_those_that_nodes_report():
     async with world("w1", "w2") as w:
         has(w, "w1", ("02:00:00:00:00:00", 5), ("02:00:00:00:00:06", 2))
         has(w, "w2", ("02:00:00:00:01:00", 8))
@@ -178,7 +178,7 @@ async def test_extender_that_starts_counts_the_macs_of_pods_that_are_bound():
             assert "which pod default/p on node w1 has" in json.dumps(await w.filter("q"))
 
 
-async def test_mac_is_free_again_when_its_pod_has_ended_and_who_waits_is_tried_again():
+async def test_mac_is_free_again_when_its_pod_has_ended_and_waiting_pods_are_tried_again():
     async with world("w1", "w2") as w:
         for node in ("w1", "w2"):
             has(w, node)
@@ -194,7 +194,7 @@ async def test_mac_is_free_again_when_its_pod_has_ended_and_who_waits_is_tried_a
         assert await w.fitting("q") == ["w1", "w2"]
 
 
-async def test_preempt_evicts_nobody_for_an_address_that_another_has():
+async def test_preempt_evicts_no_pod_for_an_address_that_another_pod_has():
     async with world("w1", "w2") as w:
         for node in ("w1", "w2"):
             has(w, node)

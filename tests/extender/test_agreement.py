@@ -121,13 +121,13 @@ def test_extender_decides_as_the_agent_does(first, second, pods, foreign, reques
     assert place(request, facts.inventory, used) == by_agent
 
 
-def test_report_that_says_nothing_of_rates_is_no_report():
+def test_report_without_rates_is_no_report():
     told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=Ledger())
     with pytest.raises(MalformedError, match="rates"):
         decode_report(encode_report(told).replace(b'"rates":', b'"said":'))
 
 
-def test_reservation_counts_as_programmed_where_that_is_more():
+def test_reservation_counts_as_programmed_if_that_is_more():
     held = replace(interface(PF0, 0, minimum=510), set_min_tx_rate_mbps=550)
     ledger = Ledger().with_receipt(receipt("c1", held))
     told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger)
@@ -182,7 +182,7 @@ def test_report_of_a_newer_agent_is_read_as_far_as_it_is_understood():
     assert pf.supported_settings == {Setting.VLAN, Setting.SOFTWARE_CAPS}
 
 
-def test_receipt_without_interfaces_is_nobody_holding_anything():
+def test_receipt_without_interfaces_counts_no_pod():
     """Only another plugin was called for the pod."""
     ordinary = replace(receipt("c1"), interfaces=())
     ledger = Ledger().with_receipt(ordinary)

@@ -36,7 +36,7 @@ def test_node_that_helps_is_compared_no_more():
     assert not backlog
 
 
-def test_two_changes_are_one_when_nothing_was_compared_between_them():
+def test_two_changes_are_one_without_a_comparison_between_them():
     backlog, first, second = Backlog(), situation(NODES[0]), situation(NODES[1])
     backlog.put(NODES[0], first, [VICTIM])
     backlog.put(NODES[0], second, [VICTIM])
@@ -46,7 +46,7 @@ def test_two_changes_are_one_when_nothing_was_compared_between_them():
     assert not backlog
 
 
-def test_change_helps_whoever_fits_when_it_comes_amid_comparisons():
+def test_change_amid_comparisons_helps_any_pod_that_fits():
     backlog = Backlog()
     backlog.put(NODES[0], situation(NODES[0]), [*CROWD, VICTIM])
     backlog.pop(lambda _: 0.0)

@@ -73,7 +73,7 @@ async def test_bind_reads_the_pod_anew_when_its_annotation_changed_since_filter(
         assert [i.min_tx_rate_mbps for i in (await placement(w, "p")).interfaces] == [7_000]
 
 
-async def test_bind_is_a_plain_binding_when_the_pod_wants_nothing():
+async def test_bind_is_a_plain_binding_if_the_pod_requests_no_interface():
     async with world("w1") as w:
         await w.create_pod("p")
         await w.filter("p")
@@ -91,7 +91,7 @@ async def test_bind_refuses_a_malformed_annotation_by_field():
         assert w.api.started == []
 
 
-async def test_bind_asks_the_node_afresh_and_says_what_changed_when_it_fits_no_more():
+async def test_bind_reads_the_node_again_and_reports_the_shortage_when_the_pod_no_longer_fits():
     async with world("w1", max_age_s=3600.0) as w:
         await w.create_pod("p", 5_000)
         assert await w.fitting("p") == ["w1"]
@@ -136,7 +136,7 @@ async def test_bind_asks_a_node_that_timed_out_lately_all_the_same():
         assert await w.bind("p", "w1") == ""
 
 
-async def test_bind_promises_nothing_until_all_pods_are_listed():
+async def test_bind_makes_no_promise_until_all_pods_are_listed():
     async with cluster("w1") as c:
         c.api.watching.clear()
         async with extending(c) as w:
@@ -151,7 +151,7 @@ async def test_bind_promises_nothing_until_all_pods_are_listed():
             assert await w.bind("p", "w1") == ""
 
 
-async def test_bind_counts_what_was_promised_before_the_extender_started():
+async def test_bind_counts_promises_from_before_the_extender_started():
     async with cluster("w1") as c:
         async with extending(c) as w:
             await w.create_pod("q", 6_000)
@@ -187,7 +187,7 @@ async def test_promise_counts_until_the_pod_is_gone_and_the_node_does_not_report
         assert await w.fitting("p") == ["w1"]
 
 
-async def test_promise_ends_when_the_pod_finished_and_was_never_given_anything():
+async def test_promise_ends_when_the_pod_finished_without_interfaces():
     async with world("w1") as w:
         await w.create_pod("q", 6_000)
         await w.create_pod("p", 6_000)
@@ -199,7 +199,7 @@ async def test_promise_ends_when_the_pod_finished_and_was_never_given_anything()
         assert w.metric("pods_promised") == 0
 
 
-async def test_pods_that_others_bound_count_only_when_the_node_reports_them_where_agents_refuse_them():
+async def test_pods_bound_by_others_count_only_when_reported_if_agents_refuse_them():
     async with world("w1", allow_unplaced=False) as w:
         q = await w.create_pod("q", 6_000)
         await w.create_pod("p", 6_000)
@@ -210,7 +210,7 @@ async def test_pods_that_others_bound_count_only_when_the_node_reports_them_wher
 
 
 @pytest.mark.parametrize("forged", ["unsigned", "another_uid", "no_json"])
-async def test_placement_that_a_pods_owner_wrote_promises_nothing_when_there_is_a_key(forged):
+async def test_placement_written_by_a_pods_owner_is_no_promise_if_there_is_a_key(forged):
     document = {"version": 1, "node": "w1", "uid": "", "interfaces": []}
     document["interfaces"] = [{"pf": PF0, "min_tx_rate": 9_000, "max_tx_rate": 0}]
     async with world("w1", key=KEY) as w:
@@ -222,7 +222,7 @@ async def test_placement_that_a_pods_owner_wrote_promises_nothing_when_there_is_
         assert await w.bind("p", "w1") == ""
 
 
-async def test_plain_pod_cannot_claim_a_node_by_a_placement_of_its_own_when_there_is_no_key():
+async def test_plain_pod_cannot_occupy_a_node_by_a_placement_of_its_own_without_a_key():
     async with world("w1") as w:
         q = await w.create_pod("q")
         claim = {"version": 1, "node": "w1", "uid": q["metadata"]["uid"], "interfaces": []}
@@ -277,7 +277,7 @@ async def test_bind_is_success_when_an_extender_before_this_one_bound_the_pod():
 
 
 @pytest.mark.parametrize("elsewhere", ["w1", "w2"])
-async def test_bind_fails_and_holds_nothing_when_someone_else_bound_the_pod(elsewhere):
+async def test_bind_fails_and_reserves_no_room_when_another_scheduler_bound_the_pod(elsewhere):
     async with world("w1", "w2", allow_unplaced=False) as w:
         await w.create_pod("p", 6_000)
         await w.filter("p")
@@ -307,7 +307,7 @@ async def test_bind_fails_when_the_pod_was_made_anew_under_its_name():
         assert w.metric("pods_promised") == 0
 
 
-async def test_bind_that_the_api_server_refused_for_another_uid_holds_nothing():
+async def test_bind_refused_by_the_api_server_for_another_uid_reserves_no_room():
     async with world("w1") as w:
         old = await w.create_pod("p", 6_000)
         await w.delete_pod("p")
@@ -319,7 +319,7 @@ async def test_bind_that_the_api_server_refused_for_another_uid_holds_nothing():
         assert w.metric("pods_promised") == 0
 
 
-async def test_bind_of_a_pod_under_the_name_of_another_ends_nothing_that_is_held_for_it():
+async def test_bind_of_a_pod_under_the_name_of_another_keeps_the_room_reserved_for_that():
     async with world("w1", api_request_timeout_s=3600.0) as w:
         own, other = await w.create_pod("own", 1_000), await w.create_pod("other", 1_000)
         await until(lambda: w.extender.cache.pods.unbound_count == 2)
@@ -332,7 +332,7 @@ async def test_bind_of_a_pod_under_the_name_of_another_ends_nothing_that_is_held
         assert await w.bind("other", "w1") == ""
 
 
-async def test_bind_places_a_pod_that_the_scheduler_filtered_before_it_asked_for_interfaces():
+async def test_bind_places_a_pod_that_was_filtered_before_it_requested_interfaces():
     async with world("w1") as w:
         pod = await w.create_pod("p")
         await w.patch_pod("p", {"metadata": {"annotations": {"rdma_interfaces_required": interfaces(1_000)}}})

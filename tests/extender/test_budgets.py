@@ -44,7 +44,7 @@ def test_eviction_that_violates_one_of_two_budgets_spends_both():
     assert names(budgets) == ["p", "q"]
 
 
-def test_pod_that_counts_as_disrupted_already_spends_nothing():
+def test_pod_that_is_disrupted_already_uses_no_budget():
     budgets = Budgets([budget(1, disrupted=frozenset({"p"}), app="x")])
     assert names(budgets) == []
 
@@ -55,7 +55,7 @@ def test_budget_is_of_its_namespace_and_never_for_pods_without_labels():
     assert names(budgets, pods) == ["p"]
 
 
-def test_budgets_follow_what_is_told_of_them():
+def test_budgets_follow_their_watch():
     budgets = Budgets()
     budgets.on_event(Listed((budget(0, "a", app="x"),)))
     budgets.on_event(Changed(budget(0, "b", app="y")))
@@ -106,7 +106,7 @@ async def test_budgets_of_before_stay_in_force_while_they_may_not_be_read(status
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("awaited", [True, False])
-async def test_budgets_that_were_refused_are_read_soon_after_and_whoever_waits_hears_of_it(awaited):
+async def test_refused_budgets_are_read_again_soon_and_waiting_pods_are_tried_again(awaited):
     api, budgets, told = Refusing(403), Budgets(synced=False), []
     budgets.awaited = awaited
     following = asyncio.create_task(follow_budgets(api, budgets, lambda: told.append(True)))

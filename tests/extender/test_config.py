@@ -49,7 +49,7 @@ WHOLE: dict[str, Any] = {
         ({"limits": [{"namespace": "a"}, {"namespace": "a"}]}, "limits[1].namespace: 'a' is limited twice"),
     ],
 )
-def test_what_cannot_be_is_refused_and_names_its_fields(
+def test_impossible_configuration_is_refused_naming_its_fields(
     tmp_path: Path, settings: dict[str, Any], told: str
 ) -> None:
     (tmp_path / "extender.yaml").write_text(json.dumps(settings))
@@ -74,7 +74,7 @@ def test_value_that_can_be_of_no_use_is_refused_by_its_field(settings: dict[str,
         load_config(ExtenderConfig, None, settings)
 
 
-def test_all_contradictions_are_told_at_once() -> None:
+def test_all_contradictions_are_reported_at_once() -> None:
     with pytest.raises(MalformedError, match=r"filterPath and bindPath.*; api and binder"):
         load_config(ExtenderConfig, None, {"filterPath": "/a", "bindPath": "/a", "api": False})
 
@@ -137,7 +137,7 @@ def test_command_says_ok_when_the_configuration_and_its_files_can_be_used(tmp_pa
         ({"kubeconfig": "/none"}, "/none: no usable kubeconfig"),
     ],
 )
-def test_command_says_what_cannot_be_used_and_fails(
+def test_command_names_unusable_settings_and_fails(
     tmp_path: Path, settings: dict[str, Any], told: str
 ) -> None:
     status, said, error = command(*write(tmp_path, settings))

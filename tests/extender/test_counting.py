@@ -67,9 +67,7 @@ LINK_DOWN = inventory((100, 6), (None, 6)), {pci(0): Used(1, 50)}
 @example((request(90), LINK_DOWN), PfPolicy.ANY)
 @example((request(1, 1, 1), (inventory((100, 2)), {})), PfPolicy.ANY)
 @example((request(1, 1), (inventory((100, 2)), {})), PfPolicy.SPREAD_PFS)
-def test_what_counting_says_is_what_place_says_whatever_pfs_take(
-    asked: tuple[Request, Situation], policy: PfPolicy
-) -> None:
+def test_counting_agrees_with_place_for_any_pfs(asked: tuple[Request, Situation], policy: PfPolicy) -> None:
     wanted, situation = replace(asked[0], policy=policy), asked[1]
     fit_cache, snapshot = FitCache(), NodeSnapshot(*situation)
     fit_cache.count(wanted, [snapshot])
@@ -98,7 +96,7 @@ def uses():
     return loaded(random.Random(1).randrange(100))[1][1].values()
 
 
-def test_what_is_counted_makes_room_as_any_verdict_does() -> None:
+def test_counted_verdicts_are_dropped_at_the_limit_like_others() -> None:
     node = inventory((100_000, 20))
     fit_cache = FitCache(limit=3)
     snapshots = [NodeSnapshot(node, {}) for _ in range(2)]

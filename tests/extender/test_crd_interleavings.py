@@ -147,14 +147,14 @@ LOOKED_BEFORE_AND_RENEWED_AFTER_THE_END = (
 @settings(max_examples=500)
 @example(LOOKED_BEFORE_AND_RENEWED_AFTER_THE_END.split())
 @given(steps)
-def test_what_an_ended_pod_held_is_free_only_by_a_look_after_its_end(taken: list[str]) -> None:
+def test_interfaces_of_an_ended_pod_are_free_only_by_a_report_after_its_end(taken: list[str]) -> None:
     world = World()
     for step in taken:
         world.step(step)
 
 
 @given(steps)
-def test_nothing_is_lost_for_ever(taken: list[str]) -> None:
+def test_no_room_is_lost_for_ever(taken: list[str]) -> None:
     """Whatever came before: once the watches have caught up, two renewals later it is free."""
     world = World()
     for step in taken:

@@ -136,7 +136,7 @@ async def test_lease_of_a_block_of_addresses_is_of_no_node():
         assert w.states.counts.renewals == renewals + 1
 
 
-def test_nothing_is_kept_of_a_lease_that_outlived_its_node():
+def test_lease_that_outlived_its_node_is_forgotten():
     """Clusters that grow and shrink name each node anew; agents may renew while their node is deleted."""
     states = RdmaNodeInformer(ClusterState(), None, Clock(), stale_s=60, namespace=NAMESPACE)
 
@@ -169,7 +169,7 @@ async def test_node_that_publishes_too_often_is_taken_at_its_pace_and_others_are
         assert w.state.facts(W1).generation == f"epoch.{last}"
 
 
-async def test_node_that_publishes_nothing_is_unreadable_for_that_reason():
+async def test_node_without_a_published_report_is_unreadable_for_that_reason():
     async with watching() as w:
         assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
         await w.w1.say(report("w1"))
@@ -220,7 +220,7 @@ async def test_change_alone_is_no_sign_that_it_holds():
         assert "has not reported" in w.state.why_unreadable(W1)
 
 
-async def test_renewal_of_a_report_that_has_not_come_says_nothing_of_the_one_before():
+async def test_renewal_of_a_report_that_has_not_come_does_not_confirm_the_former_one():
     async with watching(first=report("w1")) as w:
         w.watches.statuses.clear()
         await w.w1.say(report("w1", generation=2, held={"u": 100}))
@@ -241,7 +241,7 @@ async def test_node_whose_hardware_is_not_all_seen_is_unreadable_whatever_is_ren
         await w.readable(W1)
 
 
-async def test_status_that_is_none_is_unreadable_with_the_field():
+async def test_malformed_status_is_unreadable_with_the_field():
     async with watching(first=report("w1")) as w:
         await w.w1.client.write_status(
             type(w.w1.object)(node=W1, version=w.w1.object.version, status=b'{"generation":7}')
@@ -249,7 +249,7 @@ async def test_status_that_is_none_is_unreadable_with_the_field():
         await until(lambda: "generation" in w.state.why_unreadable(W1))
 
 
-async def test_node_is_forgotten_when_it_and_what_it_published_are_gone():
+async def test_node_is_forgotten_when_it_and_its_published_objects_are_gone():
     async with watching(first=report("w1")) as w:
         w.states.forget(W1)
         w.state.forget(W1)
@@ -265,7 +265,7 @@ async def test_object_that_is_deleted_makes_its_node_unreadable():
         await until(lambda: "publishes no RdmaNode" in w.state.why_unreadable(W1))
 
 
-async def test_node_made_anew_is_known_by_what_is_published():
+async def test_node_made_anew_is_known_by_its_published_report():
     async with watching(first=report("w1")) as w:
         w.states.forget(W1)
         w.state.forget(W1)
@@ -273,7 +273,7 @@ async def test_node_made_anew_is_known_by_what_is_published():
         assert set(w.state.snapshots) == {W1}
 
 
-async def test_lease_of_no_node_is_nobody():
+async def test_lease_without_a_node_is_ignored():
     async with watching(first=report("w1")) as w:
         await PublishedNode(w.w1.client, NodeName("other"), generation="x.1").renew()
         await until(lambda: w.states.counts.renewals == 2)
@@ -282,7 +282,7 @@ async def test_lease_of_no_node_is_nobody():
         assert w.states.oldest_s() == 0
 
 
-async def test_what_is_listed_again_unchanged_is_not_read_again():
+async def test_object_listed_again_unchanged_is_not_read_again():
     async with watching(first=report("w1")) as w:
         changed = w.states.counts.changed
         events = w.watches.real.follow_rdma_nodes()
@@ -294,14 +294,14 @@ async def test_what_is_listed_again_unchanged_is_not_read_again():
         assert set(w.state.snapshots) == {W1}
 
 
-async def test_node_that_is_not_listed_again_publishes_nothing_any_more():
+async def test_node_that_is_not_listed_again_counts_as_without_a_report():
     async with watching(first=report("w1")) as w:
         w.states.stream()
         w.states.on_event(Listed(()))
         assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
 
 
-async def test_node_publishes_nothing_any_more_when_a_list_that_began_anew_does_not_hold_it():
+async def test_node_counts_as_without_a_report_when_a_restarted_list_does_not_hold_it():
     async with watching(first=report("w1")) as w:
         events = w.watches.real.follow_rdma_nodes()
         listed = await anext(events)
@@ -312,7 +312,7 @@ async def test_node_publishes_nothing_any_more_when_a_list_that_began_anew_does_
         assert "publishes no RdmaNode" in w.state.why_unreadable(W1)
 
 
-async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_after_its_end():
+async def test_interfaces_of_an_ended_pod_are_free_after_a_renewal_begun_after_its_end():
     async with watching(first=report("w1")) as w:
         w.promise()
         await w.passes(1)
@@ -325,7 +325,7 @@ async def test_what_an_ended_pod_held_is_free_after_a_renewal_that_was_begun_aft
         await until(lambda: not w.promised())
 
 
-async def test_what_an_ended_pod_held_is_not_free_by_renewals_that_come_late():
+async def test_interfaces_of_an_ended_pod_are_not_free_by_late_renewals():
     async with watching(first=report("w1")) as w:
         w.promise()
         await w.passes(1)
@@ -343,7 +343,7 @@ async def test_what_an_ended_pod_held_is_not_free_by_renewals_that_come_late():
         await until(lambda: not w.promised())
 
 
-async def test_what_an_ended_pod_held_is_not_free_by_a_renewal_of_a_report_that_has_not_come():
+async def test_interfaces_of_an_ended_pod_are_not_free_by_a_renewal_of_a_report_that_has_not_come():
     async with watching(first=report("w1")) as w:
         w.promise()
         await w.passes(1)
@@ -381,5 +381,5 @@ async def test_watches_are_begun_again_when_they_are_lost():
         ("odd", "other", False),
     ],
 )
-def test_report_covers_what_was_named_before_it(known, named, covered):
+def test_report_covers_generations_named_before_it(known, named, covered):
     assert covers(known, named) is covered

@@ -109,7 +109,7 @@ def named(*rates: int) -> Request:
     return Request(tuple(replace(each, options=InterfaceOptions(network="n")) for each in found))
 
 
-def test_misfit_is_for_good_where_the_policy_cannot_be_met_by_the_empty_node():
+def test_misfit_is_permanent_if_the_empty_node_cannot_meet_the_policy():
     verdict = FitCache().verdict(replace(request(1, 1), policy=PfPolicy.SPREAD_PFS), situation())
     assert isinstance(verdict, Infeasible)
     assert (verdict.reason in UNRESOLVABLE, verdict.may_pass) == (True, False)
@@ -117,7 +117,7 @@ def test_misfit_is_for_good_where_the_policy_cannot_be_met_by_the_empty_node():
 
 
 @pytest.mark.parametrize("policy", [PfPolicy.ANY, PfPolicy.SAME_PF])
-def test_misfit_is_for_eviction_while_a_link_is_down_only_where_it_would_help(policy: PfPolicy):
+def test_misfit_is_for_eviction_while_a_link_is_down_only_if_eviction_would_help(policy: PfPolicy):
     """The PF whose link is up holds it when empty, the other one never as it is now."""
     up, down = pf(PF0), pf(PF1, mbps=None)
     facts = facts_of(report("w1", up, down), NodeName("w1"))
@@ -140,7 +140,7 @@ def test_fit_is_scored_as_the_strategy_has_it(strategy: Strategy, preferred: str
     assert max(scores, key=lambda which: scores[which].score) == preferred
 
 
-def test_placement_is_where_the_strategy_would_have_it():
+def test_placement_follows_the_strategy():
     facts = facts_of(report("w1", pf(PF0), pf(PF1)), NodeName("w1"))
     half = NodeSnapshot(facts.inventory, {facts.inventory.pfs[0].pci: Used(1, 5_000)})
     homes = {strategy: FitCache(strategy).place(request(1), half) for strategy in Strategy}
@@ -148,7 +148,7 @@ def test_placement_is_where_the_strategy_would_have_it():
     assert homes[Strategy.SPREAD].interfaces[0].pf == PF1
 
 
-def test_misfit_tells_nothing_of_the_node_but_the_cause_where_that_is_wanted():
+def test_misfit_reports_only_the_cause_if_configured_so():
     here, there = situation(a=5_000), situation(a=4_000, b=3_000)
     asked = request(9_000)
     by_number = [FitCache().verdict(asked, each).text for each in (here, there)]
@@ -174,7 +174,7 @@ def test_misfit_carries_the_sentence_for_the_scheduler():
     assert verdict.text.endswith(")")
 
 
-def test_verdicts_of_the_request_asked_for_longest_ago_are_forgotten_at_the_limit():
+def test_verdicts_of_the_least_recent_request_are_forgotten_at_the_limit():
     fit_cache = FitCache(limit=4)
     here, there = situation(), situation(a=1)
     for rate in (1, 2):
@@ -223,7 +223,7 @@ def test_verdicts_of_others_stay_when_one_namespace_has_many_requests():
     assert fit_cache.verdicts(request(1, 1)) == {}
 
 
-def test_large_request_that_is_new_is_kept_whoever_else_has_the_table():
+def test_large_new_request_is_kept_in_a_full_table():
     """Its interfaces made it the greediest: it was forgotten while it was searched for."""
     fit_cache, here = FitCache(), situation()
     for rate in range(1, MAX_REQUESTS + 1):

@@ -101,7 +101,7 @@ async def test_pod_that_asks_both_pools_by_count_is_refused_with_both_numbers_an
 
 
 @pytest.mark.anyio
-async def test_pod_with_devices_and_without_annotation_is_bound_plainly_and_counts_nothing():
+async def test_pod_with_devices_and_without_annotation_is_bound_plainly_and_is_not_counted():
     async with world("w1") as w:
         w.nodes["w1"].report = pools("w1", 2, 2)
         await w.create_pod("p", devices={POOL: 2})
@@ -155,7 +155,7 @@ async def test_pods_that_take_all_of_a_link_each_have_a_pf_of_their_own():
 
 
 @pytest.mark.anyio
-async def test_pools_take_nothing_of_the_vfs_that_annotations_ask_for():
+async def test_pools_leave_the_vfs_that_annotations_request():
     async with world("w1") as w:
         w.nodes["w1"].report = pools("w1", 4, vfs=2)
         await w.create_pod("p", 0, 0, 0, 0, devices={POOL: 4})
@@ -165,7 +165,7 @@ async def test_pools_take_nothing_of_the_vfs_that_annotations_ask_for():
 
 
 @pytest.mark.anyio
-async def test_namespace_is_limited_by_what_such_a_pod_asks_for_and_not_by_all_that_kubelet_may_choose():
+async def test_limit_of_a_namespace_counts_requested_devices_not_all_that_kubelet_may_choose():
     limits = (NamespaceLimit(namespace="default", reserved_mbps=9_000, vfs=3),)
     async with world("w1", limits=limits) as w:
         w.nodes["w1"].report = pools("w1", 2, 2)
@@ -215,7 +215,7 @@ async def test_worst_choice_is_not_sold_before_and_after_a_restart(arrange: Arra
 
 
 @pytest.mark.anyio
-async def test_owner_gains_nothing_by_editing_the_annotation_after_the_bind():
+async def test_owner_gains_no_bandwidth_by_editing_the_annotation_after_the_bind():
     async with world("w1", key=KEY) as w:
         w.nodes["w1"].report = pools("w1", 1, 1)
         await w.create_pod("p", 6_000, devices={POOL: 1})
@@ -228,7 +228,7 @@ async def test_owner_gains_nothing_by_editing_the_annotation_after_the_bind():
 
 
 @pytest.mark.anyio
-async def test_pod_bound_by_another_is_guessed_on_every_pf_and_then_counted_where_it_is():
+async def test_pod_bound_by_another_scheduler_counts_on_every_pf_until_its_node_reports_it():
     async with world("w1", binder="scheduler") as w:
         w.nodes["w1"].report = pools("w1", 1, 1)
         uid = (await w.create_pod("p", 6_000, devices={POOL: 1}))["metadata"]["uid"]
@@ -257,7 +257,7 @@ async def test_victims_make_room_for_every_choice_of_kubelets():
 
 
 @pytest.mark.anyio
-async def test_pod_with_devices_is_a_victim_where_it_is_and_until_then_wherever_it_may_be():
+async def test_pod_with_devices_is_a_victim_on_any_possible_pf_until_its_pf_is_known():
     async with world("w1") as w:
         w.nodes["w1"].report = pools("w1", 1, 1)
         await place(w, "low", "w1", 8_000, devices={POOL: 1})

@@ -65,14 +65,14 @@ async def test_pods_of_a_group_that_is_on_two_nodes_stay_and_another_goes():
         assert await preempt(w, "high", w1=["a0"]) == {"w1": ["other"]}
 
 
-async def test_node_is_dropped_where_only_a_part_of_a_group_could_go():
+async def test_node_is_dropped_if_only_a_part_of_a_group_could_be_evicted():
     async with running(("a0", "w1"), ("a1", "w2"), disruptionMode={"all": {}}) as w:
         await place(w, "low", "w2", 5_000)
         await create(w, "high", 9_000, priority=9)
         assert await preempt(w, "high", w1=["a0"], w2=["a1", "low"]) == {}
 
 
-async def test_whole_group_is_spared_where_another_pod_suffices():
+async def test_whole_group_is_spared_if_another_pod_suffices():
     async with running(("a0", "w1"), ("a1", "w1"), disruptionMode={"all": {}}) as w:
         await place(w, "other", "w1", 5_000)
         await create(w, "high", 5_000, priority=9)
@@ -102,7 +102,7 @@ async def test_pods_of_a_group_that_is_gone_go_one_by_one():
         assert await preempt(w, "high", w1=["a1"]) == {"w1": ["a1"]}
 
 
-async def test_nothing_is_evicted_for_a_group_that_does_not_preempt():
+async def test_no_pod_is_evicted_for_a_group_that_does_not_preempt():
     async with running(("a0", "w1"), disruptionMode={"single": {}}) as w:
         await w.create_pod_group("b", 1, version="v1beta1", preemptionPolicy="Never")
         await create(w, "high", 9_000, priority=9, schedulingGroup={"podGroupName": "b"})

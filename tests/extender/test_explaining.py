@@ -49,7 +49,7 @@ def request(*rates: int, **options: object) -> Request:
 
 
 @pytest.mark.anyio
-async def test_gates_of_a_pod_are_what_keeps_it_from_every_node():
+async def test_explain_names_the_gates_of_a_pod():
     async with world("w1") as w:
         container = {"name": "c", "image": "lab.local/busybox:1"}
         meta = {"name": "p", "annotations": {"rdma_interfaces_required": "[{}]"}}
@@ -75,7 +75,7 @@ async def test_gates_of_a_pod_are_what_keeps_it_from_every_node():
     ],
 )
 @pytest.mark.anyio
-async def test_pod_that_skipped_the_extender_is_told_of_that_and_what_to_do(config: dict, says: str):
+async def test_explain_of_a_pod_that_skipped_the_extender_gives_advice(config: dict, says: str):
     async with world("w1", **config) as w:
         for name, rates in (("p", [1_000]), ("q", [])):
             await w.create_pod(name, *rates)
@@ -139,13 +139,13 @@ def test_longest_wait_is_that_of_the_pod_refused_first():
     assert read() == 10
 
 
-def test_refusal_tells_how_many_nodes_there_are_of_each_cause():
+def test_refusal_counts_the_nodes_of_each_cause():
     attempts = LastRefusals(lambda: 0.0)
     attempts.record(outcome("p"))
     assert attempts.last_of(PodUid("uid-p")).why == "0/3 nodes: 2 insufficient, 1 no_rdma"
 
 
-def test_refusals_are_bounded_and_those_that_nobody_tries_again_are_forgotten():
+def test_refusals_are_bounded_and_forgotten_if_not_tried_again():
     now = 0.0
     attempts = LastRefusals(lambda: now)
     for number in range(MAX_PODS + 1):
@@ -181,7 +181,9 @@ TOO_LITTLE = "500 Mb/s unreserved, and the largest interface needs 600"
         (request(1, mtu=9000), situation(mtu=1500), 0, ("its MTU is 1500, and mtu is 9000",)),
     ],
 )
-def test_pf_tells_its_room_and_what_it_has_against_the_interfaces(asked, there, room_for, objections):
+def test_explain_of_a_pf_has_its_room_and_its_objections_to_the_interfaces(
+    asked, there, room_for, objections
+):
     [look] = look_at_pfs(asked, there)
     assert (look.room_for, look.objections) == (room_for, objections)
 
@@ -253,7 +255,7 @@ async def test_standby_answers_from_its_own_caches_and_says_so():
 
 
 @pytest.mark.anyio
-async def test_without_an_api_server_only_what_was_refused_here_is_known_and_that_is_said():
+async def test_explain_without_an_api_server_knows_only_refused_pods_and_says_so():
     async with world("w1", api=False, binder="scheduler") as w:
         await w.create_pod("p", 60_000)
         answer = await w.extender.views.routes()["/v1/explain"]({"query_string": b"pod=default/p"})
@@ -268,7 +270,7 @@ async def test_without_an_api_server_only_what_was_refused_here_is_known_and_tha
 
 
 @pytest.mark.anyio
-async def test_pod_that_cannot_be_read_is_told_as_it_was_refused():
+async def test_explain_of_an_unreadable_pod_shows_its_refusal():
     async with world("w1") as w:
         await w.create_pod("p", 60_000)
         await w.filter("p")

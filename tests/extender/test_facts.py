@@ -117,7 +117,7 @@ def test_facts_have_the_gpus_and_the_bridges_of_the_report(node: NodeReport) -> 
     assert {pf.pci: pf.pcie_path for pf in pfs} == paths
 
 
-def test_nodes_that_say_the_same_share_what_they_say() -> None:
+def test_equal_reports_of_nodes_share_their_objects() -> None:
     one, other = (
         facts_of_status(decode_status(encode_status(status_of(report(name, pf(), held={"u": 5})))), name)
         for name in (W1, NodeName("w2"))

@@ -68,7 +68,7 @@ async def test_filter_refuses_every_node_for_good_when_the_annotation_is_malform
 
 
 @pytest.mark.parametrize("annotation", [None, "", "[]"])
-async def test_filter_passes_every_node_without_asking_when_nothing_is_wanted(annotation):
+async def test_filter_passes_every_node_unread_if_no_interface_is_requested(annotation):
     async with world("w1", "w2") as w:
         await w.create_pod("p", annotation=annotation)
         wanted = None if annotation is None else {"rdma_interfaces_required": annotation}
@@ -181,7 +181,7 @@ async def test_filter_connects_again_when_the_node_closed_the_connection():
         assert w.nodes["w1"].connections == 2
 
 
-async def test_prioritize_does_not_ask_again_what_filter_just_asked():
+async def test_prioritize_does_not_read_again_nodes_that_filter_just_read():
     async with world("w1", max_age_s=3600.0) as w:
         await w.create_pod("p", 1)
         await w.filter("p")
@@ -189,7 +189,7 @@ async def test_prioritize_does_not_ask_again_what_filter_just_asked():
         assert w.nodes["w1"].asked == 1
 
 
-async def test_prioritize_prefers_the_fuller_node_and_gives_nothing_to_one_that_does_not_fit():
+async def test_prioritize_prefers_the_fuller_node_and_scores_zero_without_room():
     async with world("w1", "w2", "w3") as w:
         w.nodes["w2"].holds(a=4_000)
         w.nodes["w3"].holds(a=9_999)
@@ -208,7 +208,7 @@ async def test_prioritize_prefers_the_fuller_node_and_gives_nothing_to_one_that_
         ((8_000, 8_000, 7_900), [10, 10, 9]),
     ],
 )
-async def test_prioritize_has_the_best_node_win_where_tenths_are_equal(
+async def test_prioritize_has_the_best_node_win_if_tenths_are_equal(
     reserved: tuple[int, ...], expected: list[int]
 ):
     async with world("w1", "w2", "w3") as w:
@@ -238,7 +238,7 @@ async def test_filter_counts_foreign_use():
         assert await w.fitting("q") == ["w1"]
 
 
-async def test_filter_refuses_for_now_what_its_search_time_does_not_reach_and_goes_on_next_time():
+async def test_filter_refuses_nodes_beyond_its_search_time_for_now_and_continues_next_time():
     async with world("w1", "w2", "w3") as w:
         for held, node in enumerate(w.nodes.values()):
             node.holds(a=held + 1)
@@ -256,7 +256,7 @@ WEIGHTS = rates(weights=100)
 CAPS_ONLY = structs.replace(rates(), min=None)
 
 
-async def test_filter_calls_a_node_unresolvable_when_its_driver_cannot_program_what_must_be():
+async def test_filter_calls_a_node_unresolvable_if_its_driver_cannot_program_demanded_rates():
     async with world("w1", "w2") as w:
         w.nodes["w1"].report = report("w1", pf(PF0, rates=CAPS_ONLY, enforce="hardware"))
         w.nodes["w2"].report = report("w2", pf(PF0, rates=CAPS_ONLY))
@@ -287,7 +287,7 @@ async def test_filter_refuses_a_node_whose_agent_cannot_cap_by_software_until_it
     )
 
 
-async def test_filter_refuses_what_software_cannot_cap_where_the_configuration_demands_it():
+async def test_filter_refuses_interfaces_that_software_cannot_cap_if_the_configuration_demands_it():
     async with world("w1") as w:
         there = pf(PF0, enforce="software", takes=("software-caps", "vfio-pci"))
         w.nodes["w1"].report = report("w1", there)
@@ -303,7 +303,7 @@ async def test_filter_refuses_what_software_cannot_cap_where_the_configuration_d
     assert for_q["NodeNames"] == ["w1"]
 
 
-async def test_filter_and_bind_refuse_what_would_take_from_others_by_its_weight():
+async def test_filter_and_bind_refuse_a_reservation_whose_weight_would_take_from_others():
     async with world("w1") as w:
         w.nodes["w1"].report = report("w1", pf(PF0, rates=WEIGHTS), held={"a": 5_000, "b": 0})
         await w.create_pod("p", 5_000)
@@ -314,7 +314,7 @@ async def test_filter_and_bind_refuse_what_would_take_from_others_by_its_weight(
         assert await w.bind("q", "w1") == ""
 
 
-async def test_filter_counts_promises_one_by_one_where_minima_are_weights():
+async def test_filter_counts_promises_one_by_one_if_minima_are_weights():
     async with world("w1") as w:
         w.nodes["w1"].report = report("w1", pf(PF0, rates=WEIGHTS))
         for name, rate in {"p": 5_000, "q": 0, "r": 5_000}.items():
@@ -344,7 +344,7 @@ async def test_filter_answers_an_empty_question_with_no_node():
         assert w.metric("pods_waiting") == 0
 
 
-async def test_filter_goes_by_what_the_pod_asks_for_now_when_it_comes_again_with_another_annotation():
+async def test_filter_uses_the_latest_annotation_of_a_pod_that_comes_again():
     async with world("w1") as w:
         await w.create_pod("p", 5_000)
         meta = w.pods["p"]["metadata"]
@@ -360,7 +360,7 @@ async def test_filter_goes_by_what_the_pod_asks_for_now_when_it_comes_again_with
 FULL = '{"metadata":{},"items":[{"metadata": {"name":"w1"},"spec" : {}},{"neither":"name nor end"}]}'
 
 
-async def test_filter_passes_node_objects_through_unread_when_nothing_is_wanted():
+async def test_filter_passes_node_objects_through_unread_if_no_interface_is_requested():
     async with world("w1") as w:
         await w.create_pod("p")
         body = json.dumps({"Pod": w.pods["p"], "Nodes": 0, "NodeNames": None})
@@ -370,7 +370,7 @@ async def test_filter_passes_node_objects_through_unread_when_nothing_is_wanted(
         assert w.metric('decisions_total{reason="nothing_asked",verb="filter"}') == 1
 
 
-async def test_filter_and_bind_serve_pods_that_ask_for_nothing_before_anything_is_known():
+async def test_filter_and_bind_serve_pods_without_requests_before_any_report():
     """Neither the Lease nor a list of pods is waited for."""
     async with cluster("w1") as c:
         c.api.watching.clear()

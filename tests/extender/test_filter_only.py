@@ -54,7 +54,7 @@ async def bound(c: World, name: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_pods_that_the_scheduler_bound_count_from_then_on_though_nobody_placed_them():
+async def test_pods_that_the_scheduler_bound_count_although_they_have_no_placement():
     async with cluster("w1") as c, scheduled(c) as s:
         p = await c.create_pod("p", 6_000)
         await bound(c, "p")

@@ -125,7 +125,7 @@ def pod(
     )
 
 
-def test_what_a_pod_was_bound_with_counts_and_not_what_its_owner_writes_later():
+def test_placement_at_the_bind_counts_and_not_later_edits_of_the_owner():
     w = Watched()
     for text in ("[", "", '[{"min_tx_rate": 1000}]'):
         w.pods.on_event(Changed(pod("p", "w1", asks=text)))
@@ -137,7 +137,7 @@ def test_what_a_pod_was_bound_with_counts_and_not_what_its_owner_writes_later():
     assert w.state.pods() == {"p", "q"}
 
 
-def test_listed_pods_that_are_bound_hold_what_they_were_promised():
+def test_listed_bound_pods_have_their_promises():
     w = Watched()
     w.listing(pod("p", "w1"), pod("q"), pod("done", "w1", finished=True), pod("copy", "w1", uid="other"))
     assert w.pods.listed
@@ -197,7 +197,7 @@ def test_placement_that_is_not_signed_counts_only_when_the_pod_asks_for_just_tha
     assert bool(w.state.pods()) == counts
 
 
-def test_placement_written_to_a_pod_that_was_bound_without_one_promises_nothing():
+def test_placement_written_to_a_pod_that_was_bound_without_one_is_no_promise():
     """Anybody may write it where nobody signs, and a Binding writes it before the pod is seen bound."""
     w = Watched()
     bare = structs.replace(pod("p", "w1"), annotations={})
@@ -307,7 +307,7 @@ async def test_pods_are_listed_anew_when_the_keys_change():
     assert w.state.pods() == {"p"}
 
 
-def test_nothing_is_decided_by_a_list_of_which_a_part_was_judged_by_earlier_keys():
+def test_list_judged_partly_by_earlier_keys_is_incomplete():
     """As when keys are rotated while another extender takes over: nothing must be promised twice."""
     w = Watched()
     w.keys = PlacementKeys.from_keys(OLD)

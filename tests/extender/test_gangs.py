@@ -64,7 +64,7 @@ async def test_gang_that_just_fits_is_bound_without_a_bind_that_is_refused(nodes
         assert bound == {"bound": pods}
 
 
-async def test_gang_is_not_sent_to_a_node_beyond_what_fits_where_the_scheduler_binds():
+async def test_gang_is_not_sent_to_a_node_beyond_its_room_if_the_scheduler_binds():
     """There is no bind that would refuse it: what was filtered is counted until the pod is seen bound."""
     async with cluster(*(f"w{i}" for i in range(10))) as c, served(c, binder="scheduler") as s:
         room_for(c, 5)
@@ -104,7 +104,7 @@ async def test_place_is_held_however_little_of_the_time_was_the_processes_own():
             assert await c.fitting("second") == ["w2"]
 
 
-async def test_no_pods_are_named_where_refusals_tell_the_cause_alone():
+async def test_refusals_name_no_pods_if_they_have_only_the_cause():
     async with world("w1", "w2", refusal_detail="cause") as w:
         room_for(w, 1)
         await w.create_pod("first", 0)
@@ -125,7 +125,7 @@ async def test_pod_is_not_kept_from_the_only_node_that_fits():
         assert await w.bind("second", "w1") == ""
 
 
-async def test_refusal_is_the_nodes_own_where_it_does_not_fit_anyway():
+async def test_refusal_is_the_nodes_own_if_the_pod_does_not_fit_anyway():
     async with world("w1", "w2") as w:
         room_for(w, 1)
         w.nodes["w1"].holds(other=0)
@@ -137,7 +137,7 @@ async def test_refusal_is_the_nodes_own_where_it_does_not_fit_anyway():
         assert "0 of 1 VF free" in refused
 
 
-async def test_pod_is_expected_where_it_scores_best_and_not_where_it_scores_less():
+async def test_pod_is_expected_on_the_node_with_the_best_score():
     async with world("w1", "w2", "w3") as w:
         room_for(w, 2)
         w.nodes["w2"].holds(other=0)

@@ -130,7 +130,7 @@ async def test_namespace_has_its_sums_and_its_limit():
         (f"/v1/namespace?name={'n' * 254}", 400, "name: wanted that of a namespace"),
     ],
 )
-async def test_question_about_nothing_is_refused(path: str, status: int, message: str):
+async def test_question_without_a_subject_is_refused(path: str, status: int, message: str):
     async with cluster("w1") as c, served(c) as http:
         await http.ready()
         reply = await http.http.get(path)

@@ -18,7 +18,7 @@ from k8s_rdma.http_server.bodies import Bodies
 pytestmark = pytest.mark.anyio
 
 
-async def test_full_nodes_are_asked_at_their_own_addresses_when_the_api_server_shows_none():
+async def test_full_nodes_are_polled_at_their_own_addresses_if_the_api_server_shows_none():
     async with cluster("w1") as c, served(c) as s:
         await c.http.delete("/api/v1/nodes/w1")
         await s.ready()
@@ -64,7 +64,7 @@ ASKING = {"metadata": {**POD["metadata"], "annotations": {"rdma_interfaces_requi
         (PREEMPT, json.dumps({"Pod": {"metadata": {**META, "name": "a\0"}}}), "$.Pod.metadata.name"),
     ],
 )
-async def test_body_that_is_none_is_refused_by_field_and_the_next_is_answered(path, body, named):
+async def test_malformed_body_is_refused_by_field_and_the_next_is_answered(path, body, named):
     """kube-scheduler shows the text of a 200, and of other statuses their number alone."""
     async with cluster("w1") as c, served(c) as s:
         await s.ready()
@@ -78,7 +78,7 @@ async def test_body_that_is_none_is_refused_by_field_and_the_next_is_answered(pa
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_body_beyond_the_limit_is_refused_with_what_to_do_and_the_next_is_answered(announced):
+async def test_body_beyond_the_limit_is_refused_with_advice_and_the_next_is_answered(announced):
     async with cluster("w1") as c, served(c, max_body_bytes=4096) as s:
         await s.ready()
 
@@ -95,7 +95,7 @@ async def test_body_beyond_the_limit_is_refused_with_what_to_do_and_the_next_is_
         assert (await s.post(FILTER, c.args("p"))).status_code == 200
 
 
-async def test_client_that_still_sends_is_told_that_it_is_too_much_and_nothing_is_kept_of_it():
+async def test_client_that_still_sends_gets_a_refusal_and_its_body_is_dropped():
     async with cluster("w1") as c, served(c, max_body_bytes=4096) as s:
         await s.ready()
         reader, writer = await asyncio.open_connection("127.0.0.1", s.port)
@@ -240,7 +240,7 @@ async def test_unknown_path_is_answered_with_those_that_are_known():
         assert "/rdma/f" in (await s.http.get("/")).text
 
 
-async def test_readyz_says_what_is_missing_until_everything_is_listed_and_healthz_is_well_all_the_time():
+async def test_readyz_names_unlisted_objects_until_all_are_listed_and_healthz_always_succeeds():
     async with cluster("w1") as c:
         c.api.watching.clear()
         async with served(c) as s:

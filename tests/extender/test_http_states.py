@@ -40,7 +40,7 @@ async def asking(*names: str, **how: float):
             yield clock, state, states, nodes
 
 
-async def test_node_is_asked_once_for_all_who_ask_at_the_same_time():
+async def test_node_is_polled_once_for_all_simultaneous_requests():
     async with asking("w1") as (_, state, states, nodes):
         nodes["w1"].answering.clear()
         waiting = [asyncio.create_task(states.refresh([W1], newer_than=0.0)) for _ in range(5)]
@@ -52,7 +52,7 @@ async def test_node_is_asked_once_for_all_who_ask_at_the_same_time():
         assert W1 in state.snapshots
 
 
-async def test_state_is_not_asked_for_again_while_it_is_young_enough():
+async def test_state_is_not_requested_again_while_it_is_recent_enough():
     async with asking("w1") as (clock, _, states, nodes):
         await states.refresh([W1], newer_than=-1.0)
         clock.now = 1.0
@@ -62,7 +62,7 @@ async def test_state_is_not_asked_for_again_while_it_is_young_enough():
         assert nodes["w1"].asked == 2
 
 
-async def test_question_from_before_does_not_satisfy_who_needs_a_later_one():
+async def test_earlier_poll_does_not_satisfy_a_request_for_a_later_report():
     async with asking("w1") as (clock, _, states, nodes):
         nodes["w1"].answering.clear()
         early = asyncio.create_task(states.refresh([W1], newer_than=0.0))
@@ -74,7 +74,7 @@ async def test_question_from_before_does_not_satisfy_who_needs_a_later_one():
         assert nodes["w1"].asked == 2
 
 
-async def test_caller_who_gives_up_leaves_the_question_to_the_others():
+async def test_caller_that_gives_up_leaves_the_poll_to_the_others():
     async with asking("w1") as (_, state, states, nodes):
         nodes["w1"].answering.clear()
         first, second = (asyncio.create_task(states.refresh([W1], newer_than=0.0)) for _ in range(2))
@@ -119,7 +119,7 @@ async def test_node_that_takes_long_to_answer_is_left_alone_for_several_times_as
         assert 0 < sum(waits) < 0.25 * clock.now
 
 
-async def test_node_that_refused_the_connection_is_asked_again_at_once():
+async def test_node_that_refused_the_connection_is_polled_again_at_once():
     async with asking("w1", retry_s=1000.0) as (clock, state, states, nodes):
         states.learn(W1, ("127.0.9.9",))
         await states.refresh([W1], newer_than=0.0)
@@ -130,7 +130,7 @@ async def test_node_that_refused_the_connection_is_asked_again_at_once():
         assert W1 in state.snapshots
 
 
-async def test_whole_report_is_asked_for_after_a_failure_in_between():
+async def test_whole_report_is_requested_after_a_failure_in_between():
     async with asking("w1") as (clock, state, states, nodes):
         await states.request_report(W1)
         nodes["w1"].raw = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
@@ -195,7 +195,7 @@ async def test_node_without_addresses_is_unreadable_for_that_reason():
         assert "no InternalIP" in state.why_unreadable(W1)
 
 
-async def test_node_that_nobody_told_of_is_not_asked():
+async def test_unknown_node_is_not_polled():
     async with asking() as (_, state, states, _nodes):
         await states.refresh([W1], newer_than=0.0)
         await states.request_report(W1)
@@ -222,7 +222,7 @@ async def test_answer_for_a_node_that_was_deleted_meanwhile_is_dropped():
         assert W1 not in state.unreadable
 
 
-async def test_only_so_many_nodes_are_asked_at_once_and_all_are_answered():
+async def test_limited_number_of_nodes_is_polled_at_once_and_all_are_answered():
     names = [f"w{i}" for i in range(6)]
     async with asking(*names, parallel=2) as (_, state, states, nodes):
         for node in nodes.values():
@@ -273,7 +273,7 @@ async def test_node_is_left_alone_for_as_long_as_its_answers_are_more_than_it_ma
 @pytest.mark.parametrize(
     "end", [b"Content-Length: 2\r\n\r\n{}", b"no field\r\n\r\n"], ids=["whole", "broken"]
 )
-async def test_what_surrounds_an_answer_counts_as_well_as_its_content(end):
+async def test_headers_of_an_answer_count_as_well_as_its_content(end):
     async with asking("w1") as (clock, _, states, nodes):
         nodes["w1"].raw = b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * (http_poller.BYTES_AT_ONCE // 7) + end
         for second in range(20):
@@ -292,7 +292,7 @@ async def test_very_long_etag_is_not_sent_back():
         assert (node.asked, node.conditions, list(state.snapshots)) == (3, [], [W1])
 
 
-async def test_node_of_many_addresses_is_asked_at_the_first_ones_alone():
+async def test_node_with_many_addresses_is_polled_only_at_the_first_ones():
     async with asking() as (_, state, states, _):
         addresses = tuple(f"127.0.9.{at}" for at in range(1, 100))
         states.learn(W1, addresses)

@@ -70,7 +70,7 @@ async def following(*names: str, **how: Any) -> AsyncIterator[Following]:
             yield f
 
 
-async def test_change_comes_without_anybody_asking():
+async def test_change_arrives_without_a_poll():
     async with following("w1") as f:
         await until(f.watched)
         f.nodes["w1"].holds(p=100, q=200)
@@ -78,7 +78,7 @@ async def test_change_comes_without_anybody_asking():
         assert f.states.counts.reports == 1
 
 
-async def test_node_is_asked_after_the_machine_slept_for_longer_than_a_long_poll_takes():
+async def test_node_is_polled_after_the_machine_slept_for_longer_than_a_long_poll():
     async with following("w1", hold_s=20.0) as f:
         await until(f.watched)
         asked = f.asked()
@@ -90,7 +90,7 @@ async def test_node_is_asked_after_the_machine_slept_for_longer_than_a_long_poll
         assert f.asked() == asked + 1
 
 
-async def test_node_that_is_followed_is_not_asked_for_the_sake_of_a_filter():
+async def test_followed_node_is_not_polled_for_a_filter():
     async with following("w1") as f:
         await until(f.watched)
         asked = f.asked()
@@ -99,7 +99,7 @@ async def test_node_that_is_followed_is_not_asked_for_the_sake_of_a_filter():
         assert f.asked() == asked
 
 
-async def test_node_that_is_followed_is_asked_nevertheless_when_the_latest_must_be_known():
+async def test_followed_node_is_polled_if_the_latest_report_is_required():
     async with following("w1") as f:
         await until(f.watched)
         asked = f.asked()
@@ -108,7 +108,7 @@ async def test_node_that_is_followed_is_asked_nevertheless_when_the_latest_must_
         assert f.watched()
 
 
-async def test_change_is_known_that_comes_after_a_question_to_which_nothing_had_changed():
+async def test_change_after_an_unchanged_poll_is_known():
     async with following("w1") as f:
         await until(f.watched)
         await f.states.request_report(W1)
@@ -148,7 +148,7 @@ async def test_long_poll_that_is_over_without_a_change_begins_again():
         assert f.states.counts.reports == 1
 
 
-async def test_what_an_ended_pod_held_is_free_when_its_node_tells_so_though_it_was_asked_before():
+async def test_interfaces_of_an_ended_pod_are_free_when_its_node_reports_so_although_polled_before():
     async with following("w1") as f:
         f.nodes["w1"].holds(p=100)
         await until(lambda: f.watched() and f.used_vfs() == 1)
@@ -160,7 +160,7 @@ async def test_what_an_ended_pod_held_is_free_when_its_node_tells_so_though_it_w
 
 
 @pytest.mark.parametrize("watches", [0, 8])
-async def test_node_is_asked_when_a_pod_ended_that_it_does_not_hold_any_more(watches):
+async def test_node_is_polled_when_a_pod_ended_that_it_no_longer_holds(watches):
     async with following("w1", watches=watches) as f:
         await f.refresh()
         f.state.reserve(W1, UID, reservation(f.clock()))
@@ -198,7 +198,7 @@ async def test_one_connection_does_for_a_node_that_is_followed():
         assert [node.connections() for node in f.nodes.values()] == [1, 1]
 
 
-async def test_only_so_many_nodes_are_followed_and_the_others_are_asked():
+async def test_limited_number_of_nodes_is_followed_and_the_rest_is_polled():
     async with following("w1", "w2", watches=1, again_s=3600.0) as f:
         await until(lambda: f.states.sources() == {("watched",): 1, ("asked",): 1})
         for node in f.nodes.values():
@@ -207,7 +207,7 @@ async def test_only_so_many_nodes_are_followed_and_the_others_are_asked():
         await until(lambda: f.used_vfs(W1) == f.used_vfs(W2) == 1)
 
 
-async def test_server_that_knows_no_long_poll_is_asked():
+async def test_server_without_long_polls_is_polled():
     async with asyncio.timeout(120), node_servers("w1") as (port, nodes):
         f = Following(port, nodes, again_s=3600.0)
         async with f.states:
@@ -275,7 +275,7 @@ async def test_node_that_falls_silent_is_lost_when_its_long_poll_should_have_bee
             assert "no answer in 0.1 s; last report 0 s ago" in f.state.why_unreadable(W1)
 
 
-async def test_node_that_moved_is_followed_where_it_is_now():
+async def test_node_that_moved_is_followed_at_its_new_address():
     async with following("w1", "w2") as f:
         await until(f.watched)
         f.states.forget(W2)
@@ -286,7 +286,7 @@ async def test_node_that_moved_is_followed_where_it_is_now():
         await until(lambda: f.nodes["w1"].connections() == 0)
 
 
-async def test_addresses_of_requests_count_anew_where_nobody_else_tells_them():
+async def test_addresses_of_requests_are_used_again_if_they_are_the_only_source():
     async with following("w1", "w2", requests_tell=True) as f:
         f.states.suggest(W1, lambda: (f.nodes["w1"].address,))
         f.states.forget(W2)
@@ -298,7 +298,7 @@ async def test_addresses_of_requests_count_anew_where_nobody_else_tells_them():
         await until(lambda: f.watched(W1))
 
 
-async def test_nothing_is_awaited_once_every_node_was_asked():
+async def test_wait_ends_once_every_node_was_polled():
     async with following() as f:
         assert not f.states.awaited()  # nodes are not listed yet, which is not the end
         f.states.learn(W1, ("127.0.9.8",))
@@ -344,7 +344,7 @@ async def test_last_state_is_known_in_the_end_whatever_came_together(seed):
             assert f.used_vfs() == 1
 
 
-async def test_served_extender_filters_by_what_nodes_told_by_themselves():
+async def test_served_extender_filters_by_reports_that_nodes_sent():
     settings = {"max_age_s": 3600.0, "stale_s": 7200.0, "node_watches": 8}
     async with asyncio.timeout(120), cluster() as c, real_nodes("w1", "w2") as (port, nodes):
         for node in nodes.values():

@@ -69,7 +69,7 @@ async def _paused_leader(*, versions: bool) -> None:
         await ended(cluster)
 
 
-def test_leader_that_was_stopped_in_a_bind_and_wakes_up_after_another_bound_sells_nothing_twice():
+def test_leader_stopped_in_a_bind_until_another_bound_promises_no_bandwidth_twice():
     run(_paused_leader(versions=True))
 
 
@@ -102,7 +102,7 @@ async def _stolen_lease() -> None:
     await ended(cluster)
 
 
-def test_holder_of_a_lease_that_was_deleted_is_told_so_before_its_next_bind():
+def test_holder_of_a_deleted_lease_learns_so_before_its_next_bind():
     run(_stolen_lease())
 
 
@@ -230,7 +230,7 @@ async def _lost_watch() -> None:
     await ended(cluster)
 
 
-def test_pod_that_is_bound_and_deleted_while_a_list_is_waited_for_holds_nothing_for_ever():
+def test_pod_bound_and_deleted_during_a_list_does_not_count_for_ever():
     run(_lost_watch())
 
 
@@ -249,7 +249,7 @@ ACTS = st.lists(st.tuples(WHAT, st.integers(0, 7), st.integers(0, 7)), min_size=
 
 @given(acts=ACTS, pfs=st.sampled_from([(PF0,), (PF0, PF1)]))
 @settings(max_examples=100, deadline=None)
-def test_no_node_is_ever_promised_more_than_it_has_and_nothing_is_lost(acts, pfs):
+def test_no_node_is_ever_promised_more_than_it_has_and_no_room_is_lost(acts, pfs):
     run(_play(acts, pfs))
 
 

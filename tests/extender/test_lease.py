@@ -103,7 +103,7 @@ async def keeping(lease: LeaderElector) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @pytest.mark.parametrize("before", [None, ""])
-async def test_lease_is_taken_at_once_when_there_is_none_or_it_was_given_back(before):
+async def test_lease_is_taken_at_once_if_it_is_missing_or_was_given_back(before):
     api = Leases()
     if before is not None:
         api.put(before)
@@ -241,7 +241,7 @@ async def test_release_that_fails_is_no_failure():
     assert api.stored.holder == "me"
 
 
-async def test_extender_promises_nothing_until_it_holds_its_lease_and_has_listed_the_pods_since():
+async def test_extender_makes_no_promise_until_it_holds_its_lease_and_has_listed_the_pods_since():
     api = SteppedLeases()
     api.put("before")
     lease = api.lease()
@@ -321,7 +321,7 @@ async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_a
         assert await w.bind("p", "w1") == ""
 
 
-async def test_bind_is_not_written_when_the_lease_runs_out_while_the_node_is_asked():
+async def test_bind_is_not_written_when_the_lease_expires_while_the_node_is_polled():
     api = SteppedLeases()
     lease = api.lease()
     async with cluster("w1") as c, extending(c, lease=lease) as w:
@@ -380,7 +380,7 @@ async def test_stop_gives_the_lease_back_when_the_last_doubt_is_over():
         assert api.stored.holder == ""
 
 
-async def test_what_one_extender_left_in_doubt_the_next_one_fences_before_it_binds():
+async def test_next_extender_fences_doubtful_binds_of_the_former_one_before_it_binds():
     api = SteppedLeases()
     async with cluster("w1") as c:
         async with served(c, lease=api.lease(), api_request_timeout_s=3600.0, shutdown_s=0.05) as s:
@@ -458,7 +458,7 @@ async def test_confirm_is_answered_by_a_question_that_began_after_it_and_one_ans
     assert len(api.reads) == 2
 
 
-async def test_confirm_asks_again_when_who_asked_for_all_went_away():
+async def test_confirm_reads_again_when_the_caller_that_read_for_all_went_away():
     api = SlowLeases()
     api.put("me")
     first, second = [(await confirming(api_lease, 1))[0] for api_lease in [api.lease()] * 2]
@@ -497,7 +497,7 @@ async def test_confirm_needs_no_question_after_a_renewal_that_began_later_than_t
 
 
 @pytest.mark.parametrize("held_by", [None, "", "other"])
-async def test_confirm_says_who_holds_the_lease_else(held_by):
+async def test_confirm_names_the_other_holder_of_the_lease(held_by):
     api = Leases()
     if held_by is not None:
         api.put(held_by)

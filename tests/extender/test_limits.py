@@ -87,7 +87,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_accounts_are_what_counting_anew_gives_after_any_changes(steps):
+def test_accounts_equal_a_new_count_after_any_changes(steps):
     freed: list[str] = []
     limits = Limits([limit("a", 1), limit("*", 1)], on_freed=freed.append)
     state = ClusterState(on_use=limits.update)
@@ -198,7 +198,7 @@ async def test_filter_refuses_all_nodes_with_used_and_limit_and_no_eviction_is_t
 
 
 @anyio
-async def test_metrics_tell_what_limited_namespaces_hold():
+async def test_metrics_have_the_usage_of_limited_namespaces():
     async with world("w1", **LIMITED) as w:
         await w.create_pod("p", 2_000, 0)
         await w.filter("p")
@@ -225,7 +225,7 @@ async def test_one_of_two_pods_that_passed_filter_together_is_refused_at_bind():
 
 
 @anyio
-async def test_pod_of_a_namespace_that_holds_too_much_already_is_refused_by_what_nodes_report():
+async def test_pod_of_a_namespace_beyond_its_limit_is_refused_by_reports_of_nodes():
     async with world("w1", "w2", **LIMITED) as w:
         for name in ("a", "b", "c"):
             await w.create_pod(name, 0)
@@ -254,7 +254,7 @@ async def test_node_that_invents_pods_uses_up_nobodys_limit_and_its_own_vfs():
 
 
 @anyio
-async def test_node_that_says_more_of_a_pod_than_it_was_promised_uses_up_nobodys_limit():
+async def test_node_that_reports_more_of_a_pod_than_promised_uses_up_no_limit():
     async with world("w1", **LIMITED) as w:
         await w.create_pod("mine", 1_000)
         assert await w.bind("mine", "w1") == ""
@@ -282,7 +282,7 @@ async def test_node_that_says_more_of_a_pod_than_it_asks_for_uses_up_nobodys_lim
 
 
 @anyio
-async def test_what_a_node_reports_of_a_pod_counts_from_its_bind_to_its_end():
+async def test_reported_interfaces_of_a_pod_count_from_its_bind_to_its_end():
     async with world("w1", **LIMITED) as w:
         await w.create_pod("devices", devices={"example.com/vf": 3})
         await w.create_pod("p", 0)
@@ -337,7 +337,7 @@ async def test_limit_comes_free_when_a_pod_ends_whose_node_was_deleted_before():
 
 
 @anyio
-async def test_pod_that_its_limit_refuses_no_more_waits_for_a_node_when_none_fits():
+async def test_pod_admitted_by_its_limit_waits_for_a_node_if_no_node_fits():
     async with world("w1", "w2", limits=(limit("default", 20_000),)) as w:
         w.nodes["w1"].holds(other=9_000)
         await w.create_pod("held", 9_000)
@@ -353,7 +353,7 @@ async def test_pod_that_its_limit_refuses_no_more_waits_for_a_node_when_none_fit
 
 
 @anyio
-async def test_nobody_waits_for_more_than_the_limit_itself():
+async def test_no_pod_waits_for_more_than_the_limit_itself():
     async with world("w1", **LIMITED) as w:
         await w.create_pod("p", 0, 0, 0, 0)
         assert "needs 4" in str(await w.filter("p"))

@@ -41,7 +41,7 @@ async def bind(c: World, http: Served, pod: str, node: str) -> None:
     assert (await http.post(BIND, c.bind_args(pod, node))).json() == {"Error": ""}
 
 
-async def test_explain_says_for_every_node_what_would_go_where():
+async def test_explain_lists_the_possible_placement_on_every_node():
     async with cluster("w1", "w2") as c, served(c) as http:
         await http.ready()
         c.nodes["w1"].report = report("w1", pf(PF0), pf(PF1, vfs=1))
@@ -60,7 +60,7 @@ async def test_explain_says_for_every_node_what_would_go_where():
         assert not refused.examples[0].evictable
 
 
-async def test_explain_says_who_would_enforce_what_the_hardware_does_not():
+async def test_explain_names_the_enforcer_of_rates_that_the_hardware_does_not_enforce():
     none = rates_of(NO_RATE)
     async with cluster("w1", "w2", "w3") as c, served(c) as http:
         await http.ready()
@@ -76,7 +76,7 @@ async def test_explain_says_who_would_enforce_what_the_hardware_does_not():
         assert (looks["w3"].min_by, looks["w3"].max_by) == ((), ())
 
 
-async def test_explain_tells_where_a_bound_pod_is_and_what_its_node_says_of_it():
+async def test_explain_of_a_bound_pod_has_its_node_and_reported_interfaces():
     async with cluster("w1") as c, served(c, key=KEY) as http:
         await http.ready()
         pod = await c.create_pod("p", 6000)
@@ -94,7 +94,7 @@ async def test_explain_tells_where_a_bound_pod_is_and_what_its_node_says_of_it()
         assert [(each.name, each.reserved_mbps) for each in place.reported] == [("enp3s0f0", 6000)]
 
 
-async def test_explain_says_what_is_wrong_with_a_placement_that_someone_wrote():
+async def test_explain_reports_the_fault_of_a_foreign_placement():
     async with cluster("w1") as c, served(c, key=KEY) as http:
         await http.ready()
         await c.create_pod("p", 6000)
@@ -104,7 +104,7 @@ async def test_explain_says_what_is_wrong_with_a_placement_that_someone_wrote():
         assert place.placement == ()
 
 
-async def test_explain_tells_the_last_refusal_and_top_shows_who_waits():
+async def test_explain_has_the_last_refusal_and_top_lists_waiting_pods():
     async with cluster("w1", "w2") as c, served(c) as http:
         await http.ready()
         await c.create_pod("big", 8000)
@@ -145,7 +145,7 @@ async def test_nodes_that_differ_in_numbers_alone_are_one_group():
         assert len((await explained(http, "p", all="1")).nodes) == 8
 
 
-async def test_what_is_asked_wrongly_is_refused_by_its_name():
+async def test_malformed_question_is_refused_by_the_name_of_its_parameter():
     async with cluster("w1") as c, served(c) as http:
         await http.ready()
         for path, word in (
@@ -174,7 +174,7 @@ async def test_explain_of_a_malformed_annotation_names_the_field():
         assert waiting.why == told.malformed
 
 
-async def test_explain_of_a_pod_that_is_counted_as_another_number_of_vfs_says_what_filter_says():
+async def test_explain_of_a_pod_with_another_count_of_vfs_agrees_with_filter():
     async with cluster("w1") as c, served(c, vf_resource="example.com/vfs") as http:
         await http.ready()
         container = {"name": "c", "image": "x", "resources": {"requests": {"example.com/vfs": "3"}}}
@@ -197,7 +197,7 @@ async def test_overview_sorts_and_counts_all_however_few_are_shown():
         assert [node.name for node in (await view(http, sort="name")).nodes] == ["w1", "w2", "w3"]
 
 
-async def test_overview_shows_of_a_node_that_cannot_be_read_what_is_there():
+async def test_overview_shows_the_last_report_of_an_unreadable_node():
     async with cluster("w1", "w2") as c, served(c) as http:
         await http.ready()
         c.nodes["w2"].raw = b"no HTTP"
@@ -213,7 +213,7 @@ async def test_overview_shows_of_a_node_that_cannot_be_read_what_is_there():
         assert (totals.unreadable, totals.pods, totals.pfs) == (2, 1, 0)
 
 
-async def test_looks_are_answered_before_anything_is_promised():
+async def test_views_are_answered_before_any_promise():
     async with cluster("w1") as c:
         c.api.watching.clear()
         async with served(c) as http:
@@ -239,7 +239,7 @@ async def test_explain_tells_the_limit_of_the_namespace_and_how_the_pod_goes_bey
         assert (await explained(http, "holder")).limit_refusal == ""
 
 
-async def test_single_node_tells_its_numbers_where_refusals_tell_the_cause_alone():
+async def test_view_of_one_node_has_numbers_although_refusals_have_only_the_cause():
     async with cluster("w1") as c, served(c, refusal_detail="cause") as http:
         await http.ready()
         await c.create_pod("p", 60_000)
@@ -259,7 +259,7 @@ async def test_explain_shows_the_policy_and_keeps_to_it():
         assert [look.placed for look in told.groups[0].examples[0].pfs] == [1, 1]
 
 
-async def test_overview_shows_problems_of_nodes_and_these_first_when_asked_so():
+async def test_overview_shows_problems_of_nodes_first_if_requested():
     async with cluster("w1", "w2", "w3") as c, served(c) as http:
         await http.ready()
         down = pf(PF0, mbps=None, problems=("port 1 is down",))
@@ -281,7 +281,7 @@ async def test_overview_shows_problems_of_nodes_and_these_first_when_asked_so():
 POOL = "tencent.com/rdma"
 
 
-async def test_explain_tells_of_exclusive_devices_the_most_that_may_come_to_each_pf():
+async def test_explain_counts_exclusive_devices_as_the_most_of_each_pf():
     async with cluster("w1", "w2") as c, served(c) as http:
         await http.ready()
         c.nodes["w1"].report = report("w1", pf(PF0, pools={POOL: 1}), pf(PF1, pools={POOL: 4}))
@@ -335,7 +335,7 @@ async def test_top_tells_of_exclusive_devices_beside_the_vfs():
         assert row.reserved_mbps == 2000
 
 
-async def test_top_tells_of_pfs_for_claims_apart():
+async def test_top_shows_pfs_for_claims_separately():
     async with cluster("w1") as c, served(c) as http:
         await http.ready()
         pfs = pf(PF0, vfs=0, pools={CLAIMS_POOL: 4}), pf(PF1)

@@ -21,7 +21,7 @@ TRUSTED = '[{"trust": true}]'
 WHY = "namespace default may not have trust true (interface 0): no policy is for it"
 
 
-async def test_filter_refuses_for_every_node_what_no_policy_allows():
+async def test_filter_refuses_every_node_if_no_policy_allows_the_request():
     async with world("w1", "w2", policy_file=None) as w:
         await w.create_pod("p", annotation=TRUSTED)
         found = await w.filter("p")
@@ -46,7 +46,7 @@ async def test_pod_that_was_edited_after_its_filter_is_refused_at_bind():
         assert await w.bind("p", "w1") == f"{NOT_ALLOWED}{WHY})"
 
 
-async def test_explain_says_what_the_namespace_may_not_have():
+async def test_explain_names_the_option_that_the_namespace_may_not_have():
     async with world("w1", policy_file=None) as w:
         await w.create_pod("p", annotation=TRUSTED)
         await w.filter("p")
@@ -54,7 +54,7 @@ async def test_explain_says_what_the_namespace_may_not_have():
     assert (told.malformed, told.not_allowed) == (WHY, True)
 
 
-async def test_preempt_evicts_nobody_for_it():
+async def test_preempt_evicts_no_pod_for_a_request_against_policy():
     async with world("w1", policy_file=None) as w:
         await place(w, "victim", "w1", 9_000)
         await create(w, "p", 9_000, priority=1)

@@ -70,7 +70,7 @@ def test_node_whose_certificate_is_for_another_name_is_unreadable(issuer: Issuer
         assert "certificate verify failed" in ask({"node_tls": files}, tls=served_tls(node))
 
 
-def test_node_with_a_certificate_of_someone_else_is_unreadable(tmp_path: Path, node: Certificate) -> None:
+def test_node_with_a_certificate_of_another_ca_is_unreadable(tmp_path: Path, node: Certificate) -> None:
     stranger = Issuer(tmp_path, "stranger").make()
     files = NodeTls(ca_file=str(stranger.own.cert), server_name="127.0.0.1")
     assert "certificate verify failed" in ask({"node_tls": files}, tls=served_tls(node))
@@ -89,7 +89,7 @@ def test_node_that_speaks_no_tls_is_unreadable_over_it(issuer: Issuer) -> None:
     assert ask({"node_tls": NodeTls(ca_file=str(issuer.own.cert))}) != "read"
 
 
-def test_token_is_borne_and_a_wrong_one_is_told_as_such(tmp_path: Path) -> None:
+def test_token_is_sent_and_a_wrong_one_is_reported_as_such(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("right\n")
     (tmp_path / "ours").write_text("# to the nodes\nright\n")
     (tmp_path / "wrong").write_text("wrong\n")

@@ -170,7 +170,7 @@ def source(request):
     return start
 
 
-async def test_state_is_what_the_node_says(source):
+async def test_state_is_that_of_the_report(source):
     async with source() as s:
         await s.say(W1, report("w1", pf(vfs=8, foreign=[5]), generation=2, held={"u": 100}))
         await s.settle()
@@ -199,7 +199,7 @@ async def test_node_whose_agent_is_down_is_unreadable(source):
         assert "its agent is down" in s.state.why_unreadable(W1)
 
 
-async def test_node_that_says_what_has_no_meaning_is_unreadable_with_the_reason(source):
+async def test_node_with_a_meaningless_report_is_unreadable_with_the_reason(source):
     async with source() as s:
         await s.say(W1, report("w1", pf(link_type="token-ring"), generation=2))
         await s.settle()
@@ -226,14 +226,14 @@ async def test_node_that_is_deleted_is_neither_readable_nor_unreadable(source):
         assert not s.state.unreadable
 
 
-async def test_asking_ends_for_nodes_that_nobody_told_of(source):
+async def test_polling_ends_for_unknown_nodes(source):
     async with source() as s:
         await s.states.request_report(NodeName("w9"))
         await s.states.refresh([NodeName("w9")], newer_than=s.clock.now)
         assert NodeName("w9") not in s.state.snapshots
 
 
-async def test_what_an_ended_pod_held_is_free_once_the_node_was_looked_at_after_its_end(source):
+async def test_interfaces_of_an_ended_pod_are_free_once_the_node_was_read_after_its_end(source):
     async with source() as s:
         promise(s)
         await s.settle()
@@ -245,7 +245,7 @@ async def test_what_an_ended_pod_held_is_free_once_the_node_was_looked_at_after_
         assert used(s) == 0
 
 
-async def test_what_an_ended_pod_held_counts_while_the_node_says_that_it_holds_it(source):
+async def test_interfaces_of_an_ended_pod_count_while_the_node_reports_them(source):
     async with source() as s:
         promise(s)
         await s.say(W1, report("w1", generation=2, held={P: 1000}))

@@ -63,7 +63,7 @@ async def test_room_is_free_for_the_pod_that_it_was_made_for():
         assert await w.bind("other", "w1") == ""
 
 
-async def test_room_beside_what_is_held_is_given_away():
+async def test_room_beside_a_nomination_is_given_to_other_pods():
     async with world("w1") as w:
         w.nodes["w1"].report = report("w1", pf(PF0), pf(PF1))
         await place(w, "busy", "w1", 8_000, priority=9)
@@ -105,7 +105,7 @@ async def test_room_is_free_for_all_when_the_pod_is_gone():
         assert await w.bind("other", "w1") == ""
 
 
-async def test_room_is_free_for_all_in_time_and_wakes_who_waits_for_it():
+async def test_room_of_a_nomination_expires_and_wakes_waiting_pods():
     async with world("w1", nomination_s=0.3) as w:
         await made_room(w)
         await create(w, "other", 8_000)
@@ -141,7 +141,7 @@ async def test_room_is_not_held_for_a_pod_that_lost_it_to_one_of_higher_priority
         assert await w.fitting("other") == ["w1"]
 
 
-async def test_new_extender_holds_what_pods_statuses_name():
+async def test_new_extender_reserves_room_for_nominations_in_statuses_of_pods():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000, terminationGracePeriodSeconds=60)
         await create(w, "high", 8_000, priority=5)
@@ -171,7 +171,7 @@ async def test_pod_that_fits_beside_the_held_room_is_woken_when_the_victim_has_g
         assert await w.fitting("small") == ["w1"]
 
 
-async def test_second_preemption_counts_what_is_held_for_an_equal_pod():
+async def test_second_preemption_counts_the_room_of_an_equal_nominated_pod():
     async with world("w1") as w:
         for name in ("a", "b"):
             await place(w, name, "w1", 5_000)
@@ -220,7 +220,7 @@ class Counting(FitCache):
         return super().fits(request, situation, namespace)
 
 
-async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again_when_their_node_changes():
+async def test_nominated_pods_without_room_are_tried_again_when_their_node_changes():
     now, names, fit_cache = 1.0, [NodeName(f"w{number}") for number in range(30)], Counting()
     state = ClusterState(on_change=lambda node, _before, _after: nominations.changed(node))
     nominations = NominatedPods(
@@ -242,7 +242,7 @@ async def test_pods_that_do_not_fit_where_they_are_nominated_are_looked_at_again
     assert fit_cache.asked == 2 * len(names)
 
 
-async def test_explain_says_what_to_do_of_a_nomination_for_which_nothing_is_held_any_more():
+async def test_explain_gives_advice_about_a_nomination_without_reserved_room():
     """The scheduler counts it for as long as the pod's status has it."""
 
     async def explained() -> Explanation:

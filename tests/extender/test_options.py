@@ -20,7 +20,7 @@ NOT_ENOUGH = "RDMA Scheduler Extension: Node did not have enough free RDMA resou
 TAGGED = '[{"vlan": 100, "mac": "02:00:00:00:00:01", "name": "data0", "min_tx_rate": 2000}]'
 
 
-async def test_filter_passes_the_nodes_whose_driver_can_set_what_is_asked_for():
+async def test_filter_passes_nodes_whose_driver_can_set_the_requested_options():
     async with world("w1", "w2", "w3") as w:
         w.nodes["w1"].report = report("w1", pf(PF0, takes=("mac", "vlan")))
         w.nodes["w2"].report = report("w2", pf(PF0, takes=("mac",)))
@@ -40,7 +40,7 @@ async def test_filter_refuses_options_by_field_for_every_node():
     assert "rdma_interfaces_required[1].mtu: is of a network device" in json.dumps(found)
 
 
-async def test_bind_promises_what_was_asked_for_on_the_pf_that_was_selected():
+async def test_bind_promises_the_requested_options_on_the_selected_pf():
     async with world("w1", key=KEY) as w:
         w.nodes["w1"].report = report(
             "w1", *(pf(each, takes=("mac", "vlan", "mtu"), mtu=9000) for each in (PF0, PF1))

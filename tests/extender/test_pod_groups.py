@@ -56,14 +56,14 @@ async def bound(w: World, *places: tuple[str, str]) -> list[str]:
     return list(await asyncio.gather(*(w.bind(name, node) for name, node in places)))
 
 
-async def test_pod_is_refused_by_the_only_node_when_its_gang_takes_what_is_left():
+async def test_pod_is_refused_by_the_only_node_if_its_gang_takes_the_rest():
     async with gang_world("w1", vfs=3) as w:
         assert await filtered(w, *GANG[:3]) == [["w1"]] * 3
         refused = (await w.filter("a3"))["FailedNodes"]["w1"]
         assert "held for a moment for pods on their way: default/a0, default/a1, default/a2" in refused
 
 
-async def test_gangs_pod_is_sent_to_one_node_and_the_next_sees_what_it_takes():
+async def test_pod_of_a_gang_is_sent_to_one_node_and_counts_for_the_next():
     async with gang_world("w1", "w2", vfs=2) as w:
         nodes = await filtered(w, *GANG)
         assert sorted(node for fitting in nodes for node in fitting) == ["w1", "w1", "w2", "w2"]
@@ -140,7 +140,7 @@ async def test_gangs_pod_is_woken_when_the_gpus_that_kubelet_may_choose_are_othe
         assert await filtered(w, "a0", "a1") == [["w1"], ["w1"]]
 
 
-async def test_gang_does_not_take_where_another_pod_is_going():
+async def test_gang_leaves_room_for_another_pod_on_its_way():
     async with gang_world("w1", vfs=4, assume_s=60.0) as w:
         assert await w.fitting("other") == ["w1"]
         assert await filtered(w, *GANG) == [["w1"]] * 3 + [[]]
@@ -158,7 +158,7 @@ async def test_no_pod_of_a_gang_is_written_before_enough_have_a_place():
         assert await asyncio.gather(*early) == [""] * 3
 
 
-async def test_part_of_a_gang_is_not_bound_and_holds_nothing_afterwards():
+async def test_part_of_a_gang_is_not_bound_and_keeps_no_room_afterwards():
     """Also by a process that knows nothing of what was filtered, as one that has just come to bind."""
     async with gang_world("w1", vfs=3) as w:
         errors = await bound(w, *((name, "w1") for name in GANG))
@@ -202,7 +202,7 @@ async def test_pod_is_not_bound_while_its_group_is_not_there():
         assert not w.api.started
 
 
-async def test_label_of_coscheduling_makes_a_gang_where_there_is_its_group():
+async def test_label_of_coscheduling_makes_a_gang_if_its_group_exists():
     async with gang_world("w1", vfs=1) as w:
         await w.create_coscheduling_group("c", 2)
         for name in ("c0", "c1"):
@@ -211,7 +211,7 @@ async def test_label_of_coscheduling_makes_a_gang_where_there_is_its_group():
         assert all(await bound(w, ("c0", "w1"), ("c1", "w1")))
 
 
-async def test_label_of_coscheduling_means_nothing_without_its_group():
+async def test_label_of_coscheduling_is_ignored_without_its_group():
     async with gang_world("w1", vfs=1) as w:
         await w.create_pod("c0", 100, labels={LABEL: "c"})
         assert await w.fitting("c0") == ["w1"]
@@ -233,7 +233,7 @@ async def test_gang_is_woken_when_room_comes_free_though_each_of_its_pods_fitted
         assert await filtered(w, *GANG) == [["w1"]] * 4
 
 
-async def test_pod_is_not_bound_while_nobody_can_say_how_many_its_gang_has():
+async def test_pod_is_not_bound_while_the_size_of_its_gang_is_unknown():
     async with gang_world("w1", vfs=4) as w:
         w.api.pod_groups_refused = True
         assert await filtered(w, *GANG) == [["w1"]] * 4
@@ -264,7 +264,7 @@ async def test_no_pod_of_a_gang_is_bound_when_another_extender_came_to_bind_whil
         assert not w.extender.cache.state.pods()
 
 
-async def test_client_that_goes_away_while_its_bind_waits_leaves_nothing_held():
+async def test_client_that_disconnects_during_its_bind_leaves_no_room_reserved():
     async with gang_world("w1", vfs=4) as w:
         w.extender.binder.quorum.pause_s = 60.0
         w.extender.binder.quorum.longest_s = 60.0
@@ -339,7 +339,7 @@ async def bound_or_not(w: World, node: str) -> list[str]:
         ((), "", "turn its feature gate GenericWorkload on"),
     ],
 )
-async def test_gang_is_not_taken_apart_and_the_version_is_named_where_none_is_known(
+async def test_gang_is_not_split_and_the_version_is_named_if_no_version_is_known(
     versions: tuple[str, ...], served: str, advice: str
 ):
     async with world("w1", group_versions=versions) as w:
@@ -364,7 +364,7 @@ async def test_group_of_a_tree_is_refused_by_name_and_not_bound():
 
 
 @pytest.mark.parametrize("count", [3, 2])
-async def test_gang_is_bound_once_it_is_scaled_to_what_there_is_room_for(count: int):
+async def test_gang_is_bound_once_it_is_scaled_to_the_available_room(count: int):
     """`minCount` may change as long as the group lives, and counts from the next cycle on."""
     now = [1_000.0]
     async with cluster("w1") as made, extending(made, clock=lambda: now[0]) as w:

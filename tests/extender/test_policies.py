@@ -73,7 +73,7 @@ async def test_filter_tells_nodes_that_no_eviction_helps_under_the_policy_from_t
     }
 
 
-async def test_filter_refuses_a_policy_that_is_none_for_every_node():
+async def test_filter_refuses_an_unknown_policy_for_every_node():
     async with world("w1", "w2") as w:
         await w.create_pod("p", 5, policy="same_pf")
         found = await w.filter("p")
@@ -116,7 +116,7 @@ async def test_strategy_is_of_nodes_and_of_their_pfs(strategy: str, homes: list[
 
 
 @pytest.mark.parametrize(("detail", "texts"), [("numbers", 3), ("cause", 1)])
-async def test_nodes_that_refuse_for_one_cause_say_the_same_where_only_the_cause_is_told(
+async def test_nodes_that_refuse_for_one_cause_answer_alike_if_refusals_have_only_the_cause(
     detail: str, texts: int
 ):
     async with world("w1", "w2", "w3", refusal_detail=Detail(detail)) as w:

@@ -141,7 +141,7 @@ async def test_node_that_helps_is_found_behind_many_that_cannot_be_read():
         assert await preempt(w, "high", **unknown, w1=["low"]) == {"w1": ["low"]}
 
 
-async def test_victims_of_a_pod_that_asks_for_nothing_go_back_as_they_came():
+async def test_victims_of_a_pod_without_requests_are_returned_unchanged():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000)
         await create(w, "plain", priority=9)
@@ -151,14 +151,14 @@ async def test_victims_of_a_pod_that_asks_for_nothing_go_back_as_they_came():
         }
 
 
-async def test_malformed_annotation_evicts_nobody():
+async def test_malformed_annotation_evicts_no_pod():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000)
         await w.create_pod("high", annotation="[{]")
         assert await preempt(w, "high", w1=["low"]) == {}
 
 
-async def test_nobody_is_evicted_before_all_pods_are_known():
+async def test_no_pod_is_evicted_before_all_pods_are_known():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000)
         await create(w, "high", 8_000, priority=9)
@@ -199,7 +199,7 @@ async def test_pods_that_no_budget_allows_to_evict_stay_when_others_help():
         assert await counted(w, "higher", w1=["idle"]) == {"w1": (["free", "guarded", "idle"], 1)}
 
 
-async def test_nobody_is_evicted_while_budgets_were_never_read_and_who_waits_is_tried_again_then():
+async def test_no_pod_is_evicted_until_budgets_are_read_and_then_waiting_pods_are_tried_again():
     async with cluster("w1") as c:
         await budget(c, "b", 0, app="guarded")
         await c.create_pod("first", 1)
@@ -227,7 +227,7 @@ async def test_budgets_of_before_are_heeded_while_they_cannot_be_read():
         assert await asked(w, "high", w1=["idle"]) == {"w1": (["free", "idle"], 0)}
 
 
-async def test_no_budget_is_asked_for_where_the_configuration_says_so():
+async def test_no_budget_is_read_if_the_configuration_says_so():
     async with cluster("w1") as c:
         c.api.budgets_refused = True
         async with extending(c, disruption_budgets="ignore") as w:
@@ -250,7 +250,7 @@ async def test_namespaces_limit_counts_without_the_victims():
         assert await preempt(w, "huge", w1=["a", "b"]) == {}
 
 
-async def test_pod_gets_what_its_victim_had_once_the_node_has_it_back():
+async def test_pod_gets_the_interfaces_of_its_victim_once_the_node_has_them_back():
     async with world("w1") as w:
         await place(w, "low", "w1", 8_000)
         w.nodes["w1"].holds(**{uid(w, "low"): 8_000})
@@ -281,7 +281,7 @@ async def refuse_since_victim_lingers(w) -> None:
     assert await w.fitting("high") == []
 
 
-async def test_nobody_else_is_evicted_while_a_victims_node_has_not_its_interfaces_back():
+async def test_no_other_pod_is_evicted_until_the_interfaces_of_a_victim_are_back():
     async with world("w1", "w2") as w:
         await refuse_since_victim_lingers(w)
         assert await preempt(w, "high", w2=["low-w2"]) == {}
@@ -289,7 +289,7 @@ async def test_nobody_else_is_evicted_while_a_victims_node_has_not_its_interface
         assert await preempt(w, "high", w2=["low-w2"]) == {"w2": ["low-w2"]}
 
 
-async def test_nobody_else_is_evicted_when_the_interfaces_came_back_since_filter_was_asked():
+async def test_no_other_pod_is_evicted_if_the_interfaces_came_back_since_filter():
     async with world("w1", "w2") as w:
         await refuse_since_victim_lingers(w)
         w.nodes["w1"].holds()
@@ -299,7 +299,7 @@ async def test_nobody_else_is_evicted_when_the_interfaces_came_back_since_filter
                 await asyncio.sleep(0.01)
 
 
-async def test_nobody_else_is_evicted_when_the_victims_end_was_not_heard_of_yet():
+async def test_no_other_pod_is_evicted_before_the_end_of_the_victim_is_known():
     """The scheduler's watch may be ahead of the extender's: by seconds, after an outage of the API server."""
     async with world("w1", "w2") as w:
         for node in ("w1", "w2"):
@@ -325,7 +325,7 @@ async def test_others_are_evicted_when_the_held_node_was_not_refused_for_lack_of
         assert await preempt(w, "high", w2=["low-w2"]) == {"w2": ["low-w2"]}
 
 
-async def test_pod_without_anything_evictable_gets_none_while_its_api_is_silent():
+async def test_pod_without_evictable_victims_gets_none_while_its_api_is_silent():
     async with world("w1", api=False, binder="scheduler") as w:
         w.extender.preempting.states.learn("w1", (w.nodes["w1"].address,))
         await create(w, "low", 8_000)

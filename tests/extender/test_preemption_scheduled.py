@@ -98,7 +98,7 @@ async def test_urgent_pod_gets_the_bandwidth_of_the_pod_that_has_it_and_no_other
         assert await c.node_of("lesser") is None
 
 
-async def test_pod_that_no_eviction_makes_room_for_evicts_nobody():
+async def test_pod_for_which_no_eviction_makes_room_evicts_no_pod():
     async with a_cluster("w1", vfs=1) as c:
         await start(c, "important", 8_000, priority=50)
         await create(c, "urgent", 7_000, priority=50)
@@ -108,7 +108,7 @@ async def test_pod_that_no_eviction_makes_room_for_evicts_nobody():
         assert not await gone(c, "important")
 
 
-async def test_pods_go_from_the_node_where_that_hurts_least():
+async def test_pods_are_evicted_from_the_node_with_the_least_harm():
     async with a_cluster("w1", "w2", vfs=1) as c:
         first = await start(c, "first", 9_000, priority=7)
         second = await start(c, "second", 9_000, priority=3)

@@ -36,7 +36,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/k8s-rdma-ext
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_process_serves_where_port_says_and_ends_with_0_at_a_signal(tmp_path: Path, number: int):
+async def test_process_serves_at_the_configured_port_and_ends_with_0_at_a_signal(tmp_path: Path, number: int):
     async with cluster("w1") as c:
         kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", c.server.url)
         (tmp_path / "key").write_text("a secret of placements\n")
@@ -121,7 +121,7 @@ def test_defaults_are_those_that_existing_scheduler_configurations_expect():
 
 
 @pytest.mark.parametrize("text", ["no", "-1", "65536", " 1", "1" * 5000])
-def test_port_of_the_environment_is_refused_when_it_is_none(text: str):
+def test_port_of_the_environment_is_refused_if_it_is_malformed(text: str):
     with pytest.raises(MalformedError, match="PORT"):
         port_of(ExtenderConfig(), {"PORT": text})
 
@@ -131,7 +131,7 @@ def test_port_of_the_environment_overrides_the_configured_one():
     assert port_of(ExtenderConfig(port=1), {"PORT": ""}) == 1
 
 
-def test_listening_where_someone_listens_already_is_a_failure_with_a_name():
+def test_listening_at_a_port_in_use_is_a_named_failure():
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(K8sRdmaError, match=f"cannot listen on 127.0.0.1, port {port}"):

@@ -56,7 +56,7 @@ def state_of(w: World) -> ClusterState:
 
 
 @anyio
-async def test_node_with_two_pfs_of_one_address_is_refused_and_nothing_else_happens() -> None:
+async def test_node_with_two_pfs_of_one_address_is_refused_alone() -> None:
     async with world("w1", "w2") as w:
         for name in ("held", "waits", "fits"):
             await w.create_pod(name, 20_000 if name == "waits" else 1_000)
@@ -127,7 +127,7 @@ def undecidable_with_selectors() -> ClusterState:
     return state
 
 
-def test_pod_that_cannot_be_decided_on_a_node_takes_the_node_from_nobody_else() -> None:
+def test_pod_that_cannot_be_decided_on_a_node_leaves_the_node_to_others() -> None:
     state = undecidable_with_selectors()
     fit_cache = FitCache()
     fit_cache.quarantine.watch(state)
@@ -160,7 +160,7 @@ def test_node_whose_use_cannot_be_added_up_is_quarantined_when_it_is_observed() 
 
 
 @pytest.mark.parametrize("named", ["e." + "9" * 5000, "e.٣", "e.-1", "e." + "0" * 30, "", "."])
-def test_lease_that_names_anything_covers_nothing_and_fails_nothing(named: str) -> None:
+def test_lease_with_a_malformed_name_covers_no_generation_and_raises_no_error(named: str) -> None:
     assert covers("e.7", named) is False
     assert covers(named, "e.7") is False
 

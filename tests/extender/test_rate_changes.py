@@ -169,7 +169,7 @@ async def test_explanation_shows_the_generations_and_the_last_outcome(c: World):
     assert place["rates"] == "waiting: generation 1 is not programmed on node w1 yet"
 
 
-async def test_what_a_cut_frees_is_not_given_before_the_node_has_programmed_it(c: World):
+async def test_bandwidth_of_a_cut_is_not_given_before_the_node_has_programmed_it(c: World):
     await c.create_pod("next", 400)
     await ask(c, "gold", (300, 600))
     await status(c, "gold", "admitted")
@@ -384,9 +384,7 @@ async def test_outcomes_are_events_of_the_pod(c: World):
         (asked((5_000, 0)), "PF enp3s0f0: 5000 Mb/s needed"),
     ],
 )
-async def test_edit_that_is_no_change_of_rates_is_refused_and_changes_nothing(
-    c: World, text: str, message: str
-):
+async def test_edit_of_more_than_rates_is_refused_without_effect(c: World, text: str, message: str):
     before = await placed(c, "gold")
     await edit(c, "gold", text)
     assert message in (await status(c, "gold", "refused")).message
@@ -441,7 +439,7 @@ async def test_earlier_placement_that_is_written_over_a_later_one_is_put_back(c:
     assert await used_mbps(c) == 600
 
 
-async def test_forged_generation_changes_nothing(c: World):
+async def test_forged_generation_has_no_effect(c: World):
     text = (await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]
     forged = text.replace(',"interfaces"', ',"generation":7,"interfaces"').replace("500", "5")
     await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: forged}}})

@@ -87,7 +87,7 @@ async def reserved(c: World) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("devices", [{}, {POOL: 1}], ids=["annotation", "pool"])
-async def test_nothing_is_sold_twice_when_the_binder_is_killed_in_the_middle_of_binds(
+async def test_no_bandwidth_is_promised_twice_when_the_binder_is_killed_during_binds(
     tmp_path: Path, devices: dict[str, int]
 ):
     """Also where kubelet chooses the device: each pod counts on every PF that has one."""
@@ -150,7 +150,9 @@ class Crashed:
 
 
 @pytest.mark.parametrize("touchable", [True, False])
-async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_what_the_one_before_sent(touchable: bool):
+async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_requests_of_the_former_one(
+    touchable: bool,
+):
     leases = Crashed()
     lease = LeaderElector(
         leases,

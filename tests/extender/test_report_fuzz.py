@@ -406,7 +406,7 @@ unchecked = st.builds(
 
 @FEWER
 @given(unchecked)
-def test_what_no_decoder_lets_pass_costs_the_node_alone(status: RdmaNodeStatus) -> None:
+def test_report_that_no_decoder_accepts_affects_only_its_node(status: RdmaNodeStatus) -> None:
     def inject(extender: Extender, _: MemoryApi) -> None:
         try:
             facts = facts_of_status(status, EVIL)

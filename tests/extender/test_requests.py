@@ -159,7 +159,7 @@ def test_pod_is_refused_when_its_count_is_no_quantity():
         PodRequestCache(vf_resource=RESOURCE).parse(pod("p", wants(2), containers=[asks("two")]))
 
 
-def test_nothing_is_kept_of_a_pod_whose_annotation_is_malformed_now():
+def test_pod_whose_annotation_became_malformed_is_forgotten():
     requests = PodRequestCache()
     requests.put(pod("p", wants(1)), 0.0)
     with pytest.raises(MalformedError):
@@ -180,7 +180,7 @@ def test_request_is_read_anew_when_the_policy_is_another():
     assert requests.get(uid) is not None
 
 
-def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of_reading_it():
+def test_request_has_the_extended_resources_of_the_pod_by_both_ways_of_reading():
     containers = [
         {"resources": {"limits": {"cpu": "2", "tencent.com/rdma": "1", "nvidia.com/gpu": "8"}}},
         {"resources": {"limits": {"tencent.com/rdma": "1"}}},
@@ -193,7 +193,7 @@ def test_request_tells_what_extended_resources_the_pod_requests_by_either_way_of
     )
 
 
-def test_pod_without_the_annotation_asks_for_nothing_whatever_devices_it_has():
+def test_pod_without_the_annotation_requests_no_interface_with_any_devices():
     containers = [{"resources": {"limits": {"tencent.com/rdma": "1"}}}]
     assert not PodRequestCache().parse(pod("p", {}, containers=containers)).request
 

@@ -64,7 +64,7 @@ async def test_fresh_namespaces_bring_no_time_of_their_own_when_one_of_before_se
     assert last - 100 < 6 * 21
 
 
-async def test_background_waits_when_somebody_waits_for_an_answer():
+async def test_background_search_waits_while_a_caller_waits():
     processor = Processor()
     async with asyncio.TaskGroup() as group:
         group.create_task(processor.search("a", [SLICE_S] * 2))
@@ -73,7 +73,7 @@ async def test_background_waits_when_somebody_waits_for_an_answer():
     assert processor.searches == ["a"] * 22 + ["b"]
 
 
-async def test_slices_of_nothing_do_not_wait_when_nobody_searches():
+async def test_empty_slices_do_not_wait_without_searches():
     processor = Processor()
     assert await processor.search("a", [0.0] * 3) == 0.0
     assert processor.queue.used("a") == 0.0
@@ -101,7 +101,7 @@ async def test_turn_goes_on_when_it_was_handed_to_one_that_is_cancelled():
         await waiting[0]
 
 
-async def test_what_is_billed_puts_off_who_pays_and_nobody_else():
+async def test_bill_delays_only_the_searches_of_its_namespace():
     processor = Processor()
     processor.queue.bill("writer", 1.0)
     async with asyncio.TaskGroup() as group:

@@ -75,7 +75,7 @@ def test_pod_does_not_wait_when_it_has_settled():
     assert (len(waiting), waiting.nodes()) == (0, [])
 
 
-def test_nothing_is_held_for_a_pod_that_has_settled():
+def test_no_room_is_reserved_for_a_pod_that_has_settled():
     settled = SettledPods()
     cache = scheduler_cache(lambda: 0.0, settled=settled)
     room = Room((PlacedInterface(pf=PciAddress("0000:03:00.0"), min_tx_rate_mbps=1),))

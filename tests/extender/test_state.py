@@ -41,7 +41,7 @@ def used(state: ClusterState, node: NodeName = W1) -> Used:
     return state.snapshots[node].used.get(PciAddress(PF0), Used())
 
 
-def test_state_counts_what_is_promised_and_what_is_reported_once():
+def test_state_counts_promised_and_reported_interfaces_once():
     state = ClusterState()
     state.observe(W1, facts(p=3_000), 1.0)
     state.reserve(W1, P, reservation(1_000))
@@ -49,14 +49,14 @@ def test_state_counts_what_is_promised_and_what_is_reported_once():
     assert used(state) == Used(2, 5_000)
 
 
-def test_state_counts_the_report_where_it_differs_from_the_promise():
+def test_state_counts_the_report_if_it_differs_from_the_promise():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000))
     state.observe(W1, facts(p=4_000), 1.0)
     assert used(state) == Used(1, 4_000)
 
 
-def test_ended_promise_stands_until_a_report_that_was_asked_for_later():
+def test_ended_promise_stands_until_a_report_that_was_requested_later():
     state = ClusterState()
     state.observe(W1, facts(), 1.0)
     state.reserve(W1, P, reservation(1_000))
@@ -70,7 +70,7 @@ def test_ended_promise_stands_until_a_report_that_was_asked_for_later():
     assert not state.pods()
 
 
-def test_ended_promise_ends_when_the_node_says_that_nothing_changed():
+def test_ended_promise_is_dropped_when_the_node_reports_no_change():
     state = ClusterState()
     state.observe(W1, facts(), 1.0)
     state.reserve(W1, P, reservation(1_000))
@@ -79,7 +79,7 @@ def test_ended_promise_ends_when_the_node_says_that_nothing_changed():
     assert used(state) == Used()
 
 
-def test_ended_promise_is_the_nodes_word_once_the_node_reports_the_pod():
+def test_ended_promise_becomes_the_report_once_the_node_reports_the_pod():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000))
     state.on_delete(P, 5.0)
@@ -118,7 +118,7 @@ def test_promise_made_before_the_first_report_counts_from_the_first_report_on():
     assert used(state) == Used(1, 1_000)
 
 
-def test_pod_bound_to_one_node_holds_nothing_on_the_others():
+def test_pod_bound_to_one_node_counts_on_no_other():
     state = ClusterState()
     state.reserve(W1, P, reservation(stage=Stage.IN_DOUBT))
     state.reserve(W2, P, reservation())
@@ -127,7 +127,7 @@ def test_pod_bound_to_one_node_holds_nothing_on_the_others():
     assert state.reservation(W2, P).bound
 
 
-def test_first_promise_stands_when_the_annotation_says_something_else_later():
+def test_first_promise_stands_when_the_annotation_differs_later():
     state = ClusterState()
     state.bound(W1, P, reservation(1_000))
     state.bound(W1, P, reservation(9_000))
@@ -249,14 +249,14 @@ def test_promise_on_a_node_that_is_gone_ends_with_its_pod():
     assert not changes[W1]
 
 
-def test_answer_of_a_write_makes_nothing_anew_when_the_promise_is_over():
+def test_answer_of_a_write_does_not_renew_an_ended_promise():
     state = ClusterState()
     state.reserve(W2, P, reservation(stage=Stage.IN_DOUBT))
     state.written(W1, P)
     assert not state.pods()
 
 
-def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
+def test_answer_of_a_write_keeps_the_end_and_takes_the_written_placement():
     state = ClusterState()
     state.reserve(W1, P, reservation(1_000, stage=Stage.IN_DOUBT))
     state.on_delete(P, 5.0)
@@ -267,7 +267,7 @@ def test_answer_of_a_write_keeps_the_end_and_takes_over_what_was_written():
 
 
 @pytest.mark.parametrize("changes", [{"stage": Stage.BOUND}, {"stage": Stage.ENDED, "ended_at": 5.0}])
-def test_doubt_changes_nothing_when_the_pod_is_known_to_be_bound_or_over(changes):
+def test_doubt_has_no_effect_if_the_pod_is_known_to_be_bound_or_ended(changes):
     state = ClusterState()
     held = reservation(**changes)
     state.reserve(W1, P, held)
@@ -277,7 +277,7 @@ def test_doubt_changes_nothing_when_the_pod_is_known_to_be_bound_or_over(changes
     assert state.nodes_of(P) == {W1}
 
 
-def test_pod_bound_without_a_placement_holds_nothing():
+def test_pod_bound_without_a_placement_reserves_no_room():
     state = ClusterState()
     state.bound(W1, P, None)
     assert not state.pods()
@@ -337,7 +337,7 @@ def test_forgotten_node_keeps_promises_of_pods_that_still_exist():
     assert used(state) == Used(1, 1_000)
 
 
-def test_change_is_told_with_what_was_before_and_only_when_it_is_one():
+def test_change_is_reported_with_the_former_state_and_only_if_the_state_differs():
     changes = []
     state = ClusterState(on_change=lambda *change: changes.append(change))
     state.observe(W1, facts(), 1.0)
@@ -394,7 +394,7 @@ def test_facts_hold_foreign_use_and_all_sandboxes_of_a_pod():
         ({"allocations": report("w1", held={"p": -5}).allocations}, "minMbps"),
     ],
 )
-def test_facts_are_refused_when_nothing_may_be_concluded(changes, why):
+def test_facts_are_refused_if_they_permit_no_conclusion(changes, why):
     fields = {"node": "w1", "generation": "e.1", "ledger": "ok", "pfs": (pf(),), **changes}
     with pytest.raises(MalformedError, match=why):
         facts_of(type(report("w1"))(**fields), W1)

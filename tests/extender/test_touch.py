@@ -47,7 +47,7 @@ async def test_node_is_touched_when_its_report_shows_room_for_a_refused_pod():
         assert await touched_at(w, "w2") is None
 
 
-async def test_what_is_touched_of_a_node_is_a_label_where_the_scheduler_heeds_no_annotation():
+async def test_node_is_touched_by_a_label_if_the_scheduler_heeds_no_annotation():
     async with world("w1", requeue_by="label") as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)
@@ -105,14 +105,14 @@ async def test_node_is_touched_when_the_link_comes_up_that_a_refused_pod_needs(r
         await until(lambda: w.api.touched == ["w1"])
 
 
-async def test_nobody_waits_for_what_no_node_will_ever_have():
+async def test_no_pod_waits_for_room_that_no_node_will_ever_have():
     async with world("w1") as w:
         await w.create_pod("p", 20_000)
         assert await w.fitting("p") == []
         assert w.metric("pods_waiting") == 0
 
 
-async def test_node_is_not_touched_when_what_came_free_is_not_enough():
+async def test_node_is_not_touched_when_the_free_room_is_not_enough():
     async with world("w1") as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)
@@ -137,7 +137,7 @@ async def test_node_is_not_touched_for_a_request_that_it_fitted_before_as_well()
         assert w.api.touched == []
 
 
-async def test_node_is_not_touched_when_nobody_waits():
+async def test_node_is_not_touched_when_no_pod_waits():
     async with world("w1", "w2") as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)
@@ -148,7 +148,7 @@ async def test_node_is_not_touched_when_nobody_waits():
         assert w.api.touched == []
 
 
-async def test_nodes_are_not_asked_when_nobody_waits_any_more():
+async def test_nodes_are_not_polled_when_no_pod_waits_any_more():
     async with world("w1") as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)
@@ -164,7 +164,7 @@ async def test_nodes_are_not_asked_when_nobody_waits_any_more():
         assert w.api.touched == []
 
 
-async def test_pod_waits_no_more_when_it_is_bound_by_someone_else():
+async def test_pod_waits_no_more_when_it_is_bound_by_another_scheduler():
     async with world("w1") as w:
         w.nodes["w1"].holds(a=9_000)
         await w.create_pod("p", 5_000)
@@ -233,7 +233,7 @@ async def test_one_node_of_many_that_refused_is_touched_for_the_request_it_now_f
         await until(lambda: w.api.touched == ["w2"])
 
 
-async def test_node_is_touched_without_being_asked_when_the_state_learns_of_its_capacity():
+async def test_node_is_touched_without_a_poll_when_the_state_learns_its_capacity():
     """As where the states come by watch."""
     async with world("w1", poll_s=3600.0) as w:
         w.nodes["w1"].holds(a=9_000)
@@ -258,7 +258,7 @@ async def test_one_node_is_touched_when_the_extender_begins_while_pods_wait_whom
             assert w.api.touched == ["w1"]
 
 
-async def test_no_node_is_touched_when_the_extender_begins_and_nobody_waits():
+async def test_no_node_is_touched_when_the_extender_starts_and_no_pod_waits():
     async with cluster("w1") as c:
         await c.create_pod("bound", 1_000)
         await c.bind_by_hand("bound", "w1")
@@ -272,7 +272,7 @@ async def test_no_node_is_touched_when_the_extender_begins_and_nobody_waits():
             assert w.api.touched == ["w1"]
 
 
-async def test_nothing_is_touched_by_a_replica_that_does_not_lead():
+async def test_no_node_is_touched_by_a_replica_that_does_not_lead():
     lease = LeaseView(namespace="kube-system", name="held", holder="other", duration_s=3600)
     async with cluster("w1") as c:
         await c.api.real.write_lease(lease)
@@ -333,7 +333,7 @@ async def test_pods_are_woken_when_the_holder_may_bind_again_after_an_outage():
             await until(lambda: w.api.touched == ["w1"] * 3)
 
 
-async def test_node_that_is_touched_for_pods_of_whom_nothing_is_known_is_one_that_they_may_go_to():
+async def test_node_touched_for_unknown_pods_has_no_taint_against_them():
     """Schedulers before 1.34 try a pod again only if the touched node takes it: one with a taint does not."""
     async with cluster("w1") as c:
         await c.create_node("control")

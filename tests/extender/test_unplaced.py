@@ -67,7 +67,7 @@ class Followed:
         return sum(used.mbps for used in self.state.snapshots[W1].used.values())
 
 
-def test_bound_pod_without_a_placement_holds_what_it_asks_for_as_it_is_seen():
+def test_bound_pod_without_a_placement_counts_its_request_once_it_is_seen():
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", 4_000), W1)
@@ -75,7 +75,7 @@ def test_bound_pod_without_a_placement_holds_what_it_asks_for_as_it_is_seen():
     assert (w.holds("p"), w.holds("q")) == ([(PF1, 4_000)], [(PF0, 9_000)])
 
 
-def test_bound_pod_in_its_nodes_network_holds_nothing():
+def test_bound_pod_in_the_network_of_its_node_is_not_counted():
     w = Followed()
     w.told()
     w.unplaced.on_bound(replace(pod("p", 4_000), host_network=True), W1)
@@ -92,7 +92,7 @@ def test_pods_seen_before_their_node_are_placed_with_its_first_report_in_their_o
     assert (w.holds("p"), w.holds("q"), w.holds("r")) == ([(PF0, 6_000)], [(PF0, 4_000)], None)
 
 
-def test_pod_that_does_not_fit_holds_nothing_until_there_is_room():
+def test_bound_pod_that_does_not_fit_is_not_counted_until_there_is_room():
     w = Followed()
     w.told(other=9_000)
     w.unplaced.on_bound(pod("p", 8_000), W1)
@@ -101,7 +101,7 @@ def test_pod_that_does_not_fit_holds_nothing_until_there_is_room():
     assert w.holds("p") == [(PF0, 8_000)]
 
 
-def test_what_the_node_reports_of_it_stays_its_claim_when_its_sandbox_dies():
+def test_reported_interfaces_of_a_bound_pod_stay_counted_when_its_sandbox_dies():
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", 4_000), W1)
@@ -112,7 +112,7 @@ def test_what_the_node_reports_of_it_stays_its_claim_when_its_sandbox_dies():
     assert w.used() == 4_000
 
 
-def test_part_of_what_it_asks_for_is_not_taken_for_all():
+def test_reported_part_of_a_request_does_not_count_as_the_whole():
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", 1_000, 2_000), W1)
@@ -120,7 +120,7 @@ def test_part_of_what_it_asks_for_is_not_taken_for_all():
     assert len(w.holds("p")) == 2
 
 
-def test_node_that_reports_more_than_a_pod_asks_for_makes_that_no_claim_of_the_pod():
+def test_reported_surplus_over_a_request_does_not_become_the_reservation_of_the_pod():
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", 4_000), W1)
@@ -129,7 +129,7 @@ def test_node_that_reports_more_than_a_pod_asks_for_makes_that_no_claim_of_the_p
     assert w.holds("p") == [(PF0, 4_000)]
 
 
-def test_claim_ends_with_the_pod_by_the_rule_of_all_claims():
+def test_reservation_of_an_unplaced_pod_ends_by_the_rule_of_all_reservations():
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", 4_000), W1)
@@ -153,7 +153,7 @@ def test_pod_that_is_gone_before_it_fitted_never_holds_anything():
     assert w.holds("p") is None
 
 
-def test_pod_that_asks_for_nothing_or_cannot_be_understood_holds_nothing():
+def test_bound_pod_with_an_empty_or_malformed_request_is_not_counted():
     w = Followed()
     w.told()
     w.unplaced.on_bound(pod("p", asks=""), W1)
@@ -195,7 +195,7 @@ def test_guesses_on_a_node_take_no_more_than_their_budget_however_often_pods_com
     assert w.holds("small")
 
 
-def test_pods_beyond_what_a_node_can_have_are_not_kept():
+def test_pods_beyond_the_possible_number_of_a_node_are_not_kept():
     w = Followed()
     for number in range(100):
         w.unplaced.on_bound(pod(f"large-{number}", asks='[{"count": 1024}]'), W1)

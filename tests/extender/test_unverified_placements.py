@@ -157,7 +157,7 @@ FORGED = st.lists(
 
 
 @given(held=st.fixed_dictionaries({}, optional={"p": RATES, "q": RATES}), forged=FORGED, others=FORGED)
-def test_what_a_forged_placement_says_never_makes_room(
+def test_forged_placement_never_makes_room(
     held: dict[str, int], forged: tuple[PlacedInterface, ...], others: tuple[PlacedInterface, ...]
 ):
     s = Starting()
@@ -224,7 +224,7 @@ def test_pod_that_appears_after_the_list_is_verified_at_once():
     assert s.state.pods() == {"p"}
 
 
-def test_what_the_list_showed_is_verified_and_not_what_the_owner_writes_meanwhile():
+def test_listed_placement_is_verified_and_not_later_edits_of_the_owner():
     s = Starting()
     s.listing(bound("p", placed(5_000)), bound("q", placed(5_000), keys=FORGER))
     s.pods.on_event(Changed(bound("p", placed(1), keys=FORGER)))
@@ -258,7 +258,7 @@ def test_forged_placement_of_a_pod_that_ends_counts_no_longer():
 
 
 @pytest.mark.anyio
-async def test_all_are_verified_in_the_background_and_who_waits_for_that_is_called_once():
+async def test_all_placements_are_verified_in_the_background_and_waiters_are_called_once():
     s, called = Starting(), []
     warm = asyncio.Event()
     s.listing(*(bound(f"p{index}", keys=FORGER if index % 2 else KEYS) for index in range(20)))

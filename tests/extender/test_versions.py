@@ -31,7 +31,7 @@ def asking(*reservations: int) -> dict:
     return {"metadata": {"annotations": {"rdma_interfaces_required": interfaces(*reservations)}}}
 
 
-async def test_binding_is_of_the_version_that_the_watch_told():
+async def test_binding_has_the_version_of_the_watch():
     async with world("w1") as w:
         p = await w.create_pod("p", 3_000)
         await until(lambda: w.extender.cache.pods.latest(p["metadata"]["uid"]) is not None)
@@ -52,7 +52,7 @@ async def test_bind_of_a_pod_that_the_scheduler_wrote_to_since_is_tried_of_its_n
         assert len({b.version for b in w.api.started}) == len(w.api.started) == 2
 
 
-async def test_bind_is_of_what_the_pod_asks_for_in_that_very_version():
+async def test_bind_uses_the_request_of_the_bound_version():
     async with world("w1") as w:
         await w.create_pod("p", 3_000)
         await w.filter("p")
@@ -133,7 +133,7 @@ async def test_without_the_right_to_touch_pods_a_newer_version_settles_the_doubt
         assert len({b.version for b in w.api.started}) == 2
 
 
-async def test_second_bind_of_a_pod_that_goes_elsewhere_hears_where_the_first_one_bound_it():
+async def test_second_bind_of_a_pod_to_another_node_reports_the_first_node():
     """The scheduler timed out, scheduled the pod again, and the first bind was still under way."""
     async with world("w1", "w2") as w:
         w.api.writing.clear()
@@ -149,7 +149,7 @@ async def test_second_bind_of_a_pod_that_goes_elsewhere_hears_where_the_first_on
         assert await w.bind("q", "w2") == ""
 
 
-async def test_new_extender_fences_what_the_one_before_still_writes():
+async def test_new_extender_fences_late_writes_of_the_former_one():
     async with cluster("w1") as c:
         await c.create_pod("p", 6_000)
         await c.create_pod("q", 6_000)
@@ -196,7 +196,7 @@ def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_t
     assert pods.unbound_count == 0
 
 
-async def test_bind_of_a_version_taken_before_the_last_renewal_asks_nothing():
+async def test_bind_of_a_version_read_before_the_last_renewal_needs_no_read():
     questions = []
 
     async def confirm(since: float) -> str:

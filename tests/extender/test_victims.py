@@ -79,12 +79,12 @@ def test_victims_go_back_as_they_came_when_they_are_enough():
     assert chosen(sent(pod("a"), violations=3), [pod("b")], fits) == (["a"], 3)
 
 
-def test_node_is_dropped_when_nothing_helps():
+def test_node_is_dropped_when_no_eviction_helps():
     assert chosen(sent(pod("a")), [pod("b")], needing(5, a=1, b=1)) is None
     assert chosen(sent(pod("a")), [], needing(5, a=1)) is None
 
 
-def test_node_without_victims_is_dropped_when_nobody_need_go():
+def test_node_without_victims_is_dropped_if_no_eviction_is_needed():
     assert chosen(sent(), [pod("b")], needing(0)) is None
 
 
@@ -126,7 +126,7 @@ def test_violations_are_counted_anew_when_victims_change():
     assert chosen(replaced, [pod("b"), pod("c")], fits, budgets=budgets) == (["b", "c"], 1)
 
 
-def test_schedulers_count_stands_for_what_is_not_known_here():
+def test_violations_counted_by_the_scheduler_stand_for_unknown_victims():
     unknown = Proposal(uids=(PodUid("x"),), occupants={}, violations=1)
     found = choice(unknown, [pod("b")], protecting("b"), needing(5, b=5))
     assert found == Victims((PodUid("b"), PodUid("x")), 2)

@@ -56,7 +56,7 @@ def test_touched_node_is_of_interest_again_when_it_refuses_again():
     assert waiting.interesting(W1)
 
 
-def test_pods_and_nodes_expire_when_nobody_tries_them_for_long():
+def test_pods_and_nodes_expire_when_they_are_not_tried_for_long():
     waiting = UnschedulablePods()
     refuse(waiting, "p", 1, W1, at=0.0)
     refuse(waiting, "q", 2, W2, at=800.0)
@@ -88,7 +88,7 @@ def test_pods_of_many_interfaces_are_kept_in_smaller_number():
     assert (len(waiting), waiting.requests()) == (1, [("default", request(1))])
 
 
-def test_what_is_compared_is_shared_by_namespaces_when_one_has_many():
+def test_comparisons_are_shared_by_namespaces_if_one_has_many_pods():
     waiting = UnschedulablePods()
     refuse(waiting, "victim", 7)
     for number in range(200):
@@ -98,7 +98,7 @@ def test_what_is_compared_is_shared_by_namespaces_when_one_has_many():
     assert compared.index(("default", request(7))) < 2
 
 
-def test_pods_of_who_has_most_are_forgotten_when_there_are_too_many():
+def test_pods_of_the_largest_namespace_are_forgotten_when_there_are_too_many():
     waiting = UnschedulablePods()
     refuse(waiting, "victim", 7)
     for number in range(MAX_INTERFACES // 1000 + 5):

@@ -161,7 +161,7 @@ async def test_pod_is_placed_when_its_namespaces_limit_comes_free():
         assert await placed(w, "second") in {"w1", "w2"}
 
 
-async def test_pod_is_placed_when_what_was_held_for_a_nominated_pod_is_released():
+async def test_pod_is_placed_when_the_room_of_a_nominated_pod_is_released():
     async with scheduled("w1") as w:
         await w.world.create_pod("known", 0)
         await placed(w, "known")

@@ -40,14 +40,14 @@ def kubeconfig(path: Path, url: str, authority: Path) -> str:
     return write(path / "k", document(user={"token": "x"}, clusters=[{"name": "c", "cluster": cluster}]))
 
 
-def test_api_server_is_asked_if_its_authority_has_no_key_identifiers(tmp_path: Path):
+def test_api_server_is_accepted_if_its_authority_has_no_key_identifiers(tmp_path: Path):
     issuer = Issuer(tmp_path, strict=False).make()
     with serving(server_of(issuer)) as api:
         ask(kubeconfig(tmp_path, api.url, issuer.own.cert))
         assert api.by
 
 
-def test_api_server_is_asked_if_its_authority_was_issued_by_another(tmp_path: Path):
+def test_api_server_is_accepted_if_its_authority_was_issued_by_another(tmp_path: Path):
     """As Go, which ends the chain at any certificate that it trusts."""
     root = Issuer(tmp_path, "root").make()
     issuer = Issuer(tmp_path, "between").make(issuer=root)
@@ -57,7 +57,7 @@ def test_api_server_is_asked_if_its_authority_was_issued_by_another(tmp_path: Pa
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_client_of_our_own_servers_demands_what_rfc_5280_does_on_every_python(tmp_path: Path, strict: bool):
+def test_client_of_our_own_servers_follows_rfc_5280_on_every_python(tmp_path: Path, strict: bool):
     issuer = Issuer(tmp_path, strict=strict).make()
     context = client_tls(NodeTls(ca_file=str(issuer.own.cert)), field="nodeTls")()
     with serving(server_of(issuer)) as api:

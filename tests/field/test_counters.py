@@ -125,7 +125,7 @@ def test_counter_that_begins_anew_has_not_sent_petabytes():
     assert rates([(0, 9_000_000_000), (10, 1_250_000), (20, 2_500_000)], None) == [None, 1]
 
 
-def test_silent_counters_of_a_driver_that_may_not_count_verbs_suggest_nothing():
+def test_silent_counters_of_a_driver_that_may_not_count_verbs_give_no_recommendation():
     """RDMA traffic of some drivers is in none of the counters that a program reads, and shows as 0.
 
     Sources: https://github.com/uccl-project/rdmatop/pull/13, https://github.com/wentbackward/nv-monitor/pull/41

@@ -170,6 +170,6 @@ def test_mac_of_a_virtual_machine_needs_the_leave_of_its_namespace(machine: Mach
     scenario(machine, play)
 
 
-def test_annotation_of_another_claim_says_nothing_about_this_one() -> None:
+def test_annotation_of_another_claim_does_not_apply_to_this_one() -> None:
     assert read_macs(mac_of([MAC], claim_name="net-d"), "net-c") == {}
     assert read_macs({}, "net-c") == {}

@@ -59,7 +59,7 @@ def add_gb10(machine: SmallMachine, *, switch_id: bool) -> None:
 
 
 @pytest.mark.parametrize("switch_id", [True, False])
-def test_two_pfs_of_each_gb10_port_promise_it_once(machine: SmallMachine, switch_id: bool) -> None:
+def test_two_pfs_of_each_gb10_port_share_its_speed(machine: SmallMachine, switch_id: bool) -> None:
     add_gb10(machine, switch_id=switch_id)
     pfs = observed(machine)
     assert reservable(pfs) == dict.fromkeys((name for name, *_ in GB10.values()), 100_000)
@@ -69,7 +69,7 @@ def test_two_pfs_of_each_gb10_port_promise_it_once(machine: SmallMachine, switch
     assert "100000 of its 200000 Mb/s" in problem
 
 
-def test_one_selected_pf_of_a_gb10_port_promises_what_its_pcie_link_carries(machine: SmallMachine) -> None:
+def test_one_selected_pf_of_a_gb10_port_has_the_speed_of_its_pcie_link(machine: SmallMachine) -> None:
     add_gb10(machine, switch_id=True)
     [pf] = observed(machine, Selection(rules=(PfRule(names=frozenset({"enp1s0f0np0"})),)))
     assert pf.link_mbps == 4 * 31_507
@@ -77,7 +77,7 @@ def test_one_selected_pf_of_a_gb10_port_promises_what_its_pcie_link_carries(mach
     assert "carries 126028 of its port's 200000 Mb/s (32.0 GT/s x4 at 0000:01:00.0)" in problem
 
 
-def test_gb10_controller_that_an_old_bios_runs_with_two_lanes_promises_that(machine: SmallMachine) -> None:
+def test_gb10_controller_that_an_old_bios_runs_with_two_lanes_has_that_speed(machine: SmallMachine) -> None:
     """https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35."""
     add_gb10(machine, switch_id=True)
     machine.write(f"{machine.device('0002:01:00.0')}/current_link_width", 2)
@@ -124,7 +124,7 @@ def test_partitions_of_a_port_share_it_though_each_has_a_port_name_of_its_own(ma
     assert "one port with eno2 (phys_port_id 3cfdfe9e7c70)" in " ".join(pfs[0].problems)
 
 
-def test_identity_that_says_nothing_joins_no_ports(machine: SmallMachine) -> None:
+def test_meaningless_identity_joins_no_ports(machine: SmallMachine) -> None:
     """GUIDs of zeros, as cards without a burned GUID have them, and files without text."""
     for pci, name, rdma, index in ((PF, "a", "mlx5_0", 10), (PciAddress("0000:af:00.0"), "b", "mlx5_1", 30)):
         machine.add_pf(pci, name, index, vfs=1, rdma=rdma)

@@ -46,6 +46,6 @@ def test_old_heartbeat_is_no_skewed_clock():
     assert clock_skew_s(skewed_node("w1", 0.0, age_s=299.0)) == 0.0
 
 
-def test_clock_that_jumped_is_told_by_the_heartbeat_after_it():
+def test_clock_that_jumped_is_seen_by_the_heartbeat_after_it():
     """Source: https://github.com/kubernetes/kubernetes/issues/108844: the clock was set forward by a day."""
     assert clock_skew_s(skewed_node("w1", 86_400.0)) == 86_400.0

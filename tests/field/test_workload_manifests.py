@@ -405,7 +405,7 @@ def test_pods_in_a_list_are_counted(document: Json, expected: dict[str, int]):
 @pytest.mark.parametrize(
     ("document", "message"), [each[1:] for each in NAMED], ids=[each[0] for each in NAMED]
 )
-def test_what_cannot_be_counted_is_named_beside_pods_that_can(document: Json, message: str):
+def test_uncountable_workloads_are_named_beside_counted_ones(document: Json, message: str):
     pod = {"apiVersion": "v1", "kind": "Pod", **POD}
     for documents in ((document,), (pod, document), (document, pod)):
         with pytest.raises(MalformedError) as refused:

@@ -137,7 +137,7 @@ def settings(pf: str) -> list[tuple[int, int]]:
     ]
 
 
-def test_adopt_resets_rate_and_vlan_that_somebody_left_behind(agent: Agent) -> None:
+def test_adopt_resets_rate_and_vlan_of_another_program(agent: Agent) -> None:
     with left_behind(PFS[0]):
         assert settings(PFS[0])[:2] == [(0, 100), (7, 0)]
         dry = agent.adopt("--pf", PFS[0], "--dry-run")

@@ -268,7 +268,7 @@ def test_container_is_given_the_nodes_of_its_device_and_they_work(lab, machine, 
         scenario(machine, play)
 
 
-def test_kubelet_knows_of_a_link_that_goes_and_comes_by_what_the_kernel_says(machine, netdev) -> None:
+def test_kubelet_learns_link_changes_from_the_kernel(machine, netdev) -> None:
     async def play(manager: DeviceManager) -> None:
         resource = {"mode": "exclusive", "cdi": False, "select": {"functions": "vf"}}
         machine.start_plugin(resource, rescanS=0)  # so it never looks by itself

@@ -149,7 +149,7 @@ def test_vfs_of_both_pfs_are_made_named_and_addressed_and_have_a_link_soon(node:
     until("the VF has a link", lambda: carrier.read_text() == "1\n", SOON_S)
 
 
-def test_second_run_changes_nothing_and_says_so(node: Node) -> None:
+def test_second_run_has_no_effect_and_says_so(node: Node) -> None:
     document = node.document(trust=True)
     node.init(document)
     before = [indexes(pf) for pf in PFS]
@@ -219,7 +219,7 @@ def test_vfs_without_driver_get_it_once_it_is_loaded(node: Node) -> None:
     assert netdevs(PFS[0]) == [f"{PFS[0]}v0"]
 
 
-def test_process_that_is_told_to_end_leaves_autoprobe_as_it_was(node: Node, tmp_path: Path) -> None:
+def test_signalled_process_leaves_autoprobe_as_it_was(node: Node, tmp_path: Path) -> None:
     node.init(node.document(numVfs=1))
     autoprobe = device(PFS[0]) / "sriov_drivers_autoprobe"
     autoprobe.write_text("0")
@@ -265,7 +265,7 @@ def test_autoprobe_that_is_off_stays_off_and_vfs_have_their_driver(node: Node) -
     assert len(netdevs(PFS[0])) == 2
 
 
-def test_read_only_sysfs_ends_the_process_with_what_to_do(node: Node, tmp_path: Path) -> None:
+def test_read_only_sysfs_ends_the_process_with_advice(node: Node, tmp_path: Path) -> None:
     config = tmp_path / "init.yaml"
     config.write_text(json.dumps(node.document(numVfs=1)))
     command = f"mount -o remount,bind,ro /sys && {sys.executable} -m k8s_rdma init --config {config}"

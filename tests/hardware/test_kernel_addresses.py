@@ -41,7 +41,7 @@ def vlan_above(netdev):
 
 
 @pytest.mark.parametrize("text", ["192.0.2.7/24", "2001:db8::7/64"])
-def test_vf_with_an_address_is_the_hosts_until_it_has_none_and_whoever_watches_is_told(lab, vf, text):
+def test_vf_with_an_address_is_the_hosts_until_it_has_none_and_watchers_are_notified(lab, vf, text):
     before, told = lab.kernel.observe(), threading.Event()
     netdev = state_of(lab, vf).netdev
     end = lab.kernel.watch(told.set)

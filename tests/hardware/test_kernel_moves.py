@@ -33,7 +33,7 @@ def vf(lab):
     return VfRef(lab.pcis[0], 1)
 
 
-def test_vf_comes_home_under_its_name_when_the_kernel_could_return_it_under_none_of_both(lab, vf):
+def test_vf_comes_home_under_its_name_although_the_kernel_could_return_it_under_neither_name(lab, vf):
     before, netns = lab.kernel.observe(), lab.namespace()
     step = give(lab, vf, netns)
     lab.kernel.apply(step)
@@ -158,7 +158,7 @@ def test_vfs_that_the_kernel_does_not_return_are_errors_and_waited_for_once_for_
     assert [home_of(lab, step.vf) for step in steps] == [step.home for step in steps]
 
 
-def test_vf_is_waited_for_and_nothing_else_taken_when_whoever_lives_there_moved_it_on(lab, vf):
+def test_vf_is_awaited_and_no_other_is_taken_when_another_program_moved_it(lab, vf):
     kernel, netns, nested = (
         lab.another_kernel(return_timeout_s=NOT_COMING_S),
         lab.namespace(),
@@ -196,7 +196,7 @@ def test_vf_comes_home_with_its_mac_although_the_pf_has_set_another_for_its_next
         set_by_pf(vf, "00:00:00:00:00:00")
 
 
-def test_mac_that_the_pf_does_not_let_the_vf_have_again_is_an_error_that_says_what_to_do(lab, vf):
+def test_mac_that_the_pf_does_not_let_the_vf_have_again_is_an_error_with_advice(lab, vf):
     netns = lab.namespace()
     step = give(lab, vf, netns)
     lab.kernel.apply(step)
@@ -224,7 +224,7 @@ def test_vf_comes_home_with_its_mac_although_its_pf_was_reset_since_the_pod_chan
     assert (found.mac, found.mtu, found.is_up, found.addresses) == (step.home.mac, step.home.mtu, False, ())
 
 
-def test_vf_without_a_driver_is_not_given_and_has_nothing_to_bring_home(lab, vf):
+def test_vf_without_a_driver_is_not_given_and_has_no_netdev_to_bring_home(lab, vf):
     netns = lab.namespace()
     step = give(lab, vf, netns)
     driver, pci = unbind(lab, vf)
@@ -252,7 +252,7 @@ def test_vf_is_found_by_its_address_when_the_pod_gave_its_name_to_another(lab, v
         assert home_of(lab, step.vf) == step.home
 
 
-def test_vf_that_comes_home_under_another_name_as_its_namespace_ends_is_told_of_at_once(lab, vf):
+def test_vf_that_comes_home_under_another_name_as_its_namespace_ends_is_reported_at_once(lab, vf):
     netns = lab.namespace()
     step = give(lab, vf, netns)
     lab.kernel.apply(step)

@@ -48,7 +48,7 @@ def step(lab, *rates):
 
 
 @needs_hardware
-def test_vfs_are_asked_about_once_until_something_of_their_pf_changes(lab, kernel, queries):
+def test_vfs_are_queried_once_until_their_pf_changes(lab, kernel, queries):
     kernel.observe()
     assert queries.asked == len(PFS)
     before = kernel.observe(), kernel.observe()
@@ -69,7 +69,7 @@ def test_rates_of_many_vfs_are_read_back_by_one_query(lab, kernel, queries):
 
 
 @needs_hardware
-def test_change_by_somebody_else_is_seen_although_it_was_told_while_another_pf_was_programmed(lab, kernel):
+def test_foreign_change_is_seen_although_its_event_came_while_another_pf_was_programmed(lab, kernel):
     kernel.observe()
     kernel.apply(step(lab, VfRate(0, 0, 20)))
     run("ip", "link", "set", PFS[1], "vf", "1", "max_tx_rate", "30")
@@ -79,7 +79,7 @@ def test_change_by_somebody_else_is_seen_although_it_was_told_while_another_pf_w
 
 
 @needs_hardware
-def test_change_by_somebody_else_on_a_pf_that_is_down_is_seen_and_set_right(lab, kernel):
+def test_foreign_change_on_a_pf_that_is_down_is_seen_and_corrected(lab, kernel):
     untagged = VfConfig(index=1, vlan=Vlan(0))
     with lab.pf_down(0):
         kernel.observe()
@@ -102,7 +102,7 @@ def test_rates_hold_on_a_pf_that_was_renamed_since_it_was_looked_at(lab, kernel)
 
 
 @needs_hardware
-def test_rates_hold_although_somebody_has_changed_them_unseen(lab, kernel):
+def test_rates_hold_although_another_program_has_changed_them_unseen(lab, kernel):
     kernel.apply(step(lab, VfRate(0, 0, 20)))
     run("ip", "link", "set", PFS[0], "vf", "0", "max_tx_rate", "30")
     kernel.apply(step(lab, VfRate(0, 0, 20)))
@@ -123,7 +123,7 @@ def test_rate_that_only_the_driver_knows_to_refuse_is_explained_and_the_inverse_
 
 
 @needs_hardware
-def test_nothing_is_written_to_a_driver_that_takes_no_rates_now_when_none_is_wanted(lab, kernel):
+def test_no_rate_is_written_to_a_driver_that_takes_none_if_none_is_requested(lab, kernel):
     with lab.pf_down(0):
         kernel.apply(step(lab, VfRate(0), VfRate(1)))
 
@@ -141,7 +141,7 @@ def test_reset_takes_the_vlan_too(lab, kernel):
         run("ip", "link", "set", PFS[0], "vf", "2", "vlan", "0")
 
 
-def test_minimum_rates_are_programmed_and_read_back_where_a_driver_takes_them():
+def test_minimum_rates_are_programmed_and_read_back_if_the_driver_takes_them():
     with simulated_pf(8) as name, CountedQueries() as queries:
         pf, index = simulated(name, queries)
         wanted = (VfRate(0, 100, 200), VfRate(3, 50, 0), VfRate(7, 0, 70))
@@ -174,7 +174,7 @@ def test_rates_hold_although_those_seen_last_were_old():
         ((VfRate(0, 600, 0), VfRate(1, 401, 0)), "add up to 1001"),
     ],
 )
-def test_nothing_is_written_when_one_of_the_rates_cannot_be(rates, why):
+def test_no_rate_is_written_if_one_of_them_cannot_be(rates, why):
     with simulated_pf(8) as name, NetlinkQueries() as queries:
         pf, index = simulated(name, queries)
         before = rates_of(pf, queries.vf_infos(index))

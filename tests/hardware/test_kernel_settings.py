@@ -117,7 +117,7 @@ def test_settings_of_many_vfs_are_read_back_by_one_query(lab):
 
 
 @needs_hardware
-def test_vf_without_its_own_mac_in_a_pod_that_changed_it_comes_home_when_the_pf_was_told_meanwhile(lab):
+def test_vf_without_its_own_mac_in_a_pod_that_changed_it_comes_home_if_the_pf_got_it_meanwhile(lab):
     """The PF lets the VF have no MAC but the pod's; at home it has its own again."""
     needs(lab, Setting.MAC)
     vf, netns = VfRef(lab.pcis[0], 2), lab.namespace()
@@ -133,7 +133,7 @@ def test_vf_without_its_own_mac_in_a_pod_that_changed_it_comes_home_when_the_pf_
     assert lab.kernel.observe() == before
 
 
-def test_every_setting_is_written_and_told_as_the_kernel_has_it():
+def test_every_setting_is_written_and_read_as_the_kernel_has_it():
     with simulated_pf(4) as name, CountedQueries() as queries:
         index = queries.rtnl.link(name).index
         vfs = tuple(

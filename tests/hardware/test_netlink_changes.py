@@ -61,7 +61,7 @@ def test_everything_is_dirty_when_a_driver_leaves_a_vf_and_comes_back():
         run("ip", "link", "set", renamed, "name", name)
 
 
-def test_watcher_is_told_of_rdma_devices_and_nothing_is_dirty_for_them():
+def test_watcher_is_notified_of_rdma_devices_without_dirty_links():
     watcher = Watcher(DEADLINE_S)
     with Changes(watcher, (UEVENTS,)) as changes:
         with soft_rdma_device(vf_netdev(PFS[1], 1)):

@@ -57,11 +57,11 @@ def needs_mode(rdma, mode):
         pytest.skip(f"needs SR-IOV hardware: RDMA devices {mode} (rdma system set netns {mode})")
 
 
-def test_mode_is_told_as_rdma_tells_it(device, rdma):
+def test_mode_is_read_as_by_rdma(device, rdma):
     assert run("rdma", "system").split()[1] == rdma.netns_mode()
 
 
-def test_device_is_told_with_the_netdev_of_its_port(device, vf):
+def test_device_is_listed_with_the_netdev_of_its_port(device, vf):
     with NetlinkQueries() as queries, Rtnl() as rtnl:
         found = next(each for each in queries.rdma_devices() if each.name == device)
         assert [(port.number, port.netdev_index) for port in found.ports] == [(1, pf_link(rtnl, vf).index)]
@@ -82,7 +82,7 @@ def test_device_goes_to_a_namespace_and_back(device, rdma, elsewhere, host):
     assert device in [each.name for each in rdma.devices()]
 
 
-def test_device_is_told_with_its_netdev_when_both_are_in_a_namespace(vf, rdma, elsewhere, host):
+def test_device_is_listed_with_its_netdev_if_both_are_in_a_namespace(vf, rdma, elsewhere, host):
     """One of rdma_rxe dies with its netdev's move, so the netdev goes first and the device is made then."""
     needs_mode(rdma, NetnsMode.EXCLUSIVE)
     with Rtnl() as here, Rtnl(elsewhere) as there:
@@ -98,7 +98,7 @@ def test_device_is_told_with_its_netdev_when_both_are_in_a_namespace(vf, rdma, e
         there.change(index, "move back", in_namespace(host))
 
 
-def test_move_is_refused_where_all_namespaces_share(device, rdma, elsewhere):
+def test_move_is_refused_if_all_namespaces_share(device, rdma, elsewhere):
     needs_mode(rdma, NetnsMode.SHARED)
     with pytest.raises(NetlinkError, match=r"^give") as failure:
         rdma.move(rdma.indexes()[device], elsewhere, "give")

@@ -67,7 +67,7 @@ def told(rtnl, index):
 
 
 @pytest.mark.parametrize("name", PFS)
-def test_vfs_are_told_as_ip_tells_them(rtnl, name):
+def test_vfs_are_read_as_by_ip(rtnl, name):
     assert told(rtnl, pf_link(rtnl, name).index) == shown(name) != []
 
 
@@ -90,7 +90,7 @@ def test_refused_rate_is_named_those_before_it_are_set_and_those_after_it_not(rt
     assert [info.max_tx_rate_mbps for info in vf_infos(rtnl, pf)][:3] == [100, 0, 0]
 
 
-def test_settings_of_a_vf_are_told_as_they_were_made(rtnl, pf):
+def test_settings_of_a_vf_are_read_as_they_were_made(rtnl, pf):
     before = vf_infos(rtnl, pf)[1]
     assert (before.trust, before.spoof_check) == (False, True)
     wanted = replace(before, vlan=5, qos=3, vlan_proto="802.1Q", trust=True, spoof_check=False)
@@ -102,7 +102,7 @@ def test_settings_of_a_vf_are_told_as_they_were_made(rtnl, pf):
     assert vf_infos(rtnl, pf)[1] == before
 
 
-def test_administrative_mac_is_told_when_it_was_set(rtnl, pf):
+def test_administrative_mac_is_read_once_it_was_set(rtnl, pf):
     before = vf_infos(rtnl, pf)[2].mac
     try:
         set_vfs(rtnl, pf, "set", (mac(2, "02:00:00:12:34:56"),))
@@ -118,11 +118,11 @@ def test_vf_netdevs_tell_of_no_vfs_and_one_that_is_gone_is_an_error(rtnl):
     assert failure.value.errno == errno.ENODEV
 
 
-def test_counters_are_told_of_every_vf(rtnl, pf):
+def test_counters_are_read_for_every_vf(rtnl, pf):
     assert [each.index for each in vf_stats(rtnl, pf)] == [info.index for info in vf_infos(rtnl, pf)]
 
 
-def test_queries_tell_what_the_pf_is():
+def test_queries_describe_the_pf():
     with NetlinkQueries() as queries:
         link = next(link for link in queries.links() if link.name == PFS[0])
         assert link.device == pci(f"{PFS[0]}/device")
@@ -135,7 +135,7 @@ def test_queries_tell_what_the_pf_is():
         assert link.device not in queries.eswitch_modes()
 
 
-def test_device_of_a_vf_is_told_in_the_namespace_that_it_was_moved_to(rtnl):
+def test_device_of_a_vf_is_listed_in_the_namespace_that_it_was_moved_to(rtnl):
     name, home, namespace = vf_netdev(PFS[0], 0), current_namespace(), create_namespace()
     rtnl.change(pf_link(rtnl, name).index, "move", in_namespace(namespace))
     with Rtnl(namespace) as there, Ethtool(namespace) as ethtool:
@@ -184,7 +184,7 @@ def test_max_below_min_is_refused_by_the_kernel_itself(rtnl, simulated):
     assert failure.value.errno == errno.EINVAL
 
 
-def test_switch_mode_is_told_as_it_is_set(simulated):
+def test_switch_mode_is_read_as_it_is_set(simulated):
     name = f"netdevsim{SIMULATED}"
     with Devlink() as devlink:
         assert devlink.eswitch_modes("netdevsim") == {name: "legacy"}
@@ -193,7 +193,7 @@ def test_switch_mode_is_told_as_it_is_set(simulated):
         assert devlink.eswitch_modes("pci") == {}
 
 
-def test_every_one_of_256_vfs_is_told_and_set(rtnl):
+def test_every_one_of_256_vfs_is_read_and_set(rtnl):
     with simulated_pf(256) as name:
         index = pf_link(rtnl, name).index
         set_rates(rtnl, index, "rates", [VfRate(vf, vf, 1000 + vf) for vf in range(256)])

@@ -164,7 +164,7 @@ def sent(node: SriovNode, name: str, ifname: str) -> float:
     return next((value for (_, labels), value in samples.items() if wanted <= labels), -1.0)
 
 
-def test_pod_has_what_result_and_documents_say_and_traffic_is_counted(node: SriovNode) -> None:
+def test_pod_matches_result_and_documents_and_its_traffic_is_counted(node: SriovNode) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         pods = pod("a", CAP, {"min_tx_rate": 0}), pod("b", {"min_tx_rate": 100})
@@ -213,7 +213,7 @@ def test_pod_has_what_result_and_documents_say_and_traffic_is_counted(node: Srio
     asyncio.run(scenario())
 
 
-def test_crash_of_the_agent_changes_nothing_and_the_server_looks_by_itself_meanwhile(node: SriovNode) -> None:
+def test_crash_of_the_agent_has_no_effect_and_the_server_scans_by_itself_meanwhile(node: SriovNode) -> None:
     async def scenario() -> None:
         runtime = node.runtime(chained=False)
         sandbox = await runtime.add(pod("a", CAP, {}))

@@ -61,7 +61,7 @@ def test_function_of_a_pod_has_a_specification_whose_device_nodes_are_there(node
     assert functions() == []
 
 
-def test_specifications_go_when_the_agent_starts_after_what_they_were_for(node: SriovNode) -> None:
+def test_specifications_of_ended_pods_are_removed_when_the_agent_starts(node: SriovNode) -> None:
     sandbox = asyncio.run(node.runtime(chained=False).add(pod("a", {}, PROGRAM)))
     [ours] = CDI.glob("k8s-rdma.io-vf_*.json")
     node.kill_agent()

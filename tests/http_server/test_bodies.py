@@ -39,6 +39,6 @@ asyncio.run(main())
 """
 
 
-def test_body_grows_as_it_comes_where_there_is_no_memory_for_all_of_it_and_is_counted_once() -> None:
+def test_body_grows_as_it_arrives_without_memory_for_all_of_it_and_is_counted_once() -> None:
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == [str(4 << 20), "no memory {}", ""]

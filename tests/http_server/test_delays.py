@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LARGE_BYTES = 3 << 20
 
 
-def test_connection_takes_little_of_what_is_sent_ahead_but_of_a_large_body_as_it_comes() -> None:
+def test_connection_reads_little_ahead_except_of_a_large_body() -> None:
     async def scenario() -> None:
         async with served() as s:
             client = await s.connect()

@@ -101,7 +101,7 @@ def test_body_is_refused_before_it_comes_when_it_is_announced_too_long(path: str
     run(scenario())
 
 
-def test_body_is_refused_as_it_comes_when_nothing_was_announced() -> None:
+def test_body_without_a_length_is_refused_as_it_arrives() -> None:
     async def scenario() -> None:
         async with served(limits=Limits(body_bytes=100)) as s:
             client = await s.connect()
@@ -150,7 +150,7 @@ def test_request_is_refused_when_it_is_not_http(request_bytes: bytes) -> None:
 
 
 @pytest.mark.parametrize("begin", [b"0\r\nX: ", b"0\r\nX", b"1;", b"1\r\nx\r\n0\r\nX: ", b"0\r\nX: y\r\nX: "])
-def test_body_is_refused_when_what_surrounds_it_never_ends(begin: bytes) -> None:
+def test_body_with_endless_framing_is_refused(begin: bytes) -> None:
     async def scenario() -> None:
         async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
             client = await s.connect()
@@ -206,7 +206,7 @@ def test_upgrade_is_not_heeded_and_the_request_is_the_last(path: bytes, then: by
         b"GET /now HTTP/2.0\r\nHost: w1\r\n\r\n",
     ],
 )
-def test_other_protocols_are_refused_and_what_follows_is_no_request(head: bytes) -> None:
+def test_other_protocols_are_refused_and_following_data_is_no_request(head: bytes) -> None:
     async def scenario() -> None:
         async with served() as s:
             client = await s.connect()
@@ -245,7 +245,7 @@ def test_request_is_refused_when_it_has_not_one_host(path: bytes, hosts: bytes) 
         b"GET http://w1/now HTTP/1.1\r\nHost: w1\r\n\r\n",
     ],
 )
-def test_request_is_served_with_any_host_and_with_none_before_http_1_1(request_bytes: bytes) -> None:
+def test_request_is_served_with_any_host_and_without_one_before_http_1_1(request_bytes: bytes) -> None:
     async def scenario() -> None:
         async with served() as s:
             client = await s.connect()
@@ -270,7 +270,7 @@ ABORTED = [
 
 
 @pytest.mark.parametrize("sent", ABORTED)
-def test_nothing_is_logged_when_clients_abort(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_aborting_clients_are_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with served() as s:
             for turns in range(20):
@@ -293,7 +293,7 @@ def test_nothing_is_logged_when_clients_abort(sent: bytes, caplog: pytest.LogCap
     "sent",
     [b"GET / HTTP/1.1\r\nHost: w1\r\nConnection: close\r\n\r\n" + REQUEST, b"GET http:// HTTP/1.1\r\n"],
 )
-def test_nothing_is_logged_when_requests_are_wrong(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_requests_are_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with served() as s:
             client = await s.connect()
@@ -315,7 +315,7 @@ def test_nothing_is_logged_when_requests_are_wrong(sent: bytes, caplog: pytest.L
         b"POST /read HTTP/1.1\r\nHost: w1\r\nContent-Length: 9\r\n\r\nhalf",
     ],
 )
-def test_client_is_told_when_its_request_takes_too_long(sent: bytes) -> None:
+def test_client_gets_an_answer_if_its_request_takes_too_long(sent: bytes) -> None:
     async def scenario() -> None:
         async with served(limits=Limits(**QUICK)) as s:
             client = await s.connect()
@@ -344,7 +344,7 @@ def test_client_is_cut_off_when_it_drips_its_request() -> None:
 @pytest.mark.parametrize(
     "before", [b"", REQUEST, b"GET /other HTTP/1.1\r\nHost: w1\r\n\r\n", REQUEST + b"\r\n"]
 )
-def test_connection_is_closed_when_nothing_is_asked_on_it(before: bytes) -> None:
+def test_idle_connection_is_closed(before: bytes) -> None:
     async def scenario() -> None:
         async with served(limits=Limits(**QUICK)) as s:
             client = await s.connect()
@@ -357,7 +357,7 @@ def test_connection_is_closed_when_nothing_is_asked_on_it(before: bytes) -> None
     run(scenario())
 
 
-def test_server_sleeps_until_the_deadline_of_a_client_that_asks_nothing() -> None:
+def test_server_sleeps_until_the_deadline_of_an_idle_client() -> None:
     async def scenario() -> None:
         async with served(limits=Limits(send_timeout_s=0.2)) as s:
             assert s.server.state.connections.due_s == inf
@@ -491,7 +491,7 @@ def test_connection_that_was_served_stays_when_silent_ones_flood() -> None:
     run(scenario())
 
 
-def test_newcomer_is_told_when_all_connections_are_being_answered() -> None:
+def test_newcomer_gets_a_refusal_if_all_connections_are_busy() -> None:
     async def scenario() -> None:
         async with served(limits=Limits(connections=2)) as s:
             busy = [await s.connect() for _ in range(2)]

@@ -260,9 +260,7 @@ def test_server_ends_when_handshakes_do_not(ours: Certificate) -> None:
     "sent", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", REQUEST], ids=["", "half", "http"]
 )
 @pytest.mark.parametrize("connections", [2, 64], ids=["evicted", "left"])
-def test_handshakes_that_fail_leave_nothing_to_the_garbage_collector(
-    ours: Certificate, sent: bytes, connections: int
-) -> None:
+def test_failed_handshakes_leave_no_garbage(ours: Certificate, sent: bytes, connections: int) -> None:
     async def scenario() -> None:
         async with served(tls=tls_context(config(ours)), limits=Limits(connections=connections)) as s:
             gc.collect()
@@ -288,7 +286,7 @@ def test_handshakes_that_fail_leave_nothing_to_the_garbage_collector(
 
 @pytest.mark.parametrize("field", ["cert_file", "key_file", "client_ca_file"])
 @pytest.mark.parametrize("content", [None, "", "no PEM"])
-def test_file_is_refused_by_its_field_when_it_is_none(
+def test_malformed_file_is_refused_by_its_field(
     issuer: Issuer, ours: Certificate, tmp_path: Path, field: str, content: str | None
 ) -> None:
     bad = tmp_path / "bad.pem"

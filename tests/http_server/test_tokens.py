@@ -51,7 +51,7 @@ def test_token_through_a_proxy_is_alone_in_a_field(
         (b"Bearer one", b"Bearer one"),
     ],
 )
-def test_token_is_not_accepted_when_it_is_none_of_ours(values: tuple[bytes, ...]) -> None:
+def test_unknown_token_is_not_accepted(values: tuple[bytes, ...]) -> None:
     assert not Tokens(["one", "two=="]).accept(bearing(*values))
 
 
@@ -99,9 +99,7 @@ def test_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
         (b"=\n", "line 1"),
     ],
 )
-def test_file_is_refused_by_its_field_when_it_is_none(
-    tmp_path: Path, content: bytes | None, named: str
-) -> None:
+def test_malformed_file_is_refused_by_its_field(tmp_path: Path, content: bytes | None, named: str) -> None:
     path = tmp_path / "tokens"
     if content is not None:
         path.write_bytes(content)

@@ -41,14 +41,14 @@ def test_image_holds_no_programs_but_those_that_processes_execute(image: Image) 
         assert {path.name for path in (image.root / directory[1:]).iterdir()} == programs
 
 
-def test_image_has_nothing_that_changes_users_and_nothing_that_others_may_write(image: Image) -> None:
+def test_image_has_no_setuid_files_and_no_writable_ones(image: Image) -> None:
     modes = {path: path.lstat() for path in files(image) if not path.is_symlink()}
     assert not [path for path, status in modes.items() if status.st_mode & (stat.S_ISUID | stat.S_ISGID)]
     assert not [path for path, status in modes.items() if status.st_mode & stat.S_IWOTH]
     assert {(status.st_uid, status.st_gid) for status in modes.values()} == {(0, 0)}
 
 
-def test_image_says_what_it_is(image: Image) -> None:
+def test_image_has_its_labels(image: Image) -> None:
     assert image.user == 65532
     assert image.labels["version"] == k8s_rdma.__version__
     assert image.labels["licenses"] == "Apache-2.0"
@@ -108,7 +108,7 @@ def test_every_library_is_for_the_images_architecture(image: Image) -> None:
     assert len(elf) > 30
 
 
-def test_every_module_imports_for_nobody_on_a_read_only_root(containers: Containers) -> None:
+def test_every_module_imports_for_user_nobody_on_a_read_only_root(containers: Containers) -> None:
     printed = containers.run(
         ["-I", "/import_all.py"],
         Rights(),
@@ -131,7 +131,7 @@ for place in ("/", "/tmp", "/opt/k8s-rdma", "/sys", "/proc/sys"):
 
 
 @pytest.mark.parametrize("user", [None, 0], ids=["the image's user", "root"])
-def test_containers_of_these_tests_may_nothing_that_is_not_named(
+def test_containers_of_these_tests_have_only_named_capabilities(
     containers: Containers, user: int | None
 ) -> None:
     printed = containers.run(["-c", SHOW_RIGHTS], Rights(user=user), program=[PYTHON])

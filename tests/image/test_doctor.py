@@ -47,7 +47,7 @@ def findings(document: bytes) -> dict[tuple[str, str], str]:
     return {(each.id, each.about): each.found for each in decode_doctor(document).findings}
 
 
-def test_doctor_sees_from_the_agents_container_what_it_sees_on_the_node(node: ContainedNode) -> None:
+def test_doctor_finds_in_the_container_of_the_agent_the_same_as_on_the_node(node: ContainedNode) -> None:
     node.start_agent()
     node.start("server", node.config("server", {"runDir": str(node.run_dir)}))
     doctor = ["doctor", "node", "--config", str(node.directory / "agent.yaml"), "--json"]

@@ -78,7 +78,7 @@ def test_pods_get_bandwidth_and_addresses_and_everything_comes_home(make_node: M
 
 
 @pytest.mark.usefixtures("not_emulated")
-def test_server_shows_what_pods_hold_without_any_privilege(make_node: MakeNode) -> None:
+def test_server_shows_interfaces_of_pods_without_any_privilege(make_node: MakeNode) -> None:
     node = make_node()
     with httpx2.Client(base_url=SERVER, trust_env=False) as http:
         serve(node, http)
@@ -121,7 +121,7 @@ def test_agent_has_no_capability_but_those_that_it_is_shown_to_need() -> None:
 
 
 @pytest.mark.parametrize("capability", FAILS_WITHOUT)
-def test_document_says_what_each_capability_is_for(capability: str) -> None:
+def test_document_has_the_purpose_of_every_capability(capability: str) -> None:
     rows = [line for line in DOCUMENT.read_text().splitlines() if f"| `{capability}` |" in line]
     assert len(rows) == 1
     assert FAILS_WITHOUT[capability] in rows[0]

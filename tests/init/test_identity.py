@@ -35,7 +35,7 @@ def test_macs_of_another_manufacturer_differ() -> None:
     assert vf_mac("b8:ce:f6:00:00:01", 0) != vf_mac(PF_MAC, 0)
 
 
-def test_addresses_stay_what_they_were() -> None:
+def test_addresses_stay_unchanged() -> None:
     # Written down, as every node would otherwise get new ones with a new version of this program.
     assert vf_mac(PF_MAC, 7) == "c2:0c:07:00:00:01"
     assert vf_guid(PF_GUID, 7, GuidOf.NODE) == "3a:25:ba:c5:82:ce:ad:d4"
@@ -57,12 +57,12 @@ def test_guids_of_node_and_port_of_all_vfs_differ() -> None:
 @pytest.mark.parametrize(
     ("mac", "index"), [("", 0), ("0c:42:a1", 0), (PF_GUID, 0), (PF_MAC, MOST_VFS), (PF_MAC, -1)]
 )
-def test_mac_is_not_made_of_what_is_no_pf_or_vf(mac: str, index: int) -> None:
+def test_mac_is_not_made_without_a_pf_or_vf(mac: str, index: int) -> None:
     with pytest.raises(ValueError, match="no MAC for VF"):
         vf_mac(mac, index)
 
 
 @pytest.mark.parametrize("guid", ["", PF_MAC])
-def test_guid_is_not_made_of_what_is_no_guid(guid: str) -> None:
+def test_guid_is_not_made_of_a_malformed_guid(guid: str) -> None:
     with pytest.raises(ValueError, match="no GUID for VF"):
         vf_guid(guid, 0, GuidOf.PORT)

@@ -66,7 +66,7 @@ def test_configuration_that_cannot_be_is_refused_in_one_line_that_names_the_key(
     assert all(word in str(refused) for word in words), refused
 
 
-def test_refusal_is_a_line_and_nothing_else(tmp_path: Path) -> None:
+def test_refusal_is_one_line(tmp_path: Path) -> None:
     ended = init(tmp_path, "numVfs: 3")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("k8s-rdma: ")
@@ -91,7 +91,7 @@ def test_plan_of_a_configuration_on_standard_input_succeeds_whatever_it_finds(tm
     assert "hardware.pfs names eth9" in ended.stdout
 
 
-def test_pf_that_is_named_on_a_machine_without_any_is_told(tmp_path: Path) -> None:
+def test_pf_that_is_named_on_a_machine_without_any_is_reported(tmp_path: Path) -> None:
     Tree(tmp_path / "sys")
     paths = f"sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state"
     ended = init(tmp_path, f"{{{paths}, hardware: {{pfs: [{{names: [eth9]}}]}}}}")
@@ -108,7 +108,7 @@ def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Pat
     assert "is it mounted" in ended.stderr
 
 
-def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
+def test_table_has_requested_made_and_pending_changes_of_every_pf() -> None:
     outcomes = [
         Outcome(pf="ens1f0", result=Result.CHANGED, message="8 made", requested=None, previous=0, current=8),
         Outcome(
@@ -136,13 +136,13 @@ def test_table_says_of_each_pf_what_was_asked_done_and_is_to_be_done() -> None:
 
 
 @pytest.mark.parametrize("result", Result)
-def test_process_ends_well_unless_a_pf_is_not_as_asked(result: Result) -> None:
+def test_process_succeeds_unless_a_pf_differs_from_its_configuration(result: Result) -> None:
     outcomes = [Outcome(pf="a", result=Result.READY, message=""), Outcome(pf="b", result=result, message="")]
     assert all_well(outcomes, keep_used_vfs=False) == (result not in {Result.REFUSED, Result.FAILED})
     assert all_well(outcomes, keep_used_vfs=True) == (result is not Result.FAILED)
 
 
-def test_waiting_ends_when_the_process_is_told_to() -> None:
+def test_waiting_ends_when_the_process_is_signalled() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(StoppedError):

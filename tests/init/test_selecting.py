@@ -36,7 +36,7 @@ def test_pf_whose_driver_never_comes_fails_and_others_do_not(world: Make) -> Non
     assert 60 <= w.machine.now_s < 65
 
 
-def test_rdma_device_that_comes_late_is_waited_for_where_one_is_demanded(world: Make) -> None:
+def test_late_rdma_device_is_awaited_if_one_is_demanded(world: Make) -> None:
     w = world(replace(IGB, has_rdma=True, rdma_after_s=8.0))
     assert w.init(hardware={"requireRdma": True})["enp1s0f0"].result is Result.CHANGED
     assert 8 <= w.machine.now_s < 11
@@ -76,7 +76,7 @@ def test_pf_that_no_rule_matches_is_not_touched_and_not_waited_for(world: Make) 
         ({"all": True, "pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]}, {"enp1s0f0": 2, "enp2s0f0": 7}),
     ],
 )
-def test_pfs_without_a_rule_are_used_where_all_are(
+def test_pfs_without_a_rule_are_used_if_all_are(
     world: Make, hardware: dict[str, object], made: dict[str, int]
 ) -> None:
     w = world(IGB, IGB2)
@@ -88,7 +88,7 @@ def test_pfs_without_a_rule_are_used_where_all_are(
     assert {pf: outcome.current for pf, outcome in outcomes.items() if outcome.current} == made
 
 
-def test_plan_says_what_would_be_made_and_changes_nothing(world: Make) -> None:
+def test_plan_prints_pending_changes_without_effect(world: Make) -> None:
     w = world(IGB, IGB2, replace(IGB3, driver_after_s=NEVER))
     w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 3}]})
     before = w.machine.now_s
@@ -114,7 +114,7 @@ def test_each_pf_has_the_number_of_its_rule(world: Make) -> None:
     assert {pf: outcome.requested for pf, outcome in outcomes.items()} == {"enp1s0f0": None, "enp2s0f0": 2}
 
 
-def test_misspelt_pf_is_told_beside_those_that_there_are(world: Make) -> None:
+def test_misspelt_pf_is_reported_beside_the_existing_ones(world: Make) -> None:
     outcomes = world(IGB).init(hardware={"pfs": [{"names": ["eno9"]}]})
     assert {pf: outcome.result for pf, outcome in outcomes.items()} == {
         "enp1s0f0": Result.SKIPPED,

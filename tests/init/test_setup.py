@@ -48,7 +48,7 @@ def test_init_makes_configures_binds_and_names_all_vfs(world: Make) -> None:
     assert w.card().autoprobe
 
 
-def test_init_changes_nothing_the_second_time(world: Make) -> None:
+def test_init_has_no_effect_the_second_time(world: Make) -> None:
     w = world()
     w.init(hardware={"pfs": [{"trust": True}]})
     w.machine.written.clear()
@@ -83,7 +83,7 @@ def test_autoprobe_is_left_as_it_was(world: Make) -> None:
     assert not w.card().autoprobe
 
 
-def test_trust_is_set_where_it_is_asked_and_left_where_it_is_not(world: Make) -> None:
+def test_trust_is_set_if_configured_and_otherwise_left(world: Make) -> None:
     w = world(IGB, IGB2)
     w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "trust": True}, {}]})
     assert {vf.trust for vf in w.card(IGB).vfs.values()} == {True}
@@ -133,14 +133,14 @@ def test_vf_whose_netdev_has_another_mac_is_bound_anew(world: Make) -> None:
     ]
 
 
-def test_vfs_made_by_somebody_else_are_made_ready(world: Make) -> None:
+def test_vfs_made_by_another_program_are_made_ready(world: Make) -> None:
     w = world()
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_drivers_autoprobe", "0")
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "7")
     assert w.init()["enp1s0f0"].message == "7 settings, 7 bound, 7 named, PF up"
 
 
-def test_other_count_is_made_by_way_of_none_when_no_vf_is_used(world: Make) -> None:
+def test_another_number_of_vfs_is_set_by_way_of_zero_if_no_vf_is_used(world: Make) -> None:
     w = world()
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.written.clear()
@@ -151,7 +151,7 @@ def test_other_count_is_made_by_way_of_none_when_no_vf_is_used(world: Make) -> N
     assert (outcome.previous, outcome.current, outcome.message) == (5, 0, "all removed")
 
 
-def test_more_vfs_than_the_pf_can_have_are_refused_with_what_to_do(world: Make) -> None:
+def test_more_vfs_than_the_pf_can_have_are_refused_with_advice(world: Make) -> None:
     w = world()
     outcome = w.init(hardware={"pfs": [{"numVfs": 8}]})["enp1s0f0"]
     assert (outcome.result, outcome.current) == (Result.FAILED, 0)
@@ -201,7 +201,7 @@ def test_try_is_repeated_with_growing_pauses_and_three_times_at_most(world: Make
         (errno.EXDEV, "dmesg"),
     ],
 )
-def test_refusal_of_the_kernel_says_what_to_do(world: Make, number: int, advice: str) -> None:
+def test_refusal_of_the_kernel_has_advice(world: Make, number: int, advice: str) -> None:
     w = world()
     w.machine.refuse("sriov_numvfs", "7", number, times=3)
     outcome = w.init()["enp1s0f0"]
@@ -240,7 +240,7 @@ def test_vf_without_netdev_is_bound_anew_in_the_next_try(world: Make) -> None:
     assert sum(path.endswith("unbind") for path, _ in w.machine.written) == 1
 
 
-def test_vf_driver_that_is_not_loaded_is_named_by_what_loads_it(world: Make) -> None:
+def test_vf_driver_that_is_not_loaded_is_named_with_its_module(world: Make) -> None:
     w = world()
     w.machine.loaded.clear()
     outcome = w.init()["enp1s0f0"]
@@ -255,7 +255,7 @@ def test_pf_without_cable_is_made_ready_all_the_same(world: Make) -> None:
     assert 4 <= w.machine.now_s < 6
 
 
-def test_process_told_to_end_leaves_the_machine_in_order(world: Make) -> None:
+def test_signalled_process_leaves_the_machine_in_order(world: Make) -> None:
     class Ending(MachineClock):
         def wait(self, seconds: float) -> None:
             if self.monotonic() > 5:
@@ -293,13 +293,13 @@ def test_netdev_whose_name_the_vf_had_is_not_taken_for_its_own(world: Make) -> N
     assert [link.name for link in NetdevsOf(MachineLinks(w.machine).links()).netdevs_of(before)] == ["other"]
 
 
-def test_names_are_left_to_the_kernel_when_told_so(world: Make) -> None:
+def test_names_are_left_to_the_kernel_if_configured(world: Make) -> None:
     w = world()
     w.init(nameVfs=False)
     assert {vf.netdev[:3] for vf in w.card().vfs.values()} == {"eth"}
 
 
-def test_what_was_done_in_a_try_that_failed_is_told(world: Make) -> None:
+def test_changes_of_a_failed_try_are_reported(world: Make) -> None:
     w = world(replace(IGB, vf_netdev_after_s=70.0, total_vfs=1))
     outcome = w.init(tries=1)["enp1s0f0"]
     assert outcome.message.endswith("(done before: 1 made, 1 settings, PF up)")

@@ -59,7 +59,7 @@ def test_kept_vfs_are_a_failure_unless_the_configuration_says_otherwise(world: M
     assert all_well(outcomes, keep_used_vfs=True)
 
 
-def test_receipts_of_another_boot_hold_nothing(world: Make) -> None:
+def test_receipts_of_another_boot_hold_no_vf(world: Make) -> None:
     w = world()
     w.init()
     write_ledger(w, receipt("a", 0, boot_id="the boot before"))
@@ -77,7 +77,7 @@ def test_ledger_stays_as_it_was(world: Make) -> None:
     ledger.close()
 
 
-def test_running_agent_keeps_vfs_from_change_and_lets_none_be_made(world: Make) -> None:
+def test_running_agent_prevents_changes_and_creation_of_vfs(world: Make) -> None:
     w = world(IGB, IGB2)
     w.init(hardware={"pfs": [{"names": ["enp1s0f0"]}]})
     agent = Receipts(w.state_dir / "ledger.db")
@@ -134,7 +134,7 @@ def test_vf_that_the_host_itself_uses_is_used(world: Make) -> None:
     assert "VF 3" not in said
 
 
-def test_vf_that_the_host_itself_uses_is_used_where_netlink_tells_no_device(world: Make) -> None:
+def test_vf_that_the_host_uses_counts_as_used_without_netlink(world: Make) -> None:
     """As Linux before 5.14."""
     w = world()
     w.init()
@@ -144,7 +144,7 @@ def test_vf_that_the_host_itself_uses_is_used_where_netlink_tells_no_device(worl
     assert "netdev enp1s0f0v2 with an IP address (VF 2)" in said
 
 
-def test_used_vfs_are_left_as_they_are_and_told_of_while_others_are_made_ready(world: Make) -> None:
+def test_used_vfs_are_left_and_reported_while_others_are_made_ready(world: Make) -> None:
     w = world()
     w.init()
     write_ledger(w, receipt("a", 0))

@@ -58,7 +58,7 @@ def test_options_that_cannot_be_are_named(options: dict[str, str], said: str) ->
         desired_conflist(**given | options)
 
 
-def test_what_cannot_be_done_is_one_line(node: NodeFiles, program: Path) -> None:
+def test_impossible_request_is_one_line(node: NodeFiles, program: Path) -> None:
     done = run(node, program, "--network", "chained", "--conf-dir", "/absent")
     assert (done.returncode, done.stderr) == (2, "k8s-rdma: /absent: No such file or directory\n")
     done = run(node, program, "--network", "chained", "--conf-dir", "/absent", "--remove")
@@ -70,7 +70,7 @@ def test_what_cannot_be_done_is_one_line(node: NodeFiles, program: Path) -> None
     )
 
 
-def test_nothing_is_removed_that_another_one_keeps_in_place(node: NodeFiles, program: Path) -> None:
+def test_no_file_is_removed_that_another_installer_keeps_in_place(node: NodeFiles, program: Path) -> None:
     keeper = node.installation()
     keeper.install(program)
     before = node.state()

@@ -73,7 +73,7 @@ class Follower:
         return out
 
 
-def test_ours_follows_the_other_and_stays_when_told_to_end(tmp_path: Path, program: Path) -> None:
+def test_ours_follows_the_other_and_stays_at_a_signal(tmp_path: Path, program: Path) -> None:
     node = NodeFiles.made(tmp_path / "node")
     other = node.confs / "10-pods.conflist"
     with Follower(node, program) as follower:
@@ -101,7 +101,7 @@ def test_ours_follows_the_other_and_stays_when_told_to_end(tmp_path: Path, progr
     assert node.types() == ["bridge", OURS]
 
 
-def test_one_that_undoes_ours_is_told_of_and_not_raced(node: NodeFiles, program: Path) -> None:
+def test_program_that_undoes_ours_is_reported_and_not_raced(node: NodeFiles, program: Path) -> None:
     with Follower(node, program) as follower:
         follower.told("cni_in_place")
         for times, pause_s in ((1, 1), (2, 2)):
@@ -126,7 +126,7 @@ def test_next_one_takes_over_when_the_one_before_ends(node: NodeFiles, program: 
         assert (node.bin / OURS).read_bytes() == newer.read_bytes()
 
 
-def test_ours_goes_when_told_to_end_where_that_is_asked_for(node: NodeFiles, program: Path) -> None:
+def test_ours_is_removed_at_a_signal_if_configured(node: NodeFiles, program: Path) -> None:
     pristine = node.state()
     without_capabilities = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
     with Follower(node, program, "--remove", "--grace-s", "0.1", through=without_capabilities) as follower:
@@ -148,7 +148,7 @@ def test_it_waits_and_ends_when_ours_is_in_place(tmp_path: Path, program: Path) 
     assert node.types() == ["bridge", OURS]
 
 
-def test_it_waits_for_nothing_where_somebody_chained_ours_by_hand(node: NodeFiles, program: Path) -> None:
+def test_installer_does_not_wait_if_ours_was_chained_by_hand(node: NodeFiles, program: Path) -> None:
     (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE, {"type": OURS}))
     with Follower(node, program, mode="--wait") as waiter:
         assert waiter.told("cni_in_place")["by_hand"] == "10-pods.conflist"

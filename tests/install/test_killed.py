@@ -156,7 +156,7 @@ def change(first: Path, more: Path, step: str, number: int) -> None:
         more.unlink(missing_ok=True)
 
 
-def test_runtime_of_these_tests_fails_where_a_plugin_is_not_there(node: NodeFiles) -> None:
+def test_runtime_of_these_tests_fails_without_a_plugin(node: NodeFiles) -> None:
     shutil.copy(node.confs / "10-pods.conflist", node.confs / "00.conflist")
     (node.bin / "portmap").unlink()
     with pytest.raises(BrokenNetworkError, match="portmap"):

@@ -99,7 +99,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("problem", UNFIT)
-def test_ours_goes_where_it_cannot_be_chained(node: NodeFiles, program: Path, problem: str) -> None:
+def test_ours_is_removed_if_it_cannot_be_chained(node: NodeFiles, program: Path, problem: str) -> None:
     installation = node.installation()
     installation.install(program)
     (node.confs / "10-pods.conflist").write_text(UNFIT[problem])
@@ -117,7 +117,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("text", BY_HAND.values(), ids=BY_HAND)
-def test_what_somebody_chained_by_hand_is_left_alone_and_is_all_that_is_wanted(
+def test_network_chained_by_hand_is_left_alone_and_suffices(
     node: NodeFiles, program: Path, text: str
 ) -> None:
     installation = node.installation()
@@ -134,7 +134,7 @@ def test_what_somebody_chained_by_hand_is_left_alone_and_is_all_that_is_wanted(
 
 
 @pytest.mark.parametrize("network", [Network.CHAINED, Network.NONE])
-def test_executable_stays_where_somebodys_network_has_it(
+def test_executable_stays_if_a_foreign_network_uses_it(
     node: NodeFiles, program: Path, network: Network
 ) -> None:
     installation = node.installation(network)
@@ -157,7 +157,7 @@ BY_OTHERS = {
 
 @pytest.mark.parametrize("network", Network)
 @pytest.mark.parametrize("conf", BY_OTHERS.values(), ids=BY_OTHERS)
-def test_executable_stays_where_another_plugin_calls_it(
+def test_executable_stays_if_another_plugin_calls_it(
     node: NodeFiles, program: Path, conf: dict[str, Any], network: Network
 ) -> None:
     node.installation(Network.NONE).install(program)
@@ -168,7 +168,7 @@ def test_executable_stays_where_another_plugin_calls_it(
     assert (node.bin / OURS).exists()
 
 
-def test_executable_goes_where_it_is_a_network_that_has_its_name(node: NodeFiles, program: Path) -> None:
+def test_executable_is_removed_if_only_a_network_has_its_name(node: NodeFiles, program: Path) -> None:
     node.installation(Network.NONE).install(program)
     (node.confs / "20-x.conflist").write_text(conflist(BRIDGE, name=OURS, x=[OURS, 1, {"type": [OURS]}]))
     node.installation(Network.NONE).remove(0, print)
@@ -176,9 +176,7 @@ def test_executable_goes_where_it_is_a_network_that_has_its_name(node: NodeFiles
 
 
 @pytest.mark.parametrize("aim", [".", "10-pods.conflist/x", "20-x.conflist", "absent"])
-def test_a_link_that_leads_to_no_file_keeps_nothing_from_being_removed(
-    node: NodeFiles, program: Path, aim: str
-) -> None:
+def test_broken_link_does_not_prevent_removal(node: NodeFiles, program: Path, aim: str) -> None:
     (node.confs / "20-x.conflist").symlink_to(aim)
     installation = node.installation()
     installation.install(program)
@@ -188,7 +186,7 @@ def test_a_link_that_leads_to_no_file_keeps_nothing_from_being_removed(
 
 
 @pytest.mark.parametrize("network", Network)
-def test_executable_stays_where_it_is_not_known_what_a_link_leads_to(
+def test_executable_stays_if_the_target_of_a_link_is_unknown(
     node: NodeFiles, program: Path, network: Network
 ) -> None:
     """In a container that has the node's directory of networks mounted, and not what else is on the node."""
@@ -250,14 +248,16 @@ def test_the_first_other_is_taken_as_runtimes_sort_them(node: NodeFiles, program
     assert node.installation().install(program).rival == "09-first.conf"
 
 
-def test_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:
+def test_network_that_sorts_before_ours_is_reported(node: NodeFiles, program: Path) -> None:
     (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
     [told] = node.installation().install(program).problems
     assert told.startswith(f"{node.confs}: 00-first.conf: comes before {FILE}")
     assert node.types() == ["ptp"]
 
 
-def test_what_others_put_into_ours_stays_in_it_until_they_take_it_out(node: NodeFiles, program: Path) -> None:
+def test_plugins_that_others_chained_into_ours_stay_until_they_remove_them(
+    node: NodeFiles, program: Path
+) -> None:
     installation = node.installation()
     installation.install(program)
     document = node.network()[1]
@@ -275,7 +275,7 @@ def test_what_others_put_into_ours_stays_in_it_until_they_take_it_out(node: Node
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"plugins": 1}', '{"plugins": [{"type": "x"}]}'])
-def test_ours_is_made_anew_when_somebody_spoilt_it(node: NodeFiles, program: Path, text: str) -> None:
+def test_ours_is_made_anew_if_it_was_damaged(node: NodeFiles, program: Path, text: str) -> None:
     installation = node.installation()
     installation.install(program)
     good = (node.confs / FILE).read_bytes()
@@ -291,7 +291,7 @@ def test_ours_under_a_former_name_is_neither_chained_to_nor_left(node: NodeFiles
     assert node.types() == ["bridge", "portmap", OURS]
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_is_not_written(
+def test_link_is_replaced_and_its_target_is_not_written(
     node: NodeFiles, program: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -324,7 +324,7 @@ def test_alone_ours_is_the_only_plugin(node: NodeFiles, program: Path) -> None:
     assert document["plugins"] == [{"type": OURS, "capabilities": CAPABILITY, "delegate": BRIDGE}]
 
 
-def test_alone_one_that_sorts_before_ours_is_told_of(node: NodeFiles, program: Path) -> None:
+def test_network_that_sorts_before_ours_alone_is_reported(node: NodeFiles, program: Path) -> None:
     (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
     [told] = node.installation(Network.ALONE).install(program).problems
     assert told.startswith(f"{node.confs}: 00-first.conf: comes before {FILE}")
@@ -394,7 +394,7 @@ def full(node: NodeFiles, program: Path) -> Iterator[Path]:
     subprocess.run(["umount", node.confs], check=True)
 
 
-def test_full_file_system_leaves_what_was_there(node: NodeFiles, program: Path, full: Path) -> None:
+def test_full_file_system_leaves_the_former_files(node: NodeFiles, program: Path, full: Path) -> None:
     before = {path.name for path in full.iterdir()}
     with pytest.raises(K8sRdmaError, match="No space left on device"):
         node.installation(plugin='{"timeoutMs": 1000}').install(program)

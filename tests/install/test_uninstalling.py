@@ -74,7 +74,7 @@ def files(host: Path) -> set[str]:
     return {str(path.relative_to(host)) for path in host.rglob("*") if not path.is_dir()}
 
 
-def test_a_node_that_nobody_uses_is_as_if_it_had_never_been_installed(host: Path) -> None:
+def test_unused_node_is_as_if_it_had_never_been_installed(host: Path) -> None:
     done = uninstall(host)
     assert (done.returncode, done.stderr) == (0, "")
     assert not (host / RUN).exists()
@@ -100,7 +100,7 @@ def test_executable_that_somebodys_network_has_is_left(host: Path) -> None:
 
 
 @pytest.mark.parametrize("aim", ["/etc/elsewhere", "../../etc/elsewhere", "/var/lib/link"])
-def test_executable_is_left_also_where_a_link_leads_to_the_network_that_has_it(host: Path, aim: str) -> None:
+def test_executable_is_left_also_if_a_link_leads_to_its_network(host: Path, aim: str) -> None:
     (host / "var/lib/link").symlink_to("/etc/elsewhere")
     (host / "etc/elsewhere").write_text(conflist(BRIDGE, {"type": OURS}))
     (node_of(host).confs / "20-x.conflist").symlink_to(aim)
@@ -112,7 +112,7 @@ def test_executable_is_left_also_where_a_link_leads_to_the_network_that_has_it(h
     assert not (node_of(host).bin / OURS).exists()
 
 
-def test_pods_in_the_ledger_are_named_and_nothing_is_removed(host: Path) -> None:
+def test_pods_in_the_ledger_are_named_and_no_file_is_removed(host: Path) -> None:
     with closing(Receipts(host / STATE / "ledger.db")) as receipts:
         receipts.put(receipt())
     before = files(host)
@@ -169,7 +169,7 @@ def agent(host: Path, *pods: str) -> Iterator[None]:
             thread.join()
 
 
-def test_pods_that_the_agent_tells_of_are_named(host: Path) -> None:
+def test_pods_that_the_agent_reports_are_named(host: Path) -> None:
     before = files(host)
     with agent(host, *(f"p{number:02}" for number in range(12))):
         done = uninstall(host)
@@ -218,7 +218,7 @@ def test_executable_stays_while_crio_will_call_it(host: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", ["net.d", "bin"])
-def test_whoever_keeps_network_or_executable_in_place_is_to_be_ended_first(host: Path, kept: str) -> None:
+def test_installer_that_keeps_files_in_place_is_to_be_ended_first(host: Path, kept: str) -> None:
     with NodeDirectory(host / "node" / kept).locked(0):
         done = uninstall(host)
     assert done.returncode == 1

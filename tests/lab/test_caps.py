@@ -132,7 +132,7 @@ def test_cap_that_was_removed_holds_again_when_the_agent_has_looked(pods: Pods) 
 # What is set
 
 
-def test_cap_that_somebody_removes_in_the_pod_is_put_back_and_told(pods: Pods, node: LabNode) -> None:
+def test_cap_that_is_removed_in_the_pod_is_restored_and_reported(pods: Pods, node: LabNode) -> None:
     pod = pods.add("a", max_tx_rate=8, enforce="software")
     before = qdisc(node, pod)
     remove_cap(node.endpoint(pod))
@@ -141,7 +141,7 @@ def test_cap_that_somebody_removes_in_the_pod_is_put_back_and_told(pods: Pods, n
     assert '"event": "cap_restored"' in node.agent_log()
 
 
-def test_software_programs_nothing_on_the_vf(pods: Pods, node: LabNode) -> None:
+def test_software_programs_no_rate_of_the_vf(pods: Pods, node: LabNode) -> None:
     pod = pods.add("a", max_tx_rate=8, enforce="software")
     assert "rate 8Mbit" in qdisc(node, pod)
     assert programmed(node, "a") == (0, 0)

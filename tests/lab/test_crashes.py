@@ -84,7 +84,7 @@ def killed_at(node: LoneNode, point: Point, sandbox: Sandbox) -> bool:
 
 
 @pytest.mark.parametrize("kills", [FEW, pytest.param(MANY, marks=pytest.mark.timeout(3600))])
-def test_agent_killed_at_random_points_of_adds_loses_nothing(node: LoneNode, kills: int) -> None:
+def test_agent_killed_at_random_points_of_adds_loses_no_vf(node: LoneNode, kills: int) -> None:
     seed = secrets.randbits(32)
     points = points_of_an_add(node)
     chosen = random.Random(seed).sample(points, k=kills)

@@ -109,7 +109,7 @@ def test_pf_without_cable_takes_no_reservation_until_it_is_plugged_and_pods_keep
         node.delete(sandbox)
 
 
-def test_vf_whose_driver_leaves_while_a_pod_has_it_is_told_and_nobody_elses(node: LoneNode) -> None:
+def test_vf_whose_driver_leaves_while_a_pod_has_it_is_reported_alone(node: LoneNode) -> None:
     address = pci(node, "eth0", 0)
     sandbox = node.add("a", CAP)
     node.sh(f"echo {address} > /sys/bus/pci/drivers/igbvf/unbind")
@@ -157,7 +157,7 @@ def test_mac_that_the_pf_gives_a_pods_vf_meanwhile_does_not_keep_the_pod(node: L
     node.until("its own MAC", lambda report: STRANGE_MAC not in first_macs(report))
 
 
-def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: LoneNode) -> None:
+def test_free_vf_that_was_moved_away_is_foreign_until_it_is_back(node: LoneNode) -> None:
     node.sh(f"ip netns add other; ip link set {node.before['eth1', 1].netdev} netns other")
     node.until("foreign", lambda told: "another network namespace" in foreign(told, "eth1").get(1, ""))
     assert metric(node, "k8s_rdma_pf_vfs_used", pf="eth1") == 1
@@ -165,7 +165,7 @@ def test_free_vf_that_somebody_moved_away_is_foreign_until_it_is_back(node: Lone
     node.until("free", lambda told: not foreign(told, "eth1"))
 
 
-def test_vf_that_somebody_took_from_its_pod_comes_home_when_it_is_let_go(node: LoneNode) -> None:
+def test_vf_that_was_taken_from_its_pod_comes_home_once_released(node: LoneNode) -> None:
     sandbox = node.add("a", CAP)
     node.sh(f"ip netns add other; ip -n {sandbox.netns} link set eth0 netns other")
     with pytest.raises(CniFailed, match="did not return within 10 s"):
@@ -196,7 +196,7 @@ def test_pf_and_vfs_that_are_renamed_are_the_same_ones(node: LoneNode) -> None:
 
 
 @pytest.mark.long
-def test_number_of_vfs_that_somebody_changes_takes_them_from_pods_and_loses_no_receipt(
+def test_foreign_change_of_the_number_of_vfs_takes_them_from_pods_and_loses_no_receipt(
     node: LoneNode,
 ) -> None:
     file = "/sys/class/net/eth0/device/sriov_numvfs"
@@ -245,7 +245,7 @@ def test_pods_end_while_their_pfs_driver_is_away_and_new_ones_wait_for_it(node: 
 
 
 @pytest.mark.long
-def test_moment_without_sysfs_changes_nothing(node: LoneNode) -> None:
+def test_moment_without_sysfs_has_no_effect(node: LoneNode) -> None:
     sandbox, waiting = node.add("a", CAP), node.sandbox("b", {"min_tx_rate": 100})
     failed = node.count("observe_failed")
     node.sh("mount -t tmpfs tmpfs /sys")
@@ -290,7 +290,7 @@ def broken_disk(node: LoneNode) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("spoilt", "notes_ends"), [(full_disk, False), (broken_disk, True)])
-def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_back(
+def test_node_whose_ledger_cannot_be_written_gives_no_vf_and_takes_all_back(
     nodes: Nodes,
     lone_machine: Machine,
     spoilt: Callable[[LoneNode], AbstractContextManager[None]],
@@ -319,9 +319,7 @@ def test_node_whose_ledger_cannot_be_written_gives_nothing_and_takes_everything_
 
 
 @pytest.mark.long
-def test_rdma_device_that_is_removed_is_missed_where_it_is_demanded(
-    nodes: Nodes, lone_machine: Machine
-) -> None:
+def test_removed_rdma_device_is_missed_if_it_is_demanded(nodes: Nodes, lone_machine: Machine) -> None:
     nodes.close()
     lone_machine.run("bash", "-c", "modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0")
     node = LoneNode(lone_machine, pfs=("eth0",), require_rdma=True)

@@ -40,7 +40,7 @@ def test_command_is_given_arguments_input_and_environment(machine: Machine):
     assert ended.stderr == "/lab\n"
 
 
-def test_command_that_fails_is_raised_with_what_it_said_unless_unchecked(machine: Machine):
+def test_failed_command_raises_its_output_unless_unchecked(machine: Machine):
     with pytest.raises(CommandFailed, match=r"(?s)status 3.*said this"):
         machine.run("bash", "-c", "echo said this >&2; exit 3")
     assert machine.run("false", check=False).returncode == 1
@@ -131,7 +131,7 @@ def test_cards_have_seven_functions_whose_rates_are_kept_as_the_driver_can(machi
     assert link["vfinfo_list"][6]["rate"] == {"max_tx": 100, "min_tx": 0}
 
 
-def test_rdma_device_of_software_stays_alive_when_its_netdev_moves_if_told_so(machine: Machine):
+def test_soft_rdma_device_survives_a_move_of_its_netdev_if_configured(machine: Machine):
     script = """
     set -e; . /opt/lab/lib.sh
     rdma system set netns exclusive

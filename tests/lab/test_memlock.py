@@ -124,7 +124,7 @@ def test_limit_is_the_amount_and_no_less_than_the_runtimes(verbs: Machine, runti
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_container_does_not_start_where_a_required_amount_is_none(verbs: Machine, runtime: str) -> None:
+def test_container_does_not_start_if_a_required_amount_is_malformed(verbs: Machine, runtime: str) -> None:
     done = register(verbs, runtime, ["much", "required"])
     assert done.returncode != 0
     assert LIMIT not in done.stdout

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 PLACEMENT = "k8s-rdma.io/placement"
 
 
-def test_pods_get_their_interfaces_where_the_extender_placed_them(cluster: Cluster) -> None:
+def test_pods_get_their_interfaces_on_the_pfs_of_their_placement(cluster: Cluster) -> None:
     none, one, three = cluster.start(
         pod("none"),
         pod("one", {"min_tx_rate": 300, "max_tx_rate": 500}),

@@ -30,7 +30,7 @@ def assert_whole(pod: Pod) -> None:
     assert sorted(leases) == sorted(addresses[name] for name in PROGRAMMED)
 
 
-def test_sandbox_that_was_killed_is_made_anew_with_the_same_promises(cluster: Cluster) -> None:
+def test_sandbox_that_was_killed_is_made_anew_with_the_same_placement(cluster: Cluster) -> None:
     (first,) = cluster.start(pod("killed", *WISHES))
     before = rates(first)
     first.node.ctr("tasks", "kill", "--signal", "KILL", first.sandbox)

@@ -45,7 +45,7 @@ def boot_again(node: LoneNode, *, orderly: bool = False) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["power cut", "shutdown"])
-def test_pods_of_the_boot_before_hold_nothing_and_their_addresses_are_given_back(
+def test_pods_of_the_former_boot_hold_no_vf_and_their_addresses_are_given_back(
     node: LoneNode, orderly: bool
 ) -> None:
     first, _ = node.add("a", CAP, {"min_tx_rate": 600}), node.add("b", {"min_tx_rate": 700, "vlan": 7})
@@ -67,7 +67,7 @@ def test_pods_of_the_boot_before_hold_nothing_and_their_addresses_are_given_back
     assert node.leftovers() == {}
 
 
-def test_add_that_a_power_cut_ended_leaves_nothing(node: LoneNode) -> None:
+def test_add_that_a_power_cut_ended_leaves_no_state(node: LoneNode) -> None:
     sandbox = node.sandbox("a", *[CAP] * 2 * VFS)
     node.begin("ADD", sandbox)
     until("the first VF is in the pod", lambda: node.inside(sandbox), pause_s=0.05)

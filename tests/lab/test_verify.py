@@ -41,7 +41,7 @@ def verify(node: LabNode, pf: str, peer: str, *options: str) -> tuple[int, list[
     return ended.returncode, card["checks"]
 
 
-def test_verify_passes_where_software_keeps_caps_of_tcp_and_of_verbs(node: LabNode) -> None:
+def test_verify_passes_if_software_keeps_caps_of_tcp_and_of_verbs(node: LabNode) -> None:
     status, checks = verify(node, "eth0", "eth1", "--soft-roce")
     results = [(check["traffic"], check["check"], check["enforced"], check["result"]) for check in checks]
     assert results == [
@@ -54,7 +54,7 @@ def test_verify_passes_where_software_keeps_caps_of_tcp_and_of_verbs(node: LabNo
     assert status == 0
 
 
-def test_verify_fails_where_the_card_shows_a_cap_and_does_not_keep_it(node: LabNode) -> None:
+def test_verify_fails_if_the_card_shows_a_cap_and_does_not_keep_it(node: LabNode) -> None:
     status, checks = verify(node, "eth1", "eth0")
     [cap] = [check for check in checks if check["check"] == "cap"]
     assert (cap["enforced"], cap["result"], cap["why"]) == ("hardware", "fail", "more than the cap"), cap

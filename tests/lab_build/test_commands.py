@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
-def test_command_that_cannot_be_done_says_so_and_boots_nothing(
+def test_impossible_command_says_so_and_boots_no_guest(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     command = (sys.executable, "-m", "lab", "--cache", str(tmp_path), *words)

@@ -80,7 +80,7 @@ def test_boxes_of_the_picture_are_closed(result: Result) -> None:
     assert wire.count("+") == sum(len(node.pfs) for node in result.nodes)
 
 
-def test_pod_that_fits_nowhere_is_told_with_the_schedulers_words(result: Result) -> None:
+def test_pod_that_fits_nowhere_is_reported_in_the_words_of_the_scheduler(result: Result) -> None:
     (refused,) = [pod for pod in result.pods if not pod.node]
     assert refused.refused in section(render(result), "Pods and nodes")
 
@@ -97,7 +97,7 @@ def test_throughput_shows_the_least_and_the_most_beside_a_cap(result: Result) ->
     assert re.search(r"\| 8 \| -50\.0% to [+-]\d\.\d% \|$", row)
 
 
-def test_unreached_pod_is_told(result: Result) -> None:
+def test_unreached_pod_is_reported(result: Result) -> None:
     lost = replace(result.pairs[0], ping=False, rping=False)
     shown = section(render(replace(result, pairs=(lost, *result.pairs[1:]))), "Connectivity")
     assert shown.count("| nothing |") == 1

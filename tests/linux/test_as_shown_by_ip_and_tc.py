@@ -73,7 +73,7 @@ def test_first_route_to_a_destination_stays_and_a_route_on_the_link_has_its_scop
 
 
 @pytest.mark.parametrize(("own", "dst"), [("10.0.0.2/24", "10.9.0.0/16"), ("fd00::2/64", "fd09::/64")])
-def test_route_has_metric_table_and_sizes_as_asked_for(rtnl, index, own, dst):
+def test_route_has_the_requested_metric_table_and_sizes(rtnl, index, own, dst):
     rtnl.add_address(index, ip_interface(own), "add")
     rtnl.add_route(index, Route(dst, mtu=1400, advmss=1360, priority=77, table=4711), "add")
     family = "-6" if ":" in dst else "-4"
@@ -83,7 +83,7 @@ def test_route_has_metric_table_and_sizes_as_asked_for(rtnl, index, own, dst):
 
 
 @pytest.mark.parametrize("scope", [0, 253, 254])
-def test_route_has_the_scope_asked_for(rtnl, index, scope):
+def test_route_has_the_requested_scope(rtnl, index, scope):
     rtnl.add_route(index, Route("10.9.0.0/16", scope=scope), "add")
     [found] = ip("-N", "-details", "route", "show", "10.9.0.0/16")
     assert found["scope"] == str(scope)

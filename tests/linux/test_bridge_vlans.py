@@ -55,7 +55,7 @@ def test_new_port_is_in_the_default_vlan(rtnl, port):
     assert vlans_of(rtnl, port) == {DEFAULT}
 
 
-def test_port_is_in_what_was_added_and_not_in_what_was_removed(rtnl, port):
+def test_port_is_in_added_vlans_and_not_in_removed_ones(rtnl, port):
     remove_vlan(rtnl, port, DEFAULT, "remove")
     remove_vlan(rtnl, port, DEFAULT, "remove again")
     add_untagged_vlan(rtnl, port, 100, "add")
@@ -64,7 +64,7 @@ def test_port_is_in_what_was_added_and_not_in_what_was_removed(rtnl, port):
     assert vlans_of(rtnl, port) == {100, 200}
 
 
-def test_vlan_that_cannot_be_is_an_error_with_what_was_wanted(rtnl, port):
+def test_impossible_vlan_is_an_error_with_the_requested_value(rtnl, port):
     with pytest.raises(NetlinkError, match="VLAN 4095 on p"):
         add_tagged_vlan(rtnl, port, 4095, "VLAN 4095 on p")
 

@@ -34,7 +34,7 @@ def ability(*numbers):
 
 
 @pytest.mark.parametrize("answer", [errno.EINVAL, errno.EPERM], ids=["known", "not told"])
-def test_nothing_is_said_of_pfs_when_the_kernel_can_or_does_not_say(answer):
+def test_pfs_have_no_problem_if_the_kernel_can_cap_or_does_not_say(answer):
     assert ability(answer).shown_in(SEEN) == SEEN
 
 
@@ -60,6 +60,6 @@ def test_it_is_a_problem_of_pfs_that_leave_caps_to_software(rates, enforce, is_p
     assert ["load its module sch_tbf" in problem for problem in pf.problems[1:]] == [True] * is_problem
 
 
-def test_kernel_is_asked_at_each_look_until_it_can():
+def test_kernel_is_queried_at_every_scan_until_it_can():
     asked = ability(errno.ENOENT, errno.ENOENT, errno.EINVAL)
     assert [asked.shown_in(SEEN) == SEEN for _ in range(5)] == [False, False, True, True, True]

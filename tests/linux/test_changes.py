@@ -44,7 +44,7 @@ def other(rtnl):
     return rtnl.link("b").index
 
 
-def test_watcher_is_told_when_a_link_comes_changes_and_goes(rtnl):
+def test_watcher_is_notified_when_a_link_appears_changes_and_disappears(rtnl):
     told = threading.Event()
     with watching(told.set, (LINKS, UEVENTS)):
         rtnl.create("create", named("a"), of_kind("bridge"))
@@ -61,7 +61,7 @@ def test_watcher_is_told_when_a_link_comes_changes_and_goes(rtnl):
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/24", "fd00::1/64"])
-def test_watcher_is_told_when_an_address_comes_and_goes_and_no_link_is_dirty(rtnl, bridge, text):
+def test_watcher_is_notified_of_addresses_without_dirty_links(rtnl, bridge, text):
     address, told = ipaddress.ip_interface(text), threading.Event()
     rtnl.change(bridge, "up", up=True)
     with watching(told.set, (ADDRESSES,)) as changes:
@@ -78,14 +78,14 @@ def test_address_that_every_link_gives_itself_is_of_no_interest(scope, interesti
     assert ADDRESSES.read(message[: ADDRESSES.size], Gathering()) is interesting
 
 
-def test_what_is_listened_to_by_default_holds_addresses(rtnl, bridge):
+def test_default_subscription_includes_addresses(rtnl, bridge):
     watcher = Watcher()
     with Changes(watcher):
         rtnl.add_address(bridge, ipaddress.ip_interface("10.0.0.1/24"), "add")
         watcher.wait()
 
 
-def test_watcher_is_told_of_one_namespace_only_and_not_after_the_end(rtnl):
+def test_watcher_is_notified_of_one_namespace_only_and_not_after_its_end(rtnl):
     told, elsewhere = [], create_namespace()
     with entered(elsewhere):
         changes = Changes(lambda: told.append(True), (LINKS,))
@@ -109,7 +109,7 @@ def test_dirty_links_are_those_that_changed_and_once(rtnl, bridge, other):
         assert changes.dirty() == Dirty(frozenset({bridge, other}))
 
 
-def test_watcher_is_told_although_somebody_asked_first(rtnl, bridge):
+def test_watcher_is_notified_although_a_query_came_first(rtnl, bridge):
     """Else nobody would see a change that was asked away by who had another purpose."""
     working, told = threading.Event(), Watcher()
 
@@ -126,7 +126,7 @@ def test_watcher_is_told_although_somebody_asked_first(rtnl, bridge):
         told.wait()
 
 
-def test_nothing_is_lost_when_an_attachment_makes_more_messages_than_a_common_queue_holds(rtnl, bridge):
+def test_no_change_is_lost_when_an_attachment_makes_more_messages_than_a_common_queue_holds(rtnl, bridge):
     working = threading.Event()
     with watching(lambda: working.wait(DEADLINE_S)) as changes:
         for number in range(1000):
@@ -164,7 +164,7 @@ def unreadable(message, gathering):
     return UEVENTS.read(uevent("net", "IFINDEX=none of text"), gathering)
 
 
-def test_everything_is_dirty_when_a_message_cannot_be_understood_and_the_next_is_told_too(rtnl, bridge):
+def test_all_links_are_dirty_after_a_malformed_message_and_the_next_one_is_reported(rtnl, bridge):
     watcher, strange = Watcher(), replace(LINKS, read=unreadable)
     with watching(watcher, (strange,)) as changes:
         for up in (True, False):
@@ -235,7 +235,7 @@ def test_uevents_of_rdma_devices_and_their_character_devices_are_of_interest(sub
     assert gathering.everything is interesting
 
 
-def test_watcher_is_told_when_a_watched_file_changes_comes_and_goes(rtnl, tmp_path):
+def test_watcher_is_notified_when_a_watched_file_changes_appears_and_disappears(rtnl, tmp_path):
     watcher, state, rates = Watcher(), tmp_path / "state", tmp_path / "rates"
     state.write_text("4: ACTIVE\n")
     with watching(watcher, ()) as changes:
@@ -251,7 +251,7 @@ def test_watcher_is_told_when_a_watched_file_changes_comes_and_goes(rtnl, tmp_pa
             assert changes.dirty() == EVERYTHING
 
 
-def test_change_of_a_file_is_told_when_it_is_named_anew_before_the_next_look(rtnl, tmp_path):
+def test_change_of_a_file_is_reported_although_it_is_renamed_before_the_next_look(rtnl, tmp_path):
     watcher, one, forgotten = Watcher(), tmp_path / "one", tmp_path / "forgotten"
     for path in (one, forgotten):
         path.write_text("before")
@@ -268,7 +268,7 @@ def test_change_of_a_file_is_told_when_it_is_named_anew_before_the_next_look(rtn
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make device nodes")
-def test_watcher_is_told_when_a_node_comes_changes_and_goes_and_its_directory_too(rtnl, tmp_path):
+def test_watcher_is_notified_when_a_device_node_or_its_directory_changes(rtnl, tmp_path):
     watcher, directory, other = Watcher(), tmp_path / "infiniband", tmp_path / "other"
     node = directory / "uverbs0"
     os.mknod(other, 0o20666, os.makedev(231, 193))
@@ -314,7 +314,7 @@ with Changes(told.set, (), with_nodes=True) as changes:
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
 @pytest.mark.parametrize("limit", ["instances", "watches"])
-def test_node_is_polled_where_the_kernel_watches_no_directory(tmp_path, limit):
+def test_node_is_polled_if_the_kernel_watches_no_directory(tmp_path, limit):
     inner = ("sh", "-c", POLLED, sys.executable, str(tmp_path), limit)
     command = ["unshare", "--user", "--map-root-user", *inner]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -29,29 +29,29 @@ def app(selector: int, priority: int, protocol: int) -> bytes:
     return attribute(APP, struct.pack("=BBH", selector, priority, protocol))
 
 
-def test_priorities_with_flow_control_are_told():
+def test_priorities_with_flow_control_are_read():
     assert told(pfc(0b1000)) == DcbState(pfc=(3,), by_dscp=False)
     assert told(pfc(0b10000001)) == DcbState(pfc=(0, 7), by_dscp=False)
     assert told(pfc(0)) == DcbState(pfc=(), by_dscp=False)
 
 
-def test_driver_that_says_nothing_of_flow_control_is_not_one_without():
+def test_driver_that_reports_no_flow_control_is_unknown_not_without():
     assert told() == DcbState(pfc=None, by_dscp=False)
 
 
-def test_priorities_by_dscp_are_told_from_those_by_ethertype():
+def test_priorities_by_dscp_are_distinguished_from_those_by_ethertype():
     assert told(pfc(0), nested(APP_TABLE, app(1, 3, 0x8906))) == DcbState(pfc=(), by_dscp=False)
     by_both = nested(APP_TABLE, app(1, 3, 0x8906), app(5, 3, 26))
     assert told(pfc(0), by_both) == DcbState(pfc=(), by_dscp=True)
 
 
-def test_refusal_is_an_error_but_of_what_has_no_dcb():
+def test_refusal_is_an_error_except_of_a_link_without_dcb():
     with pytest.raises(NetlinkError, match="DCB of eth0: EPERM"):
         Dcb(NetlinkSocket(Replay(refusal(errno.EPERM)))).state("eth0")
     assert Dcb(NetlinkSocket(Replay(refusal(errno.EOPNOTSUPP)))).state("eth0") is None
 
 
-def test_kernel_tells_nothing_of_links_without_dcb(rtnl):
+def test_kernel_reports_no_dcb_of_links_without_it(rtnl):
     rtnl.create("create", named("a"), of_kind("veth"))
     with Dcb() as dcb:
         assert dcb.state("a") is None

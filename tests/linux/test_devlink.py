@@ -14,7 +14,7 @@ NAME = "netdevsim77"
 
 
 @pytest.mark.parametrize("mode", ["legacy", "switchdev"])
-def test_mode_is_told_of_devices_on_the_bus_that_was_asked_for(mode):
+def test_mode_is_read_of_devices_on_the_requested_bus(mode):
     with Devlink(replayed(f"devlink-{mode}")) as devlink:
         assert devlink.devices() == (DevlinkDevice("netdevsim", NAME),)
         assert devlink.eswitch_modes("netdevsim") == {NAME: mode}
@@ -33,7 +33,7 @@ def test_device_without_a_switch_has_no_mode(number):
     assert Devlink(refusing(number)).eswitch_modes("netdevsim") == {}
 
 
-def test_mode_that_may_not_be_asked_for_is_an_error():
+def test_mode_that_may_not_be_queried_is_an_error():
     with pytest.raises(NetlinkError, match="switch mode of netdevsim/netdevsim77: EPERM"):
         Devlink(refusing(errno.EPERM)).eswitch_modes("netdevsim")
 

@@ -42,6 +42,6 @@ def test_other_parameters_and_other_types_are_passed_over():
     assert told(value(on=True, cmode=0), kind=U32) == {}
 
 
-def test_kernel_without_devices_tells_of_none(namespace):
+def test_kernel_without_devices_reports_no_parameters(namespace):
     with Devlink() as devlink:
         assert devlink_flags(devlink, "pci", "enable_roce") == {}

@@ -17,7 +17,7 @@ FLAVOUR, EXTERNAL = 77, 149
 PCI_VF, PCI_SF = 4, 7
 
 
-def test_rates_are_told_by_vf_with_the_group_and_whether_any_above_has_a_rate():
+def test_rates_are_read_by_vf_with_the_group_and_rates_above_it():
     with Devlink(replayed("devlink-rates")) as devlink:
         assert devlink_rates(devlink, "netdevsim") == {
             NAME: {
@@ -40,7 +40,7 @@ def test_kernel_without_rates_by_devlink_has_none():
     assert devlink_rates(answered_last(refusal(errno.EOPNOTSUPP)), "netdevsim") == {}
 
 
-def test_rates_that_cannot_be_told_are_an_error():
+def test_unreadable_rates_are_an_error():
     with pytest.raises(NetlinkError, match="rates by devlink: ENOMEM"):
         devlink_rates(answered_last(refusal(errno.ENOMEM)), "netdevsim")
 
@@ -58,7 +58,7 @@ def altered(before, after):
     return Devlink(NetlinkSocket(Replay("\n".join(said))))
 
 
-def test_rate_below_a_megabit_is_not_none():
+def test_rate_below_a_megabit_is_not_zero():
     devlink = altered(struct.pack("=Q", 200 * 125_000), struct.pack("=Q", 1))
     assert devlink_rates(devlink, "netdevsim")[NAME][0].max_tx_rate_mbps == 1
 

@@ -46,7 +46,7 @@ def test_driver_takes_all_but(driver: str, lacks: set[Setting]) -> None:
     assert taken(driver) == ALL_OF_ETHERNET - lacks
 
 
-def test_unknown_driver_takes_what_a_netdev_is_told() -> None:
+def test_unknown_driver_takes_settings_of_a_netdev() -> None:
     assert taken("never_heard_of") == {Setting.MTU}
 
 
@@ -65,7 +65,7 @@ def test_infiniband_takes_guids_of_mlx5_alone(driver: str, expected: set[Setting
 
 @pytest.mark.parametrize("link_type", LinkType)
 @pytest.mark.parametrize("driver", ["mlx5_core", "igb", "never_heard_of"])
-def test_vfs_are_handed_to_programs_where_the_machine_can_whatever_the_driver(
+def test_vfs_are_given_to_programs_if_the_machine_can_with_any_driver(
     driver: str, link_type: LinkType
 ) -> None:
     without = taken(driver, link_type)
@@ -88,5 +88,5 @@ def test_no_driver_takes_partition_keys_or_another_vlan_protocol() -> None:
         ("never_heard_of", errno.EOPNOTSUPP, "no such setting"),
     ],
 )
-def test_explain_setting_says_what_an_error_means(driver: str, number: int, said: str) -> None:
+def test_explain_setting_describes_an_error(driver: str, number: int, said: str) -> None:
     assert said in explain_setting(driver, number)

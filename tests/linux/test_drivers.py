@@ -27,7 +27,7 @@ UP_TO_LINK = RateRange(largest=25_000)
         ("", NO_RATE),
     ],
 )
-def test_ability_is_what_the_driver_takes_on_a_link_of_25_gbps(driver: str, expected: RateAbility) -> None:
+def test_ability_is_that_of_the_driver_on_a_link_of_25_gbps(driver: str, expected: RateAbility) -> None:
     assert ability(driver=driver, link_mbps=25_000) == expected
 
 
@@ -94,7 +94,7 @@ def test_ability_of_ice_ends_at_its_schedulers_largest_rate() -> None:
         ("mlx5_core", 9999, "mlx5_core answers 9999: "),
     ],
 )
-def test_explain_says_what_an_error_means(driver: str, number: int, said: str) -> None:
+def test_explain_describes_an_error_of_rates(driver: str, number: int, said: str) -> None:
     assert said in explain(driver, number)
 
 
@@ -107,7 +107,7 @@ def test_every_row_names_its_source_and_explains_a_refusal() -> None:
         assert all("\n" not in explain(driver, number) for number in errors)
 
 
-def test_maximum_is_none_when_qede_tells_the_links_speed() -> None:
+def test_maximum_is_none_if_qede_reports_the_speed_of_the_link() -> None:
     assert understood_max("qede", 25_000, 25_000) == 0
     assert understood_max("qede", 5_000, 25_000) == 5_000
     assert understood_max("ice", 25_000, 25_000) == 25_000

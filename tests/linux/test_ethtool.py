@@ -13,20 +13,20 @@ from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from network_namespaces import create_namespace
 
 
-def test_driver_is_told(rtnl):
+def test_driver_is_read(rtnl):
     rtnl.create("create", named("a"), of_kind("veth"))
     with Ethtool() as ethtool:
         assert ethtool.driver_info("a") == DriverInfo(driver="veth", firmware="", bus_info="")
 
 
-def test_what_a_driver_does_not_know_is_empty(rtnl):
+def test_fields_unknown_to_a_driver_are_empty(rtnl):
     """A bridge says `N/A`."""
     rtnl.create("create", named("b"), of_kind("bridge"))
     with Ethtool() as ethtool:
         assert ethtool.driver_info("b") == DriverInfo(driver="bridge", firmware="", bus_info="")
 
 
-def test_link_without_a_driver_tells_nothing(rtnl):
+def test_link_without_a_driver_has_no_information(rtnl):
     with Ethtool() as ethtool:
         assert ethtool.driver_info("lo") is None
 
@@ -37,7 +37,7 @@ def test_link_that_is_not_there_is_an_error(rtnl, name):
         ethtool.driver_info(name)
 
 
-def test_links_of_another_namespace_are_asked_there(rtnl):
+def test_links_of_another_namespace_are_queried_there(rtnl):
     elsewhere = create_namespace()
     with Rtnl(elsewhere) as there, Ethtool(elsewhere) as ethtool:
         there.create("create", named("a"), of_kind("veth"))
@@ -47,7 +47,7 @@ def test_links_of_another_namespace_are_asked_there(rtnl):
     os.close(elsewhere)
 
 
-def test_link_whose_driver_knows_no_pause_frames_tells_nothing_of_them(rtnl):
+def test_link_whose_driver_knows_no_pause_frames_has_no_counts_of_them(rtnl):
     rtnl.create("create", named("a"), of_kind("veth"))
     with Ethtool() as ethtool:
         assert ethtool.pauses("a") is None
@@ -64,7 +64,7 @@ def test_statistics_are_those_of_the_driver_by_its_names(rtnl):
         assert ethtool.pause_frames("a") == {}
 
 
-def test_link_whose_driver_counts_nothing_has_no_statistics(rtnl):
+def test_link_whose_driver_has_no_counters_has_no_statistics(rtnl):
     rtnl.create("create", named("b"), of_kind("bridge"))
     with Ethtool() as ethtool:
         assert ethtool.statistics("b") == {}

@@ -84,7 +84,7 @@ def test_record_holds_all_that_the_machine_was_recorded_with(name: str) -> None:
     assert gathered(machine).sysfs == machine.machine.sysfs
 
 
-def test_record_holds_what_was_refused_and_all_the_rest() -> None:
+def test_record_has_refused_reads_and_all_others() -> None:
     """As without CAP_NET_ADMIN."""
     machine = recorded(MACHINES[0])
     refused = msgspec.structs.replace(machine.machine, refused={"eswitch_modes": "EPERM"}, eswitch_modes={})
@@ -122,7 +122,7 @@ def test_record_leaves_out_the_ends_of_pods_interfaces() -> None:
     assert any("veth" in each for each in record.about.replaced)
 
 
-def test_record_says_what_it_is_of() -> None:
+def test_record_names_its_machine() -> None:
     about = gathered(recorded(next(path for path in MACHINES if path.stem == "e810"))).about
     assert about.machine == "ice 0000:18:00.0 with 4 VFs; ice 0000:18:00.1 with 0 VFs"
     assert about.source.startswith("recorded by k8s-rdma gather ")
@@ -155,14 +155,14 @@ def test_recording_notes_the_file_and_the_links_on_the_way(sysfs) -> None:
     }
 
 
-def test_recording_notes_what_is_refused_and_not_what_is_absent(sysfs) -> None:
+def test_recording_notes_refused_reads_and_not_absent_files(sysfs) -> None:
     assert sysfs.value("class/net/eth0/speed") is None
     assert sysfs.value_if_any("class/net/eth0/flags") is None
     assert sysfs.entries()[f"{HOME}/net/eth0/speed"] == Refused("EINVAL")
     assert f"{HOME}/net/eth0/flags" not in sysfs.entries()
 
 
-def test_recording_of_a_listing_leaves_out_pci_devices_that_nothing_is_read_of(sysfs) -> None:
+def test_recording_of_a_listing_leaves_out_unread_pci_devices(sysfs) -> None:
     assert len(sysfs.names("bus/pci/devices")) == 2
     sysfs.value("bus/pci/devices/0000:01:00.0/vendor")
     assert sysfs.entries() == {
@@ -171,7 +171,7 @@ def test_recording_of_a_listing_leaves_out_pci_devices_that_nothing_is_read_of(s
     }
 
 
-def test_recording_of_a_pci_function_holds_only_what_is_read_of_it(sysfs) -> None:
+def test_recording_of_a_pci_function_has_only_files_that_are_read(sysfs) -> None:
     assert "device" in sysfs.names(f"bus/pci/devices/{HOME.rpartition('/')[2]}")
     assert f"{HOME}/device" not in sysfs.entries()
 
@@ -181,7 +181,7 @@ def test_recording_cannot_be_written_through(sysfs) -> None:
         sysfs.write(f"{HOME}/sriov_numvfs", "4")
 
 
-def test_recording_notes_a_refusal_and_answers_with_nothing() -> None:
+def test_recording_notes_a_refusal_and_returns_no_content() -> None:
     class Broken(RecordedQueries):
         """Whose netdevs cannot be told."""
 

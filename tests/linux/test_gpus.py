@@ -93,7 +93,7 @@ def test_gpu_partition_that_is_a_platform_device_is_left_out():
     assert gpus("mi300x").places([(AMD, "card9")]) == ()
 
 
-def test_gpus_are_told_each_once_in_order():
+def test_gpus_are_listed_once_in_order():
     asked = [(NVIDIA, "2"), (NVIDIA, "1"), ("example.com/x", "7"), (NVIDIA, "nvidia1"), (NVIDIA, "0")]
     assert gpus("h100").places(asked) == (GPU_9D, GPU_43, GPU_1B)
 
@@ -129,7 +129,7 @@ def test_driver_that_is_about_to_go_leaves_its_gpus_out(tmp_path):
     assert gpus("h100", tmp_path).places([(NVIDIA, "nvidia0")]) == ()
 
 
-def test_sysfs_that_cannot_be_read_tells_nothing():
+def test_unreadable_sysfs_has_no_gpus():
     class Unreadable(Sysfs):
         def read(self, path):
             raise OSError(errno.EACCES, "made to be so", path)

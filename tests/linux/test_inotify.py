@@ -25,7 +25,7 @@ def told(watch: Deletions | DirectoryChanges) -> bool:
     return bool(select.select([watch], [], [], 0)[0])
 
 
-def test_deleted_and_moved_files_of_watched_directories_are_told_once(
+def test_deleted_and_moved_files_of_watched_directories_are_reported_once(
     tmp_path: Path, deletions: Deletions
 ) -> None:
     one, other, unwatched = (tmp_path / name for name in ("one", "other", "unwatched"))
@@ -47,7 +47,7 @@ def test_deleted_and_moved_files_of_watched_directories_are_told_once(
 
 
 @pytest.mark.parametrize("end", ["removed", "moved"])
-def test_end_of_a_directory_tells_to_look_and_it_can_be_watched_again(
+def test_end_of_a_directory_requires_a_look_and_it_can_be_watched_again(
     tmp_path: Path, deletions: Deletions, end: str
 ) -> None:
     directory = tmp_path / "netns"
@@ -94,7 +94,7 @@ def test_more_deletions_than_the_kernel_keeps_tell_to_look(tmp_path: Path, delet
     assert deletions.drain() is None
 
 
-def test_changes_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_made_again(
+def test_changes_report_new_deleted_and_moved_files_and_a_directory_made_again(
     tmp_path: Path,
 ) -> None:
     watched = tmp_path / "watched"
@@ -120,7 +120,7 @@ def test_changes_tell_of_what_comes_goes_and_is_moved_and_of_the_directory_made_
         assert told(changes)
 
 
-def test_changes_tell_of_what_is_written_in_place_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_changes_report_writes_in_place_if_requested(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with DirectoryChanges() as without, DirectoryChanges(contents=True) as changes:
         for each in (without, changes):

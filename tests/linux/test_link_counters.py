@@ -27,7 +27,7 @@ def pair(rtnl):
     return ends
 
 
-def test_what_one_end_sent_the_other_received(rtnl, pair):
+def test_traffic_sent_at_one_end_is_received_at_the_other(rtnl, pair):
     before = counters_of_all(rtnl.socket)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
         sender.bind(("here", 0))
@@ -42,7 +42,7 @@ def test_what_one_end_sent_the_other_received(rtnl, pair):
     assert after[there].rx_packets - before[there].rx_packets >= 20
 
 
-def test_all_links_are_told(rtnl, pair):
+def test_all_links_are_counted(rtnl, pair):
     assert counters_of_all(rtnl.socket).keys() == {link.index for link in rtnl.links()}
 
 

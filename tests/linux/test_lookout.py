@@ -57,7 +57,7 @@ def watched(tmp_path: Path) -> Watched:
     return made
 
 
-def test_nothing_is_looked_at_without_a_sign(watched: Watched) -> None:
+def test_no_scan_is_made_without_a_sign(watched: Watched) -> None:
     with watched.lookout as lookout:
         looks = watched.looks
         assert lookout.scan() is lookout.scan()
@@ -79,7 +79,7 @@ def test_file_that_is_as_before_after_a_look_is_looked_at_again(watched: Watched
             pass
 
 
-def test_what_was_incomplete_is_looked_at_again(watched: Watched) -> None:
+def test_incomplete_scan_is_repeated(watched: Watched) -> None:
     with watched.lookout as lookout:
         watched.complete = False
         lookout.scan(anew=True)

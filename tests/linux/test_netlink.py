@@ -145,7 +145,7 @@ def test_dump_fails_at_once_when_the_kernel_refuses_it():
     assert (failure.value.errno, connection.requests) == (errno.EPERM, 1)
 
 
-def test_error_names_what_failed_the_errno_and_the_kernels_explanation():
+def test_error_names_the_failed_call_the_errno_and_the_explanation_of_the_kernel():
     explanation = text(1, "Unknown device type")
     socket, _ = socket_on([[ended(-errno.EOPNOTSUPP, CAPPED | WITH_TLVS, explanation)]])
     with pytest.raises(NetlinkError) as failure:

@@ -28,7 +28,7 @@ def test_links_are_all_that_there_are(queries):
     assert {link.name for link in queries.links()} >= {"lo", "a"}
 
 
-def test_links_and_routes_are_told_without_a_question_for_vfs(queries):
+def test_links_and_routes_are_listed_without_a_query_for_vfs(queries):
     """Those hold the kernel's lock for 1-2 ms a VF."""
     recording = Recording(ROUTE)
     queries.rtnl = Rtnl(socket=NetlinkSocket(recording))
@@ -50,7 +50,7 @@ def test_link_that_is_no_pf_has_no_vfs(queries):
     assert [queries.vf_stats(link.index) for link in queries.links()] == [()] * len(queries.links())
 
 
-def test_firmware_is_empty_when_the_driver_tells_none(queries):
+def test_firmware_is_empty_if_the_driver_reports_none(queries):
     assert (queries.firmware("a"), queries.firmware("lo")) == ("", "")
     with pytest.raises(KernelError):
         queries.firmware("absent")
@@ -69,7 +69,7 @@ def test_links_with_an_address_are_those_with_more_than_a_link_local_one(queries
     assert queries.addressed_links() == {ends[1]}
 
 
-def test_no_default_route_no_switch_and_no_rdma_device_where_there_is_none(queries):
+def test_plain_link_has_no_default_route_no_switch_and_no_rdma_device(queries):
     assert queries.default_route_links() == frozenset()
     assert queries.eswitch_modes() == {}
     if not Path("/sys/class/infiniband").exists():
@@ -77,7 +77,7 @@ def test_no_default_route_no_switch_and_no_rdma_device_where_there_is_none(queri
         assert queries.rdma_devices() == ()
 
 
-def test_queries_keep_nothing_open_when_closed_even_twice(rtnl):
+def test_closed_queries_keep_no_descriptor_even_if_closed_twice(rtnl):
     def open_files():
         return len(list(Path("/proc/self/fd").iterdir()))
 

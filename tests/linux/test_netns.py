@@ -86,7 +86,7 @@ def test_namespace_of_a_process_is_gone_with_the_process():
 
 
 @pytest.mark.parametrize("path", ["plain file", "directory/that/is/not/there"])
-def test_namespace_counts_as_alive_where_it_cannot_be_told(tmp_path, path):
+def test_namespace_counts_as_alive_if_that_cannot_be_determined(tmp_path, path):
     (tmp_path / "plain file").touch()
     untold = NetnsRef(str(tmp_path / path), 1)
     assert Namespaces().alive(untold)
@@ -94,7 +94,7 @@ def test_namespace_counts_as_alive_where_it_cannot_be_told(tmp_path, path):
         pass
 
 
-def test_process_namespace_counts_as_alive_where_the_hosts_processes_are_not_mounted(tmp_path):
+def test_process_namespace_counts_as_alive_without_the_processes_of_the_host(tmp_path):
     assert Namespaces(tmp_path).alive(NetnsRef("/proc/1/ns/net", 1))
 
 
@@ -109,7 +109,7 @@ def test_paths_are_those_of_the_host(tmp_path, path, netns):
         assert found is not None
 
 
-def test_held_namespace_is_found_where_its_path_leads_nowhere_until_released(netns):
+def test_held_namespace_is_found_until_released_although_its_path_is_broken(netns):
     namespaces = Namespaces()
     sandbox = namespaces.hold(netns, "/nowhere/pod")
     assert sandbox == NetnsRef("/nowhere/pod", inode(netns))
@@ -149,7 +149,7 @@ def test_descriptor_lent_survives_a_release_meanwhile(netns):
         assert os.fstat(lent).st_ino == held.inode
 
 
-def test_holding_fails_when_the_descriptor_is_none_of_a_network_namespace():
+def test_holding_fails_if_the_descriptor_is_not_of_a_network_namespace():
     for path in ("/dev/null", "/proc/self/ns/mnt"):
         with (
             Path(path).open("rb") as other,

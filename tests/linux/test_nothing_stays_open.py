@@ -26,7 +26,7 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_namespaces_keep_nothing_open_when_all_is_released_or_closed(tmp_path):
+def test_released_and_closed_namespaces_keep_no_descriptor(tmp_path):
     own, namespaces = current_namespace(), Namespaces()
     before = open_files()
     namespaces.release(namespaces.hold(own, "/run/netns/elsewhere"))
@@ -41,7 +41,7 @@ def test_namespaces_keep_nothing_open_when_all_is_released_or_closed(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "offset"), [("net", 0), ("net", 1), ("mnt", 0)], ids=["it", "other", "no net"]
 )
-def test_looking_at_a_namespace_keeps_nothing_open(tmp_path, kind, offset):
+def test_reading_a_namespace_keeps_no_descriptor(tmp_path, kind, offset):
     (tmp_path / "a").symlink_to(f"/proc/self/ns/{kind}")
     before = open_files()
     Namespaces(tmp_path).alive(NetnsRef("/a", OURS.stat().st_ino + offset))

@@ -61,5 +61,5 @@ def test_near_nodes_are_those_of_the_socket_at_the_least_distance(
     assert nearest_nodes(sysfs(tmp_path, *machine), node) == expected
 
 
-def test_node_is_alone_where_the_kernel_has_no_nodes(tmp_path: Path):
+def test_node_is_alone_if_the_kernel_has_no_nodes(tmp_path: Path):
     assert nearest_nodes(Sysfs(tmp_path), 0) == (0,)

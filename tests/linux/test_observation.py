@@ -209,7 +209,7 @@ def test_vf_that_the_host_uses_is_unusable(machine: SmallMachine) -> None:
     assert third == ""
 
 
-def test_vf_with_an_address_of_the_host_is_unusable_and_says_what_to_do(machine: SmallMachine) -> None:
+def test_vf_with_an_address_of_the_host_is_unusable_with_advice(machine: SmallMachine) -> None:
     machine.add_pf(vfs=3)
     machine.answers.by_name["vlan7"] = link(50, "vlan7", peer=12, kind="vlan")
     machine.answers.addressed = frozenset({11, 50})
@@ -235,7 +235,7 @@ def test_vf_with_a_link_of_the_host_on_it_is_unusable_as_that_would_end_with_its
     assert second == ""
 
 
-def test_vf_of_which_its_pf_tells_nothing_is_unusable_after_a_second_look(machine: SmallMachine) -> None:
+def test_vf_unknown_to_its_pf_is_unusable_after_a_second_scan(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     del machine.answers.vfs[10][1]
     observer = machine.observer()
@@ -269,7 +269,7 @@ def test_vf_whose_netdev_sysfs_does_not_know_is_unusable(machine: SmallMachine) 
     assert "sysfs has none" in vf.unusable
 
 
-def test_vfs_of_mlnx_ofed_are_told_by_its_files_alone(machine: SmallMachine) -> None:
+def test_vfs_of_mlnx_ofed_are_read_from_its_files_alone(machine: SmallMachine) -> None:
     machine.add_pf(vfs=1)
     machine.write(f"{machine.device(PF)}/sriov/0/config", CONFIG)
     observer = machine.observer()
@@ -281,7 +281,7 @@ def test_vfs_of_mlnx_ofed_are_told_by_its_files_alone(machine: SmallMachine) -> 
     assert vf.max_tx_rate_mbps == 25000
 
 
-def test_only_changed_pfs_are_asked_about_their_vfs_again(machine: SmallMachine) -> None:
+def test_only_changed_pfs_are_queried_for_their_vfs_again(machine: SmallMachine) -> None:
     machine.add_pf(PF, "eth0", 10, vfs=2)
     machine.add_pf(PF1, "eth1", 30, vfs=2, rdma="mlx5_1")
     observer = machine.observer()
@@ -296,7 +296,9 @@ def test_only_changed_pfs_are_asked_about_their_vfs_again(machine: SmallMachine)
     assert machine.answers.asked == [10, 30, 30, 10, 10, 30]
 
 
-def test_pf_whose_link_is_down_is_asked_again_as_nobody_is_told_of_its_changes(machine: SmallMachine) -> None:
+def test_pf_whose_link_is_down_is_queried_again_because_its_changes_make_no_event(
+    machine: SmallMachine,
+) -> None:
     machine.add_pf(PF, "eth0", 10, vfs=2)
     machine.answers.by_name["eth0"] = replace(machine.answers.by_name["eth0"], is_up=False)
     observer = machine.observer()
@@ -305,7 +307,7 @@ def test_pf_whose_link_is_down_is_asked_again_as_nobody_is_told_of_its_changes(m
     assert observer.observe(frozenset()).pfs[0].vfs[0].min_tx_rate_mbps == 7
 
 
-def test_pf_whose_vfs_got_rates_by_devlink_is_asked_again_as_nobody_is_told_of_that(
+def test_pf_whose_vfs_got_rates_by_devlink_is_queried_again_because_that_makes_no_event(
     machine: SmallMachine,
 ) -> None:
     machine.add_pf(vfs=2)
@@ -335,14 +337,14 @@ def test_vf_in_another_namespace_is_not_lost_to_it_for_its_rates_by_devlink(mach
     assert (found.netdev, found.unusable, found.max_tx_rate_mbps) == (None, "", 9)
 
 
-def test_devlink_is_not_asked_for_rates_where_no_switch_is_in_switchdev_mode(machine: SmallMachine) -> None:
+def test_devlink_is_not_queried_for_rates_without_a_switch_in_switchdev_mode(machine: SmallMachine) -> None:
     machine.add_pf(vfs=1)
     machine.answers.modes = {PF: "legacy"}
     machine.answers.rates_by_devlink = {PF: {0: DevlinkRate(max_tx_rate_mbps=1)}}
     assert machine.observer().observe().pfs[0].vfs[0].unusable == ""
 
 
-def test_pf_with_other_vfs_is_asked_again(machine: SmallMachine) -> None:
+def test_pf_with_other_vfs_is_queried_again(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     observer = machine.observer()
     observer.observe()
@@ -352,7 +354,7 @@ def test_pf_with_other_vfs_is_asked_again(machine: SmallMachine) -> None:
     assert machine.answers.asked == [10, 10]
 
 
-def test_pf_whose_vfs_were_made_anew_is_asked_again(machine: SmallMachine) -> None:
+def test_pf_whose_vfs_were_made_anew_is_queried_again(machine: SmallMachine) -> None:
     machine.add_pf(vfs=3)
     machine.change_vf(0, trust=True)
     observer = machine.observer()
@@ -363,7 +365,7 @@ def test_pf_whose_vfs_were_made_anew_is_asked_again(machine: SmallMachine) -> No
     assert [vf.trust for vf in only_pf(observer.observe(frozenset())).vfs] == ["OFF", "N/A"]
 
 
-def test_pf_that_could_not_be_read_is_asked_again(machine: SmallMachine) -> None:
+def test_pf_that_could_not_be_read_is_queried_again(machine: SmallMachine) -> None:
     machine.add_pf(vfs=1)
     machine.change_vf(0, trust=True)
     observer = machine.observer()
@@ -494,7 +496,7 @@ def test_pf_whose_driver_came_back_is_observed_again(machine: SmallMachine) -> N
     assert (pf.name, pf.vfs) == ("eth0", ())
 
 
-def test_pf_without_driver_from_the_start_is_told_of_and_no_more(machine: SmallMachine) -> None:
+def test_pf_without_driver_from_the_start_is_reported_and_no_more(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     driver_leaves(machine)
     hardware = machine.observer().observe()
@@ -616,7 +618,7 @@ def test_pfs_that_may_not_be_looked_for_are_unreadable(machine: SmallMachine) ->
     assert [each.subject for each in hardware.unreadable] == ["PFs"]
 
 
-def test_pf_that_cannot_be_asked_about_its_vfs_is_unreadable_until_it_can(machine: SmallMachine) -> None:
+def test_pf_is_unreadable_until_it_can_be_queried_for_its_vfs(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     vfs = machine.answers.vfs.pop(10)
     observer = machine.observer()
@@ -625,7 +627,7 @@ def test_pf_that_cannot_be_asked_about_its_vfs_is_unreadable_until_it_can(machin
     assert len(only_pf(observer.observe(frozenset())).vfs) == 2
 
 
-def test_netlink_that_cannot_be_asked_is_an_error(machine: SmallMachine) -> None:
+def test_netlink_that_cannot_be_queried_is_an_error(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
 
     class Deaf(type(machine.answers)):

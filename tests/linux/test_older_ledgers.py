@@ -116,7 +116,7 @@ def test_ledger_of_an_older_agent_is_read_with_all_that_it_says(recorded: Json, 
         assert list(differences(of_now(row["document"]), found[row["container"]])) == []
 
 
-def test_ledger_of_an_older_agent_says_what_its_pods_had(recorded: Json, ledger: Path) -> None:
+def test_ledger_of_an_older_agent_has_the_interfaces_of_its_pods(recorded: Json, ledger: Path) -> None:
     receipts = {each.pod.name: each for each in opened(ledger).receipts.values()}
     assert receipts.keys() == {"p", "q"}
     assert {each.phase for each in receipts.values()} == {Phase.ATTACHED}
@@ -146,7 +146,7 @@ def test_ledger_of_an_older_agent_stays_one_that_older_agents_take(recorded: Jso
     assert opened(ledger) == kept
 
 
-def test_file_has_the_version_of_what_is_in_it(tmp_path: Path) -> None:
+def test_file_has_the_version_of_its_content(tmp_path: Path) -> None:
     path, plain = tmp_path / "ledger.db", receipt("plain", interface(PF0, 1))
     capped = receipt("capped", replace(interface(PF0, 2), software_max_tx_rate_mbps=9))
     with closing(Receipts(path)) as receipts:
@@ -183,7 +183,7 @@ def test_row_that_keeps_the_version_from_being_known_is_named(tmp_path: Path) ->
     assert version(path) == VERSION
 
 
-def test_file_has_the_older_version_when_a_claim_takes_the_place_of_what_needed_the_newer(
+def test_file_has_the_older_version_once_a_claim_replaces_the_newer_content(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "ledger.db"
@@ -198,7 +198,7 @@ def test_file_has_the_older_version_when_a_claim_takes_the_place_of_what_needed_
     assert version(path) == WITH_CAPS
 
 
-def test_file_with_promises_is_of_a_version_that_older_programs_refuse(tmp_path: Path) -> None:
+def test_file_with_prepared_claims_has_a_version_that_older_programs_refuse(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     placed = PlacedInterface(pf=PF0, min_tx_rate_mbps=9, pool=CLAIMS_POOL)
     claim = LedgerClaim(
@@ -244,7 +244,7 @@ def test_file_with_changed_rates_is_of_a_version_that_older_programs_refuse(
     assert version(path) == OLDEST
 
 
-def test_receipt_that_only_names_what_is_newer_is_refused_by_older_programs(tmp_path: Path) -> None:
+def test_receipt_with_newer_content_is_refused_by_older_programs(tmp_path: Path) -> None:
     """They know no such word, and would take the row for a broken one."""
     path = tmp_path / "ledger.db"
     with closing(Receipts(path)) as receipts:

@@ -63,7 +63,7 @@ def test_vf_is_given_back_although_vfs_get_no_driver_by_themselves(
     assert driver.name() == "igbvf"
 
 
-def test_nothing_is_written_of_what_holds(machine: SriovMachine, driver: PciDriver) -> None:
+def test_settings_that_hold_already_are_not_written(machine: SriovMachine, driver: PciDriver) -> None:
     driver.hand_to("vfio-pci")
     written = len(machine.written)
     driver.hand_to("vfio-pci")
@@ -79,7 +79,9 @@ def test_driver_that_is_not_there_or_not_let_is_an_error(driver: PciDriver, to: 
     assert driver.name() is None
 
 
-def test_driver_that_takes_nothing_without_an_error_is_one(machine: SriovMachine, driver: PciDriver) -> None:
+def test_driver_that_ignores_a_binding_without_an_error_is_an_error(
+    machine: SriovMachine, driver: PciDriver
+) -> None:
     driver.unbind()
 
     class Deaf(MachineSysfs):
@@ -90,7 +92,7 @@ def test_driver_that_takes_nothing_without_an_error_is_one(machine: SriovMachine
         PciDriver(Deaf(machine), VF).bind("igbvf")
 
 
-def test_bound_anew_is_the_same_driver_although_vfs_get_none_by_themselves(
+def test_vf_is_bound_to_the_same_driver_again_although_autoprobe_is_off(
     machine: SriovMachine, driver: PciDriver
 ) -> None:
     machine.write(f"bus/pci/devices/{CARD.pci}/sriov_drivers_autoprobe", "0")

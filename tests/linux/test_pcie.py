@@ -36,7 +36,7 @@ def slowest(machine: SmallMachine) -> tuple[int, str] | None:
         ("128.0 GT/s PCIe", 4, 512_000),
     ],
 )
-def test_link_carries_what_the_kernel_prints_of_it(
+def test_link_carries_the_bandwidth_that_the_kernel_prints(
     machine: SmallMachine, speed: str, width: int, mbps: int
 ) -> None:
     """`63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link`, as dmesg has it."""
@@ -54,7 +54,7 @@ def test_slowest_link_on_the_way_to_the_root_port_counts(machine: SmallMachine) 
     assert slowest(machine) == (126_016, "8.0 GT/s x16 at 0000:3a:00.0")
 
 
-def test_function_itself_is_named_where_the_port_above_it_has_the_same_link(machine: SmallMachine) -> None:
+def test_function_itself_is_named_if_the_port_above_it_has_the_same_link(machine: SmallMachine) -> None:
     machine.add_pf()
     for pci in (PF, ROOT_PORT):
         set_link(machine, pci, "8.0 GT/s PCIe", 8)
@@ -72,14 +72,14 @@ def test_function_itself_is_named_where_the_port_above_it_has_the_same_link(mach
         ("7 GT/s", 8),
     ],
 )
-def test_link_that_is_not_told_limits_nothing(machine: SmallMachine, speed: str, width: object) -> None:
+def test_unreported_link_sets_no_limit(machine: SmallMachine, speed: str, width: object) -> None:
     machine.add_pf()
     assert slowest(machine) is None
     set_link(machine, PF, speed, width)
     assert slowest(machine) is None
 
 
-def test_link_that_has_no_answer_limits_nothing(machine: SmallMachine) -> None:
+def test_link_without_an_answer_sets_no_limit(machine: SmallMachine) -> None:
     machine.add_pf()
     machine.refuse(f"{machine.device(PF)}/current_link_speed")
     machine.write(f"{machine.device(PF)}/current_link_width", 8)

@@ -31,7 +31,7 @@ def two_pfs(machine: SmallMachine) -> None:
     machine.write(f"{machine.device(PF1)}/device", "0x101b")
 
 
-def test_pf_is_found_with_what_people_select_by(machine: SmallMachine) -> None:
+def test_pf_is_found_with_the_fields_of_selectors(machine: SmallMachine) -> None:
     machine.add_pf(vfs=2)
     (found,) = select(machine).selected
     assert (found.pf.pci, found.pf.name, found.pf.vendor, found.pf.driver) == (
@@ -111,7 +111,7 @@ def test_pf_with_the_default_route_is_taken_when_its_rule_names_it(
     assert names(select(machine, rule)) == ["eth0"]
 
 
-def test_pf_without_rdma_device_is_left_alone_unless_none_is_required(machine: SmallMachine) -> None:
+def test_pf_without_rdma_device_is_left_alone_unless_rdma_is_not_required(machine: SmallMachine) -> None:
     machine.add_pf(rdma=None)
     discovery = select(machine)
     assert discovery.selected == ()
@@ -139,7 +139,7 @@ def test_pf_without_netdev_is_not_meant_by_names_that_others_have(machine: Small
     assert select(machine, PfRule(names=frozenset({"ib0"}))).skipped == ()
 
 
-def test_name_or_address_of_nothing_there_is_a_problem(machine: SmallMachine) -> None:
+def test_name_or_address_without_a_pf_is_a_problem(machine: SmallMachine) -> None:
     machine.add_pf()
     rule = PfRule(names=frozenset({"eth0", "eth7"}))
     address = PfRule(pcis=frozenset({PciAddress("0000:99:00.0")}))

@@ -116,7 +116,7 @@ def test_address_with_flags_has_these_and_is_not_optimistic(pod):
     assert shown["fd00::2"]["nodad"]
 
 
-def test_address_is_usable_at_once_while_others_are_asked(pod):
+def test_address_is_usable_at_once_during_duplicate_address_detection(pod):
     pod.configure("fd00::2/64", "10.0.0.2/24")
     found = pod.look()
     assert "fd00::2/64" in found.unverified
@@ -129,7 +129,7 @@ def test_address_is_usable_at_once_while_others_are_asked(pod):
     assert {"fd00::2/64", "10.0.0.2/24"} <= pod.look().addresses
 
 
-def test_first_connection_of_a_pod_succeeds_while_others_are_asked(pod, other):
+def test_first_connection_of_a_pod_succeeds_during_duplicate_address_detection(pod, other):
     other.run("ip", "address", "add", "fd00::1/64", "dev", "net0", "nodad")
     eventually(lambda: other.look().carrier or pod.run("ip", "link", "set", "net0", "up"))
     with entered(other.namespace):
@@ -152,7 +152,7 @@ def test_address_that_another_station_has_is_found_out(pod, other):
     assert "fd00::3/64" not in pod.look().duplicates
 
 
-def test_address_without_optimism_is_unusable_until_others_have_been_asked(pod):
+def test_address_without_optimism_is_unusable_until_duplicate_address_detection_ends(pod):
     with Rtnl(pod.namespace) as rtnl:
         link = rtnl.link("net0")
         rtnl.change(link.index, "up", up=True)
@@ -164,14 +164,14 @@ def test_address_without_optimism_is_unusable_until_others_have_been_asked(pod):
     eventually(lambda: not pod.look().unusable)
 
 
-def test_interface_without_a_link_is_configured_and_tells_so(pod, other):
+def test_interface_without_a_link_is_configured_and_reports_that(pod, other):
     other.run("ip", "link", "set", "net0", "down")
     pod.configure("fd00::2/64", "10.0.0.2/24", routes=(Route("10.9.0.0/16", "10.0.0.1"),))
     assert not pod.look().carrier
     announce({"net0": ("10.0.0.2/24", "fd00::2/64")}, pod.namespace)
 
 
-def test_namespace_that_asks_nobody_has_addresses_at_once(pod):
+def test_namespace_without_duplicate_address_detection_has_addresses_at_once(pod):
     pod.set("all/accept_dad", 0)
     pod.set("default/accept_dad", 0)
     pod.set("net0/accept_dad", 0)
@@ -190,21 +190,21 @@ def test_link_local_address_is_given_as_any_other(pod):
     assert found["scope"] == "link"
 
 
-def test_ipv6_address_is_refused_where_ipv6_is_disabled(pod):
+def test_ipv6_address_is_refused_if_ipv6_is_disabled(pod):
     pod.set("net0/disable_ipv6", 1)
     with pytest.raises(KernelError, match=r"address fd00::2/64: IPv6 is disabled .*net0\.disable_ipv6"):
         pod.configure("10.0.0.2/24", "fd00::2/64")
     pod.configure("10.0.0.2/24")
 
 
-def test_ipv6_address_is_refused_where_packets_are_too_small_for_it(pod):
+def test_ipv6_address_is_refused_if_packets_are_too_small_for_it(pod):
     pod.run("ip", "link", "set", "net0", "mtu", "1200")
     with pytest.raises(KernelError, match="IPv6 needs an MTU of 1280 bytes, it has 1200"):
         pod.configure("fd00::2/64")
 
 
 @pytest.mark.parametrize(("address", "own"), [("10.0.0.2", "10.0.0.1/24"), ("fd00::2", "fd00::1/64")])
-def test_station_that_knew_the_last_holder_is_told_of_the_new_one(pod, other, address, own):
+def test_station_that_knew_the_last_holder_learns_the_new_one(pod, other, address, own):
     stale = "02:00:00:00:00:99"
     options = ["nodad"] if ":" in own else []
     other.run("ip", "address", "add", own, "dev", "net0", *options)
@@ -217,7 +217,7 @@ def test_station_that_knew_the_last_holder_is_told_of_the_new_one(pod, other, ad
     assert pod.answer_ms() == USUAL_ANSWER_MS
 
 
-def test_announcing_is_no_concern_of_a_station_that_never_asked(pod, other):
+def test_announcement_does_not_change_a_station_that_never_queried(pod, other):
     other.run("ip", "address", "add", "10.0.0.1/24", "dev", "net0")
     pod.configure("10.0.0.2/24")
     eventually(lambda: pod.look().carrier)
@@ -226,7 +226,7 @@ def test_announcing_is_no_concern_of_a_station_that_never_asked(pod, other):
     assert pod.neighbour("10.0.0.2") == []
 
 
-def test_announcing_tells_of_all_addresses_of_an_interface(pod, other):
+def test_announcement_has_all_addresses_of_an_interface(pod, other):
     given = ("10.0.0.2/24", "10.1.0.2/24", "fd00::2/64", "fd01::2/64")
     for number, address in enumerate(given):
         own = address.replace("::2", "::1").replace(".2/", ".1/")
@@ -240,7 +240,7 @@ def test_announcing_tells_of_all_addresses_of_an_interface(pod, other):
     eventually(lambda: [other.neighbour(target) for target in targets] == [[pod.mac]] * len(given))
 
 
-def test_advertisement_holds_a_mac_of_infiniband_where_that_has_it():
+def test_advertisement_has_the_mac_of_infiniband_at_its_place():
     """RFC 4391, section 9.3: three times eight octets, of which the first four say what it is."""
     mac, address = bytes(range(20)), ipaddress.IPv6Address("fd00::1")
     message = advertisement(mac, address)

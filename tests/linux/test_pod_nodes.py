@@ -55,7 +55,7 @@ def test_vf_without_an_rdma_device_has_no_nodes(machine: RdmaMachine) -> None:
     assert nodes(machine).of_vf("ffff:00:00.1", "gone0") == ()
 
 
-def test_devices_are_told_in_the_order_in_which_they_are_asked_for(machine: RdmaMachine) -> None:
+def test_devices_are_listed_in_the_requested_order(machine: RdmaMachine) -> None:
     found = nodes(machine).of_devices(["mlx5_2", "gone0", "mlx5_0"])
     assert [each.path for each in found] == ["/dev/infiniband/uverbs2", "/dev/infiniband/uverbs0"]
 
@@ -66,7 +66,7 @@ def test_connection_manager_is_there_or_not(machine: RdmaMachine) -> None:
     assert nodes(machine).rdma_cm() is None
 
 
-def test_what_cannot_be_looked_up_is_an_error_and_not_nothing(tmp_path: Path) -> None:
+def test_failed_lookup_is_an_error_and_not_an_empty_list(tmp_path: Path) -> None:
     class Refusing(Sysfs):
         def names(self, path: str) -> list[str]:
             raise PermissionError(13, os.strerror(13), path)

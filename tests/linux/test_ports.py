@@ -42,7 +42,7 @@ def test_ethernet_speed_that_the_driver_does_not_tell_is_unknown(
 @pytest.mark.parametrize(
     ("changes", "why"), [({"carrier": False}, "has no carrier"), ({"is_up": False}, "is set down")]
 )
-def test_ethernet_speed_is_unknown_while_the_link_is_down_whatever_the_driver_tells(
+def test_ethernet_speed_is_unknown_while_the_link_is_down_whatever_the_driver_reports(
     machine: SmallMachine, changes: dict[str, bool], why: str
 ) -> None:
     machine.add_pf(vfs=1, **changes)
@@ -101,7 +101,9 @@ def test_infiniband_netdev_of_the_second_port_has_that_ports_speed(machine: Smal
     assert observed(machine).link_mbps == 56_000
 
 
-def test_pf_behind_a_pcie_link_that_is_slower_than_its_port_promises_no_more(machine: SmallMachine) -> None:
+def test_pf_behind_a_pcie_link_slower_than_its_port_has_only_the_speed_of_that_link(
+    machine: SmallMachine,
+) -> None:
     """A card of 200 Gb/s in a slot of 8 GT/s x8."""
     machine.add_pf(vfs=1)
     machine.write("class/net/eth0/speed", 200_000)

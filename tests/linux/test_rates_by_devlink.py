@@ -34,12 +34,12 @@ def test_vf_has_the_larger_minimum_and_the_smaller_maximum(rate, minimum, maximu
     assert "set by devlink" in found[1].by_devlink
 
 
-def test_cap_by_devlink_holds_where_the_pf_has_none():
+def test_cap_by_devlink_holds_if_the_pf_has_none():
     found = with_devlink("ice", {1: replace(TOLD, max_tx_rate_mbps=0)}, {1: DevlinkRate(max_tx_rate_mbps=7)})
     assert found[1].max_tx_rate_mbps == 7
 
 
-def test_vf_that_the_pf_tells_nothing_of_stays_unknown():
+def test_vf_that_the_pf_does_not_report_stays_unknown():
     assert with_devlink("mlx5_core", {0: TOLD}, {5: IN_GROUP}) == {0: TOLD}
 
 
@@ -59,13 +59,13 @@ def test_group_counts_but_one_of_the_drivers_own_without_a_rate(driver, rate, gr
     assert bool(with_devlink(driver, {0: TOLD}, {0: rate})[0].by_devlink) is counts
 
 
-def test_pf_promises_nothing_beside_a_group_and_says_which():
+def test_pf_guarantees_no_minimum_beside_a_group_and_names_the_group():
     ability, why = without_minimums("mlx5_core", WEIGHTS, {4: IN_GROUP, 2: IN_RATED_GROUP})
     assert ability == RateAbility(max=RateRange())
     assert why.startswith("its VFs 2, 4 are in groups of devlink rates (g)")
 
 
-def test_pf_promises_what_it_did_where_only_vfs_themselves_have_rates_by_devlink():
+def test_pf_guarantees_minimums_beside_rates_by_devlink_without_groups():
     rates = {4: DevlinkRate(min_tx_rate_mbps=10), 5: DevlinkRate(max_tx_rate_mbps=10)}
     assert without_minimums("mlx5_core", WEIGHTS, rates) == (WEIGHTS, "")
     assert without_minimums("ice", WEIGHTS, {1: IN_GROUP}) == (WEIGHTS, "")

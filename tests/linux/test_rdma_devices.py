@@ -24,13 +24,13 @@ def test_port_on_the_netdev_decides(machine: SmallMachine) -> None:
     assert rdma_of(machine, "eth0") == "mlx5_7"
 
 
-def test_function_decides_where_ports_have_no_netdev(machine: SmallMachine) -> None:
+def test_function_decides_if_ports_have_no_netdev(machine: SmallMachine) -> None:
     machine.add_pf(rdma=None, type=INFINIBAND)
     machine.add_rdma(PF, "mlx5_3")
     assert rdma_of(machine, "eth0") == "mlx5_3"
 
 
-def test_function_decides_where_the_port_is_a_bonds(machine: SmallMachine) -> None:
+def test_function_decides_if_the_port_belongs_to_a_bond(machine: SmallMachine) -> None:
     machine.add_pf(rdma=None)
     machine.add_rdma(PF, "mlx5_bond_0", netdev_index=99)
     assert rdma_of(machine, "eth0") == "mlx5_bond_0"
@@ -48,7 +48,7 @@ def test_own_device_wins_over_a_soft_one_on_the_same_netdev(machine: SmallMachin
     assert rdma_of(machine, "eth0") == "mlx5_7"
 
 
-def test_soft_device_is_found_by_its_parent_where_netlink_tells_nothing(machine: SmallMachine) -> None:
+def test_soft_device_is_found_by_its_parent_without_netlink(machine: SmallMachine) -> None:
     machine.add_pf(rdma=None)
     soft(machine, "rxe0", "eth5")
     soft(machine, "rxe1", "eth0")
@@ -57,12 +57,12 @@ def test_soft_device_is_found_by_its_parent_where_netlink_tells_nothing(machine:
     assert rdma_of(machine, "eth0") == "rxe1"  # the first by name, always
 
 
-def test_none_is_none(machine: SmallMachine) -> None:
+def test_machine_without_rdma_devices_has_none(machine: SmallMachine) -> None:
     machine.add_pf(rdma=None)
     assert rdma_of(machine, "eth0") is None
 
 
-def test_firmware_is_what_netlink_tells_else_what_sysfs_does(machine: SmallMachine) -> None:
+def test_firmware_is_read_from_netlink_or_else_from_sysfs(machine: SmallMachine) -> None:
     machine.add_pf(rdma="mlx5_7")
     machine.write("class/infiniband/mlx5_7/fw_ver", "16.35.1012")
     sysfs = Sysfs(machine.root)

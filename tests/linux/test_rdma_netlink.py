@@ -22,7 +22,7 @@ DEVICES = "> 10000000011401030000000000000000"
 PORTS_OF_4 = "> 180000000514010300000000000000000800010000000000"
 
 
-def test_devices_are_told_with_their_ports():
+def test_devices_are_listed_with_their_ports():
     with RdmaNetlink(socket=replayed("rdma")) as rdma:
         assert rdma.devices() == (
             RdmaDevice(
@@ -41,7 +41,7 @@ def test_devices_are_told_with_their_ports():
         assert rdma.indexes() == {"rxe4": 0, "rxe5": 1}
 
 
-def test_counters_are_told_by_the_kernels_names():
+def test_counters_have_the_names_of_the_kernel():
     counters = RdmaNetlink(socket=replayed("rdma")).hw_counters(0)
     assert (len(counters), counters["sent_pkts"], counters["rdma_sends"]) == (15, 0, 0)
 
@@ -61,7 +61,7 @@ def told(*lines):
     return RdmaNetlink(socket=NetlinkSocket(Replay("\n".join(lines))))
 
 
-def test_devices_are_asked_for_again_when_one_went_while_they_were():
+def test_devices_are_listed_again_if_one_disappeared_meanwhile():
     """EINVAL is what the kernel says to the index of a device that is gone."""
     went = [*answer_to(DEVICES), PORTS_OF_4, refusal(errno.EINVAL)]
     assert [device.name for device in told(*went, *RECORDED).devices()] == ["rxe4", "rxe5"]
@@ -87,5 +87,5 @@ def test_kernel_without_rdma_is_an_error_of_its_own():
 
 
 @without_rdma
-def test_watching_does_without_rdma_events_where_there_are_none():
+def test_watching_does_without_rdma_events_if_there_are_none():
     assert RDMA_EVENTS.open(1 << 16) is None

@@ -101,7 +101,7 @@ def test_link_without_a_carrier_is_a_fault_of_its_device_and_of_all_vfs_uplinks(
     assert (here["mlx5_1"].port_faults, here["mlx5_1"].uplink_faults) == ((), ("netdev eth0 has no carrier",))
 
 
-def test_vf_that_is_set_down_is_told_apart(machine: RdmaMachine) -> None:
+def test_vf_that_is_set_down_is_distinguished(machine: RdmaMachine) -> None:
     machine.set_link("eth11", is_up=False, carrier=False)
     machine.set_port("mlx5_1", "DOWN")
     here = machine.observer().scan().present
@@ -146,7 +146,7 @@ def test_function_that_a_program_has_is_somewhere(machine: RdmaMachine) -> None:
     assert machine.observer().scan({"mlx5_1": vf_pci(0)}).away["mlx5_1"].elsewhere
 
 
-def test_device_that_cannot_be_read_is_told_and_hides_no_other(machine: RdmaMachine) -> None:
+def test_unreadable_device_is_reported_and_hides_no_other(machine: RdmaMachine) -> None:
     numa = machine.at(f"{machine.device(vf_pci(0))}/numa_node")
     numa.write_text("none\n")
     look = machine.observer().scan()
@@ -218,7 +218,7 @@ def test_recorded_infiniband_devices_have_nodes_for_management() -> None:
     ]
 
 
-def test_recorded_vfs_that_nobody_set_up_are_told_apart() -> None:
+def test_recorded_vfs_that_were_not_set_up_are_distinguished() -> None:
     here = recorded("connectx5").scan().present
     assert {name for name, seen in here.items() if seen.vf_set_down} == {
         *("mlx5_4", "mlx5_5", "mlx5_6", "mlx5_8", "mlx5_9")

@@ -54,7 +54,7 @@ def test_receipts_come_back_as_they_were_when_opened_again(tmp_path: Path) -> No
     }
 
 
-def test_receipts_forget_what_was_removed(tmp_path: Path) -> None:
+def test_receipts_forget_removed_attachments(tmp_path: Path) -> None:
     receipts = Receipts(tmp_path / "ledger.db")
     receipts.put(receipt("a"))
     receipts.remove(receipt("a").attachment)
@@ -296,7 +296,7 @@ print("end", flush=True)
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-def test_only_a_claim_and_the_beginning_of_a_change_are_synced_and_once(tmp_path: Path) -> None:
+def test_only_new_receipts_and_the_beginning_of_a_change_are_synced_and_once(tmp_path: Path) -> None:
     log = tmp_path / "strace.log"
     command = [
         "strace",
@@ -321,7 +321,7 @@ def test_only_a_claim_and_the_beginning_of_a_change_are_synced_and_once(tmp_path
     assert counts[:4] == [1, 0, 1, 0]
 
 
-def test_receipts_of_a_program_that_knew_no_slots_hold_none(tmp_path: Path) -> None:
+def test_receipts_of_a_program_without_slots_have_no_slots(tmp_path: Path) -> None:
     path, made = tmp_path / "ledger.db", receipt("c0", interface(PF0, 1))
     with closing(Receipts(path)) as receipts:
         receipts.put(made)
@@ -337,7 +337,7 @@ def test_receipts_of_a_program_that_knew_no_slots_hold_none(tmp_path: Path) -> N
     database.close()
 
 
-def test_receipts_of_a_program_that_capped_nothing_by_software_hold_no_such_caps(tmp_path: Path) -> None:
+def test_receipts_of_a_program_without_software_caps_have_no_such_caps(tmp_path: Path) -> None:
     path, made = tmp_path / "ledger.db", receipt("c0", interface(PF0, 1, "rdma0", 5, 9))
     with closing(Receipts(path)) as receipts:
         receipts.put(made)
@@ -369,7 +369,7 @@ def test_receipts_keep_caps_of_software_in_a_file_that_older_programs_refuse(tmp
     assert version > knew_none
 
 
-def test_receipts_keep_slots_and_who_loses_one_does_so_with_the_claim(tmp_path: Path) -> None:
+def test_receipts_keep_slots_and_the_former_holder_loses_one_in_the_same_write(tmp_path: Path) -> None:
     path, slot = tmp_path / "ledger.db", SlotInUse(resource="k8s-rdma.io/slot", id="slot-0", hints=True)
     old = replace(receipt("old", interface(PF0, 1)), slots=(slot,))
     new = replace(receipt("new", interface(PF0, 2), phase=Phase.PREPARED), slots=(slot,))

@@ -81,7 +81,7 @@ def test_sysfs_has_something_behind_every_link(machine) -> None:
     assert machine.sysfs.resolved(f"{HOME}/driver") == "bus/pci/drivers/igb"
 
 
-def test_sysfs_tells_where_links_lead(machine) -> None:
+def test_sysfs_of_a_record_resolves_links(machine) -> None:
     assert machine.sysfs.target(f"bus/pci/devices/{PF}/driver") == "igb"
     assert machine.sysfs.resolved("class/net/eth2/../../physfn/net/eth0/device") == HOME
 
@@ -137,13 +137,13 @@ def test_queries_tell_vfs_by_the_index_of_their_pf_alone(machine) -> None:
     assert failure.value.errno == errno.ENODEV
 
 
-def test_queries_fail_where_the_recorded_kernel_did(machine) -> None:
+def test_queries_fail_as_the_recorded_kernel_did(machine) -> None:
     with pytest.raises(NetlinkError) as failure:
         machine.queries.firmware("eth2")
     assert failure.value.errno == errno.EOPNOTSUPP
 
 
-def test_driver_that_leaves_takes_netdevs_vfs_and_what_stands_on_them(machine) -> None:
+def test_driver_that_leaves_takes_netdevs_vfs_and_devices_above_them(machine) -> None:
     machine.unbind_driver_after(PF, reads=0)
     queries = machine.queries
     assert [link.name for link in queries.links()] == ["eth1"]

@@ -119,7 +119,7 @@ def legacy_vf(index: int, mac: str) -> str:
     )
 
 
-def test_connectx5_tells_what_became_of_its_vfs() -> None:
+def test_connectx5_reports_the_state_of_its_vfs() -> None:
     hardware = seen("connectx5")
     why = not_free(hardware)
     assert sorted(why) == [1, 2, 3, 4, 5, 7]
@@ -206,7 +206,7 @@ def test_infiniband_port_has_the_rate_of_its_rdma_device_and_takes_no_rates() ->
     assert not_free(hardware) == {}
 
 
-def test_e810_has_rdma_on_its_ports_and_none_on_their_vfs() -> None:
+def test_e810_has_rdma_on_its_ports_and_not_on_their_vfs() -> None:
     one, other = seen("e810").pfs
     assert (one.rdma_device, one.driver, one.vendor) == ("rocep24s0f0", "ice", "8086:1592")
     assert one.firmware == "4.10 0x8001518e 1.3310.0"  # of the card; irdma has one of its own
@@ -249,14 +249,14 @@ def test_vfs_of_a_machine_with_an_iommu_can_be_handed_to_programs_and_one_is() -
 
 
 @pytest.mark.parametrize("name", ["igb", "igb-numa-rxe"])
-def test_machine_without_rdma_on_its_ports_has_none_of_them_and_says_why(name: str) -> None:
+def test_machine_without_rdma_on_its_ports_selects_no_port_and_reports_why(name: str) -> None:
     hardware = seen(name)
     assert (hardware.pfs, hardware.unreadable) == ((), ())
     assert len(hardware.problems) == 2
     assert all("no RDMA device" in problem for problem in hardware.problems)
 
 
-def test_machine_without_rdma_has_its_ports_when_none_is_required() -> None:
+def test_machine_without_rdma_has_its_ports_if_rdma_is_not_required() -> None:
     hardware = seen("igb", WITHOUT_RDMA)
     assert [(pf.name, pf.pci, pf.link_mbps, pf.numa_node, pf.pcie_path) for pf in hardware.pfs] == [
         ("eth0", "0000:01:00.0", 1000, None, ("0000:00:03.0",)),
@@ -282,7 +282,7 @@ def test_soft_rdma_devices_of_vfs_are_theirs_and_ports_lie_on_their_numa_nodes()
     }
 
 
-def test_vfs_in_use_by_others_are_told_as_a_real_kernel_tells_them() -> None:
+def test_vfs_in_use_by_others_are_reported_as_by_a_real_kernel() -> None:
     hardware = seen("igb-rxe")
     assert [(pf.name, pf.rdma_device) for pf in hardware.pfs] == [("eth0", "rxe0"), ("eth1", "rxe1")]
     why = not_free(hardware)

@@ -39,7 +39,7 @@ def pair(rtnl, name):
     return rtnl.link(name)
 
 
-def test_link_is_none_when_there_is_none(rtnl):
+def test_link_is_none_if_it_does_not_exist(rtnl):
     assert rtnl.link("absent") is None
     assert rtnl.link_at(999) is None
 
@@ -87,7 +87,7 @@ def test_link_has_no_altnames_once_they_are_deleted(rtnl, netns):
     assert rtnl.link_at(link.index).altnames == ()
 
 
-def test_pair_tells_where_its_other_end_is(rtnl, netns):
+def test_pair_names_its_other_end(rtnl, netns):
     link = pair(rtnl, "a0")
     assert rtnl.link_at(link.peer).peer == link.index
     other = create_namespace()

@@ -48,7 +48,7 @@ def queue_shapers(socket, index):
     return QueueShapers(socket).read(index)
 
 
-def test_shapers_are_told_apart_by_queue_and_rate_and_not_by_their_netdevs_index():
+def test_shapers_are_distinguished_by_queue_and_rate_and_not_by_netdev_index():
     assert queue_shapers(kernel(), 7) == ""
     one = queue_shapers(kernel((0, 1_000_000)), 7)
     assert one
@@ -58,7 +58,7 @@ def test_shapers_are_told_apart_by_queue_and_rate_and_not_by_their_netdevs_index
 
 
 @pytest.mark.parametrize(("number", "value"), [(errno.EOPNOTSUPP, None), (errno.EIO, "EIO")])
-def test_driver_without_shapers_has_none_and_one_that_fails_tells_its_error(number, value):
+def test_driver_without_shapers_has_none_and_a_failing_one_reports_its_error(number, value):
     replay = kernel().socket
     question = message(FAMILY, 0x301, struct.pack("=BBxx", 1, 1) + u32(IFINDEX, 7))
     lines = [f"> {question.hex()}", refusal(number)]

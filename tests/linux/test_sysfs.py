@@ -37,7 +37,7 @@ def test_file_that_refuses_to_be_read_has_no_value(sysfs: Sysfs) -> None:
     assert sysfs.number("bus/card/speed") is None
 
 
-def test_what_is_gone_is_an_error_unless_asked_otherwise(sysfs: Sysfs) -> None:
+def test_missing_file_is_an_error_unless_requested_otherwise(sysfs: Sysfs) -> None:
     for ask in (sysfs.value, sysfs.number, sysfs.names, sysfs.target, sysfs.resolved):
         with pytest.raises(OSError, match="no_such") as caught:
             ask("bus/card/no_such")
@@ -50,7 +50,7 @@ def test_path_below_a_file_is_gone_too(sysfs: Sysfs) -> None:
     assert sysfs.value_if_any("bus/card/vendor/deeper") is None
 
 
-def test_what_is_not_to_be_looked_at_is_never_absent(sysfs: Sysfs) -> None:
+def test_unreadable_file_is_never_absent(sysfs: Sysfs) -> None:
     class Forbidden(Sysfs):
         def read(self, path: str) -> str:
             raise PermissionError(errno.EACCES, "not allowed", path)
@@ -64,7 +64,7 @@ def test_what_is_not_to_be_looked_at_is_never_absent(sysfs: Sysfs) -> None:
             ask("bus/card/vendor")
 
 
-def test_text_where_a_number_belongs_is_an_error_that_shows_it(sysfs: Sysfs) -> None:
+def test_text_instead_of_a_number_is_an_error_that_shows_it(sysfs: Sysfs) -> None:
     with pytest.raises(OSError, match="not a number: 'network'") as caught:
         sysfs.number("bus/card/class")
     assert not is_absent(caught.value)

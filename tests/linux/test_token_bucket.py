@@ -70,7 +70,7 @@ def test_bucket_takes_any_frame_and_4_ms_of_the_rate_and_its_queue_50_ms(mbps, b
 
 
 @pytest.mark.parametrize("mbps", [1, 7, 200, 34_359, 34_360, 400_000])
-def test_limit_is_what_tc_shows_and_what_is_read_back(link, mbps):
+def test_limit_is_the_one_that_tc_shows_and_that_is_read_back(link, mbps):
     rtnl, index = link
     limit(rtnl.socket, index, mbps, "limit")
     assert root_qdiscs(rtnl.socket, "look")[index].bucket == bucket_for(mbps)
@@ -91,7 +91,7 @@ def loopback():
 
 
 @pytest.mark.parametrize("roots", [[], ["pfifo"], ["tbf", "rate", "1mbit", "burst", "2000", "limit", "9000"]])
-def test_queueing_discipline_is_known_or_not_and_nothing_is_changed_by_asking(link, roots):
+def test_query_for_a_queueing_discipline_changes_no_state(link, roots):
     rtnl, _ = link
     if roots:
         tc("add", "dev", "lo", "root", *roots)
@@ -134,7 +134,7 @@ def test_limit_holds_again_whatever_was_made_of_it(link, others):
 
 
 @pytest.mark.parametrize("name", ["another kind", "a bucket without end", "frames that count for less"])
-def test_what_does_not_hold_a_limit_is_told_as_none(link, name):
+def test_other_queueing_discipline_has_no_limit(link, name):
     rtnl, index = link
     limit(rtnl.socket, index, 100, "limit")
     for each in OTHERS[name]:
@@ -163,7 +163,7 @@ def test_limit_that_holds_is_not_set_again(link):
         assert b"dev q" not in monitor.stdout.read()
 
 
-def test_what_waits_goes_on_waiting_when_the_rate_changes(link):
+def test_queued_packets_stay_queued_when_the_rate_changes(link):
     rtnl, index = link
     limit(rtnl.socket, index, 1, "limit")
     tc("add", "dev", "q", "parent", f"{HANDLE >> 16:x}:1", "handle", "99:", "pfifo")
@@ -173,7 +173,7 @@ def test_what_waits_goes_on_waiting_when_the_rate_changes(link):
     assert mbps_of(rtnl, index) == 7
 
 
-def test_removing_leaves_what_the_kernel_chooses_and_what_is_of_others(link):
+def test_removal_leaves_the_default_of_the_kernel_and_foreign_disciplines(link):
     rtnl, index = link
     before = root_qdiscs(rtnl.socket, "look")[index]
     limit(rtnl.socket, index, 100, "limit")
@@ -195,7 +195,7 @@ def test_limit_stays_while_the_link_is_down_and_when_its_mtu_changes(link):
     assert mbps_of(rtnl, index) == 100
 
 
-def test_link_that_is_gone_is_told_by_what_was_wanted(link):
+def test_missing_link_is_an_error_with_the_requested_limit(link):
     rtnl, index = link
     rtnl.delete(index, "delete")
     with pytest.raises(NetlinkError, match="limit of q: ENODEV"):

@@ -53,7 +53,7 @@ def test_class_changes_when_set_again(ifb):
     assert control.class_rates(index, "classes") == {QDISC | 1: (1000, 2000), QDISC | 2: (3000, 4000)}
 
 
-def test_class_goes_once_nothing_is_put_into_it(ifb):
+def test_class_is_removed_once_no_filter_uses_it(ifb):
     control, index = ifb
     control.set_class(index, htb(1, 1000, 2000), "class")
     control.classify_source(index, SOURCES, MAC, QDISC | 1, "filter")
@@ -65,7 +65,7 @@ def test_class_goes_once_nothing_is_put_into_it(ifb):
     assert control.class_rates(index, "classes") == {}
 
 
-def test_one_class_is_told_alone_and_an_absent_one_is_none(ifb):
+def test_single_class_is_read_alone_and_an_absent_one_is_none(ifb):
     control, index = ifb
     control.set_class(index, htb(1, 1000, 1 << 33), "class")
     control.set_class(index, htb(2, 3000, 4000), "class")
@@ -75,7 +75,7 @@ def test_one_class_is_told_alone_and_an_absent_one_is_none(ifb):
     assert control.class_state(index, QDISC | 3, "class") is None
 
 
-def test_sources_are_told_with_their_classes_also_those_with_the_same_last_byte(ifb):
+def test_sources_are_listed_with_their_classes_also_with_equal_last_bytes(ifb):
     control, index = ifb
     sources = {MAC: 1, Source("02:00:00:00:11:2a", 4): 2, Source("02:00:00:00:00:2b", 3): 2}
     for minor in (1, 2):

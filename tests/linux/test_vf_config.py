@@ -36,7 +36,7 @@ def test_refused_rate_is_named_when_several_were_set_at_once():
     assert failure.value.errno == errno.EINVAL
 
 
-def test_settings_are_told_as_netdevsim_took_them():
+def test_settings_are_read_as_netdevsim_took_them():
     settings = (mac(3, "02:00:00:00:00:03"), vlan(3, 100, 7, "802.1ad"), link_state(3, "disable"))
     with Rtnl(socket=replayed("netdevsim")) as rtnl:
         set_rates(rtnl, NETDEVSIM_INDEX, "rates", [VfRate(vf, 100 * vf, 1000) for vf in range(4)])
@@ -71,5 +71,5 @@ def test_guid_is_a_number_in_the_machines_byte_order_behind_the_vf(setting, kind
         (port_guid(1, "00:00:00:00:00:00:00:01"), "VF 1: port GUID 00:00:00:00:00:00:00:01"),
     ],
 )
-def test_setting_says_what_it_is(setting, words):
+def test_setting_describes_itself(setting, words):
     assert setting.label == words

@@ -102,7 +102,7 @@ def test_all_settings_of_all_vfs_go_in_one_message_and_are_read_back_once():
     assert driver.told[1] == info(1)
 
 
-def test_nothing_is_written_of_what_holds():
+def test_settings_that_hold_already_are_not_written():
     driver = Driver(info())
     now = driver.apply(ALL)
     driver.apply(ALL, pf=now)
@@ -119,7 +119,7 @@ def test_nothing_is_written_of_what_holds():
         info(qos=5, vlan_proto="802.1Q", spoof_check=False, link_state="enable"),
     ],
 )
-def test_inverse_restores_what_was_before(before):
+def test_inverse_restores_the_previous_settings(before):
     driver = Driver(before)
     previous = present_config(driver.pf.vfs[0], ALL)
     step = ConfigureVfs(pf=PCI, configs=(ALL,), previous=(previous,))
@@ -149,7 +149,7 @@ def test_setting_that_the_driver_takes_and_does_not_hold_is_an_error_with_wanted
     assert driver.reads == 2
 
 
-def test_refusal_is_an_error_with_the_setting_and_what_it_means_for_the_driver():
+def test_refusal_is_an_error_with_the_setting_and_its_meaning_for_the_driver():
     driver = Driver(info())
     driver.answers = [errno.EOPNOTSUPP]
     with pytest.raises(KernelError, match=r"VF 0 of PF .*: trust on") as caught:
@@ -190,14 +190,14 @@ def test_guids_of_port_and_node_are_set_and_brought_back():
     assert (driver.told[0].port_guid, driver.told[0].node_guid) == (GUID, NODE_GUID)
 
 
-def test_unknown_vf_is_an_error_and_nothing_is_written():
+def test_unknown_vf_is_an_error_without_a_write():
     driver = Driver(info())
     with pytest.raises(KernelError, match=r"VF 3 of PF .*: unknown: eth0 reports 1 VFs"):
         driver.apply(VfConfig(index=0, trust=True), VfConfig(index=3, trust=True))
     assert driver.messages == []
 
 
-def test_what_the_driver_does_not_take_is_refused_and_nothing_written_unless_it_holds():
+def test_setting_that_the_driver_does_not_take_is_refused_without_a_write_unless_it_holds():
     driver = Driver(info(1), info(trust=True), driver="mlx4_core")
     pf = replace(driver.pf, supported_settings=frozenset({Setting.VLAN}))
     driver.apply(VfConfig(index=0, trust=True), pf=pf)

@@ -46,7 +46,7 @@ def index(rtnl):
     return rtnl.link(HOME.name).index
 
 
-def test_netdev_has_what_the_pod_asks_for(rtnl, index):
+def test_netdev_has_the_settings_that_the_pod_requests(rtnl, index):
     apply_link_settings(rtnl.link_at(index), GIVE, rtnl)
     found = rtnl.link_at(index)
     assert (found.mac, found.mtu) == (GIVE.mac, GIVE.mtu)
@@ -61,7 +61,7 @@ def test_netdev_that_has_it_is_left_as_it_is(rtnl, index):
     assert rtnl.link_at(index) == before
 
 
-def test_netdev_keeps_those_of_home_when_nothing_is_asked_for(rtnl, index):
+def test_netdev_keeps_the_settings_of_home_without_requests(rtnl, index):
     plain = replace(GIVE, mac=None, mtu=None)
     apply_link_settings(rtnl.link_at(index), plain, rtnl)
     found = rtnl.link_at(index)
@@ -70,7 +70,7 @@ def test_netdev_keeps_those_of_home_when_nothing_is_asked_for(rtnl, index):
 
 
 @pytest.mark.parametrize(("asked", "words"), [({"mac": HOME.mac}, "MAC"), ({"mtu": 1300}, "MTU 1300")])
-def test_what_the_netdev_in_the_pod_has_not_is_an_error_with_both(rtnl, index, asked, words):
+def test_setting_that_the_netdev_in_the_pod_lacks_is_an_error_with_both_values(rtnl, index, asked, words):
     apply_link_settings(rtnl.link_at(index), GIVE, rtnl)
     with pytest.raises(KernelError, match=rf"VF 4 of PF .*: {words}.* was set, rdma0 in .* has"):
         require_link_settings(rtnl.link_at(index), replace(GIVE, **asked))
@@ -106,7 +106,7 @@ class Resetting:
             self._rtnl.change(index, what, with_mac(self._mac))
 
 
-def test_mac_is_taken_as_the_netdev_goes_down_where_the_pf_has_it(rtnl, index):
+def test_mac_is_taken_when_the_netdev_goes_down_if_the_pf_has_it(rtnl, index):
     set_mac(rtnl.link_at(index), GIVE.mac, Resetting(rtnl, GIVE.mac), "test")
     assert rtnl.link_at(index).mac == GIVE.mac
     with pytest.raises(NetlinkError):
@@ -123,7 +123,7 @@ def test_pf_lets_the_vf_have_its_own_mac_when_that_is_not_the_one_that_it_has(rt
     assert rtnl.link_at(index).mac == HOME.mac
 
 
-def test_mac_of_home_that_is_refused_is_an_error_that_says_which_one_it_has_and_what_to_do(rtnl, index):
+def test_refused_mac_of_home_is_an_error_with_the_present_one_and_advice(rtnl, index):
     with pytest.raises(OtherMacError) as caught:
         restore_netdev(index, VF, replace(HOME, mac=REFUSED), rtnl)
     assert caught.value.mac == rtnl.link_at(index).mac

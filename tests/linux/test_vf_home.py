@@ -47,7 +47,7 @@ def test_netdev_keeps_its_name_and_the_error_says_so_when_that_of_home_is_taken(
     assert rtnl.link_at(index).name == "mine"
 
 
-def test_netdev_hears_at_home_what_is_sent_to_it_and_no_more(rtnl, namespace, index):
+def test_netdev_receives_at_home_only_traffic_to_its_mac(rtnl, namespace, index):
     """Whatever its pod wanted to hear: the next one has a right to less."""
     subprocess.run(
         ["ip", "link", "set", "mine", "promisc", "on", "allmulticast", "on", "arp", "off"], check=True

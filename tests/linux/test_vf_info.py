@@ -42,7 +42,7 @@ def only(rtnl):
     return found
 
 
-def test_vfs_of_igb_are_told_with_all_their_settings():
+def test_vfs_of_igb_are_read_with_all_their_settings():
     common = {"spoof_check": True, "trust": False}
     assert vf_infos(Rtnl(socket=replayed("igb")), IGB_INDEX) == (
         VfInfo(index=0, mac="ee:17:4a:93:57:f6", max_tx_rate_mbps=100, **common),
@@ -55,7 +55,7 @@ def test_vfs_of_igb_are_told_with_all_their_settings():
     )
 
 
-def test_counters_of_igb_are_told_of_every_vf():
+def test_counters_of_igb_are_read_for_every_vf():
     kinds = ("packets", "bytes", "dropped")
     nothing = {f"{direction}_{kind}": 0 for direction in ("rx", "tx") for kind in kinds}
     assert vf_stats(Rtnl(socket=replayed("igb")), IGB_INDEX) == tuple(
@@ -94,7 +94,7 @@ def test_infiniband_vf_has_an_address_of_20_bytes_and_guids():
     assert (found.node_guid, found.port_guid) == ("00:11:22:33:44:55:66:77", "88:99:aa:bb:cc:dd:ee:ff")
 
 
-def test_flags_are_unknown_when_the_driver_fills_in_none():
+def test_flags_are_unknown_if_the_driver_fills_in_none():
     untold = 0xFFFFFFFF
     found = only(pf(vf_info(0, pair(SPOOF_CHECK, 0, untold), pair(TRUST, 0, untold))))
     assert (found.spoof_check, found.trust) == (None, None)
@@ -110,7 +110,7 @@ def test_flags_are_unknown_when_the_driver_fills_in_none():
     ],
     ids=["before Linux 3.16", "since", "none"],
 )
-def test_rates_are_told_by_the_newer_attribute_when_there_are_both(attributes, rates):
+def test_rates_are_read_from_the_newer_attribute_if_both_exist(attributes, rates):
     found = only(pf(vf_info(0, *attributes)))
     assert (found.min_tx_rate_mbps, found.max_tx_rate_mbps) == rates
 
@@ -131,13 +131,13 @@ def listed_vlan(vlan, qos, protocol):
         ([], (0, 0, "")),
     ],
 )
-def test_vlan_is_told_with_its_protocol_when_the_kernel_tells_one(attributes, vlan):
+def test_vlan_is_read_with_its_protocol_if_the_kernel_reports_one(attributes, vlan):
     found = only(pf(vf_info(0, *attributes)))
     assert (found.vlan, found.qos, found.vlan_proto) == vlan
 
 
 @pytest.mark.parametrize(("value", "state"), [(0, "auto"), (1, "enable"), (2, "disable"), (3, "3")])
-def test_link_state_is_told_in_the_words_of_ip(value, state):
+def test_link_state_is_printed_in_the_words_of_ip(value, state):
     assert only(pf(vf_info(0, pair(LINK_STATE, 0, value)))).link_state == state
 
 
@@ -163,5 +163,5 @@ def test_entry_that_names_no_vf_is_an_error():
         vf_infos(pf(nested(VF_INFO, pair(RATE, 0, 0))), 7)
 
 
-def test_link_whose_driver_tells_of_no_vfs_has_none():
+def test_link_whose_driver_reports_no_vfs_has_none():
     assert vf_infos(Rtnl(socket=answering(bytes(16) + u32(NUM_VF, 4))), 7) == ()

@@ -46,7 +46,7 @@ def test_vf_is_known_by_its_pf_and_index(places):
         (VfRef(PciAddress("0000:99:00.0"), 0), r"VF 0 of PF 0000:99:00\.0: unknown: there is no such PF"),
     ],
 )
-def test_unknown_vf_is_an_error_that_says_what_there_is(places, vf, words):
+def test_unknown_vf_is_an_error_with_the_known_ones(places, vf, words):
     with pytest.raises(KernelError, match=words):
         places.at_home(vf)
 
@@ -79,7 +79,7 @@ def test_links_that_are_of_no_function_are_of_no_vf(rtnl):
         ("connectx6-infiniband", {"ports"}),
     ],
 )
-def test_files_are_watched_where_the_kernel_tells_nothing(name, watched):
+def test_files_are_watched_if_the_kernel_sends_no_events(name, watched):
     it = machine(name)
     hardware = Observer(it.sysfs, it.queries, Selection(require_rdma=False)).observe()
     files = files_without_events(it.sysfs, hardware)

@@ -80,7 +80,7 @@ def test_both_are_written_and_read_back_by_one_query():
     assert (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps, vf.trust) == (100, 200, "ON")
 
 
-def test_only_what_differs_is_written():
+def test_only_different_settings_are_written():
     driver = Driver()
     now = driver.program(VfRate(0, 100, 200), TRUSTED)
     driver.program(VfRate(0, 100, 200), UNTRUSTED, now)
@@ -109,7 +109,7 @@ def test_inverse_restores_both():
         (frozenset(Setting), VfRate(7, 1, 0), "VF 7 of PF 0000:03:00.0: unknown"),
     ],
 )
-def test_nothing_is_written_when_either_cannot_be(takes, rate, why):
+def test_no_setting_is_written_if_one_of_them_cannot_be(takes, rate, why):
     driver = Driver(takes=takes)
     with pytest.raises(KernelError, match=why):
         driver.program(rate, TRUSTED)
@@ -119,6 +119,6 @@ def test_nothing_is_written_when_either_cannot_be(takes, rate, why):
 @pytest.mark.parametrize(
     ("deaf", "why"), [("rates", "read back VfRate"), ("settings", "trust on, read back OFF")]
 )
-def test_what_was_set_and_does_not_hold_is_named(deaf, why):
+def test_setting_that_does_not_hold_after_its_write_is_named(deaf, why):
     with pytest.raises(KernelError, match=why):
         Driver(deaf=[deaf]).program(VfRate(0, 100, 200), TRUSTED)

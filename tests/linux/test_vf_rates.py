@@ -56,7 +56,7 @@ class Driver:
         return set_rates(setting, PF, write=self.write, read=self.read, observed=seen or self.rates)
 
 
-def test_minima_are_lowered_before_others_are_raised_by_what_becomes_free():
+def test_minima_are_lowered_before_others_are_raised_into_the_free_rate():
     driver = Driver(100, 800, 0)
     now = driver.apply(VfRate(0, 700, 0), VfRate(2, 50, 60), VfRate(1, 200, 0))
     assert now == driver.rates == {0: VfRate(0, 700, 0), 1: VfRate(1, 200, 0), 2: VfRate(2, 50, 60)}

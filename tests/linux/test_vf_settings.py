@@ -52,13 +52,13 @@ def test_ofed_file_is_read_whole(machine: SmallMachine) -> None:
     assert read(machine) == {0: OF_CONFIG}
 
 
-def test_ofed_file_of_an_older_version_lacks_what_it_does_not_know(machine: SmallMachine) -> None:
+def test_ofed_file_of_an_older_version_lacks_newer_settings(machine: SmallMachine) -> None:
     machine.add_pf()
     config(machine, "VF : 10\nMAC : 00:00:00:00:00:00\nLinkState : Down", vf=10)
     assert read(machine) == {10: VfSettings(mac="00:00:00:00:00:00", link_state="Down")}
 
 
-def test_ofed_files_are_found_only_where_they_are(machine: SmallMachine) -> None:
+def test_ofed_files_are_found_only_if_they_exist(machine: SmallMachine) -> None:
     machine.add_pf()
     assert read(machine) is None
     machine.write(f"{machine.device(PF)}/sriov/groups/0/config", "Num VFs : 2")
@@ -111,6 +111,6 @@ def test_link_state_of_netlink_is_shown_as_ofed_does(told: str, shown: str) -> N
     assert from_netlink(VfInfo(index=0, mac="", link_state=told)).link_state == shown
 
 
-def test_what_netlink_does_not_tell_is_neither_on_nor_off() -> None:
+def test_setting_that_netlink_does_not_report_is_neither_on_nor_off() -> None:
     settings = from_netlink(VfInfo(index=0, mac=""))
     assert (settings.spoof_check, settings.trust, settings.vlan_proto) == ("N/A", "N/A", "N/A")

@@ -39,7 +39,7 @@ def hardware(*vfs):
     return Hardware((PfState(name="pf", pci=PF, link_mbps=1000, driver="", vfs=vfs),))
 
 
-def test_netdev_at_home_is_asked_when_its_pf_counts_nothing(traffic, rtnl):
+def test_netdev_at_home_is_queried_if_its_pf_has_no_counters(traffic, rtnl):
     rtnl.create("create", named("pf"), of_kind("bridge"))
     rtnl.create("create", named("v0"), of_kind("veth"))
     (found,) = traffic.sample(hardware(vf(0, "v0"), vf(1, None), vf(2, "absent")), {})

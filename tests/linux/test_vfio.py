@@ -150,7 +150,7 @@ def test_device_node_is_that_of_the_group(machine: SmallMachine, name: str | Non
     assert vfio_group(VF, Sysfs(machine.root)) == node
 
 
-def test_record_of_a_machine_tells_of_groups_and_driver(machine: SmallMachine) -> None:
+def test_record_of_a_machine_has_groups_and_driver(machine: SmallMachine) -> None:
     load_vfio(machine)
     group(machine, 7, VF)
     record = RecordedMachine(gather(Sysfs(machine.root), machine.answers))

@@ -27,11 +27,11 @@ def test_promtool_finds_no_fault():
 
 
 @needs_promtool
-def test_alerts_are_told_when_they_should_be_and_in_these_words():
+def test_alerts_fire_when_they_should_in_these_words():
     promtool("test", "rules", CASES)
 
 
-def test_every_alert_has_a_case_in_which_it_is_told_and_one_in_which_it_is_not():
+def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
     cases = [case for test in yaml.safe_load(CASES.read_text())["tests"] for case in test["alert_rule_test"]]
     alerts = {rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     assert {case["alertname"] for case in cases if case.get("exp_alerts")} == alerts

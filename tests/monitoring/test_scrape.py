@@ -177,7 +177,7 @@ async def test_without_prometheus_traffic_is_not_known(url: str):
         (b'{"data": {"result": [{"metric": {"node": 1}, "value": [1, "1"]}]}}', "node"),
     ],
 )
-async def test_answer_that_is_none_of_prometheus_is_no_traffic(body: bytes, why: str):
+async def test_answer_that_is_not_of_prometheus_is_no_traffic(body: bytes, why: str):
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await Answer(body, content_type="application/json")(scope, receive, send)
 

@@ -11,4 +11,4 @@ from contract.test_settings import *  # noqa: F403
 from contract.test_whole_plans import test_observation_shows_pfs_and_vfs_at_home  # noqa: F401
 
 del test_settings_survive_that_the_vf_is_given_and_comes_home  # noqa: F821
-del test_reset_fails_and_changes_nothing_when_the_vf_is_in_a_namespace  # noqa: F821
+del test_reset_of_a_vf_in_a_namespace_fails_without_a_change  # noqa: F821

@@ -100,9 +100,7 @@ def test_rate_of_which_the_device_keeps_another_is_an_error_with_both(make_lab, 
         ("qede", 10_000, (123, 4567), (0, 0)),
     ],
 )
-def test_rates_are_rounded_to_what_the_driver_takes_and_read_back_so(
-    make_lab, driver, link_mbps, wanted, expected
-):
+def test_rates_are_rounded_for_the_driver_and_read_back_so(make_lab, driver, link_mbps, wanted, expected):
     lab = make_lab(driver=driver, link_mbps=link_mbps)
     pf = lab.kernel.observe().inventory(NodeName("")).pfs[0]
     minimum, maximum = wanted
@@ -122,7 +120,7 @@ def test_rates_are_rounded_to_what_the_driver_takes_and_read_back_so(
         ("qede", VfRate(1, 0, 100), "max rate 100 Mb/s: the driver takes no max rates"),
     ],
 )
-def test_rate_that_a_driver_would_not_take_is_written_to_none(make_lab, driver, rate, why):
+def test_rate_that_a_driver_would_not_take_is_not_written(make_lab, driver, rate, why):
     lab = make_lab(driver=driver, link_mbps=10_000)
     with pytest.raises(KernelError, match=f"VF 1 of PF {lab.pcis[0]}: {why}"):
         lab.kernel.apply(step(lab, VfRate(0, 0, 0), rate))

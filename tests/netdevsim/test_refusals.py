@@ -59,7 +59,7 @@ def test_vf_that_is_not_there_is_refused_by_the_driver(lab, vf):
     assert str(error).startswith(f"rates: VF {vf}: min rate 0, max rate 20 Mb/s: EINVAL")
 
 
-def test_netdev_without_a_function_for_rates_is_said_to_set_none(make_lab):
+def test_netdev_without_a_function_for_rates_is_reported_so(make_lab):
     lab = make_lab(driver="mlx4_core")
     error = refused(lab, lab.rtnl.link(lab.vf_name(0, 0)).index, VfRate(0, 0, 20))
     assert "EOPNOTSUPP" in str(error)
@@ -100,7 +100,7 @@ except NetlinkError as error:
 """
 
 
-def test_agent_without_cap_net_admin_is_told_so(lab):
+def test_agent_without_cap_net_admin_reports_that(lab):
     without = ("setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin")
     said = subprocess.run(
         [*without, sys.executable, "-c", WRITES, str(lab.indexes[0])],

@@ -40,7 +40,7 @@ def free(lab):
     return [vf.index for vf in lab.kernel.observe().pfs[0].vfs if is_free(vf)]
 
 
-def test_mode_of_the_switch_is_seen_and_what_mlx5_then_takes(make_lab):
+def test_mode_of_the_switch_is_seen_with_the_settings_of_mlx5_in_it(make_lab):
     lab = make_lab(driver="mlx5_core")
     before = lab.kernel.observe()
     lab.devices[0].become("switchdev")
@@ -53,7 +53,7 @@ def test_mode_of_the_switch_is_seen_and_what_mlx5_then_takes(make_lab):
     assert lab.kernel.observe() == before
 
 
-def test_rates_that_a_driver_refuses_in_switchdev_mode_are_an_error_and_nothing_is_set(switched):
+def test_rates_that_a_driver_refuses_in_switchdev_mode_are_an_error_without_a_change(switched):
     """As netdevsim does, and none of the drivers that are known (`nsim_set_vf_rate`)."""
     lab = switched(driver="mlx5_core")
     before = lab.kernel.observe()
@@ -77,7 +77,7 @@ def test_vf_with_rates_by_devlink_is_not_free_until_they_are_taken_back(switched
     assert lab.kernel.observe() == before
 
 
-def test_pf_is_asked_again_when_devlink_was_told_something_and_only_then(switched):
+def test_pf_is_queried_again_only_after_a_change_by_devlink(switched):
     lab = switched()
     queries = lab.queries()
     kernel = lab.another_kernel(queries)
@@ -90,7 +90,7 @@ def test_pf_is_asked_again_when_devlink_was_told_something_and_only_then(switche
     assert queries.asked == 1
 
 
-def test_vf_in_a_group_is_not_free_and_its_pf_promises_nothing_beside_it(switched):
+def test_vf_in_a_group_is_not_free_and_its_pf_guarantees_no_minimum_beside_it(switched):
     lab = switched(driver="mlx5_core")
     before = lab.kernel.observe()
     group(lab, "tenants")
@@ -107,7 +107,7 @@ def test_vf_in_a_group_is_not_free_and_its_pf_promises_nothing_beside_it(switche
     assert lab.kernel.observe() == before
 
 
-def test_groups_of_ice_count_once_somebody_gives_one_of_them_a_rate(switched):
+def test_groups_of_ice_count_once_one_of_them_has_a_rate(switched):
     """It puts each VF in one by itself."""
     lab = switched(driver="ice")
     group(lab, "root")
@@ -135,7 +135,7 @@ def test_rates_by_devlink_end_with_switchdev_mode_and_stay_on_the_vf(switched):
 
 
 @pytest.mark.timeout(600)
-def test_rates_by_devlink_of_many_vfs_are_told_with_the_right_vf():
+def test_rates_by_devlink_of_many_vfs_are_read_with_the_right_vf():
     """In several messages, of two devices at once."""
     with device(64) as first, device(2) as second, Devlink() as devlink:
         for each in (first, second):

@@ -77,7 +77,7 @@ def test_pod_that_has_the_bandwidth_goes_and_not_the_younger_one():
     assert "Mb/s" in eviction.why
 
 
-def test_younger_pod_goes_as_well_where_the_other_does_not_surely_free_as_much():
+def test_younger_pod_is_evicted_too_if_the_other_may_not_free_enough():
     much, little = TWO_PODS
     for pods in (
         (holder("much", "w1", 8_000, requests={"cpu": 500}, **OLDER), little),
@@ -89,13 +89,13 @@ def test_younger_pod_goes_as_well_where_the_other_does_not_surely_free_as_much()
     assert len(asked(picky, full("w1", much=8_000, little=1_000), pods=TWO_PODS).evictions) == 2
 
 
-def test_without_preemption_nobody_goes():
+def test_no_pod_is_evicted_without_preemption():
     cluster = planned(full("w1", much=8_000, little=1_000), pods=TWO_PODS, vf_resource=VFS)
     answer = fit(cluster, urgent(7_000))
     assert (answer.fits, answer.evictions, answer.workloads[0].no_eviction) == (False, (), "")
 
 
-def test_evicted_pods_go_where_they_fit():
+def test_evicted_pods_are_placed_on_nodes_with_room():
     answer = asked(
         urgent(7_000),
         full("w1", much=8_000, little=1_000),
@@ -166,7 +166,7 @@ def test_pods_of_equal_or_higher_priority_stay():
         assert answer.workloads[0].no_eviction == NO_ROOM
 
 
-def test_nobody_goes_where_only_bandwidth_is_short():
+def test_no_pod_is_evicted_if_only_bandwidth_is_short():
     answer = asked(urgent(7_000), node("w1", pf(vfs=4), held={"a": 8_000}), pods=(holder("a", "w1", 8_000),))
     assert not answer.fits
     assert not answer.evictions
@@ -181,7 +181,7 @@ def test_nobody_goes_where_only_bandwidth_is_short():
         (urgent(7_000, vfs=0), VFS, "their containers do not request k8s-rdma.io/vf"),
     ],
 )
-def test_it_is_said_why_nobody_may_be_evicted(workloads: list[Workload], vf_resource: str | None, why: str):
+def test_report_says_why_no_pod_may_be_evicted(workloads: list[Workload], vf_resource: str | None, why: str):
     answer = asked(workloads, full("w1", a=8_000), pods=(holder("a", "w1", 8_000),), vf_resource=vf_resource)
     assert not answer.fits
     assert not answer.evictions
@@ -218,7 +218,7 @@ def test_every_pod_of_a_workload_gets_its_room():
     assert victims(answer) == {"p0": "w0", "p1": "w1"}
 
 
-def test_gang_that_does_not_fit_as_a_whole_evicts_nobody():
+def test_gang_that_does_not_fit_as_a_whole_evicts_no_pod():
     pods = tuple(holder(f"p{number}", f"w{number}", 8_000) for number in range(2))
     nodes = [full(f"w{number}", **{f"p{number}": 8_000}) for number in range(2)]
     workloads = urgent(7_000, replicas=3, labels=GANG) + urgent(7_000, replicas=1)
@@ -228,7 +228,7 @@ def test_gang_that_does_not_fit_as_a_whole_evicts_nobody():
     assert asked(urgent(7_000, replicas=2, labels=GANG), *nodes, pods=pods).fits
 
 
-def test_workloads_of_higher_priority_come_first_so_that_none_evicts_another():
+def test_workloads_of_higher_priority_come_first_and_evict_no_other():
     low = read_workloads(manifest(9_000, replicas=2), classes=CLASSES)
     answer = asked(low + urgent(9_000), node("w1", pf(vfs=1)))
     assert [(found.placed, found.count) for found in answer.workloads] == [(1, 1), (0, 2)]

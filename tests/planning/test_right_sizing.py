@@ -27,7 +27,7 @@ def test_higher_reservation_takes_room():
     assert (found.now, found.then) == (3, 2)
 
 
-def test_interfaces_that_the_cluster_has_not_count_for_nothing():
+def test_interfaces_that_the_cluster_lacks_do_not_count():
     cluster = planned(*TWO_NODES, pods=(holder("a", "w2", 6_000),))
     strangers = [resized(6_000, 0, uid="b"), resized(6_000, 0, node="w9"), resized(5_000, 0)]
     [found] = room_after(cluster, strangers, SHAPE)

@@ -131,7 +131,7 @@ def test_a_version_is_recorded():
     assert RECORDED[-1].stem == str(VERSION)
 
 
-def test_writing_what_was_read_changes_nothing(tmp_path: Path):
+def test_written_snapshot_equals_the_one_that_was_read(tmp_path: Path):
     snapshot = small(tmp_path)
     data = encode_snapshot(snapshot)
     assert decode_snapshot(data, "x") == snapshot
@@ -170,7 +170,7 @@ def test_snapshot_of_a_cluster_without_agents_says_so(tmp_path: Path):
     assert taken(answers, tmp_path).unreadable[0].startswith("there are no RdmaNodes")
 
 
-def test_what_one_object_has_malformed_costs_that_object_alone(tmp_path: Path):
+def test_malformed_object_is_left_out_alone(tmp_path: Path):
     negative = published("bad")
     negative["status"]["pfs"][0]["linkMbps"] = -1
     answers = lists(
@@ -479,7 +479,7 @@ def test_node_is_judged_by_one_clock_when_its_own_differs(skew_s: float, dead_fo
 
 
 @pytest.mark.parametrize("source", ["crd", "http"])
-def test_extenders_word_on_a_node_counts_when_it_was_asked(source: str, tmp_path: Path):
+def test_answer_of_the_extender_on_a_node_counts_if_it_was_queried(source: str, tmp_path: Path):
     names = ["w1", "w2", "new"]
     leases = [lease("w1", age_s=3600), lease("w2"), lease("new", age_s=3600)]
     answers = lists(rdma_nodes=[*map(published, names)], nodes=[*map(node, names)], leases=leases)
@@ -501,7 +501,7 @@ def test_malformed_lease_costs_its_node_alone(tmp_path: Path):
     assert "Lease w1" in "".join(snapshot.unreadable)
 
 
-def test_what_pods_were_promised_on_a_silent_node_counts_for_their_namespace(tmp_path: Path):
+def test_promises_on_a_silent_node_count_for_the_namespace_of_their_pods(tmp_path: Path):
     text = encode(placement(6_000), PodUid("uid-a"), None)
     promised = pod(
         "a", {**ASKS, "rdma_interfaces_required": '[{"min_tx_rate": 6000}]', PLACEMENT: text}, nodeName="w1"
@@ -561,7 +561,7 @@ KEY = {"placement.key": b"of this test 1234"}
         (404, 9_000, "are not checked, and forged ones count: .*there is none"),
     ],
 )
-def test_signatures_of_placements_are_checked_where_the_keys_may_be_read(
+def test_signatures_of_placements_are_checked_if_the_keys_may_be_read(
     secret: Any, promised_mbps: int | None, warning: str, tmp_path: Path
 ):
     if isinstance(secret, dict):
@@ -583,7 +583,7 @@ def test_unsigned_placements_count_as_far_as_the_pod_asks_for_them(
     assert bool(snapshot.unreadable) == (promised_mbps is None)
 
 
-def test_unsigned_placements_do_not_count_where_they_must_be_signed(tmp_path: Path):
+def test_unsigned_placements_do_not_count_if_they_must_be_signed(tmp_path: Path):
     secret = json.dumps({"data": {"placement.key": b64encode(KEY["placement.key"]).decode()}}).encode()
     snapshot = bound(tmp_path, 1_000, None, {KEYS: secret}, placementKeyFile="/etc/k8s-rdma/key")
     assert promise(snapshot) is None
@@ -608,7 +608,7 @@ def promise(snapshot: Snapshot) -> int | None:
     return found.placement.interfaces[0].min_tx_rate_mbps if found else None
 
 
-def test_snapshot_has_what_preemption_depends_on(tmp_path: Path):
+def test_snapshot_has_the_fields_of_preemption(tmp_path: Path):
     containers = [
         {"resources": {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"k8s-rdma.io/vf": "1"}}}
     ]

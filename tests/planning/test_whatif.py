@@ -69,7 +69,7 @@ def test_pods_beyond_the_cluster_are_counted_with_the_obstacles():
     assert all("Mb/s" in why for why in found.obstacles)
 
 
-def test_a_gang_gets_all_its_places_or_none():
+def test_gang_gets_all_its_places_or_none():
     gang = {"scheduling.x-k8s.io/pod-group": "g"}
     cluster = planned(*TWO_NODES)
     text = "\n---\n".join((manifest(4_000, replicas=4, labels=gang), manifest(10_000)))
@@ -90,7 +90,7 @@ def groups(number: int, leader: int, worker: int) -> str:
     return json.dumps(document)
 
 
-def test_each_of_several_gangs_gets_all_its_places_or_none():
+def test_every_gang_of_several_gets_all_its_places_or_none():
     """Of 14 Gb/s, 10 on one node, two groups take 10; the third lacks room for its second worker."""
     cluster = planned(*TWO_NODES)
     leader, worker = fit(cluster, read_workloads(groups(3, 1_000, 2_000))).workloads
@@ -115,7 +115,7 @@ def test_workloads_of_one_manifest_take_room_from_each_other():
     assert not answer.fits
 
 
-def test_asking_changes_nothing():
+def test_whatif_has_no_effect_on_the_snapshot():
     cluster = planned(*TWO_NODES)
     first = fit(cluster, read_workloads(manifest(4_000, replicas=3)))
     lose(cluster, Losses(nodes=("w2",)))
@@ -213,7 +213,7 @@ def test_a_lost_pf_moves_its_pods_and_a_lost_link_those_that_reserve():
 
 
 @pytest.mark.parametrize("losses", [Losses(nodes=("w9",)), Losses(pfs=("w1",)), Losses(links=("w1/x",))])
-def test_what_is_lost_must_exist(losses: Losses):
+def test_losses_must_exist(losses: Losses):
     with pytest.raises(MalformedError, match=r"w9|w1"):
         lose(planned(*TWO_NODES), losses)
 
@@ -235,7 +235,7 @@ def test_changes_are_compared_side_by_side(changes: Changes, then: int):
     assert (found.now, found.then) == (7, then)
 
 
-def test_capacity_below_what_pods_hold_is_said():
+def test_capacity_below_the_usage_of_pods_is_reported():
     answer = with_changes(planned(*TWO_NODES), Changes(headroom_percent=50), ())
     assert not answer.fits
     assert answer.overcommitted == ("w2/enp3s0f0: 6000 of 5000 Mb/s in use",)

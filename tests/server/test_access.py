@@ -75,7 +75,7 @@ def test_open_paths_alone_are_served_without_a_token(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_other_than_open_paths_are_nobodys_where_there_are_no_tokens(tmp_path: Path) -> None:
+def test_only_open_paths_are_served_without_tokens(tmp_path: Path) -> None:
     async def scenario() -> None:
         access = Access(open_paths=frozenset({"/getpfs"}))
         async with serving(tmp_path, access=access) as client, telling_agent(tmp_path, report("e.1")):
@@ -141,7 +141,9 @@ def test_process_speaks_tls_and_demands_a_token_when_configured(tmp_path: Path) 
         ("maxConnections: 1000", "maxConnections 1000: the process may open 1024 files"),
     ],
 )
-def test_process_does_not_start_with_what_cannot_hold(tmp_path: Path, document: str, named: str) -> None:
+def test_process_does_not_start_with_an_impossible_configuration(
+    tmp_path: Path, document: str, named: str
+) -> None:
     path = tmp_path / "server.yaml"
     path.write_text(document)
     command = ["prlimit", "--nofile=1024", sys.executable, "-m", "k8s_rdma", "server", "--config", str(path)]

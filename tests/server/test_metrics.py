@@ -46,7 +46,7 @@ def traffic(**changes: object) -> VfTraffic:
     return replace(made, **changes)
 
 
-def test_exposition_counts_what_pods_and_others_hold() -> None:
+def test_exposition_counts_vfs_of_pods_and_foreign_ones() -> None:
     told = replace(
         with_pf(foreign=(foreign(1, 100),)), unreadable=("enp4s0: no answer",), problems=("a", "b")
     )
@@ -95,7 +95,7 @@ def test_exposition_has_no_bandwidth_of_a_link_whose_speed_is_unknown() -> None:
     assert value(found, "k8s_rdma_pf_reserved_bits_per_second", **PF) == 300_000_000
 
 
-def test_exposition_says_how_much_was_promised_beyond_a_link_that_slowed_down() -> None:
+def test_exposition_has_the_rate_reserved_beyond_a_link_that_slowed_down() -> None:
     found = shown(with_pf(link_mbps=100))
     assert value(found, "k8s_rdma_pf_overcommitted_bits_per_second", **PF) == 200_000_000
     assert value(found, "k8s_rdma_pf_free_bits_per_second", **PF) == 0
@@ -135,18 +135,18 @@ def test_exposition_has_no_allocations_when_the_ledger_is_unavailable() -> None:
     assert value(found, "k8s_rdma_agent_reachable") == 0
 
 
-def test_exposition_says_only_that_the_agent_is_away_when_nothing_is_known() -> None:
+def test_exposition_says_only_that_the_agent_is_away_without_a_state() -> None:
     found = shown(None)
     assert list(found) == ["k8s_rdma_agent_reachable"]
     assert value(found, "k8s_rdma_agent_reachable") == 0
 
 
-def test_label_is_escaped_when_it_holds_what_would_end_it() -> None:
+def test_label_is_escaped_if_it_holds_a_quote() -> None:
     name = 'a"b\\c\nd'
     assert value(shown(report(node=name)), "k8s_rdma_allocations", node=name) == 1
 
 
-def test_traffic_is_told_of_each_vf_with_the_pod_that_holds_it() -> None:
+def test_traffic_is_exposed_for_every_vf_with_the_pod_that_holds_it() -> None:
     held = traffic(pod=Pod(namespace="default", name="p", uid="u"), ifname="rdma0", rdma={"out_of_buffer": 9})
     told = counters(replace(held, tx_dropped=5, tx_bytes=2**63), traffic(vf=1))
     found = read(render_traffic(told).decode())
@@ -216,7 +216,7 @@ def test_traffic_is_absent_when_no_sample_was_ever_taken() -> None:
     assert value(found, "k8s_rdma_scan_errors_total", **NODE) == 2
 
 
-def test_age_of_the_sample_is_told() -> None:
+def test_age_of_the_sample_is_exposed() -> None:
     found = read(render_age(counters(), 12.3456).decode())
     assert value(found, "k8s_rdma_sample_age_seconds", **NODE) == 12.346
 
@@ -235,6 +235,6 @@ def test_age_of_the_sample_is_told() -> None:
         "# HELP x y\n# TYPE x gauge\n# HELP x y\n# TYPE x gauge\n",
     ],
 )
-def test_reader_of_these_tests_refuses_what_is_no_exposition(wrong: str) -> None:
+def test_reader_of_these_tests_refuses_a_malformed_exposition(wrong: str) -> None:
     with pytest.raises((AssertionError, KeyError, ValueError)):
         read(wrong)

@@ -59,7 +59,7 @@ async def schemathesis(client: httpx2.AsyncClient, directory: Path, *options: st
 
 
 @pytest.mark.parametrize("token", ["", "secret"])
-def test_server_does_what_its_document_says(tmp_path: Path, token: str) -> None:
+def test_server_behaves_as_documented(tmp_path: Path, token: str) -> None:
     tokens = Tokens([token])
     access = Access(tokens=(lambda: tokens) if token else None)
     headers = {"authorization": f"Bearer {token}"} if token else {}
@@ -79,7 +79,7 @@ def test_server_does_what_its_document_says(tmp_path: Path, token: str) -> None:
     run(scenario(), deadline_s=220)
 
 
-def test_server_does_what_its_document_says_when_there_is_no_state(tmp_path: Path) -> None:
+def test_server_behaves_as_documented_without_a_state(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client:
             # 503 is the answer here.

@@ -43,7 +43,7 @@ def test_placement_goes_to_the_agent_and_its_verdict_back(tmp_path: Path) -> Non
     run(scenario())
 
 
-def test_placement_is_refused_where_the_agent_takes_none(tmp_path: Path) -> None:
+def test_placement_is_refused_if_the_agent_takes_none(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client, telling_agent(tmp_path, report()):
             await until_generation(client, "e.1")

@@ -85,7 +85,7 @@ def test_node_is_sent_only_when_the_client_does_not_have_it(tmp_path: Path) -> N
     run(scenario())
 
 
-def test_every_document_follows_when_the_agent_tells_of_a_change(tmp_path: Path) -> None:
+def test_every_document_follows_a_change_of_the_agent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
             await until_generation(client, "e.1")
@@ -192,7 +192,7 @@ def test_state_is_unknown_when_a_report_is_cut_short(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_agent_is_asked_again_when_it_sends_nothing(tmp_path: Path) -> None:
+def test_agent_is_called_again_when_it_is_silent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with played_agent(tmp_path) as agent, serving(tmp_path, first_report_timeout_s=0.01) as client:
             await agent.accept()
@@ -203,7 +203,7 @@ def test_agent_is_asked_again_when_it_sends_nothing(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_agent_is_asked_less_and_less_often_while_it_is_away(tmp_path: Path) -> None:
+def test_agent_is_called_less_and_less_often_while_it_is_away(tmp_path: Path) -> None:
     async def scenario() -> None:
         pauses: asyncio.Queue[float] = asyncio.Queue()
         over = asyncio.Semaphore(0)
@@ -318,7 +318,7 @@ def test_head_has_the_headers_alone(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_nothing_can_be_changed(tmp_path: Path) -> None:
+def test_requests_that_would_change_state_are_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client:
             for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):

@@ -42,7 +42,7 @@ def until_another(seen: Hardware, lookout: CachedScan[Hardware]) -> Hardware:
     return now
 
 
-def test_nothing_is_asked_when_nothing_has_changed(machine: SmallMachine) -> None:
+def test_no_scan_is_made_when_no_file_has_changed(machine: SmallMachine) -> None:
     with lookout(machine) as look:
         seen = look.scan()
         asked = list(machine.answers.asked)
@@ -51,7 +51,7 @@ def test_nothing_is_asked_when_nothing_has_changed(machine: SmallMachine) -> Non
         assert machine.answers.asked == asked
 
 
-def test_what_could_not_be_read_is_tried_again(machine: SmallMachine) -> None:
+def test_failed_read_is_tried_again(machine: SmallMachine) -> None:
     with lookout(machine) as look:
         vfs = machine.answers.vfs.pop(10)
         seen = look.scan()
@@ -61,7 +61,7 @@ def test_what_could_not_be_read_is_tried_again(machine: SmallMachine) -> None:
         assert (len(now.pfs), now.unreadable) == (1, ())
 
 
-def test_file_that_no_event_tells_of_is_a_sign_of_a_change(machine: SmallMachine) -> None:
+def test_file_without_events_is_a_sign_of_a_change(machine: SmallMachine) -> None:
     def settings(vf: int, rate: int) -> None:
         lines = (
             *(f"VF : {vf}", f"MAC : 0b:00:00:00:00:0{vf}", "VLAN : 0", "QoS : 0", "VLAN Proto : N/A"),
@@ -148,7 +148,7 @@ def test_scan_of_this_machine_needs_no_privilege_and_is_the_same_twice() -> None
         assert scan().generation == first.generation
 
 
-def test_switchdev_mode_is_told_by_its_representors(machine: SmallMachine) -> None:
+def test_switchdev_mode_is_seen_by_its_representors(machine: SmallMachine) -> None:
     sysfs = Sysfs(machine.root)
     assert traces_of_switchdev(sysfs) == {}
     machine.write(f"{machine.device(PF)}/net/eth0/phys_port_name", "p0")

@@ -56,7 +56,7 @@ def written(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_config_is_the_documented_one_when_nothing_is_given() -> None:
+def test_config_is_the_documented_one_by_default() -> None:
     config = load_config(ServerConfig, None, {})
     assert config == ServerConfig(listen="", port=54005, run_dir="/run/k8s-rdma")
     assert (config.node, config.kernel, config.tls, config.token_file) == (None, "linux", None, None)
@@ -136,7 +136,7 @@ def test_process_ends_with_an_error_when_it_has_a_fault_while_clients_are_connec
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_process_serves_where_told_and_ends_with_status_0_when_signalled(
+def test_process_serves_at_its_address_and_ends_with_status_0_when_signalled(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     with started(tmp_path, PROGRAM) as (process, port):

@@ -55,7 +55,7 @@ def sent(families: dict[str, Family]) -> float:
     return value(families, "k8s_rdma_vf_transmitted_bytes_total", **VF)
 
 
-def test_scrape_shows_what_the_agent_counts_now(tmp_path: Path) -> None:
+def test_scrape_shows_present_counters_of_the_agent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
             serving(tmp_path, traffic=Traffic(timeout_s=LONG_S)) as client,
@@ -73,7 +73,7 @@ def test_scrape_shows_what_the_agent_counts_now(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_agent_is_asked_again_only_when_the_last_sample_is_old(tmp_path: Path) -> None:
+def test_agent_is_called_again_only_when_the_last_sample_is_old(tmp_path: Path) -> None:
     time_s = 100.0
 
     async def scenario() -> None:

@@ -46,7 +46,7 @@ def test_watcher_is_answered_when_the_state_changes(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_watcher_goes_on_waiting_when_the_same_state_is_told_again(tmp_path: Path) -> None:
+def test_watcher_goes_on_waiting_when_the_same_state_is_reported_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
             await until_generation(client, "e.1")
@@ -72,7 +72,9 @@ def test_watcher_is_answered_at_once_when_it_has_another_state(tmp_path: Path, w
 
 
 @pytest.mark.parametrize("timeout", ["0", "0.01", "1e-2"])
-def test_watcher_learns_that_nothing_changed_when_its_time_is_over(tmp_path: Path, timeout: str) -> None:
+def test_watcher_learns_that_the_state_is_unchanged_when_its_time_is_over(
+    tmp_path: Path, timeout: str
+) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
             await until_generation(client, "e.1")
@@ -83,7 +85,9 @@ def test_watcher_learns_that_nothing_changed_when_its_time_is_over(tmp_path: Pat
 
 
 @pytest.mark.parametrize("incomplete", [True, False])
-def test_watcher_is_told_when_the_state_cannot_be_shown_any_more(tmp_path: Path, incomplete: bool) -> None:
+def test_watcher_is_notified_when_the_state_cannot_be_shown_any_more(
+    tmp_path: Path, incomplete: bool
+) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
             await until_generation(client, "e.1")
@@ -144,7 +148,7 @@ def test_client_that_takes_all_places_makes_room_for_another(tmp_path: Path) -> 
     run(scenario())
 
 
-def test_places_are_shared_evenly_whoever_asks_most() -> None:
+def test_places_are_shared_evenly_by_all_clients() -> None:
     watches = Watches(6)
     greedy = [watches.acquire("greedy") for _ in range(6)]
     assert watches.acquire("greedy") is None
@@ -181,7 +185,7 @@ def test_places_are_shared_evenly_whoever_asks_most() -> None:
         ("&".join(f"a{n}=1" for n in range(100)), "query: "),
     ],
 )
-def test_watch_is_refused_naming_what_is_wrong(tmp_path: Path, query: str, named: str) -> None:
+def test_watch_is_refused_naming_the_fault(tmp_path: Path, query: str, named: str) -> None:
     async def scenario() -> None:
         async with serving(tmp_path) as client:
             answer = await client.get(f"/v1/node?{query}")

@@ -121,7 +121,7 @@ def test_plots_without_matplotlib_are_refused_with_the_command_that_installs_it(
         ([TRACE, "--csv", "/"], "k8s-rdma: --csv /: Is a directory\n"),
     ],
 )
-def test_simulate_says_in_a_line_what_is_wrong(arguments: list[str | Path], message: str) -> None:
+def test_simulate_reports_a_fault_in_a_line(arguments: list[str | Path], message: str) -> None:
     ran = simulate(*arguments)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith(message)

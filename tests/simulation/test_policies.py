@@ -44,12 +44,12 @@ def test_least_fragmentation_keeps_room_that_the_next_pod_can_use() -> None:
     assert saving > wasting
 
 
-def test_least_fragmentation_does_as_binpack_where_nothing_is_wasted() -> None:
+def test_least_fragmentation_equals_binpack_without_waste() -> None:
     fuller, emptier = worths("least-fragmentation", request(10_000), [50_000, 40_000])
     assert fuller > emptier
 
 
-def test_tenths_do_not_tell_apart_what_scores_do() -> None:
+def test_tenths_are_equal_for_different_scores() -> None:
     pod, reserved_mbps = request(30_000), [41_000, 40_000]
     assert len({*worths("binpack-tenths", pod, reserved_mbps)}) == 1
     assert len({*worths("binpack", pod, reserved_mbps)}) == 2

@@ -61,7 +61,7 @@ def test_pod_waits_for_the_report_of_the_end_and_for_its_backoff() -> None:
     )
 
 
-def test_gang_is_bound_all_or_nothing() -> None:
+def test_gang_is_bound_whole_or_not_at_all() -> None:
     plan = scenario(pods=[pod("gang", 60_000, gang=3), pod("single", 60_000)])
     result = run(plan, Arrival(0.0, 10.0, 0), Arrival(1.0, 10.0, 1), Arrival(1.0, 10.0, 1))
     gang, single = result.shapes
@@ -92,7 +92,7 @@ def test_failed_link_keeps_its_pods_and_takes_no_others() -> None:
     assert shape.longest_wait_s == 20
 
 
-def test_strategies_differ_where_a_large_pod_comes_last() -> None:
+def test_strategies_differ_if_a_large_pod_comes_last() -> None:
     plan = scenario(pods=[pod("small", 40_000), pod("large", 100_000)])
     arrivals = [Arrival(0.0, 900.0, 0), Arrival(1.0, 900.0, 0), Arrival(2.0, 900.0, 1)]
     refusals = {policy: run(plan, *arrivals, policy=policy).shapes[1].refusals for policy in POLICIES}
@@ -160,7 +160,7 @@ def test_scheduler_decides_on_the_next_pod_after_its_bind() -> None:
     assert run(plan, *[Arrival(0.0, 100.0, 0)] * 3).shapes[0].longest_wait_s == 5.0
 
 
-def test_binder_refuses_what_others_took_after_the_decision() -> None:
+def test_binder_refuses_room_that_others_took_after_the_decision() -> None:
     plan = scenario(nodes=ONE_NODE, scheduler=STALE)
     [shape] = run(plan, *[Arrival(0.0, 100.0, 0)] * 2).shapes
     assert (shape.bound, shape.conflicts, shape.refusals) == (
@@ -171,7 +171,7 @@ def test_binder_refuses_what_others_took_after_the_decision() -> None:
     assert shape.longest_wait_s == 110.0  # the first one's end, and the second's own bind
 
 
-def test_gang_is_bound_all_or_nothing_by_the_binder() -> None:
+def test_gang_is_bound_whole_or_not_at_all_by_the_binder() -> None:
     plan = scenario(pods=[pod("single", 60_000), pod("gang", 60_000, gang=2)], scheduler=STALE)
     result = run(plan, Arrival(0.0, 2_000.0, 0), Arrival(0.0, 10.0, 1))
     assert [(shape.bound, shape.conflicts, shape.waiting) for shape in result.shapes] == [

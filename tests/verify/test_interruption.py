@@ -44,7 +44,7 @@ def test_signal_comes_after_the_block(number: signal.Signals) -> None:
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(ENDS)
 
 
-def test_signal_comes_at_once_where_it_may_and_not_within_the_cleanup() -> None:
+def test_signal_interrupts_at_once_if_allowed_and_not_within_the_cleanup() -> None:
     done = []
 
     def undo() -> None:
@@ -62,7 +62,7 @@ def test_signal_comes_at_once_where_it_may_and_not_within_the_cleanup() -> None:
     assert done == ["undo"]
 
 
-def test_pending_signal_comes_where_it_may() -> None:
+def test_pending_signal_interrupts_once_allowed() -> None:
     done = []
 
     def block() -> None:

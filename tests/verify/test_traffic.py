@@ -113,7 +113,7 @@ def test_sender_that_stops_early_is_no_measurement(listener):
     sender.join()
 
 
-def test_connect_says_that_nobody_answers():
+def test_connect_reports_that_the_peer_is_silent():
     with closing(listen(HERE, "lo")) as listener:
         port = port_of(listener)
     with pytest.raises(UnmeasuredError, match="no connection between the interfaces"):
@@ -133,7 +133,7 @@ def test_interface_that_is_not_there_is_named():
         (Traffic.VERBS, "rxe_0", "software"),
     ],
 )
-def test_software_claims_nothing_of_the_verbs_of_a_card(traffic, rdma, by):
+def test_software_enforces_no_rate_of_the_verbs_of_a_card(traffic, rdma, by):
     interface = Interface(
         pf="0000:01:00.0",
         vf=0,

@@ -165,7 +165,7 @@ async def test_loopback_is_for_names_of_this_host(host: str):
 
 
 @pytest.mark.parametrize("host", ["rebound.example.com", "127.0.0.1.example.com:54008", "[::2]", "10.0.0.1"])
-async def test_page_of_another_site_reads_nothing(host: str):
+async def test_page_of_another_site_reads_no_data(host: str):
     async with serving(EXAMPLE, explanation()) as site:
         for path in ("/", "/pending", "/nodes/worker-1", POD):
             reply = await site.http.get(path, headers={"host": host})
@@ -196,7 +196,7 @@ async def test_tenant_sees_own_pods_and_sums_of_others(tmp_path: Path):
             assert "team-b" in (await site.http.get(path, headers=OPERATOR)).text
 
 
-async def test_pod_of_another_namespace_is_neither_shown_nor_asked_for(tmp_path: Path):
+async def test_pod_of_another_namespace_is_neither_shown_nor_queried(tmp_path: Path):
     async with reviewed(tmp_path) as (site, _):
         assert (await site.http.get(POD, headers=TENANT)).status_code == 200
         site.documents.requests.clear()
@@ -219,7 +219,7 @@ async def test_holders_of_other_namespaces_are_a_sum(tmp_path: Path):
         assert site.documents.requests == []
 
 
-async def test_reviews_are_asked_once_a_minute(tmp_path: Path):
+async def test_reviews_are_requested_once_a_minute(tmp_path: Path):
     async with reviewed(tmp_path) as (site, reviews):
         for _ in range(5):
             assert (await site.http.get("/", headers=TENANT)).status_code == 200
@@ -228,7 +228,7 @@ async def test_reviews_are_asked_once_a_minute(tmp_path: Path):
         assert kinds.count("SubjectAccessReview") == 3  # of all namespaces, research and team-b
 
 
-async def test_api_server_that_does_not_answer_opens_nothing(tmp_path: Path):
+async def test_api_server_that_does_not_answer_opens_no_page(tmp_path: Path):
     async with reviewed(tmp_path) as (site, reviews):
         reviews.down = True
         for headers in (OPERATOR, NOBODY):
@@ -273,7 +273,7 @@ async def test_namespaces_beyond_the_bound_are_found_by_later_requests_and_stay(
         assert "may be yours" not in later
 
 
-async def test_namespaces_of_a_filter_are_asked_about_first(tmp_path: Path):
+async def test_namespaces_of_a_filter_are_reviewed_first(tmp_path: Path):
     pods = (*(waiting(f"team-{index}/pod") for index in range(250)), waiting("research/pod"))
     async with reviewed(tmp_path, cluster(pending=pods)) as (site, _):
         assert "/pods/research/pod" in (await site.http.get("/pending?q=research", headers=TENANT)).text

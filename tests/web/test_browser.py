@@ -141,7 +141,7 @@ async def test_everything_can_be_reached_by_keyboard(browser: Page):
         assert await browser.evaluate("location.hash") == "#content"
 
 
-async def test_hostile_texts_run_nothing(browser: Page):
+async def test_hostile_texts_run_no_script(browser: Page):
     view = cluster(
         node(HOSTILE, pf(0), problems=(HOSTILE,)),
         pending=(waiting(f"ns/{HOSTILE}", HOSTILE),),

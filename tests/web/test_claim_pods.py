@@ -81,7 +81,7 @@ def read(directory: Path, answers: dict[str, bytes | int]) -> tuple[PendingRow, 
         return waiting_by_claim(api).rows
 
 
-def test_pods_are_listed_with_what_they_ask_for_and_why_they_wait(tmp_path: Path):
+def test_pods_are_listed_with_their_requests_and_reasons_for_waiting(tmp_path: Path):
     pods = [pod("p", {"net": "large"}), pod("gpus", {"g": "gpu"}), pod("plain")]
     claims = (
         claim(devices(request("a", "200G"), request("b")), "large"),
@@ -98,7 +98,7 @@ def test_pod_that_would_fit_says_that_it_waits_for_something_else(tmp_path: Path
     assert row.why == "2 nodes: fits, and waits for what else it needs"
 
 
-def test_pod_whose_claims_are_allocated_holds_what_they_have(tmp_path: Path):
+def test_pod_whose_claims_are_allocated_holds_their_devices(tmp_path: Path):
     [row] = read(tmp_path, objects([pod("p", {"net": "c"})], allocated(("f0", 10_000))))
     assert (row.interfaces, row.reserved_mbps) == (1, 10_000)
     assert row.why == "its claims are allocated; kubectl describe pod says what else it waits for"

@@ -26,7 +26,7 @@ from web.test_pages import rows_of
 pytestmark = pytest.mark.anyio
 
 
-async def test_pages_show_what_an_extender_holds():
+async def test_pages_show_the_state_of_an_extender():
     async with cluster("w1") as c, served(c) as extender:
         await extender.ready()
         c.nodes["w1"].report = report("w1", pf(PF0, rates=rates_of(NO_RATE)))

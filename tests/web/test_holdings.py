@@ -72,7 +72,7 @@ async def test_interfaces_are_shown_by_pod_with_their_names_and_traffic():
     assert "sent by pods" in overview
 
 
-async def test_names_are_left_out_where_node_and_extender_differ():
+async def test_names_are_left_out_if_node_and_extender_differ():
     turns, server = Turns(), Node(metrics("worker-1", Vf(1, "research/llama-pretrain-worker-0", "rdma0")))
     async with measuring(server, turns) as traffic, serving(VIEW, node_traffic=traffic) as site:
         site.documents.holders = PODS
@@ -82,7 +82,7 @@ async def test_names_are_left_out_where_node_and_extender_differ():
     assert rows_of(page)[1].startswith("2 interfaces enp65s0f0np0")
 
 
-async def test_node_that_cannot_be_measured_says_why_and_hides_nothing_else():
+async def test_node_that_cannot_be_measured_reports_why_and_hides_no_other():
     turns, server = Turns(), Node("", status=401)
     async with measuring(server, turns) as traffic, serving(VIEW, node_traffic=traffic) as site:
         site.documents.holders = PODS

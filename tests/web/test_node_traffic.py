@@ -61,7 +61,7 @@ async def test_counter_that_began_anew_has_no_rate_until_its_next_sample():
     assert later.interfaces[POD] == interface(Rates(1.0, 0.0))
 
 
-async def test_node_is_read_once_for_all_viewers_and_no_more_when_none_is_left():
+async def test_node_is_read_once_for_all_viewers_and_no_more_without_viewers():
     turns, node = Turns(), Node(sent(0))
     async with node_server(HONEST, node) as port, reading(NodesEndpoint(port=port), turns) as traffic:
         for _ in range(100):
@@ -144,7 +144,7 @@ async def test_nodes_of_closed_pages_make_room_at_once():
         await turns.read(MAX_NODES)
 
 
-async def test_node_is_asked_at_its_next_address_after_a_failure_with_the_token(tmp_path: Path):
+async def test_node_is_read_at_its_next_address_after_a_failure_with_the_token(tmp_path: Path):
     (tmp_path / "tokens").write_text("secret\n")
     turns, node = Turns(), Node(sent(0))
     async with node_server(HONEST, node) as port:

@@ -113,7 +113,7 @@ def rows_of(html: str) -> list[str]:
     return [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in found]
 
 
-async def test_node_shows_who_holds_what():
+async def test_node_shows_holders_of_its_vfs():
     async with serving(EXAMPLE) as site:
         page = await site.http.get("/nodes/worker-1")
         other = await site.http.get("/nodes/worker-2")
@@ -132,7 +132,7 @@ async def test_node_shows_who_holds_what():
     assert "No pod holds an interface here." in other.text
 
 
-async def test_namespace_shows_its_limit_and_what_its_pods_hold():
+async def test_namespace_shows_its_limit_and_usage_of_its_pods():
     async with serving(EXAMPLE) as site:
         without = await site.http.get("/namespaces/research")
         site.documents.limit = Limit(used_mbps=100_000, limit_mbps=400_000, used_vfs=5, limit_vfs=None)
@@ -191,7 +191,7 @@ async def test_pod_without_the_annotation_is_no_riddle():
     assert "no-rdma" not in text
 
 
-async def test_texts_of_others_are_shown_and_do_nothing():
+async def test_texts_of_others_are_shown_without_effect():
     hostile_pf = PfRow(name=HOSTILE, link_mbps=1, reserved_mbps=2, vfs=1, free_vfs=0, devices=1)
     view = cluster(
         node(HOSTILE, hostile_pf, problems=(HOSTILE,)),
@@ -300,7 +300,7 @@ async def test_unknown_path_is_a_page_with_status_404(path: str):
         ),
     ],
 )
-async def test_parameter_that_is_none_is_refused_by_name(query: str, parameter: str):
+async def test_malformed_parameter_is_refused_by_name(query: str, parameter: str):
     async with serving(EXAMPLE) as site:
         reply = await site.http.get(f"/?{query}")
     assert reply.status_code == 400

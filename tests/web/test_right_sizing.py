@@ -91,7 +91,7 @@ def text_of(html: str) -> str:
     return " ".join(Elements(html).text.split())
 
 
-async def test_workloads_are_sorted_by_what_they_strand():
+async def test_workloads_are_sorted_by_stranded_bandwidth():
     turns, prometheus = Turns(), RecordingPrometheus(answer(*WORKLOADS))
     async with records_of(prometheus, turns) as records, serving(EXAMPLE, records=records) as site:
         before = text_of((await site.http.get("/right-sizing")).text)
@@ -187,14 +187,14 @@ async def test_prometheus_without_records_is_explained(body: bytes, status: int,
     assert "stranded" not in text_of(page.text)
 
 
-async def test_pages_without_prometheus_say_where_it_is_set():
+async def test_pages_without_prometheus_name_its_setting():
     async with serving(EXAMPLE) as site:
         page = await site.http.get("/right-sizing")
     assert page.status_code == 200
     assert "set prometheus.url" in text_of(page.text)
 
 
-async def test_hostile_labels_are_shown_and_do_nothing():
+async def test_hostile_labels_are_shown_without_effect():
     turns = Turns()
     body = answer(recorded(f"research/{HOSTILE}", 5, 1, 1), recorded(f"research/{'x' * 254}", 5, 1, 1))
     async with (

@@ -61,7 +61,7 @@ def patched(pod: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_pod_gets_what_it_lacks(case: Case):
+def test_pod_gets_missing_resources(case: Case):
     assert injected(case.pod()) == case.injected()
     assert injected(case.injected()) == case.injected(), "a second time"
 
@@ -69,7 +69,7 @@ def test_pod_gets_what_it_lacks(case: Case):
 @pytest.mark.parametrize(
     ("annotations", "message"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED]
 )
-def test_annotation_that_names_nothing_is_refused(annotations: dict[str, str], message: str):
+def test_malformed_annotation_of_injection_is_refused(annotations: dict[str, str], message: str):
     pod = Case(name="", annotations={"rdma_interfaces_required": "[{}]", **annotations}, spec=SIDECAR).pod()
     with pytest.raises(MalformedError) as refused:
         INJECTION.patch(decode_review(review(pod)).object)
@@ -89,7 +89,7 @@ def test_pod_without_containers_is_left_for_the_api_server_to_refuse():
     assert injected(pod) == pod
 
 
-def test_nothing_is_added_that_the_installation_has_not():
+def test_no_resource_is_added_that_the_installation_lacks():
     alone = Injection(scheduler_name="", slot="", device_resources=())
     pod = CASES[0].pod()
     assert injected(pod, alone) == pod

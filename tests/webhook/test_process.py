@@ -104,7 +104,7 @@ async def test_reviews_are_answered_over_https(tmp_path: Path, issuer: Issuer):
         assert await program.end() == 0
 
 
-async def test_what_is_no_review_changes_nothing(tmp_path: Path, issuer: Issuer):
+async def test_malformed_review_has_no_effect(tmp_path: Path, issuer: Issuer):
     async with serving(tmp_path, issuer.issue("server"), issuer.own.cert) as (client, program):
         answer = await client.post("/inject", content=b'{"apiVersion": "admission.k8s.io/v1"')
         assert answer.status_code == 400

@@ -137,7 +137,7 @@ def held_by_claim(pf: PfReport, mbps: int) -> Allocation:
     return msgspec.structs.replace(allocation, interfaces=(device,))
 
 
-def test_summary_tells_of_pfs_for_claims_apart() -> None:
+def test_summary_counts_pfs_for_claims_separately() -> None:
     pfs = (pf(0, vfs=0, foreign=0, pools={CLAIMS_POOL: 8}), pf(1))
     status = status_of(report(*pfs, allocations=(held_by_claim(pfs[0], 1250),)))
     summary = status.summary

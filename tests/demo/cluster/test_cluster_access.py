@@ -167,7 +167,7 @@ async def test_rule_with_names_is_about_these_objects():
         assert (await g.alice.get(LEASES)).status_code == 403
 
 
-async def test_service_account_is_known_by_the_token_asked_for_it():
+async def test_service_account_is_known_by_the_token_requested_for_it():
     async with guarded() as g:
         url = "/api/v1/namespaces/kube-system/serviceaccounts"
         assert (await g.admin.post(f"{url}/robot/token", json={})).status_code == 404

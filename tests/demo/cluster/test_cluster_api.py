@@ -67,7 +67,7 @@ async def test_pod_reads_as_kube_apiserver_writes_it_when_created(cluster, make_
     assert json.dumps(seen) == json.dumps(recorded)
 
 
-async def test_pod_has_what_admission_fills_in_when_it_says_the_least(cluster, make_pod, recording):
+async def test_minimal_pod_has_the_defaults_of_admission(cluster, make_pod, recording):
     recorded = recording("extender/filter-node-names-001-filter")["body"]["Pod"]["spec"]
     async with cluster() as c:
         spec = (await c.http.post(PODS_URL, json=make_pod())).json()["spec"]
@@ -151,7 +151,7 @@ async def test_body_over_the_limit_is_refused_with_413(cluster, make_pod):
         assert (await c.http.get("/healthz")).text == "ok"
 
 
-async def test_what_is_not_http_gets_400_and_the_connection_is_closed(cluster):
+async def test_malformed_http_gets_400_and_the_connection_is_closed(cluster):
     async with cluster() as c:
         reader, writer = await asyncio.open_connection(c.api.host, c.api.port)
         writer.write(b"no http at all\r\n\r\n")
@@ -230,7 +230,7 @@ async def test_list_selects_by_node_namespace_and_labels(cluster, make_pod):
 @pytest.mark.parametrize(
     "query", [{"fieldSelector": "spec.color=red"}, {"fieldSelector": "x"}, {"labelSelector": "a in b"}]
 )
-async def test_selector_that_means_nothing_is_refused_with_400(cluster, query):
+async def test_malformed_selector_is_refused_with_400(cluster, query):
     async with cluster() as c:
         assert (await c.http.get("/api/v1/pods", params=query)).status_code == 400
 
@@ -487,7 +487,7 @@ async def test_patch_of_an_unknown_kind_is_refused_with_415(cluster, make_pod):
         assert answer.status_code == 415
 
 
-async def test_patch_that_changes_nothing_is_no_write(cluster, make_pod):
+async def test_patch_without_a_change_is_no_write(cluster, make_pod):
     async with cluster() as c:
         await c.http.post(PODS_URL, json=make_pod(labels={"a": "b"}))
         before = c.api.store.revision

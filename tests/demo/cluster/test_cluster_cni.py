@@ -47,7 +47,7 @@ def in_namespace(path: Path | str, *command: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", recorded("ADD", "DEL", "CHECK", "STATUS", "GC"))
-def test_stdin_is_what_containerd_wrote_when_given_the_recorded_call(name, recording):
+def test_stdin_equals_that_of_containerd_for_the_recorded_call(name, recording):
     stdin = recording(f"cni/{name}")["stdin"]
     plugin = {key: stdin[key] for key in ("type", "note", "capabilities")}
     conflist = Conflist(name=stdin["name"], cni_version=stdin["cniVersion"], plugins=(plugin,))
@@ -59,7 +59,7 @@ def test_stdin_is_what_containerd_wrote_when_given_the_recorded_call(name, recor
     assert written.decode() == json.dumps(stdin, sort_keys=True, separators=(",", ":"))
 
 
-def test_plugin_gets_of_what_is_known_only_what_its_capabilities_switch_on():
+def test_plugin_gets_only_arguments_of_its_capabilities():
     plugin = {"type": "a", "capabilities": {"bandwidth": True, "portMappings": False, "dns": True}}
     conflist = Conflist(name="n", cni_version="1.0.0", plugins=(plugin,))
     known = {"bandwidth": {}, "portMappings": [], "ips": []}
@@ -96,7 +96,7 @@ async def test_environment_is_that_of_the_recorded_add(runtime, plugins, recordi
     assert plugins.calls()[0].cwd == "/"
 
 
-async def test_every_variable_is_empty_when_status_is_asked(runtime, plugins, recording):
+async def test_every_variable_is_empty_in_a_status_call(runtime, plugins, recording):
     plugins.conflist("first", "second", version="1.1.0")
     await runtime.status()
     env = recording("cni/1.1.0-STATUS-1")["env"] | {"CNI_PATH": str(plugins.path)}
@@ -217,7 +217,7 @@ async def test_check_gets_the_last_result_in_order(runtime, plugins):
 
 
 @pytest.mark.parametrize(("version", "asked"), [("1.0.0", 0), ("1.1.0", 2)])
-async def test_status_and_gc_are_asked_from_version_1_1_0_on(runtime, plugins, version, asked):
+async def test_status_and_gc_are_called_from_version_1_1_0_on(runtime, plugins, version, asked):
     plugins.conflist("first", "second", version=version)
     await runtime.status()
     await runtime.gc([])
@@ -232,7 +232,7 @@ async def test_status_fails_with_the_plugins_own_words(runtime, plugins):
     assert (str(failed.value), failed.value.code) == ("not ready; no agent", 50)
 
 
-async def test_gc_names_what_is_in_use_and_asks_every_plugin(runtime, plugins):
+async def test_gc_names_attachments_in_use_and_calls_every_plugin(runtime, plugins):
     plugins.conflist("first", "second", version="1.1.0")
     sandbox = await runtime.add(POD)
     plugins.fail("GC", "first", "a")
@@ -262,7 +262,9 @@ async def test_gc_names_what_is_in_use_and_asks_every_plugin(runtime, plugins):
         ("""echo '{"code": 7, "msg": "m", "details": "d"}'; exit 1""", "m; d"),
     ],
 )
-async def test_plugin_that_breaks_the_protocol_is_told_in_the_librarys_words(runtime, plugins, script, says):
+async def test_plugin_that_breaks_the_protocol_is_reported_in_the_words_of_the_library(
+    runtime, plugins, script, says
+):
     plugins.on("ADD", "first", script)
     with pytest.raises(AttachError, match="^" + 'plugin type="first" failed \\(add\\): ' + says):
         await runtime.add(POD)

@@ -62,7 +62,7 @@ async def test_second_sandbox_of_a_pod_has_a_number_of_its_own(fake):
         assert (await added(runtime)).container_id == "p1-1"
 
 
-async def test_failed_sandbox_is_told_in_the_runtimes_words_and_removed_by_what_is_left(fake):
+async def test_failed_sandbox_is_reported_in_the_words_of_the_runtime_and_removed_by_its_rest(fake):
     fake.refusals["RunPodSandbox"] = "failed to setup network for sandbox: no free VF"
     fake.leaves = True
     async with connected(fake) as runtime:
@@ -93,7 +93,7 @@ async def test_sandboxes_that_do_not_run_or_are_gone_are_lost(fake):
         assert [each.container_id for each in await runtime.list_dead(every)] == ["a-0", "b-0"]
 
 
-async def test_nothing_is_lost_while_the_runtime_is_away(fake):
+async def test_no_pod_is_lost_while_the_runtime_is_away(fake):
     async with connected(fake) as runtime:
         sandbox = await added(runtime)
         fake.refusals["ListPodSandbox"] = "starting"
@@ -106,7 +106,7 @@ async def test_runtime_that_is_not_there_is_named_as_that(directory):
             await runtime.status()
 
 
-async def test_status_tells_the_condition_that_does_not_hold(fake):
+async def test_status_reports_the_condition_that_does_not_hold(fake):
     fake.conditions = (
         cri.RuntimeCondition("RuntimeReady", True, "", ""),
         cri.RuntimeCondition("NetworkReady", False, "NetworkPluginNotReady", "cni plugin not initialized"),
@@ -119,7 +119,7 @@ async def test_status_tells_the_condition_that_does_not_hold(fake):
 # Containers
 
 
-def test_container_is_what_the_pod_says_and_plugins_gave():
+def test_container_has_the_fields_of_the_pod_and_devices_of_plugins():
     container = {
         "name": "main",
         "image": "i",
@@ -197,7 +197,7 @@ async def test_sandbox_that_died_is_made_anew_with_its_containers(cluster, fake,
         assert fake.asked == ["RunPodSandbox", "StopPodSandbox p1-0", "RunPodSandbox"]
 
 
-async def test_restarted_kubelet_ends_what_it_had_asked_for_and_never_heard_of(
+async def test_restarted_kubelet_ends_sandboxes_that_it_requested_without_an_answer(
     cluster, fake, config, make_pod
 ):
     async with cluster() as c, fake.serving():

@@ -29,7 +29,7 @@ async def test_status_is_dropped_when_an_object_is_created(cluster):
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-async def test_status_subresource_writes_the_status_and_nothing_else(cluster, method):
+async def test_status_subresource_writes_only_the_status(cluster, method):
     async with cluster(CONFIG) as c:
         obj = await made(c)
         meta = {**obj["metadata"], "labels": {"b": "2"}}

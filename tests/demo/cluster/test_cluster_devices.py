@@ -125,7 +125,7 @@ def writes_cdi(plugins, config, content: str) -> None:
     plugins.on("ADD", "first", f"printf %s '{content}' > {cdi}/.new; mv {cdi}/.new {cdi}/slots.json")
 
 
-async def test_node_tells_how_many_devices_there_are_and_are_healthy(cluster, config, plugin):
+async def test_node_reports_all_devices_and_healthy_ones(cluster, config, plugin):
     async with cluster() as c, node_with(c, config, plugin):
         await node_when(c, resources("2", "2"))
         await plugin.change(replace(plugin.devices[0], unhealthy="down"), plugin.devices[1])
@@ -200,7 +200,7 @@ async def test_devices_are_free_again_once_the_pod_is_taken_down(cluster, config
         await c.pod_when("p2", in_phase("Running"))
 
 
-async def test_scheduler_sends_pods_where_devices_are(cluster, config, plugin, make_pod):
+async def test_scheduler_sends_pods_to_nodes_with_devices(cluster, config, plugin, make_pod):
     plugin.response = lambda _: AllocateResponse()
     async with cluster() as c, scheduling(c.api.url, SchedulerConfig()), node_with(c, config, plugin):
         pod = asking(make_pod)

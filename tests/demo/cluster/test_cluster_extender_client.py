@@ -261,7 +261,7 @@ async def test_bind_fails_when_the_reply_carries_an_error():
             await client.bind(POD, "node-1")
 
 
-async def test_call_fails_in_gos_words_when_nobody_listens():
+async def test_call_fails_in_the_words_of_go_without_a_listener():
     async with extender(Listener()) as client:
         pass
     async with ExtenderClient.connecting(client.config) as late:
@@ -287,7 +287,7 @@ async def test_call_fails_when_the_answer_takes_longer_than_http_timeout():
     ],
 )
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
-async def test_extender_is_asked_about_pods_with_its_managed_resources_only(containers, interested, where):
+async def test_extender_is_called_only_for_pods_with_its_managed_resources(containers, interested, where):
     async with extender(Listener(), managed_resources=frozenset({"rdma/hca"})) as client:
         assert client.is_interested({"spec": {where: containers}}) is interested
     async with extender(Listener()) as client:

@@ -85,7 +85,7 @@ async def informed(server: Server):
             yield informer, told
 
 
-async def test_informer_tells_each_change_once_when_it_lists_and_watches():
+async def test_informer_reports_every_change_once_while_it_lists_and_watches():
     server = Server(
         (5, node("a", 3)),
         [event("ADDED", node("b", 6)), event("MODIFIED", node("a", 7)), event("DELETED", node("b", 8))],
@@ -104,7 +104,7 @@ async def test_informer_lists_again_when_its_revision_is_too_old():
     assert server.asked == ["list", "watch 5", "list", "watch 9", "watch 9"]
 
 
-async def test_informer_tells_an_object_made_again_as_gone_and_new():
+async def test_informer_reports_a_recreated_object_as_deleted_and_added():
     server = Server((5, node("a", 3)), [event("MODIFIED", node("a", 6, uid="v"))])
     async with informed(server) as (_, told):
         assert told == [("", "a3"), ("a3", ""), ("", "a6")]

@@ -212,7 +212,7 @@ async def test_unknown_document_is_not_found(cluster, path):
         assert (answer.status_code, answer.json()["reason"]) == (404, "NotFound")
 
 
-async def test_dry_run_answers_as_the_request_would_and_changes_nothing(cluster, make_pod):
+async def test_dry_run_answers_as_the_request_would_without_a_change(cluster, make_pod):
     async with cluster() as c:
         await c.http.post(PODS_URL, json=make_pod())
         revision = c.api.store.revision
@@ -271,7 +271,9 @@ async def test_namespace_must_exist_and_takes_its_objects_with_it(cluster, make_
 
 
 @pytest.mark.parametrize("subresource", ["log", "exec", "attach", "portforward"])
-async def test_what_only_kubelet_can_answer_is_refused_with_a_way_out(cluster, make_pod, subresource):
+async def test_request_that_only_kubelet_can_answer_is_refused_with_an_alternative(
+    cluster, make_pod, subresource
+):
     async with cluster() as c:
         absent = await c.http.get(f"{PODS_URL}/p1/{subresource}")
         assert absent.status_code == 404
@@ -347,7 +349,7 @@ async def test_body_of_another_content_type_is_refused_with_415(cluster):
         assert (answer.status_code, answer.json()["reason"]) == (415, "UnsupportedMediaType")
 
 
-async def test_reviews_answer_for_whoever_asks(cluster):
+async def test_reviews_answer_for_every_user(cluster):
     async with cluster() as c:
         authorization = "/apis/authorization.k8s.io/v1"
         attributes = {"resourceAttributes": {"verb": "create", "resource": "pods"}}

@@ -171,7 +171,7 @@ async def test_new_pod_of_the_same_name_runs_while_the_old_one_is_taken_down(
         assert len(list(config.netns_dir.iterdir())) == 1
 
 
-async def test_failed_add_is_told_and_tried_again_with_a_new_sandbox(cluster, config, make_pod, plugins):
+async def test_failed_add_is_reported_and_tried_again_with_a_new_sandbox(cluster, config, make_pod, plugins):
     plugins.fail("ADD", "second", "no free VF", details="3 of 8")
     async with cluster() as c, kubelet(c, config):
         await c.create(on_node(make_pod))
@@ -282,7 +282,7 @@ async def test_pod_in_the_hosts_network_needs_no_plugin(cluster, config, make_po
         assert plugins.calls() == []
 
 
-async def test_node_is_registered_when_there_is_none(cluster, config):
+async def test_node_is_registered_if_it_is_missing(cluster, config):
     async with cluster() as c, kubelet(c, config, node_ip="10.10.0.7"):
         node = (await c.http.get("/api/v1/nodes/node-1")).json()
         assert node["status"]["addresses"][0] == {"type": "InternalIP", "address": "10.10.0.7"}
@@ -319,7 +319,7 @@ async def test_node_is_not_ready_and_starts_no_pod_while_status_fails(cluster, c
         await c.when("/api/v1/nodes", "node-1", lambda n: n["status"]["conditions"][0]["status"] == "True")
 
 
-async def test_capacity_that_somebody_adds_becomes_allocatable_and_goes_with_it(cluster, config):
+async def test_capacity_added_by_a_client_becomes_allocatable_until_it_is_removed(cluster, config):
     merge = {"Content-Type": "application/merge-patch+json"}
 
     async def patch(c, value):

@@ -35,13 +35,13 @@ STATUS = FIELDS["PodStatus"]
         ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
     ],
 )
-def test_merge_patch_does_what_rfc_7386_shows(target, patch, result):
+def test_merge_patch_follows_the_examples_of_rfc_7386(target, patch, result):
     before = json.dumps(target)
     assert merge_patch(target, patch) == result
     assert json.dumps(target) == before
 
 
-def test_strategic_patch_deletes_an_element_when_told():
+def test_strategic_patch_deletes_an_element_by_directive():
     target = {"podIPs": [{"ip": "1"}, {"ip": "2"}], "args": ["a", "b"]}
     patch = {"podIPs": [{"ip": "1", "$patch": "delete"}, {"ip": "3"}], "args": ["c"]}
     assert strategic_merge_patch(target, patch, STATUS) == {
@@ -127,7 +127,7 @@ def test_strategic_merge_patch_is_refused_when_it_is_malformed(target, patch):
         ({"a": 1}, [{"op": "replace", "path": "", "value": {"b": 2}}], {"b": 2}),
     ],
 )
-def test_json_patch_does_what_rfc_6902_shows(document, operations, result):
+def test_json_patch_follows_the_examples_of_rfc_6902(document, operations, result):
     before = json.dumps(document)
     assert json_patch(document, operations) == result
     assert json.dumps(document) == before

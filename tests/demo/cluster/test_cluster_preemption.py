@@ -136,7 +136,7 @@ async def test_extender_says_whom_to_evict(cluster, pod_of, node_of):
         ),
     ],
 )
-async def test_nobody_is_evicted_when_the_extender_names_nobody_who_is_there(
+async def test_no_pod_is_evicted_if_the_extender_names_unknown_victims(
     cluster, pod_of, node_of, answer, says
 ):
     async with cluster() as c:
@@ -179,7 +179,7 @@ async def test_pod_that_may_not_preempt_waits(cluster, pod_of, node_of):
 
 
 @pytest.mark.anyio
-async def test_pod_evicts_nobody_else_while_its_victim_goes(cluster, pod_of, node_of):
+async def test_pod_evicts_no_other_pod_while_its_victim_ends(cluster, pod_of, node_of):
     async with cluster() as c, scheduled(c):
         await c.create(node_of("node-1"), node_of("node-2"))
         slow = pod_of("slow", 0, terminationGracePeriodSeconds=30)
@@ -246,7 +246,7 @@ async def test_room_that_was_made_for_a_pod_that_goes_while_it_is_bound_is_free(
 
 
 @pytest.mark.anyio
-async def test_extender_is_asked_about_the_nominated_node_first(cluster, pod_of, node_of):
+async def test_extender_is_called_for_the_nominated_node_first(cluster, pod_of, node_of):
     async with cluster() as c:
         async with serving_extender() as extender, scheduled(c, extender):
             await c.create(node_of("node-1"), node_of("node-2"))
@@ -274,7 +274,7 @@ async def test_extender_is_asked_about_the_nominated_node_first(cluster, pod_of,
 
 
 @pytest.mark.anyio
-async def test_resource_that_the_scheduler_is_told_to_ignore_does_not_count(cluster, make_pod, node_of):
+async def test_resource_that_the_scheduler_ignores_does_not_count(cluster, make_pod, node_of):
     config = {
         "managed_resources": frozenset({"rdma/hca"}),
         "ignored_resources": frozenset({"rdma/hca"}),
@@ -336,7 +336,7 @@ def test_victims_are_those_that_a_budget_allows_if_that_is_enough():
     assert victims(pod("p", 9, 4), pods, budget("a", "b", allowed=1)) == (["b", "a"], 1)
 
 
-def test_node_fails_when_nobody_need_go():
+def test_node_fails_if_no_eviction_is_needed():
     assert victims(pod("p", 9, 1), [pod("a")]) == 'expected at least one victim pod on node "n"'
 
 
@@ -344,7 +344,7 @@ def chosen(**nodes: tuple[int, Sequence[dict]]) -> str:
     return pick_node({node: Victims(tuple(pods), count) for node, (count, pods) in nodes.items()})
 
 
-def test_node_is_chosen_where_evictions_hurt_least():
+def test_node_with_the_least_harmful_evictions_is_chosen():
     early, late = {"startTime": "2026-11-21T00:00:00Z"}, {"startTime": "2026-11-21T09:00:00Z"}
     assert chosen(a=(1, [pod("x", 0)]), b=(0, [pod("y", 9)])) == "b"
     assert chosen(a=(0, [pod("x", 5)]), b=(0, [pod("y", 4), pod("z", 4)])) == "b"
@@ -374,13 +374,13 @@ def test_node_is_chosen_where_evictions_hurt_least():
         ),
     ],
 )
-def test_node_is_full_by_what_its_pods_request(allocatable, wanted, why):
+def test_node_is_full_by_requests_of_its_pods(allocatable, wanted, why):
     node = {"status": {} if allocatable is None else {"allocatable": allocatable}}
     containers = [{"resources": {"requests": wanted}}]
     assert resource_refusal({"spec": {"containers": containers}}, node, [pod("a")]) == why
 
 
-def test_pod_requests_what_runs_together_or_the_largest_before_it():
+def test_pod_requests_the_sum_of_its_containers_or_the_largest_init_container():
     inits = [*asking("3"), {**asking("1")[0], "restartPolicy": "Always"}, *asking("1", vf="2")]
     spec = {"containers": asking("1"), "initContainers": inits, "overhead": {"cpu": "500m"}}
     assert requests_of({"spec": spec}) == {"cpu": 3.5, "vf": 2}

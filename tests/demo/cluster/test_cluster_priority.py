@@ -17,7 +17,7 @@ def pod(**spec: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("policy", "told"), [({}, "PreemptLowerPriority"), ({"preemptionPolicy": "Never"}, "Never")]
 )
-async def test_pod_has_what_its_class_says(cluster, policy, told):
+async def test_pod_has_the_priority_of_its_class(cluster, policy, told):
     async with cluster() as c:
         made = await c.http.post(CLASSES, json={"metadata": {"name": "high"}, "value": 1000, **policy})
         assert made.status_code == 201, made.text

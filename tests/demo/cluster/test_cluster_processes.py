@@ -53,7 +53,7 @@ def test_pod_lives_and_ends_among_the_processes_in_a_user_namespace(tmp_path):
         ),
     ],
 )
-def test_command_says_what_is_wrong_and_fails(arguments, says, capsys):
+def test_command_reports_the_error_and_fails(arguments, says, capsys):
     assert main(arguments) == 1
     assert says in capsys.readouterr().err
 

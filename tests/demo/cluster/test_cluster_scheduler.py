@@ -52,7 +52,7 @@ async def test_pod_goes_through_filter_prioritize_and_bind(cluster, make_pod, ma
             assert extender.verbs("p1") == ["filter", "prioritize", "bind"]
 
 
-async def test_scheduled_event_tells_where_the_pod_went(cluster, make_pod, make_node):
+async def test_scheduled_event_names_the_node_of_the_pod(cluster, make_pod, make_node):
     async with cluster() as c, scheduled(c):
         await c.create(make_node(), make_pod())
         await c.pod_when("p1", bound_to("node-1"))
@@ -96,7 +96,7 @@ async def test_full_node_objects_are_sent_as_the_api_has_them(cluster, make_pod,
         assert seen[0]["NodeNames"] is None
 
 
-async def test_second_extender_sees_what_the_first_left(cluster, make_pod, make_node):
+async def test_second_extender_gets_the_nodes_that_the_first_left(cluster, make_pod, make_node):
     async with (
         cluster() as c,
         serving_extender({"filter": refusing(node_1="a")}) as first,
@@ -187,7 +187,7 @@ async def test_event_during_filter_is_not_lost(cluster, make_pod, make_node):
         assert extender.verbs("p1") == ["filter", "filter"]
 
 
-async def test_pod_waits_for_the_first_node_when_there_is_none(cluster, make_pod, make_node):
+async def test_pod_waits_for_the_first_node_in_an_empty_cluster(cluster, make_pod, make_node):
     async with cluster() as c, scheduled(c):
         await c.create(make_pod())
         pod = await c.pod_when("p1", refused)
@@ -196,7 +196,7 @@ async def test_pod_waits_for_the_first_node_when_there_is_none(cluster, make_pod
         await c.pod_when("p1", bound_to("node-1"))
 
 
-async def test_failed_filter_is_told_as_it_is_and_made_again(cluster, make_pod, make_node):
+async def test_failed_filter_is_reported_unchanged_and_repeated(cluster, make_pod, make_node):
     def fail_once(asked: dict) -> int:
         extender.answers = {}
         return 500
@@ -223,7 +223,7 @@ async def test_failed_extender_is_passed_over_when_it_is_ignorable(cluster, make
         assert extender.verbs("p1") == ["filter", "prioritize", "bind"]
 
 
-async def test_failed_bind_is_told_and_the_pod_scheduled_again(cluster, make_pod, make_node):
+async def test_failed_bind_is_reported_and_the_pod_is_scheduled_again(cluster, make_pod, make_node):
     async with cluster() as c:
 
         def fail_once(asked: dict) -> dict:

@@ -57,7 +57,7 @@ def test_quantity_has_one_form(written: object, stored: str):
         *((text, "unable to parse quantity's suffix") for text in ("1ki", "1.2.3", "1kk", "1Kii")),
     ],
 )
-def test_quantity_is_refused_when_it_is_none(written: object, says: str):
+def test_malformed_quantity_is_refused(written: object, says: str):
     with pytest.raises(ValueError, match=says):
         canonical_quantity(written)
 

@@ -61,7 +61,7 @@ async def test_lightkube_sees_every_change_when_it_watches(cluster, make_pod):
         await watch.aclose()
 
 
-async def test_watch_replays_what_came_after_a_revision(cluster, make_pod):
+async def test_watch_replays_events_after_a_revision(cluster, make_pod):
     async with cluster() as c:
         first = (await c.http.post(PODS_URL, json=make_pod("a"))).json()
         await c.http.post(PODS_URL, json=make_pod("b"))
@@ -107,7 +107,7 @@ async def test_watch_keeps_to_its_namespace_and_kind(cluster, make_pod, make_nod
         assert await names(1, events) == [("ADDED", "p2")]
 
 
-async def test_watch_tells_410_gone_when_the_revision_is_too_old(cluster, make_pod):
+async def test_watch_answers_410_gone_if_the_revision_is_too_old(cluster, make_pod):
     async with cluster(ApiConfig(history_limit=2)) as c:
         for name in ("a", "b", "c"):
             await c.http.post(PODS_URL, json=make_pod(name))

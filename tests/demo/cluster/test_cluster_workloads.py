@@ -97,7 +97,7 @@ def test_set_owns_adopts_and_releases_pods_by_its_selector() -> None:
     assert names(found.released) == ["unlike"]
 
 
-def test_set_that_is_being_deleted_adopts_none() -> None:
+def test_set_that_is_being_deleted_adopts_no_pod() -> None:
     ending = replica_set("a", 3, deletionTimestamp="2026-01-01T00:00:00Z")
     assert replica_sets.claim(ending, [pod("stray")]).adopted == ()
 

@@ -47,7 +47,7 @@ def gives(ids: Sequence[str]) -> AllocateResponse:
     )
 
 
-async def test_plugin_is_asked_for_its_options_before_its_registration_is_answered(node):
+async def test_options_of_a_plugin_are_requested_before_its_registration_is_answered(node):
     plugin = node.plugin("vf0")
     async with node.kubelet() as manager, plugin.serving():
         assert plugin.calls == []
@@ -88,7 +88,7 @@ async def test_registration_that_kubelet_does_not_take_is_refused(node, changes,
     assert why in refused.value.details()
 
 
-async def test_capacity_follows_what_the_plugin_lists(node):
+async def test_capacity_follows_the_list_of_the_plugin(node):
     plugin = node.plugin("vf0", "vf1", "vf2", "vf3")
     async with node.kubelet() as manager, plugin.registered():
         await listed(manager, 4)
@@ -112,7 +112,7 @@ async def test_devices_of_a_plugin_that_ended_its_list_are_unhealthy_until_forgo
         await manager.wait_for(lambda: RESOURCE not in manager.capacity())
 
 
-async def test_pod_is_asked_about_given_and_prepared_as_recorded(node):
+async def test_calls_for_a_pod_to_the_plugin_are_those_recorded(node):
     plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, response=gives)
     async with node.kubelet() as manager, plugin.registered():
         await listed(manager, 4)
@@ -159,7 +159,7 @@ async def test_sidecar_keeps_its_devices(node):
         assert manager.allocated_devices(asking, "side") != manager.allocated_devices(asking, "main")
 
 
-async def test_what_the_plugin_prefers_is_taken_only_of_what_is_free(node):
+async def test_preferred_devices_of_the_plugin_are_taken_only_if_free(node):
     def another(choice: Choice) -> tuple[str, ...]:
         return ("vf9", *sorted(choice.available, reverse=True))[: choice.size + 1]
 
@@ -179,7 +179,7 @@ async def test_what_the_plugin_prefers_is_taken_only_of_what_is_free(node):
         (1, "down", f"no healthy devices present; cannot allocate unhealthy devices {RESOURCE}"),
     ],
 )
-async def test_pod_that_cannot_have_its_devices_is_rejected_and_holds_nothing(node, size, unhealthy, why):
+async def test_pod_that_cannot_have_its_devices_is_rejected_without_devices(node, size, unhealthy, why):
     plugin = node.plugin()
     plugin.devices = tuple(OfferedDevice(id=each, unhealthy=unhealthy) for each in ("vf0", "vf1"))
     asking = pod(container(size=size))
@@ -223,7 +223,7 @@ async def test_pod_that_is_over_leaves_its_devices_to_others(node):
         await manager.admit(pod(name="p2"))
 
 
-async def test_restart_deletes_sockets_and_keeps_what_pods_hold(node):
+async def test_restart_deletes_sockets_and_keeps_devices_of_pods(node):
     plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=ALL_CALLS, response=gives)
     async with node.kubelet() as manager, plugin.registered():
         await listed(manager, 4)
@@ -260,7 +260,7 @@ async def test_checkpoint_is_in_kubelets_words(node):
     assert data["RegisteredDevices"] == {RESOURCE: ["vf0"]}
 
 
-async def test_directory_that_was_removed_is_made_again_and_nothing_is_known(node):
+async def test_removed_directory_is_made_again_without_any_state(node):
     plugin = node.plugin("vf0")
     async with node.kubelet() as manager, plugin.registered():
         await manager.wait_for(lambda: manager.devices(RESOURCE))

@@ -67,7 +67,7 @@ def preferred(choice: Choice) -> tuple[str, ...]:
     raise AssertionError(choice)
 
 
-async def test_plugin_is_asked_as_in_the_recordings(node):
+async def test_plugin_is_called_as_in_the_recordings(node):
     options = PluginOptions(pre_start_required=True, preferred_allocation=True)
     plugin = node.plugin("vf0", "vf1", "vf2", "vf3", options=options, prefer=preferred)
     first, second = pod(init(), container("main", 2)), pod(container("main", 2), name="p2")

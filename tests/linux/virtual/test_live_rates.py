@@ -134,7 +134,7 @@ def begin(lab: VirtualLab, netns: NetnsRef, rates: tuple[int, int, int]) -> Rece
 
 
 @pytest.mark.parametrize("rates", RATES.values(), ids=RATES)
-def test_nothing_is_lost_while_rates_change_a_hundred_times(
+def test_no_packet_is_lost_while_rates_change_a_hundred_times(
     lab: VirtualLab, rates: tuple[tuple[int, int, int], tuple[int, int, int]]
 ) -> None:
     with Stream(lab) as stream:

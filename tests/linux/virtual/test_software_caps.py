@@ -34,7 +34,7 @@ def pods(lab):
         pod.socket.close()
 
 
-def test_cap_is_what_goes_through_and_neither_more_nor_much_less(lab, pods):
+def test_traffic_under_a_cap_is_neither_more_nor_much_less(lab, pods):
     """Beyond the bucket, which is full at first, a sender that never stops gets its rate.
 
     Less than that goes through while the machine does not let the sender run.

@@ -173,7 +173,7 @@ def test_giving_fails_and_the_pods_own_interface_keeps_its_name_when_it_bears_th
     assert lab.seen("own", netns) is not None
 
 
-def test_vf_of_another_namespace_is_left_alone_where_the_released_one_cannot_be_looked_at(lab):
+def test_vf_of_another_namespace_is_left_alone_if_the_released_one_cannot_be_read(lab):
     netns = lab.namespace()
     step = give(lab, NetnsRef("/no/such/directory/pod", 1))
     lab.kernel.apply(give(lab, netns))
@@ -182,7 +182,7 @@ def test_vf_of_another_namespace_is_left_alone_where_the_released_one_cannot_be_
     assert lab.seen("rdma0", netns) == before
 
 
-def test_vf_stays_where_it_is_when_its_own_namespace_cannot_be_looked_at(lab, tmp_path):
+def test_vf_stays_in_place_if_its_own_namespace_cannot_be_read(lab, tmp_path):
     netns = lab.namespace()
     step = give(lab, netns)
     lab.kernel.apply(step)
@@ -215,7 +215,7 @@ def test_vf_has_the_mac_that_its_pf_lets_through_whatever_its_netdev_says(lab):
     assert lab.kernel.observe() == before
 
 
-def test_vf_comes_home_from_the_pod_where_somebody_else_put_it(lab):
+def test_vf_comes_home_from_the_pod_to_which_another_program_moved_it(lab):
     before, netns = lab.kernel.observe(), lab.namespace()
     step = give(lab, netns)
     subprocess.run(["ip", "link", "set", "enp3s0f0v1", "netns", netns.path], check=True)
@@ -250,7 +250,7 @@ def test_vf_at_home_is_bare_and_as_it_was_when_brought_home(lab):
     assert lab.seen("enp3s0f0v1") == before
 
 
-def test_namespaces_held_by_descriptor_serve_where_their_path_leads_nowhere(lab):
+def test_namespaces_held_by_descriptor_serve_although_their_path_is_broken(lab):
     before, netns = lab.kernel.observe(), lab.namespace()
     with lab.namespaces.existing(netns) as pod:
         held = lab.namespaces.hold(pod, "/nowhere/pod")

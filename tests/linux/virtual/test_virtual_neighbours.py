@@ -75,17 +75,17 @@ def test_creating_fails_and_the_uplink_stays_when_it_is_another_pfs(lab):
     assert "enp9s0" not in names(lab)
 
 
-def test_link_speed_is_unknown_when_somebody_took_the_uplink_away(lab):
+def test_link_speed_is_unknown_if_the_uplink_was_removed(lab):
     lab.rtnl.change(lab.rtnl.link("up0").index, "take away", enslaved_to(0))
     assert [pf.link_mbps for pf in lab.kernel.observe().pfs] == [None, LINK_MBPS]
 
 
-def test_link_speed_is_unknown_when_somebody_took_the_pf_down(lab):
+def test_link_speed_is_unknown_if_the_pf_was_set_down(lab):
     lab.rtnl.change(lab.rtnl.link("enp3s0f0").index, "down", up=False)
     assert [pf.link_mbps for pf in lab.kernel.observe().pfs] == [None, LINK_MBPS]
 
 
-def test_pf_is_unreadable_and_the_other_seen_when_somebody_took_its_qdisc_away(lab):
+def test_pf_without_its_qdisc_is_unreadable_and_the_other_one_is_read(lab):
     subprocess.run(["tc", "qdisc", "del", "dev", "enp3s0f0-tx", "root"], check=True)
     hardware = lab.kernel.observe()
     assert [pf.pci for pf in hardware.pfs] == [PF1]

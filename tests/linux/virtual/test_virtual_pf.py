@@ -61,7 +61,7 @@ def test_pf_is_a_bridge_with_uplink_ports_and_vfs(rtnl):
 
 
 @needs_namespaces
-def test_creating_changes_nothing_when_it_holds(rtnl):
+def test_creating_an_existing_pf_has_no_effect(rtnl):
     create_pf(PF, rtnl)
     before = rtnl.links()
     create_pf(PF, rtnl)
@@ -89,7 +89,7 @@ def test_creating_fails_when_name_or_address_is_another_pfs(rtnl, change):
 
 
 @needs_namespaces
-def test_creating_fails_when_somebody_elses_link_has_the_name(rtnl):
+def test_creating_fails_if_a_foreign_link_has_the_name(rtnl):
     rtnl.create("create", named("enp9s0"), of_kind("bridge"))
     rtnl.change(rtnl.link("enp9s0").index, "in use", up=True)
     before = names(rtnl)
@@ -99,7 +99,7 @@ def test_creating_fails_when_somebody_elses_link_has_the_name(rtnl):
 
 
 @needs_namespaces
-def test_creating_leaves_nothing_when_it_fails(rtnl):
+def test_failed_creation_leaves_no_link(rtnl):
     before = names(rtnl)
     with pytest.raises(KernelError, match="no uplink absent"):
         create_pf(replace(PF, uplink="absent"), rtnl)
@@ -161,7 +161,7 @@ def test_destroying_takes_vfs_that_are_away_and_leaves_other_pfs(tmp_path):
     ],
     ids=str,
 )
-def test_pf_that_cannot_be_is_refused_before_the_kernel_is_asked(change, fault):
+def test_impossible_pf_is_refused_before_the_kernel_is_called(change, fault):
     with pytest.raises(KernelError, match=f"virtual PF: {fault} "):
         create_pf(replace(PF, **change), None)
 
@@ -202,7 +202,7 @@ def test_addresses_of_vfs_differ_between_pfs():
     ],
     ids=str,
 )
-def test_link_is_no_pf_when_its_alias_says_nothing_of_the_kind(change):
+def test_link_is_no_pf_without_the_alias_of_one(change):
     link = Link(
         index=1,
         name=PF.name,

@@ -75,7 +75,7 @@ def test_rates_of_many_vfs_are_read_together(lab, rates, shaper):
     assert (shaper.lists, shaper.singles) == (2, 0)
 
 
-def test_sum_of_reservations_counts_what_other_vfs_have(lab, rates):
+def test_sum_of_reservations_includes_other_vfs(lab, rates):
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 600)))
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(1, 400)))
     with pytest.raises(KernelError, match="add up to 1001"):
@@ -89,7 +89,7 @@ def test_others_are_looked_at_again_before_a_sum_is_refused(lab, rates):
     assert [vf.min_tx_rate_mbps for vf in classes(lab)[:2]] == [0, 500]
 
 
-def test_rates_that_somebody_changed_meanwhile_are_set_all_the_same(lab, rates):
+def test_rates_changed_by_another_program_are_set_again(lab, rates):
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 100, 200)))
     Rates(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0, 5, 6)))
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 100, 200)))

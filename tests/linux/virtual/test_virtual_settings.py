@@ -68,7 +68,7 @@ def classified():
 
 
 @pytest.mark.parametrize("config", [{"spoof_check": False}, {"trust": True}], ids=str)
-def test_any_source_mac_passes_and_counts_for_the_vf_when_nobody_checks_it(lab, pods, config):
+def test_any_source_mac_passes_and_counts_for_the_vf_without_a_spoof_check(lab, pods, config):
     step = configure(lab, VfConfig(index=0, **config))
     before = vf_class(0)[0], vf_class(1)[0]
     for source in (STRANGER, pods[1].home.mac):
@@ -124,7 +124,7 @@ def test_old_mac_is_dropped_when_the_vf_has_a_new_one_and_passes_again_afterward
     assert pods[2].receive_until(b"old again") == [b"old again"]
 
 
-def test_mac_of_another_vf_is_refused_and_nothing_changed(lab):
+def test_mac_of_another_vf_is_refused_without_a_change(lab):
     configure(lab, VfConfig(index=1, mac=MAC))
     before = lab.kernel.observe()
     for mac in (MAC, before.pfs[0].vfs[2].mac):
@@ -147,7 +147,7 @@ def test_vfs_change_macs_with_each_other_in_one_step_and_back(lab, pods):
     assert pods[2].receive_until(b"mine again") == [b"mine again"]
 
 
-def test_one_mac_for_two_vfs_is_refused_and_nothing_changed(lab):
+def test_one_mac_for_two_vfs_is_refused_without_a_change(lab):
     before = lab.kernel.observe()
     configs = VfConfig(index=0, mac=MAC), VfConfig(index=1, mac=MAC)
     with pytest.raises(KernelError, match=r"MAC .* is VF [01]'s"):
@@ -155,7 +155,7 @@ def test_one_mac_for_two_vfs_is_refused_and_nothing_changed(lab):
     assert lab.kernel.observe() == before
 
 
-def test_macs_with_the_same_last_byte_are_told_apart(lab, pods):
+def test_macs_with_the_same_last_byte_are_distinguished(lab, pods):
     same = f"02:11:22:33:44:{pods[1].home.mac[-2:]}"
     configure(lab, VfConfig(index=0, mac=same))
     before = vf_class(0)[0], vf_class(1)[0]
@@ -179,7 +179,7 @@ def test_pod_has_no_carrier_while_its_link_is_disabled(lab, pods):
     assert carrier()
 
 
-def test_vf_at_home_stays_what_it_is_while_its_link_is_disabled(lab):
+def test_vf_at_home_stays_unchanged_while_its_link_is_disabled(lab):
     configure(lab, VfConfig(index=0, link_state=LinkState.DISABLE))
     before = lab.rtnl.link("enp3s0f0r0")
     assert state_of(lab, VfRef(PF0, 0)).link_state == "Down"
@@ -205,7 +205,7 @@ def test_largest_frames_of_the_mtu_pass_to_the_uplink_and_the_port_is_home_again
     assert (lab.kernel.observe(), lab.rtnl.link("enp3s0f0r0").mtu) == before
 
 
-def test_vf_that_died_has_the_settings_of_a_new_one_and_nothing_of_the_old_ones_is_left(lab):
+def test_vf_that_died_has_the_settings_of_a_new_one_and_no_old_ones(lab):
     before, filters = lab.kernel.observe(), classified()
     home = home_of(lab, VfRef(PF0, 0))
     config = VfConfig(index=0, mac=MAC, trust=True, spoof_check=False, link_state=LinkState.ENABLE)
@@ -219,7 +219,7 @@ def test_vf_that_died_has_the_settings_of_a_new_one_and_nothing_of_the_old_ones_
         assert (lab.kernel.observe(), classified()) == (before, filters)
 
 
-def test_port_says_what_is_set_and_whose_the_vf_is(lab):
+def test_port_has_the_settings_and_the_owner_of_the_vf(lab):
     netns = lab.namespace()
     configure(lab, VfConfig(index=0, mac=MAC, trust=True))
     home = home_of(lab, VfRef(PF0, 0))
@@ -227,7 +227,7 @@ def test_port_says_what_is_set_and_whose_the_vf_is(lab):
     assert json.loads(lab.rtnl.link("enp3s0f0r0").alias) == {"given": netns.inode, "mac": MAC, "trust": True}
 
 
-def test_vf_whose_port_says_what_nobody_here_wrote_is_left_where_it_is(lab):
+def test_vf_whose_port_has_a_foreign_alias_is_left_alone(lab):
     netns = lab.namespace()
     giving = GiveVf(vf=VfRef(PF0, 0), home=home_of(lab, VfRef(PF0, 0)), netns=netns, ifname="rdma0")
     lab.kernel.apply(giving)
@@ -245,7 +245,7 @@ def test_vf_given_by_an_agent_that_wrote_the_number_alone_comes_home(lab):
     assert lab.kernel.observe() == before
 
 
-def test_network_cards_are_told_apart_by_vlan_and_tagged_on_the_uplink(lab, pods, wire):
+def test_network_cards_are_separated_by_vlan_and_tagged_on_the_uplink(lab, pods, wire):
     needs(lab, Setting.VLAN)
     configure(lab, VfConfig(index=0, vlan=Vlan(100)), VfConfig(index=1, vlan=Vlan(100)))
     pods[0].send(b"in 100")
@@ -307,7 +307,7 @@ def test_pod_cannot_tag_its_way_into_another_vlan(lab, pods):
 
 
 @pytest.mark.parametrize("vlan", [Vlan(4094), Vlan(1, 3), Vlan(4095), Vlan(-1)], ids=str)
-def test_vlan_that_cannot_be_is_refused_and_nothing_changed(lab, vlan):
+def test_impossible_vlan_is_refused_without_a_change(lab, vlan):
     before = lab.kernel.observe()
     config = VfConfig(index=0, vlan=vlan, trust=True)
     with pytest.raises(KernelError, match=r"VF 0 of PF.*(VLAN|QoS)"):
