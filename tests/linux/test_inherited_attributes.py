@@ -37,7 +37,7 @@ def netdev(rtnl):
 @pytest.fixture
 def read(rtnl, netdev):
     with NetdevAttributes(rtnl) as attributes:
-        yield lambda: attributes.read(netdev)
+        yield lambda: attributes.read(netdev.index, netdev.name)
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,15 @@ def test_attributes_in_sysfs_are_those_of_queues_and_polling(rtnl, tmp_path):
         (queues.parent / name).write_text("0\n")
     with NetdevAttributes(rtnl, Sysfs(tmp_path)) as attributes:
         link = rtnl.link("lo")
-        home = dict(attributes.read(link))
+        home = dict(attributes.read(link.index, link.name))
         assert {"threaded", "gro_flush_timeout", "napi_defer_hard_irqs"} <= home.keys()
         for path in ("rx-0/rps_cpus", "tx-0/tx_maxrate"):
             (queues / path).write_text("1\n")
-            now = dict(attributes.read(link))
+            now = dict(attributes.read(link.index, link.name))
             assert now["steering of queues"] != home["steering of queues"]
             home = now
         (queues / "tx-0/xps_cpus").write_text("1\n")  # drivers set it when the netdev goes up
-        assert dict(attributes.read(link)) == home
+        assert dict(attributes.read(link.index, link.name)) == home
 
 
 def test_features_that_the_driver_refused_to_tell_at_home_stay_and_the_rest_is_restored(rtnl, netdev, read):
@@ -202,7 +202,7 @@ class WithoutDcb:
 def test_driver_that_fails_to_tell_one_of_its_settings_is_read_all_the_same(netdev, number, value):
     """Otherwise no VF of such a driver could be given."""
     with Rtnl(socket=NetlinkSocket(WithoutDcb(number))) as failing, NetdevAttributes(failing) as attributes:
-        assert dict(attributes.read(netdev)).get("DCB") == value
+        assert dict(attributes.read(netdev.index, netdev.name)).get("DCB") == value
 
 
 def test_settings_of_a_driver_are_read_when_the_sockets_buffer_does_not_hold_all_answers(netdev):

@@ -20,6 +20,7 @@ from k8s_rdma.linux.netlink.socket import (
     attributes,
     nested,
     number,
+    string,
     u32,
 )
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _GETLINK, _SETLINK, _SKIP_STATS, _EXT_MASK = 18, 19, 8, 29
 _IFINFO = struct.Struct("=BxHiII")
-_BROADCAST, _LINKMODE, _LINKINFO, _IFALIAS, _PROTO_DOWN, _XDP = 2, 17, 18, 20, 39, 43
+_IFNAME, _BROADCAST, _LINKMODE, _LINKINFO, _IFALIAS, _PROTO_DOWN, _XDP = 3, 2, 17, 18, 20, 39, 43
 _INFO_DATA = 2
 _COUNTS = {"promiscuity": 30, "allmulti": 61}
 """Numbers of those who want all frames, or all multicast ones, beside the flags: a macvlan in mode passthru
@@ -60,15 +61,15 @@ _XDP_MODES = (2, 4, 8)
 """Flags that select a mode of XDP: generic, driver, hardware."""
 
 
-def read_link_attributes(rtnl: Rtnl, index: int, operation: str) -> dict[str, str]:
-    """Return the attributes of a link, as far as this kernel has them."""
+def read_link_attributes(rtnl: Rtnl, index: int, operation: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a link, and its attributes as far as this kernel has them."""
     body = _IFINFO.pack(0, 0, index, 0, 0) + u32(_EXT_MASK, _SKIP_STATS)
     answer = rtnl.socket.get(_GETLINK, body, operation)
     *_, flags, _ = _IFINFO.unpack_from(answer)
     found = attributes(answer, _IFINFO.size)
     numbers = (_NUMBERS | _COUNTS).items()
     read = {name: str(number(found[kind])) for name, kind in numbers if kind in found}
-    return read | {
+    return string(found[_IFNAME]), read | {
         "flags": f"{flags & _FLAGS:#x}",
         "broadcast address": found.get(_BROADCAST, b"").hex(":"),
         "alias": quote_from_bytes(found.get(_IFALIAS, b"").rstrip(b"\0"), _ALIAS_AS_IT_IS),

@@ -39,19 +39,21 @@ class NetdevAttributes(SocketClient[EthtoolSettings]):
         self._shapers = QueueShapers(self.socket.socket)
         self._ioctls = Ethtool()
 
-    def read(self, link: Link) -> Attributes:
-        """Return the attributes that driver and kernel have; KernelError when the link is gone."""
-        operation = f"attributes of {link.name}"
-        found = read_link_attributes(self._rtnl, link.index, operation)
-        found |= self.socket.read(link.index) | self._ioctls.settings(link.name) | tcx_programs(link.index)
-        dcb = _dcb(self._rtnl, link.name)
+    def read(self, index: int, operation: str) -> Attributes:
+        """Return the attributes that driver and kernel have of the link of that index.
+
+        operation: begins the error, a KernelError, when the link is gone.
+        """
+        name, found = read_link_attributes(self._rtnl, index, operation)
+        found |= self.socket.read(index) | self._ioctls.settings(name) | tcx_programs(index)
+        dcb = _dcb(self._rtnl, name)
         if dcb is not None:
             found["DCB"] = dcb
-        shapers = self._shapers.read(link.index)
+        shapers = self._shapers.read(index)
         if shapers is not None:
             found["shapers of queues"] = shapers
         if self._sysfs is not None:
-            found |= _in_files(self._sysfs, f"class/net/{link.name}")
+            found |= _in_files(self._sysfs, f"class/net/{name}")
         return tuple(sorted(found.items()))
 
     def restore(self, link: Link, home: Attributes, operation: str) -> None:

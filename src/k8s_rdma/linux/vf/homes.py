@@ -46,7 +46,8 @@ class VfHomes:
 
         KernelError when the netdev is not in this namespace.
         """
-        found = self._attributes.read(self._link(vf))
+        link = self._link(vf)
+        found = self._attributes.read(link.index, f"{describe(vf)}: {link.name}")
         names = printable(" ".join(sorted(self._rdma.names(self._places.function(vf).pci))))
         return tuple(sorted((*found, (RDMA_DEVICE, names)))) if names else found
 

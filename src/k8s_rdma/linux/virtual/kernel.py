@@ -107,7 +107,7 @@ class VirtualSriov:
         self._caps = CapAbility(self._rtnl.socket)
         shaper = Shaper(self._rtnl)
         self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
-        self._moves = Moves(self._rtnl, self._host, namespaces)
+        self._moves = Moves(self._rtnl, self._host, namespaces, self._pf)
         self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
         self._pfs = pfs_among(self._rtnl.links())
         self._seen_vfs: dict[VirtualPf, dict[int, SeenVf]] = {}
@@ -123,7 +123,7 @@ class VirtualSriov:
     def apply(self, step: Step) -> Attributes | None:
         """Apply the step; a repeated call has no further effect."""
         if isinstance(step, BringHome):
-            return self._bring_home(self._pf(step.vf), step)
+            return self._bring_home(step)
         self._apply(step)
         return None
 
@@ -134,7 +134,7 @@ class VirtualSriov:
             case GiveVf():
                 self._moves.move_to_pod(self._cached_pf(step.vf), step)
             case CleanVf():
-                self._clean(self._pf(step.vf), step)
+                self._clean(step)
             case ConfigureVfs():
                 self._configure_vfs(step)
             case ProgramVfs():
@@ -149,7 +149,8 @@ class VirtualSriov:
 
     def attributes(self, vf: VfRef) -> Attributes:
         """Return the attributes of a VF's netdev at home, without those that only sysfs shows."""
-        return self._attributes.read(self._moves.at_home(self._cached_pf(vf), vf))
+        port = self._moves.port(self._cached_pf(vf), vf.index)
+        return self._attributes_at_home(vf, self._moves.require_at_home(port, vf))
 
     def namespace_alive(self, netns: NetnsRef) -> bool:
         """Report whether exactly this namespace still exists."""
@@ -308,21 +309,29 @@ class VirtualSriov:
             msg = f"{_describe(step.vf)}: {step.driver}: it is no PCI function, only the kernel drives it"
             raise KernelError(msg)
 
-    def _clean(self, pf: VirtualPf, step: CleanVf) -> None:
-        if self._moves.is_at_home(pf, step.vf) and faults(self.attributes(step.vf), step.home.attributes):
-            self._renew(pf, step)
+    def _clean(self, step: CleanVf) -> None:
+        port = self._moves.port(self._cached_pf(step.vf), step.vf.index)
+        if port.peer_elsewhere is None and faults(
+            self._attributes_at_home(step.vf, port.peer), step.home.attributes
+        ):
+            self._renew(step)
 
-    def _bring_home(self, pf: VirtualPf, step: BringHome) -> Attributes | None:
-        if not self._moves.bring_home(pf, step):
+    def _bring_home(self, step: BringHome) -> Attributes | None:
+        netdev = self._moves.bring_home(self._cached_pf(step.vf), step)
+        if netdev is None:
             return None
-        home, found = step.home.attributes, self.attributes(step.vf)
-        if home is None or faults(found, home) or self._moves.has_links_above(pf, step):
-            self._renew(pf, step)
+        home, found = step.home.attributes, self._attributes_at_home(step.vf, netdev)
+        if home is None or faults(found, home) or self._moves.has_links_above(netdev, step):
+            self._renew(step)
             return None
         return found
 
-    def _renew(self, pf: VirtualPf, step: CleanVf | BringHome) -> None:
+    def _attributes_at_home(self, vf: VfRef, netdev: int) -> Attributes:
+        return self._attributes.read(netdev, f"{_describe(vf)}: its netdev")
+
+    def _renew(self, step: CleanVf | BringHome) -> None:
         """Recreate a VF, with the settings that it has; its rates are not its own, and stay."""
+        pf = self._pf(step.vf)
         state = state_of(self._named(pf.port_name(step.vf.index)))
         revive_vf(pf, step.vf.index, self._rtnl, step.home)
         config = VfConfig(
@@ -376,15 +385,21 @@ class Moves:
     number for the namespace of that end. The pod may change names.
     """
 
-    def __init__(self, rtnl: Rtnl, host: int, namespaces: Namespaces) -> None:
-        """Work with `rtnl` and `host` (a descriptor), both of the host's namespace."""
+    def __init__(
+        self, rtnl: Rtnl, host: int, namespaces: Namespaces, present_pf: Callable[[VfRef], VirtualPf]
+    ) -> None:
+        """Work with `rtnl` and `host` (a descriptor), both of the host's namespace.
+
+        present_pf: returns the PF of a VF as it is now; KernelError if there is no such VF.
+        """
         self._rtnl = rtnl
         self._host = host
         self._namespaces = namespaces
+        self._present_pf = present_pf
 
     def move_to_pod(self, pf: VirtualPf, step: GiveVf) -> None:
         """Move a VF into a namespace under a name; no change when it is there."""
-        port = self._port(pf, step.vf.index)
+        port = self.port(pf, step.vf.index)
         self._check_mtu(pf, step)
         with self._namespaces.existing(step.netns) as namespace:
             if step.mtu not in (None, port.mtu):
@@ -403,55 +418,54 @@ class Moves:
                 port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
             )
 
-    def bring_home(self, pf: VirtualPf, step: BringHome) -> bool:
+    def bring_home(self, pf: VirtualPf, step: BringHome) -> int | None:
         """Move a VF back to the host's namespace and restore it, unless it serves another namespace.
 
-        Returns whether its netdev is home, and the same as before.
+        pf: as last observed, sufficient to find the VF's port by its name.
+        Returns the index of its netdev if that is home, and the same as before.
         """
         port = self._rtnl.link(pf.port_name(step.vf.index))
         if port is None:
-            self._revive(pf, step)
-            return False
+            self._revive(step)
+            return None
         if port.peer_elsewhere is None:
-            self._restore(port, step.home)
-            return True
+            return self._restore(port, step.home)
         holder = state_of(port).owner_inode
         is_holder = holder == step.netns.inode
         if holder and not is_holder:
-            return False
+            return None
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is not None and port.peer_elsewhere == self._rtnl.number_of(namespace):
                 self._fetch(port, step, namespace)
-                self._restore(self._port(pf, step.vf.index), step.home)
-                return True
+                return self._restore(self.port(pf, step.vf.index), step.home)
             if is_holder:
                 # Its namespace has ended, or the pod moved it to another one.
-                self._revive(pf, step)
-        return False
+                self._revive(step)
+        return None
 
-    def has_links_above(self, pf: VirtualPf, step: BringHome) -> bool:
-        """Report whether the step's namespace has links on a VF's netdev, which is home; they would stay."""
+    def has_links_above(self, netdev: int, step: BringHome) -> bool:
+        """Report whether the step's namespace has links on a VF's netdev, which is home; they would stay.
+
+        netdev: its index.
+        """
         with self._namespaces.opened(step.netns) as namespace:
             if namespace is None:
                 return False
             with Rtnl(namespace) as pod_rtnl:
-                return bool(pod_rtnl.above(self._port(pf, step.vf.index).peer, self._host))
+                return bool(pod_rtnl.above(netdev, self._host))
 
-    def is_at_home(self, pf: VirtualPf, vf: VfRef) -> bool:
-        """Report whether a VF's netdev is in the host's namespace."""
-        return self._port(pf, vf.index).peer_elsewhere is None
-
-    def at_home(self, pf: VirtualPf, vf: VfRef) -> Link:
-        """Return a VF's netdev; KernelError when it is not in the host's namespace."""
-        port = self._port(pf, vf.index)
+    def require_at_home(self, port: Link, vf: VfRef) -> int:
+        """Return the index of a VF's netdev; KernelError when it is not in the host's namespace."""
         if port.peer_elsewhere is not None:
             msg = f"VF {vf.index} of PF {vf.pf}: its netdev is not in the host's namespace"
             raise KernelError(msg)
-        return self._other_end(port)
+        return port.peer
 
     def reset(self, pf: VirtualPf, vf: VfRef) -> None:
         """Take a VF in the host's namespace down and delete its addresses; else KernelError."""
-        found = self.at_home(pf, vf)
+        port = self.port(pf, vf.index)
+        self.require_at_home(port, vf)
+        found = self._other_end(port)
         make_bare(found, self._rtnl, f"{found.name}: reset")
 
     def _rename(self, port: Link, step: GiveVf, namespace: int) -> None:
@@ -487,8 +501,11 @@ class Moves:
                 pod_rtnl.delete_altnames(link, operation)
             pod_rtnl.change(port.peer, operation, in_namespace(self._host), named(step.home.name))
 
-    def _restore(self, port: Link, home: VfHome) -> None:
-        """Restore name, MAC and MTU of a VF in the host's namespace, take it down and mark it as unused."""
+    def _restore(self, port: Link, home: VfHome) -> int:
+        """Restore name, MAC and MTU of a VF in the host's namespace, take it down and mark it as unused.
+
+        Returns the index of its netdev.
+        """
         found = self._other_end(port)
         operation = f"{home.name}: as it was"
         make_bare(found, self._rtnl, operation)
@@ -503,6 +520,7 @@ class Moves:
             self._rtnl.change(port.index, f"{port.name}: MTU {home.mtu}", with_mtu(home.mtu))
         if state_of(port).owner_inode:
             self._record_namespace(port, 0)
+        return found.index
 
     def _record_namespace(self, port: Link, inode: int) -> None:
         state = msgspec.structs.replace(state_of(port), owner_inode=inode)
@@ -517,9 +535,9 @@ class Moves:
             msg = f"{_describe_move(step)}: MTU {step.mtu}: it takes {MIN_MTU} to {limit}, its uplink's"
             raise KernelError(msg)
 
-    def _revive(self, pf: VirtualPf, step: BringHome) -> None:
+    def _revive(self, step: BringHome) -> None:
         self._rtnl.require_free(step.home.name, f"{_describe_move(step)}: recreated as {step.home.name}")
-        revive_vf(pf, step.vf.index, self._rtnl, step.home)
+        revive_vf(self._present_pf(step.vf), step.vf.index, self._rtnl, step.home)
 
     def _other_end(self, port: Link) -> Link:
         found = self._rtnl.link_at(port.peer)
@@ -528,7 +546,8 @@ class Moves:
             raise KernelError(msg)
         return found
 
-    def _port(self, pf: VirtualPf, index: int) -> Link:
+    def port(self, pf: VirtualPf, index: int) -> Link:
+        """Return the port of a VF; KernelError when there is no such VF now."""
         link = self._rtnl.link(pf.port_name(index))
         if link is None:
             msg = f"VF {index} of PF {pf.pci}: ended with a namespace and is not recreated yet"
