@@ -564,9 +564,14 @@ def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
 
 def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     """Return the use of each PF by foreign VFs: their minimum rates are used bandwidth."""
+    return use_by_foreign(hardware, foreign_vfs(hardware, ledger))
+
+
+def use_by_foreign(hardware: Hardware, foreign_vfs: Iterable[ForeignVf]) -> dict[PciAddress, Used]:
+    """Return the use of each PF by these foreign VFs."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     usages: dict[PciAddress, list[Used]] = {}
-    for foreign in foreign_vfs(hardware, ledger):
+    for foreign in foreign_vfs:
         pci = foreign.vf.pf
         pool_vfs = pfs[pci].pools()[foreign.pool] if foreign.pool else 0
         used = foreign_use(pfs[pci].rates, foreign.min_tx_rate_mbps, foreign.pool, pool_vfs)
@@ -590,12 +595,14 @@ def foreign_use(
 
 def used_locally(hardware: Hardware, ledger: Ledger) -> Mapping[PciAddress, Used]:
     """Return the use of each PF by the node's own knowledge."""
-    return used_on_node(
-        reported=ledger.allocations(),
-        foreign=foreign_usage(hardware, ledger),
-        promised={},
-        inventory=hardware.inventory(NodeName("")),
-    )
+    return used_beside(foreign_usage(hardware, ledger), ledger, hardware.inventory(NodeName("")))
+
+
+def used_beside(
+    foreign: Mapping[PciAddress, Used], ledger: Ledger, inventory: Inventory
+) -> Mapping[PciAddress, Used]:
+    """Return the use of each PF by the ledger beside a use by foreign VFs."""
+    return used_on_node(reported=ledger.allocations(), foreign=foreign, promised={}, inventory=inventory)
 
 
 def used_for(use: PfUse, hardware: Hardware, used: Mapping[PciAddress, Used]) -> Mapping[PciAddress, Used]:

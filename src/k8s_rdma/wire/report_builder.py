@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from k8s_rdma.core.allocation import foreign_vfs, mbps_by_claims, used_locally
+from k8s_rdma.core.allocation import foreign_vfs, mbps_by_claims, use_by_foreign, used_beside
 from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.losses import (
@@ -43,6 +43,7 @@ from k8s_rdma.wire.report import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
 
@@ -139,8 +140,9 @@ def node_report(
     unenforced: Unenforced = ALL_ENFORCED,
 ) -> NodeReport:
     """Make the report of a node's hardware and its holders."""
+    found, inventory = foreign_vfs(hardware, ledger), hardware.inventory(NodeName(""))
     foreign: dict[str, list[ForeignVf]] = {}
-    for vf in foreign_vfs(hardware, ledger):
+    for vf in found:
         entry = ForeignVf(
             vf=vf.vf.index,
             why=vf.why,
@@ -150,7 +152,7 @@ def node_report(
         )
         foreign.setdefault(vf.vf.pf, []).append(entry)
     allocated = ledger.interfaces_by_pf()
-    used = used_locally(hardware, ledger)
+    used = used_beside(use_by_foreign(hardware, found), ledger, inventory)
     return NodeReport(
         node=node,
         generation=str(generation),
@@ -163,7 +165,7 @@ def node_report(
                 allocated.get(pf.pci, {}),
                 problems,
             )
-            for pf, problems in _with_problems(hardware, ledger, used, unenforced.caps)
+            for pf, problems in _with_problems(hardware, inventory, ledger, used, unenforced.caps)
         ),
         allocations=tuple(
             _allocation(receipt, hardware, unenforced)
@@ -194,10 +196,13 @@ def _mac_range(found: tuple[int, int]) -> MacRange:
 
 
 def _with_problems(
-    hardware: Hardware, ledger: Ledger, used: Mapping[PciAddress, Used], caps_lost: Mapping[VfRef, str]
+    hardware: Hardware,
+    inventory: Inventory,
+    ledger: Ledger,
+    used: Mapping[PciAddress, Used],
+    caps_lost: Mapping[VfRef, str],
 ) -> Iterator[tuple[PfState, Iterable[str]]]:
     """List each PF with the reservations on it that do not hold now."""
-    inventory = hardware.inventory(NodeName(""))
     attached = _attached(ledger)
     for state in hardware.pfs:
         pf = inventory.pf(state.pci)

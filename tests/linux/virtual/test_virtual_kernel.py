@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from contract.lab import PF0, PF1, home_of
 from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
-from k8s_rdma.core.step import BringHome, ConfigureInterface, GiveVf, NetnsRef, SetRates, VfRate, VfRef
+from k8s_rdma.core.step import (
+    BringHome,
+    CleanVf,
+    ConfigureInterface,
+    GiveVf,
+    NetnsRef,
+    SetRates,
+    VfRate,
+    VfRef,
+)
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import Rtnl, enslaved_to, in_namespace, named, of_kind, with_alias, with_mac
 from k8s_rdma.linux.virtual.kernel import VirtualSriov
+from k8s_rdma.linux.virtual.topology import alias_of, pf_of
 
 pytestmark = needs_namespaces
 VF = VfRef(PF0, 1)
@@ -110,6 +121,45 @@ def test_observation_is_whole_when_vfs_die_one_after_the_other_while_it_looks(la
     seen = [kernel.observe(), kernel.observe()]
     kernel.close()
     assert seen == [before, before]
+
+
+class CountingLinks(Rtnl):
+    """Counts the links that are looked up one by one."""
+
+    found = 0
+
+    def link(self, name):
+        self.found += 1
+        return super().link(name)
+
+    def link_at(self, index):
+        self.found += 1
+        return super().link_at(index)
+
+
+def test_vf_that_comes_and_goes_has_few_links_looked_up_in_the_host_namespace(lab):
+    """A look-up takes the processor as long as to bring a link up, and a pod may have 60 VFs."""
+    links, netns = CountingLinks(), lab.namespace()
+    kernel = VirtualSriov(lab.namespaces, links)
+    kernel.observe()
+    step = give(lab, netns)
+    counts = []
+    for each in (CleanVf(vf=VF, home=step.home), step, step.inverse):
+        before = links.found
+        kernel.apply(each)
+        counts.append(links.found - before)
+    kernel.close()
+    assert counts == [1, 2, 4]
+
+
+def test_vf_is_made_anew_for_the_pf_that_has_taken_the_place_of_the_one_observed(lab):
+    step = give(lab, lab.namespace())
+    bridge = lab.rtnl.link("enp3s0f0")
+    pf = replace(pf_of(bridge), base_mac="02:aa:bb:cc:dd:00")
+    lab.rtnl.change(bridge.index, "another", with_alias(alias_of(pf)))
+    delete(lab.rtnl, "enp3s0f0r1")
+    lab.kernel.apply(step.inverse)
+    assert "02aabbcc" in tc("filter", "show", "dev", "enp3s0f0r1", "ingress")
 
 
 def test_link_speed_is_unknown_while_the_uplink_has_no_carrier(lab):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -353,7 +354,9 @@ def _class(pf: VirtualPf, rate: VfRate) -> HtbClass:
     )
 
 
+@lru_cache(maxsize=1024)
 def _rate(index: int, rate: int, ceil: int) -> VfRate:
+    """Return the rates of a VF from its class; for the same ones the same object, which compares at once."""
     return VfRate(
         index,
         0 if rate == FLOOR else rate // BYTES_PER_MEGABIT,
