@@ -18,13 +18,13 @@ def concerned(*changed: str) -> set[str]:
 
 
 def test_changed_test_module_concerns_itself_alone():
-    assert concerned("tests/core/test_rates.py") == {"core/test_rates.py"}
+    assert concerned("tests/core/test_programming.py") == {"core/test_programming.py"}
 
 
 def test_module_concerns_tests_that_import_it_through_others_and_no_others():
     tests = concerned("src/k8s_rdma/core/placement.py")
     assert {"core/test_placement.py", "extender/test_bind.py", "test_structure.py"} <= tests
-    assert "core/test_rates.py" not in tests
+    assert "core/test_programming.py" not in tests
 
 
 def test_shared_module_of_tests_concerns_tests_that_import_it():

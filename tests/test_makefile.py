@@ -27,7 +27,7 @@ def provided_for(arguments: str) -> set[str]:
         ("--changed", {CNI, RELEASE}),
         ("tests", {CNI, RELEASE}),
         ("./tests/ -x", {CNI, RELEASE}),
-        ("tests/core/test_rates.py", set()),
+        ("tests/core/test_programming.py", set()),
         ("tests/core -k ledger", set()),
         ("tests/deploy/test_release", set()),
         ("tests/deploy", {RELEASE}),

@@ -113,7 +113,7 @@ CHECKS = {
 
 ELSEWHERE = {
     "`hostNetwork`": (
-        "extender.test_requests:test_pod_in_its_nodes_network_is_refused_by_filter_and_by_bind",
+        "extender.test_pod_requests:test_pod_in_its_nodes_network_is_refused_by_filter_and_by_bind",
         "wire.test_resource_claim:test_pod_has_to_be_the_one_on_this_node_with_a_network",
     ),
     "address of another pod or node": (

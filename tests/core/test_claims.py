@@ -1,84 +1,308 @@
-"""What was promised and is not held, and what a pod takes over from its sandbox of before."""
+"""Claims on a node: whatever kube-scheduler allocates, no PF has more reserved than its link."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from factories import PF0, PF1, hardware, interface, pod, receipt
-from k8s_rdma.core.allocation import decide, inherited_placement, outstanding
-from k8s_rdma.core.ledger import Ledger
-from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import NodeName, PodUid
+from factories import PF0, PF1, hardware, interface, pf_state, pod, receipt
+from k8s_rdma.core.allocation import used_locally
+from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, claim_pfs, judge, offers, with_uses
+from k8s_rdma.core.inventory import NOTHING_USED, PfRule
+from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
+from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.request import InterfaceRequest
+from k8s_rdma.core.round_robin import RoundRobin, effective_mins
+from k8s_rdma.core.types import NodeName, PfUse, RateAbility, RateRange, Setting
+from k8s_rdma.errors import LedgerError, Reason
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.claims import Offer
+    from k8s_rdma.core.kernel import Hardware
 
 W1 = NodeName("w1")
-NOBODY = PodUid("nobody")
+RULES = (PfRule(use=PfUse.CLAIMS),)
+WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
+DEVICES = {PF0: "enp3s0f0", PF1: "enp3s0f1"}
 
 
-def placed(pf: str, rate: int = 0) -> PlacedInterface:
-    return PlacedInterface(pf=pf, min_tx_rate_mbps=rate)
+def for_claims(found: Hardware, ledger: Ledger = Ledger()) -> Hardware:  # noqa: B008 - immutable
+    return with_uses(found, RULES, ledger)
 
 
-def promise(*interfaces: PlacedInterface) -> Placement:
-    return Placement(node=W1, interfaces=interfaces)
-
-
-def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
-    first, second = placed(PF0, 300), placed(PF1, 400)
-    claims = {pod().uid: promise(first, second)}
-
-    def left(*held: int) -> tuple[PlacedInterface, ...]:
-        ledger = Ledger()
-        for number in held:
-            had = replace(interface(PF0, number), entry=number)
-            attachment = replace(receipt().attachment, network=f"net{number}")
-            ledger = ledger.with_receipt(receipt("c1", had, attachment=attachment))
-        return outstanding(claims, ledger, requester=NOBODY, entries=())
-
-    assert left() == (first, second)
-    assert left(1) == (first,)
-    assert left(0, 1) == ()
-
-
-def test_promise_of_the_requested_interfaces_does_not_count_against_them() -> None:
-    claims = {pod().uid: promise(placed(PF0, 300), placed(PF1, 400)), NOBODY: promise(placed(PF0, 5))}
-    left = outstanding(claims, Ledger(), requester=pod().uid, entries=[0])
-    assert left == (placed(PF1, 400), placed(PF0, 5))
-
-
-def decided(promised: Placement | None, others: tuple[PlacedInterface, ...]) -> object:
-    found = decide(
-        node=W1,
-        request=Request((InterfaceRequest(min_tx_rate_mbps=600),)),
-        promised=promised,
-        hardware=hardware(),
-        ledger=Ledger(),
-        outstanding=others,
+def allocated(uid: str, *interfaces: tuple[str, int], name: str = "p") -> AllocatedClaim:
+    return AllocatedClaim(
+        uid=ClaimUid(uid),
+        namespace="default",
+        name=uid,
+        pod=pod(name),
+        pod_claim=uid,
+        interfaces=tuple(
+            ClaimedInterface(
+                request=f"r{index}",
+                device=DEVICES[pf],
+                share_id=str(index),
+                interface=InterfaceRequest(min_tx_rate_mbps=mbps),
+            )
+            for index, (pf, mbps) in enumerate(interfaces)
+        ),
     )
-    return [each.pf for each in found.interfaces] if isinstance(found, Placement) else found.reason
 
 
-def test_pod_without_a_placement_gets_the_room_that_promises_leave() -> None:
-    assert decided(None, (placed(PF0, 500),)) == [PF1]
-    assert decided(None, (placed(PF0, 500), placed(PF1, 500))) == "insufficient"
+def prepared_in(claim: AllocatedClaim, found: Hardware, ledger: Ledger) -> Ledger:
+    judged = judge(claim, W1, found, ledger)
+    assert isinstance(judged, LedgerClaim), judged
+    return ledger.with_claim(judged)
 
 
-def test_promises_do_not_contend_with_each_other() -> None:
-    assert decided(promise(placed(PF0, 600)), (placed(PF0, 500), placed(PF1, 500))) == [PF0]
-
-
-@pytest.mark.parametrize(
-    ("rates", "entries", "pfs"),
-    [((300, 400), (0, 1), [PF0, PF1]), ((400,), (1,), [PF1]), ((300, 9), (0, 1), None), ((1,), (2,), None)],
+CLAIMS = st.lists(
+    st.tuples(
+        st.integers(0, 5),
+        st.booleans(),
+        st.lists(st.tuples(st.sampled_from([PF0, PF1]), st.integers(0, 700)), min_size=1, max_size=4),
+    ),
+    max_size=20,
 )
-def test_pod_inherits_placements_if_its_older_sandbox_had_the_same_interfaces(
-    rates: tuple[int, ...], entries: tuple[int, ...], pfs: list[str] | None
+
+
+@pytest.mark.parametrize("rates", [None, WEIGHTS], ids=["rates", "weights"])
+@given(CLAIMS)
+def test_no_pf_promises_more_than_it_has_whatever_is_allocated(
+    rates: RateAbility | None, claims: list[tuple[int, bool, list[tuple[str, int]]]]
 ) -> None:
-    older = receipt(
-        "old", interface(PF0, 0, minimum=300), replace(interface(PF1, 0, "rdma1", minimum=400), entry=1)
+    found = for_claims(hardware())
+    if rates is not None:
+        found = replace(found, pfs=tuple(replace(pf, rates=rates) for pf in found.pfs))
+    ledger, inventory = Ledger(), found.inventory(W1)
+    for number, ends, interfaces in claims:
+        uid = ClaimUid(f"c{number}")
+        if ends:
+            ledger = ledger.without_claim(uid)
+            continue
+        judged = judge(allocated(uid, *interfaces), W1, found, ledger)
+        if isinstance(judged, Rejection):
+            assert judged.message
+            continue
+        ledger = ledger.with_claim(judged)
+        used = used_locally(found, ledger)
+        for pf in inventory.pfs:
+            on_pf = used.get(pf.pci, NOTHING_USED)
+            assert on_pf.mbps <= (pf.link_mbps or 0)
+            round_robin = RoundRobin.for_pf(pf, on_pf)
+            assert round_robin is None or round_robin.load().is_within_limit
+
+
+def test_rejection_reports_the_shortage_of_every_pf() -> None:
+    found = for_claims(hardware())
+    ledger = prepared_in(allocated("c1", (PF0, 800), (PF1, 300)), found, Ledger())
+    judged = judge(allocated("c2", (PF0, 300), (PF1, 800)), W1, found, ledger)
+    assert isinstance(judged, Rejection)
+    assert judged.reason is Reason.INSUFFICIENT
+    assert judged.message == (
+        "PF enp3s0f0: the claim needs 300 Mb/s; 200 of 1000 are unreserved; "
+        "PF enp3s0f1: the claim needs 800 Mb/s; 700 of 1000 are unreserved"
     )
-    wanted = Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates))
-    found = inherited_placement(W1, wanted, entries, [older])
-    assert (found and [each.pf for each in found.interfaces]) == pfs
+
+
+def test_link_that_is_down_takes_no_reservation() -> None:
+    found = for_claims(hardware(pf_state(PF0, link_mbps=None)))
+    judged = judge(allocated("c1", (PF0, 1)), W1, found, Ledger())
+    assert isinstance(judged, Rejection)
+    assert "its link speed is unknown (link down?)" in judged.message
+    assert isinstance(judge(allocated("c1", (PF0, 0)), W1, found, Ledger()), LedgerClaim)
+
+
+def test_foreign_vf_counts_and_is_not_offered() -> None:
+    pf = pf_state(PF0)
+    found = for_claims(hardware(replace(pf, vfs=(replace(pf.vfs[0], min_tx_rate_mbps=400), *pf.vfs[1:]))))
+    [offer] = offers(found, Ledger(), {}, RULES)
+    assert (offer.mbps, offer.vfs) == (600, 3)
+    judged = judge(allocated("c1", (PF0, 700)), W1, found, Ledger())
+    assert isinstance(judged, Rejection)
+    assert "600 of 1000 are unreserved" in judged.message
+
+
+def test_pf_without_vfs_or_a_known_speed_is_not_offered() -> None:
+    dark = pf_state(PF0, link_mbps=None)
+    found = for_claims(hardware(dark, pf_state(PF1, vfs=0)))
+    assert offers(found, Ledger(), {}, RULES) == ()
+    [offer] = offers(found, Ledger(), {PF0: 1_000}, RULES)
+    assert (offer.mbps, offer.link_up) == (1_000, False)
+
+
+LINKS = st.sampled_from([10_000, 25_000, 40_000, 100_000, 400_000])
+
+
+def of_weights(vfs: int, link_mbps: int) -> Hardware:
+    return for_claims(hardware(replace(pf_state(PF0, vfs=vfs, link_mbps=link_mbps), rates=WEIGHTS)))
+
+
+@pytest.mark.parametrize(("vfs", "mbps"), [(1, 100_000), (8, 93_899), (16, 88_949), (63, 82_804)])
+def test_weights_are_offered_as_far_as_any_mix_of_reservations_is_kept(vfs: int, mbps: int) -> None:
+    [offer] = offers(of_weights(vfs, 100_000), Ledger(), {}, RULES)
+    assert (offer.mbps, offer.least_mbps) == (mbps, 1_000)
+
+
+def admitted(mins: list[int], offer: Offer) -> list[int]:
+    """The reservations that kube-scheduler makes of requests, in order, as far as their sum goes."""
+    mix: list[int] = []
+    for mbps in mins:
+        consumed = max(mbps, offer.least_mbps)
+        if len(mix) < offer.vfs and sum(mix) + consumed <= offer.mbps:
+            mix.append(consumed)
+    return mix
+
+
+HOSTILE = st.builds(
+    lambda largest, others, last: [largest, *others, last],
+    st.integers(0, 1_000),
+    st.lists(st.sampled_from([0, 10, 11, 20, 21]) | st.integers(0, 100), max_size=99),
+    st.integers(0, 1_000),
+)
+"""Thousandths of the link: one that may be large, and many that may be just above a step of it."""
+
+
+@given(HOSTILE, LINKS, st.integers(1, 127))
+@example([499, *[0] * 99, 0], 100_000, 63)
+@example([19, *[0] * 99, 0], 10_000, 63)
+def test_agent_takes_every_mix_that_an_offer_of_weights_admits(
+    thousandths: list[int], link: int, vfs: int
+) -> None:
+    found = of_weights(vfs, link)
+    for offer in offers(found, Ledger(), {}, RULES):
+        mix = admitted([link * part // 1_000 for part in thousandths], offer)
+        claim = allocated("c", *((PF0, mbps) for mbps in mix))
+        judged = judge(claim, W1, found, Ledger())
+        assert isinstance(judged, LedgerClaim), judged
+        rates = effective_mins(mix, link, 100)
+        assert all(rate >= least for rate, least in zip(rates, mix, strict=True))
+
+
+MIX = st.lists(st.sampled_from([0, 1_000, 60_000, 95_000]) | st.integers(0, 95_000), max_size=24)
+
+
+@given(MIX)
+@example([95_000, *[0] * 6])
+def test_mix_beyond_an_offer_of_weights_is_refused_only_if_a_vf_would_fall_short(mins: list[int]) -> None:
+    """As another scheduler gives it away: 95 % beside six VFs without a reservation has 100 of 106 shares."""
+    link, found = 100_000, of_weights(24, 100_000)
+    ledger, held = Ledger(), []
+    for number, mbps in enumerate(mins):
+        mix = [*held, mbps]
+        judged = judge(allocated(f"c{number}", (PF0, mbps)), W1, found, ledger)
+        rates = effective_mins(mix, link, 100)
+        short = any(rate < least for rate, least in zip(rates, mix, strict=True))
+        assert isinstance(judged, Rejection) == (short or sum(mix) > link)
+        if isinstance(judged, LedgerClaim):
+            ledger, held = ledger.with_claim(judged), mix
+
+
+def test_device_is_named_after_its_netdev_or_by_its_address() -> None:
+    odd = replace(pf_state(PF1), name="Eth.1")
+    assert set(claim_pfs(for_claims(hardware(pf_state(PF0), odd)))) == {"enp3s0f0", "pci-0000-03-00-1"}
+
+
+def test_pf_with_vfs_of_annotations_waits_with_a_problem() -> None:
+    ledger = Ledger().with_receipt(receipt("a", interface(PF0, 0)))
+    found = for_claims(hardware(), ledger)
+    assert set(claim_pfs(found)) == {"enp3s0f1"}
+    assert found.problems == (
+        "PF enp3s0f0: hardware.pfs[].use: claims waits until no pod has VFs of it by annotation",
+    )
+    assert not any(pf.problems for pf in found.pfs)
+
+
+def test_ledger_refuses_a_promised_vf_to_others() -> None:
+    found = for_claims(hardware())
+    ledger = prepared_in(allocated("c1", (PF0, 0)), found, Ledger())
+    with pytest.raises(LedgerError, match="is prepared for claim default/c1, cannot go to container b"):
+        ledger.with_receipt(receipt("b", interface(PF0, 0), pod=pod("q")))
+    ledger.with_receipt(receipt("b", interface(PF0, 0)))
+    taken = replace(ledger.claims[ClaimUid("c1")], uid=ClaimUid("c2"))
+    with pytest.raises(LedgerError, match="is in use, cannot be prepared for claim default/c1"):
+        ledger.with_claim(taken)
+
+
+def test_mac_that_another_function_has_is_refused_until_its_pod_has_ended() -> None:
+    found = for_claims(hardware())
+    able = frozenset({Setting.MAC})
+    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
+
+    def refused(mac: str, ledger: Ledger) -> tuple[Reason, str]:
+        claim = allocated("c2", (PF0, 0), name="q")
+        options = InterfaceOptions(mac=mac)
+        [entry] = claim.interfaces
+        claim = replace(
+            claim, interfaces=(replace(entry, interface=replace(entry.interface, options=options)),)
+        )
+        judged = judge(claim, W1, found, ledger)
+        assert isinstance(judged, Rejection)
+        return judged.reason, judged.message
+
+    free = found.pfs[1].vfs[2].mac
+    why = f"request r0 asks for MAC {free}, which VF 2 of PF enp3s0f1 has"
+    assert refused(free, Ledger()) == (Reason.CONFLICT, why)
+    requested = InterfaceOptions(mac="02:00:00:00:00:77")
+    attached = Ledger().with_receipt(receipt("a", replace(interface(PF1, 0), options=requested)))
+    why = "request r0 asks for MAC 02:00:00:00:00:77, which interface rdma0 of pod default/p has"
+    assert refused("02:00:00:00:00:77", attached) == (Reason.INSUFFICIENT, why)
+    judged = judge(allocated("c1", (PF1, 0)), W1, found, Ledger())
+    assert isinstance(judged, LedgerClaim)
+    [prepared] = judged.interfaces
+    prepared = replace(prepared, placed=replace(prepared.placed, options=requested))
+    ledger = Ledger().with_claim(replace(judged, interfaces=(prepared,)))
+    why = "request r0 asks for MAC 02:00:00:00:00:77, which request r0 of claim default/c1 has"
+    assert refused("02:00:00:00:00:77", ledger) == (Reason.INSUFFICIENT, why)
+
+
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_refusal_for_an_address_names_its_owner_to_those_of_its_namespace_alone(namespace: str) -> None:
+    found = for_claims(hardware())
+    able = frozenset({Setting.MAC})
+    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
+    requested = InterfaceOptions(mac="02:00:00:00:00:77")
+    attached = Ledger().with_receipt(receipt("a", replace(interface(PF1, 0), options=requested)))
+    claim = allocated("c2", (PF0, 0), name="q")
+    [entry] = claim.interfaces
+    entry = replace(entry, interface=replace(entry.interface, options=requested))
+    claim = replace(claim, interfaces=(entry,))
+    judged = judge(claim, W1, found, attached)
+    assert isinstance(judged, Rejection)
+    owner = "interface rdma0 of pod default/p" if namespace == "default" else "a pod of another namespace"
+    why = f"request r0 asks for MAC 02:00:00:00:00:77, which {owner} has"
+    assert judged.message_for(namespace) == why
+
+
+def test_guid_that_a_pod_of_the_node_asks_for_is_refused_to_a_second_one() -> None:
+    found = for_claims(hardware())
+    able = frozenset({Setting.GUID})
+    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
+    requested = InterfaceOptions(guid="02:00:00:ff:fe:00:00:77")
+
+    def asking(uid: str) -> AllocatedClaim:
+        claim = allocated(uid, (PF0, 0), name=uid)
+        [entry] = claim.interfaces
+        entry = replace(entry, interface=replace(entry.interface, options=requested))
+        return replace(claim, interfaces=(entry,))
+
+    first = judge(asking("c1"), W1, found, Ledger())
+    assert isinstance(first, LedgerClaim)
+    second = judge(asking("c2"), W1, found, Ledger().with_claim(first))
+    assert isinstance(second, Rejection)
+    why = "asks for GUID 02:00:00:ff:fe:00:00:77, which request r0 of claim default/c1 has"
+    assert (second.reason, why in second.message) == (Reason.INSUFFICIENT, True)
+
+
+def test_devices_of_one_request_are_numbered() -> None:
+    found = for_claims(hardware())
+    claim = allocated("c1", (PF0, 0), (PF1, 0), (PF0, 0))
+    first, second, third = claim.interfaces
+    alike = (replace(first, request="x"), replace(second, request="x"), replace(third, request="y/z"))
+    judged = judge(replace(claim, interfaces=alike), W1, found, Ledger())
+    assert isinstance(judged, LedgerClaim)
+    assert judged.device_names() == ("c1.x.1", "c1.x.2", "c1.y.z")
