@@ -27,7 +27,7 @@ def promise(*interfaces: PlacedInterface) -> Placement:
 
 def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
     first, second = placed(PF0, 300), placed(PF1, 400)
-    claims = {pod().uid: promise(first, second)}
+    promises = {pod().uid: promise(first, second)}
 
     def left(*held: int) -> tuple[PlacedInterface, ...]:
         ledger = Ledger()
@@ -35,7 +35,7 @@ def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
             had = replace(interface(PF0, number), entry=number)
             attachment = replace(receipt().attachment, network=f"net{number}")
             ledger = ledger.with_receipt(receipt("c1", had, attachment=attachment))
-        return outstanding(claims, ledger, requester=NOBODY, entries=())
+        return outstanding(promises, ledger, requester=NOBODY, entries=())
 
     assert left() == (first, second)
     assert left(1) == (first,)
@@ -43,8 +43,8 @@ def test_promise_is_outstanding_until_its_pod_holds_it_entry_by_entry() -> None:
 
 
 def test_promise_of_the_requested_interfaces_does_not_count_against_them() -> None:
-    claims = {pod().uid: promise(placed(PF0, 300), placed(PF1, 400)), NOBODY: promise(placed(PF0, 5))}
-    left = outstanding(claims, Ledger(), requester=pod().uid, entries=[0])
+    promises = {pod().uid: promise(placed(PF0, 300), placed(PF1, 400)), NOBODY: promise(placed(PF0, 5))}
+    left = outstanding(promises, Ledger(), requester=pod().uid, entries=[0])
     assert left == (placed(PF1, 400), placed(PF0, 5))
 
 

@@ -37,7 +37,7 @@ INTERFACES = st.lists(
 CLAIMS = st.dictionaries(UIDS, INTERFACES)
 USAGE = st.dictionaries(PCI, st.builds(Used, st.integers(0, 9), st.integers(0, 99)))
 
-_Claims = dict[PodUid, tuple[PlacedInterface, ...]]
+_ByPod = dict[PodUid, tuple[PlacedInterface, ...]]
 _Usage = dict["PciAddress", Used]
 
 
@@ -51,7 +51,7 @@ def _devices(mins: list[int]) -> tuple[DeviceUse, ...]:
 
 @given(CLAIMS, USAGE, CLAIMS)
 def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
-    reported: _Claims, foreign: _Usage, promised: _Claims
+    reported: _ByPod, foreign: _Usage, promised: _ByPod
 ) -> None:
     used = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     for address in {pci(at) for at in range(3)}:
@@ -68,7 +68,7 @@ def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
 
 @given(CLAIMS, USAGE, UIDS, st.data())
 def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation_network_by_network(
-    promised: _Claims, foreign: _Usage, uid: PodUid, data: st.DataObject
+    promised: _ByPod, foreign: _Usage, uid: PodUid, data: st.DataObject
 ) -> None:
     """While the report holds some of a pod's interfaces, in whatever order they came."""
     before = used_on_node(reported={}, foreign=foreign, promised=promised, inventory=PFS)
@@ -90,7 +90,7 @@ def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation_network_b
 
 @given(CLAIMS, USAGE, UIDS)
 def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
-    promised: _Claims, foreign: _Usage, uid: PodUid
+    promised: _ByPod, foreign: _Usage, uid: PodUid
 ) -> None:
     """Before the agent's report holds the pod, while both do, and when the pod has left the watch."""
     before = used_on_node(reported={}, foreign=foreign, promised=promised, inventory=PFS)
@@ -102,7 +102,7 @@ def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
 
 @given(CLAIMS, USAGE, CLAIMS, UIDS)
 def test_used_on_node_leaves_out_the_interfaces_of_excluded_pods(
-    reported: _Claims, foreign: _Usage, promised: _Claims, uid: PodUid
+    reported: _ByPod, foreign: _Usage, promised: _ByPod, uid: PodUid
 ) -> None:
     without = used_on_node(
         inventory=PFS,
@@ -118,7 +118,7 @@ def test_used_on_node_leaves_out_the_interfaces_of_excluded_pods(
 
 @given(CLAIMS, USAGE, CLAIMS, INTERFACES)
 def test_used_on_node_never_falls_when_a_promise_is_added(
-    reported: _Claims, foreign: _Usage, promised: _Claims, more: tuple[PlacedInterface, ...]
+    reported: _ByPod, foreign: _Usage, promised: _ByPod, more: tuple[PlacedInterface, ...]
 ) -> None:
     before = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     after = used_on_node(

@@ -452,10 +452,12 @@ class Cluster:
 
     def taken(self, node: NodeName) -> Held:
         """What the API server and the node itself say that is taken there, the larger of both of each pod."""
-        claims = {self.pods[name]: self.promised(name) for name in self.pods if self.node_of(name) == node}
+        placements = {
+            self.pods[name]: self.promised(name) for name in self.pods if self.node_of(name) == node
+        }
         taken: Held = []
-        for uid in {**claims, **self.nodes[node]}:
-            promised, held = claims.get(uid), self.nodes[node].get(uid)
+        for uid in {**placements, **self.nodes[node]}:
+            promised, held = placements.get(uid), self.nodes[node].get(uid)
             if promised is None or held is None or uid not in self.generations:
                 taken += held or promised or []
             else:

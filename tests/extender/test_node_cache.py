@@ -351,10 +351,10 @@ def test_change_is_reported_with_the_former_state_and_only_if_the_state_differs(
     assert changes == [(W1, None, empty), (W1, empty, taken), (W1, taken, None)]
 
 
-claims = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5_000))
+by_pod = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5_000))
 
 
-@given(reported=claims, promised=claims, left=st.sampled_from("abcd"))
+@given(reported=by_pod, promised=by_pod, left=st.sampled_from("abcd"))
 def test_used_is_each_pod_once_by_the_report_first_in_any_order(reported, promised, left):
     before, after = ClusterState(), ClusterState()
     before.observe(W1, facts(**reported), 1.0)

@@ -336,7 +336,7 @@ def verify_node(  # noqa: PLR0913 - typer's options
     """Measure between VFs of this node, without Kubernetes.
 
     Needs root, a running agent that takes pods without placements, iproute2 and util-linux; perftest for
-    verbs. The exit status is 0 when every promise holds, 1 when one does not, and 2 when one could not be
+    verbs. The exit status is 0 when every rate holds, 1 when one does not, and 2 when one could not be
     measured.
     """
     from k8s_rdma.cli.verify import TrialOptions

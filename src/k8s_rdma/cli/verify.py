@@ -1,4 +1,4 @@
-"""`k8s-rdma verify`: whether the promises hold on these cards, as a table, a report and an exit status."""
+"""`k8s-rdma verify`: whether rates hold on these cards, as a table, a report and an exit status."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STYLES = {
     Result.UNENFORCED: "cyan",
     Result.UNMEASURED: "yellow",
 }
-_WORDS = {Result.UNENFORCED: "not promised", Result.UNMEASURED: "NOT MEASURED"}
+_WORDS = {Result.UNENFORCED: "not enforced", Result.UNMEASURED: "NOT MEASURED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Proof that promises hold on a node's own cards: traffic between interfaces of ordinary calls."""
+"""Proof that rates hold on a node's own cards: traffic between interfaces of ordinary calls."""
