@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from k8s_rdma.wire.report import Allocation
     from k8s_rdma_demo.world import World
 
-MEASURE_S = 4
+MEASURE_S = 2
 _TRIES = 5
 POD_TIMEOUT_S = 60
 LEGACY_REFUSAL = "RDMA Scheduler Extension: Node did not have enough free RDMA resources."
