@@ -101,23 +101,23 @@ def test_vf_that_cannot_be_made_anew_is_unreadable(lab):
 
 
 class DyingPorts(Rtnl):
-    """Links of which one more is gone after each of the first lists, as where namespaces end one by one."""
+    """Links of which one more is gone whenever one is made, as where namespaces end one by one."""
 
     def __init__(self, *doomed):
         super().__init__()
         self.doomed = list(doomed)
 
-    def links(self):
-        found = super().links()
+    def create(self, operation, *attributes):
+        super().create(operation, *attributes)
         if self.doomed:
             delete(self, self.doomed.pop(0))
-        return found
 
 
 def test_observation_is_whole_when_vfs_die_one_after_the_other_while_it_looks(lab):
     before, dying = lab.kernel.observe(), DyingPorts()
     kernel = VirtualSriov(lab.namespaces, dying)
-    dying.doomed = ["enp3s0f0r0", "enp3s0f0r1", "enp3s0f1r2"]
+    delete(lab.rtnl, "enp3s0f0r0")
+    dying.doomed = ["enp3s0f0r1", "enp3s0f1r2"]
     seen = [kernel.observe(), kernel.observe()]
     kernel.close()
     assert seen == [before, before]

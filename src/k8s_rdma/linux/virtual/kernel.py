@@ -67,6 +67,7 @@ from k8s_rdma.linux.pod_interface import (
     make_bare,
 )
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
+from k8s_rdma.linux.virtual.known_links import KnownLinks
 from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, Rates, Settings, Shaper, revive_vf, supported_settings
 from k8s_rdma.linux.virtual.topology import (
     VirtualPf,
@@ -109,7 +110,8 @@ class VirtualSriov:
         self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
         self._moves = Moves(self._rtnl, self._host, namespaces, self._pf)
         self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
-        self._pfs = pfs_among(self._rtnl.links())
+        self._links = self._open.enter_context(KnownLinks(self._rtnl))
+        self._pfs = pfs_among(self._links.read())
         self._seen_vfs: dict[VirtualPf, dict[int, SeenVf]] = {}
         self._watches: list[Changes] = []
 
@@ -219,7 +221,8 @@ class VirtualSriov:
         them, also between two scans; so scans are repeated until no VF is to be recreated.
         """
         for _ in range(REVIVALS_AT_MOST):
-            links = {link.name: link for link in self._rtnl.links()}
+            uplinks = {pf.uplink for pf in self._pfs.values()}
+            links = {link.name: link for link in self._links.read(uplinks)}
             self._pfs = pfs_among(links.values())
             unreadable: list[Unreadable] = []
             if not self._revive_dead(links, unreadable):
