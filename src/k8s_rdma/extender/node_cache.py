@@ -78,15 +78,20 @@ class LastKnown:
 class _Node:
     """A node's last report and reservations.
 
+    alone: the node's name, as the only place of a pod; shared by its pods.
     spoiled: facts that no decision may use.
     why: the reason for it.
     """
 
-    __slots__ = ("_facts", "_rates", "requested_at", "reservations", "spoiled", "why")
+    __slots__ = ("_facts", "_rates", "alone", "requested_at", "reservations", "spoiled", "why")
 
     def __init__(
-        self, facts: NodeFacts | None = None, reservations: dict[PodUid, Reservation] | None = None
+        self,
+        name: NodeName,
+        facts: NodeFacts | None = None,
+        reservations: dict[PodUid, Reservation] | None = None,
     ) -> None:
+        self.alone = (name,)
         self._facts: NodeFacts | None = None
         self._rates = ReportedRates()
         self.reservations = {} if reservations is None else reservations
@@ -242,7 +247,7 @@ class ClusterState:
 
     def observe(self, node: NodeName, facts: NodeFacts, requested_at: float) -> None:
         """Take a report that was requested at that time; ignore it if it is older than the last report."""
-        entry = self._nodes.setdefault(node, _Node())
+        entry = self._nodes.get(node) or self._nodes.setdefault(node, _Node(node))
         if requested_at >= entry.requested_at:
             previous, entry.facts, entry.requested_at = entry.facts, facts, requested_at
             if facts == entry.spoiled:
@@ -349,13 +354,18 @@ class ClusterState:
 
     def reserve(self, node: NodeName, uid: PodUid, reservation: Reservation) -> None:
         """Hold a placement; it replaces the pod's earlier reservation on this node."""
-        entry = self._nodes.get(node) or self._nodes.setdefault(node, _Node())
+        entry = self._nodes.get(node)
+        if entry is None:
+            entry = self._nodes[node] = _Node(node)
         previous = entry.reservations.get(uid)
         entry.reservations[uid] = reservation
         if previous and previous.counts_as(reservation):
             return
         self.promised_addresses.hold(node, uid, reservation.interfaces)
-        if node not in (places := self._places.get(uid, ())):
+        places = self._places.get(uid)
+        if places is None:
+            self._places[uid] = entry.alone
+        elif node not in places:
             self._places[uid] = (*places, node)
         self._update(node)
 
@@ -376,7 +386,8 @@ class ClusterState:
 
         promised: the reservation by the pod's placement annotation; None if no annotation counts.
         """
-        self._leave_others(node, uid)
+        if uid in self._places:
+            self._leave_others(node, uid)
         reservation = self.reservation(node, uid)
         if reservation is None and promised is not None:
             reservation = promised if promised.bound else promised.bound_with(promised)

@@ -325,8 +325,13 @@ class NominatedPods(PodIndex):
 
     def on_delete(self, uid: PodUid) -> None:
         """Release the room of a pod that is bound, finished or gone."""
-        indexes = self._named, self._unnamed, self._unreserved, self._refused, self._holds
-        if not any(uid in index for index in indexes):
+        if (
+            uid not in self._named
+            and uid not in self._unnamed
+            and uid not in self._unreserved
+            and uid not in self._refused
+            and uid not in self._holds
+        ):
             return  # the usual case: most pods of a cluster were never nominated
         self._named.pop(uid, None)
         self._unnamed.pop(uid, None)

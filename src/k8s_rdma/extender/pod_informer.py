@@ -224,6 +224,11 @@ class PodInformer:
         self.requeuer.on_delete(pod.uid)
         self.attempts.forget(pod.uid)
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
+        if reservation is None and keys is not None and pod.uid not in self._unpromised:
+            text = pod.annotations.get(PLACEMENT_ANNOTATION, "")
+            if self._may_count_unverified(text) and (placement := unverified_placement(pod)) is not None:
+                self.unverified.put(pod.uid, text, keys)
+                return self._promised(pod, node, placement)
         counted = reservation is not None and reservation.stage is Stage.BOUND
         later = counted and keys is not None and self._is_later(pod, reservation)
         if pod.uid in self._unpromised or (
@@ -232,11 +237,6 @@ class PodInformer:
             and (keys is None or self.cache.pods.has_signature(pod.uid) or pod.uid in self.unverified)
         ):
             return reservation
-        if reservation is None and keys is not None and self._may_count_unverified(pod):
-            placement = unverified_placement(pod)
-            if placement is not None:
-                self.unverified.put(pod.uid, pod.annotations[PLACEMENT_ANNOTATION], keys)
-                return self._promised(pod, node, placement)
         promise = promised_to(pod, keys, self.cache.requests.policies())
         if later and promise is None:
             return reservation  # forged: its earlier promise stands
@@ -247,17 +247,13 @@ class PodInformer:
             return reservation
         return self._promised(pod, node, promise.placement if promise else None)
 
-    def _may_count_unverified(self, pod: PodView) -> bool:
-        """Report whether the pod's placement may count before its signature is verified.
+    def _may_count_unverified(self, text: str) -> bool:
+        """Report whether a placement of this text may count before its signature is verified.
 
         It may only in a list that is read before the first decision, and only if a forged placement can do no
         more than take room on its node for a while.
         """
-        return (
-            self._may_defer
-            and not self._listed.is_set()
-            and self.unverified.has_room(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
-        )
+        return self._may_defer and not self._listed.is_set() and self.unverified.has_room(text)
 
     def _is_later(self, pod: PodView, reservation: Reservation | None) -> bool:
         """Report whether the placement's generation is later than the reservation's."""

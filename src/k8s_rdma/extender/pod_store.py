@@ -18,7 +18,6 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from sys import intern
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -155,7 +154,7 @@ class PodStore(PodIndex):
             if not _OCCUPANTS_HAVE.isdisjoint(pod.annotations):
                 self._set_occupant(pod, pod.node, record)
             if record.occupant is not None or pod.claims or pod.devices:
-                record.namespace = intern(pod.namespace)
+                record.namespace = pod.namespace
                 self._set_node(pod.uid, pod.node, record)
         self._store(pod.uid, record)
 
@@ -339,7 +338,7 @@ class PodStore(PodIndex):
     def _set_occupant(self, pod: PodView, node: NodeName, record: _PodRecord) -> None:
         record.occupant = Occupant(
             uid=pod.uid,
-            namespace=intern(pod.namespace),
+            namespace=pod.namespace,
             name=pod.name,
             priority=pod.priority,
             started=pod.started,

@@ -25,6 +25,8 @@ class PromisedAddresses:
         if self._by_pod:
             self.release(node, uid)
         options = [interface.options for interface in interfaces if interface.options is not NO_OPTIONS]
+        if not options:
+            return
         # Each address once, because an unsigned or unverified placement may name an address twice.
         found = tuple({address: None for option in options for address in addresses(option)})
         if found:

@@ -211,7 +211,7 @@ def _differs(interfaces: tuple[PlacedInterface, ...], rates: _Rates | None) -> b
     if rates is None:
         return True
     unique = interfaces if interfaces[0].entry is None else by_entry(interfaces).values()
-    placed = tuple((interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in unique)
+    placed = tuple([(interface.min_tx_rate_mbps, interface.max_tx_rate_mbps) for interface in unique])
     return rates != (frozenset(placed) if isinstance(rates, frozenset) else placed)
 
 

@@ -58,39 +58,38 @@ class PodObject(KubePod, NamespacedResourceG, frozen=True, kw_only=True):
     def view(self) -> PodView:
         """Return the object as a value."""
         annotations = self.metadata.annotations or {}
-        own = {
-            key: value
-            for key, value in annotations.items()
-            if key.startswith(_OWN_PREFIX) or key == ANNOTATION
-        }
-        return self._view(own)
+        own = [key for key in annotations if key.startswith(_OWN_PREFIX) or key == ANNOTATION]
+        if len(own) < len(annotations):
+            annotations = {key: annotations[key] for key in own}
+        return self._view(annotations)
 
     def whole(self) -> PodView:
         """Return the object as a value, with all annotations."""
         return self._view(self.metadata.annotations or {})
 
     def _view(self, annotations: dict[str, str]) -> PodView:
-        meta, status, bound = self.metadata, self.status, bool(self.spec.node_name)
+        meta, spec, status = self.metadata, self.spec, self.status
+        bound, namespace = bool(spec.node_name), meta.namespace or ""
         return PodView(
-            namespace=meta.namespace or "",
+            namespace=intern(namespace),
             name=meta.name,
             uid=PodUid(meta.uid),
-            node=NodeName(intern(self.spec.node_name)) if self.spec.node_name else None,
+            node=NodeName(intern(spec.node_name)) if spec.node_name else None,
             finished=status.phase in _FINISHED,
             annotations=annotations,
             version=meta.resource_version,
-            priority=self.spec.priority or 0,
+            priority=spec.priority or 0,
             terminating=meta.deletion_timestamp is not None,
             labels=_labels(meta.labels) if bound and annotations and meta.labels else {},
             nominated=NodeName(status.nominated_node_name) if status.nominated_node_name else None,
             started=status.start_time or "",
-            demand=demand_of(self.spec) if annotations else None,
-            devices=_devices(self.spec),
+            demand=demand_of(spec) if annotations else None,
+            devices=_devices(spec),
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations and not bound else 0,
-            gang=gang_of(meta.namespace or "", self.spec.scheduling_group, meta.labels or {}),
-            claims=_claims(self.spec, status),
-            host_network=self.spec.host_network is True,
-            gates=tuple(gate.name for gate in self.spec.scheduling_gates or ()),
+            gang=gang_of(namespace, spec.scheduling_group, meta.labels or {}),
+            claims=_claims(spec, status),
+            host_network=spec.host_network is True,
+            gates=tuple([gate.name for gate in spec.scheduling_gates]) if spec.scheduling_gates else (),
         )
 
 

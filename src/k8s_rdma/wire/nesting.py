@@ -38,8 +38,11 @@ def require_shallow(document: bytes | str) -> None:
     read a second time for this, which takes far longer than to decode it into a model. So documents of many
     megabytes, which programs write, are read without this bound: `wire.json.decode_large`.
     """
-    text = document.encode(errors="surrogatepass") if isinstance(document, str) else document
-    if text.count(b"[") + text.count(b"{") > MAX_LEVELS and _levels(text) > MAX_LEVELS:
+    if isinstance(document, str):
+        if document.count("[") + document.count("{") <= MAX_LEVELS:
+            return
+        document = document.encode(errors="surrogatepass")
+    if document.count(b"[") + document.count(b"{") > MAX_LEVELS and _levels(document) > MAX_LEVELS:
         raise NestingError
 
 

@@ -107,15 +107,13 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     PodResources API lists only those containers and restartable init containers.
     Source: `pkg/kubelet/cm/devicemanager/manager.go`, `pkg/kubelet/apis/podresources/server_v1.go`.
     """
-    running = [container for container in spec.init_containers or () if container.restart_policy == "Always"]
-    limits = [
-        container.resources.limits
-        for container in (*running, *(spec.containers or ()))
-        if container.resources
-    ]
-    if not any(limits):
+    running = spec.containers or ()
+    if spec.init_containers:
+        running = (*(init for init in spec.init_containers if init.restart_policy == "Always"), *running)
+    limits = [each.resources.limits for each in running if each.resources and each.resources.limits]
+    if not limits:
         return ()
-    amounts = tuple(tuple(limit.items()) for limit in limits if limit)
+    amounts = tuple([tuple(limit.items()) for limit in limits])
     shares = len(amounts) + sum(map(len, amounts)) <= _SHARED_PARTS
     return _devices(amounts) if shares else _devices.__wrapped__(amounts)
 
@@ -137,11 +135,14 @@ def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
 
 def _requested(spec: PodSpecDemand) -> ResourceDemand:
     init_requests = tuple(
-        (init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()
+        [(init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()]
     )
-    requests, overhead = tuple(map(_requests, spec.containers or ())), _amounts(spec.overhead)
-    every = (*requests, *(amounts for _, amounts in init_requests), overhead)
-    parts = len(every) + sum(map(len, every))
+    requests, overhead = tuple([_requests(each) for each in spec.containers or ()]), _amounts(spec.overhead)
+    parts = 1 + len(overhead) + len(requests) + len(init_requests)
+    for amounts in requests:
+        parts += len(amounts)
+    for _, amounts in init_requests:
+        parts += len(amounts)
     if parts > _MAX_PARTS:
         msg = f"{parts} containers and amounts of resources are more than {_MAX_PARTS}"
         raise ValueError(msg)
@@ -156,7 +157,10 @@ def _uses_other_resources(spec: PodSpecDemand) -> bool:
 
 
 def _have_ports(containers: Iterable[ContainerDemand]) -> bool:
-    return any(port.host_port for container in containers if container.ports for port in container.ports)
+    for container in containers:
+        if container.ports and any(port.host_port for port in container.ports):
+            return True
+    return False
 
 
 @lru_cache(maxsize=4096)
