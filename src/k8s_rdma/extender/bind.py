@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import structlog
@@ -45,6 +45,7 @@ from k8s_rdma.extender.decision_log import (
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.own_placements import OwnPlacements
 from k8s_rdma.extender.pod_requests import CachedRequest, PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import OPEN, Reservation, ReservationEvent, Stage
@@ -61,7 +62,7 @@ from k8s_rdma.kube.api import (
 from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.wire.annotation import request_name, requests_interfaces
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, ExtenderBindingArgs, sentence_of
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, encode
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class BindingWriter:
             placement = Placement(
                 node=bind.node, interfaces=reservation.interfaces, policy=reservation.policy
             )
-            annotations[PLACEMENT_ANNOTATION] = encode(placement, bind.uid, self._pending.keys())
+            annotations[PLACEMENT_ANNOTATION] = self._pending.sign(placement, bind.uid)
         return PodBinding(
             namespace=bind.namespace,
             name=bind.name,
@@ -239,12 +240,23 @@ class PendingBindings:
     on_end: called with each pod that the API server does not have any more.
     keys: sign placements.
     policies: limit the interfaces of an unsigned placement.
+    own_placements: gets those that are signed.
     """
 
     state: ClusterState
     on_end: Callable[[PodUid], None]
     keys: KeySource = UNSIGNED
     policies: Callable[[], NamespacePolicies] = lambda: NO_POLICIES
+    own_placements: OwnPlacements = field(default_factory=OwnPlacements)
+
+    def sign(self, placement: Placement, uid: PodUid) -> str:
+        """Return the annotation of a placement that is to be written, signed if there are keys."""
+        keys = self.keys()
+        text = encode(placement, uid, keys)
+        if keys is not None and keys.signer is not None:
+            key_id = keys.signer.verifier.id
+            self.own_placements.put(text, Promise(uid=uid, placement=placement, key_id=key_id))
+        return text
 
     def is_uncertain(self, uid: PodUid) -> bool:
         """Report whether an earlier bind of the pod may still take effect."""

@@ -252,6 +252,7 @@ class Extender:
         pending = PendingBindings(
             state=self.cache.state,
             on_end=self.leadership.pods.on_not_found,
+            own_placements=self.leadership.pods.own_placements,
             keys=self._identity.keys,
             policies=self._policies,
         )

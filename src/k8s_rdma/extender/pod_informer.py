@@ -15,6 +15,7 @@ import structlog
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.decision_log import LastRefusals
+from k8s_rdma.extender.own_placements import OwnPlacements
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import Reservation, Stage
@@ -55,6 +56,7 @@ class PodInformer:
     holds_unplaced: whether bound pods without a valid placement get interfaces; otherwise their agents
         refuse them.
     marker: gets each version of a pod that the watch shows.
+    own_placements: those that this process has just signed.
     wanted_rates: gets every bound pod that has a reservation; None if rates of running pods do not change.
     """
 
@@ -66,6 +68,7 @@ class PodInformer:
     holds_unplaced: bool = False
     wanted_rates: WantedRates | None = None
     marker: WatchMarker = field(default_factory=WatchMarker)
+    own_placements: OwnPlacements = field(default_factory=OwnPlacements)
     unverified: UnverifiedPlacements = field(init=False)
     _may_defer: bool = field(init=False)
     _listed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -237,7 +240,8 @@ class PodInformer:
             and (keys is None or self.cache.pods.has_signature(pod.uid) or pod.uid in self.unverified)
         ):
             return reservation
-        promise = promised_to(pod, keys, self.cache.requests.policies())
+        own = self.own_placements.take(pod) if keys is not None else None
+        promise = own or promised_to(pod, keys, self.cache.requests.policies())
         if later and promise is None:
             return reservation  # forged: its earlier promise stands
         if keys is not None and PLACEMENT_ANNOTATION in pod.annotations:

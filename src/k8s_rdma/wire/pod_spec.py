@@ -110,10 +110,10 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     running = spec.containers or ()
     if spec.init_containers:
         running = (*(init for init in spec.init_containers if init.restart_policy == "Always"), *running)
-    limits = [each.resources.limits for each in running if each.resources and each.resources.limits]
-    if not limits:
+    limits = [container.resources.limits for container in running if container.resources]
+    if not any(limits):
         return ()
-    amounts = tuple([tuple(limit.items()) for limit in limits])
+    amounts = tuple([tuple(limit.items()) for limit in limits if limit])
     shares = len(amounts) + sum(map(len, amounts)) <= _SHARED_PARTS
     return _devices(amounts) if shares else _devices.__wrapped__(amounts)
 
@@ -137,7 +137,8 @@ def _requested(spec: PodSpecDemand) -> ResourceDemand:
     init_requests = tuple(
         [(init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()]
     )
-    requests, overhead = tuple([_requests(each) for each in spec.containers or ()]), _amounts(spec.overhead)
+    requests = tuple([_requests(container) for container in spec.containers or ()])
+    overhead = _amounts(spec.overhead)
     parts = 1 + len(overhead) + len(requests) + len(init_requests)
     for amounts in requests:
         parts += len(amounts)
