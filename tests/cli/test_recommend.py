@@ -21,6 +21,7 @@ from cli.asking import ENVIRONMENT, MAIN, Ran, k8s_rdma
 from cli.on_terminal import on_terminals
 from k8s_rdma.cli.duration_option import read_duration
 from k8s_rdma.cli.node_readings import NodeReader, Sampling
+from k8s_rdma.cli.node_servers import NodeServers
 from k8s_rdma.cli.prometheus_address import PrometheusAddress
 from k8s_rdma.cli.prometheus_client import PrometheusClient
 from k8s_rdma.cli.prometheus_readings import MAX_POINTS, MAX_SERIES, POINTS_OF_AN_ANSWER, ReadWindow
@@ -176,7 +177,7 @@ def sampled(
         proxied = {f"{IN_NAMESPACE}/pods/node-x:54005/proxy": url}
         kubeconfig = stack.enter_context(serving_objects(stored(), directory, proxied))
         api = stack.enter_context(Documents(kubeconfig))
-        reader = NodeReader(proxy=ServiceProxy(api=api), clock=node.clock)
+        reader = NodeReader(servers=NodeServers(proxy=ServiceProxy(api=api)), clock=node.clock)
         sampling = Sampling(reader=reader, nodes=["w1"], pods=frozenset(("default", name) for name in pods))
         assert sampling.run(seconds, sleep or node.sleep) is (sleep is None)
         yield sampling

@@ -6,11 +6,9 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.cli.console import Page
-from k8s_rdma.cli.formats import Answer
+from k8s_rdma.cli.formats import Answer, indented
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, AdoptRequest, decode_adopted, encode_adopt
@@ -70,7 +68,7 @@ def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) 
         raise K8sRdmaError(adopted.error)
     output.write(
         Answer(
-            document=lambda: msgspec.json.format(msgspec.json.encode(adopted)) + b"\n",
+            document=lambda: indented(adopted),
             names=(f"vf/{vf.pf}/{vf.vf}" for vf in adopted.vfs),
             show=lambda page: show(adopted, page),
         )

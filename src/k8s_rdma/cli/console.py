@@ -19,6 +19,7 @@ from k8s_rdma.cli.tables import WHOLE, Paragraph
 from k8s_rdma.errors import K8sRdmaError, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 T = TypeVar("T")
@@ -49,6 +50,11 @@ class Page(Console):
         if not options.get("no_wrap"):
             parts = tuple(self._paragraph(part) if isinstance(part, str | Text) else part for part in objects)
         super().print(*parts, **{"crop": False, **options})
+
+    def print_notes(self, notes: Iterable[str]) -> None:
+        """Print remarks on the parts that an answer lacks; they are no markup."""
+        for note in notes:
+            self.print(Text(f"note: {note}"))
 
     def _paragraph(self, text: str | Text) -> Paragraph:
         if isinstance(text, str):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec.structs import replace
 
+from k8s_rdma.cli.omissions import listed
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, judge
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
@@ -145,7 +146,7 @@ def _obstacles(head: ClaimsExplanation, claims: Claims, pod: Mapping[str, Any]) 
         yield error.message
     for name, claim in claims.allocated.items():
         if claim.other_pods:
-            pods = _listed([f"{head.namespace}/{pod}" for pod in claim.other_pods])
+            pods = listed([f"{head.namespace}/{pod}" for pod in claim.other_pods])
             yield (
                 f"claim {name} is reserved for pod {pods}, and an interface is of one pod: "
                 "use resourceClaimTemplateName"
@@ -187,12 +188,6 @@ def _claim_documents(api: Documents, namespace: str, entries: Iterable[PodClaim]
         claim_of=lambda name: api.get_object(f"{in_namespace}/resourceclaims/{segment(name)}"),
         template_of=template_of,
     )
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """Join the first texts, and say how many more there are."""
-    omitted = f" and {len(texts) - _MOST_NOTES} more" if len(texts) > _MOST_NOTES else ""
-    return f"{', '.join(texts[:_MOST_NOTES])}{omitted}"
 
 
 def _verdict(found: Placement | Rejection) -> Verdict:
@@ -269,7 +264,7 @@ def _room_for(rates: Iterable[int], mbps: int, vfs: int) -> int:
 def _notes(claims: Claims, cluster: ClusterClaims, nodes: Collection[str]) -> Iterator[str]:
     """Say which parts the answer lacks."""
     if claims.foreign:
-        yield f"requests for devices of other drivers are not judged: {_listed(claims.foreign)}"
+        yield f"requests for devices of other drivers are not judged: {listed(claims.foreign)}"
     for expression in claims.unjudged[:_MOST_NOTES]:
         yield f"a selector is not judged, as if every PF met it: {expression}"
     for why in cluster.unread[:_MOST_NOTES]:

@@ -19,15 +19,14 @@ from k8s_rdma.cli.console import for_terminal, seconds
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import extender_reader
 from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.optional_api import optional_api, with_problem
 from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints, read_constraints
 from k8s_rdma.cli.pod_group import read_group_constraints
 from k8s_rdma.cli.pod_names import namespaced_name
-from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.api import API_ERRORS
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.json import decode
@@ -125,7 +124,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
                 body = extender.get(EXPLAIN_PATH, query)
         except K8sRdmaError as error:
             if claims.explanation is None:
-                raise _with_problem(error, claims.problem) from error
+                raise with_problem(error, claims.problem) from error
             note = f"what it requests by annotation is not explained: {error.message}"
             noted = replace(claims.explanation, notes=(*claims.explanation.notes, note))
             claims = replace_fields(claims, explanation=noted, annotated=True)
@@ -153,23 +152,19 @@ def _show(body: bytes | None, claims: _ByClaims, page: Page) -> None:
         answer.show(explanation, _merged(explanation.obstacles, claims.constraints.obstacles))
         requests = explanation.interfaces or explanation.malformed
         if claims.problem and not (requests and claims.annotated is None):
-            answer.note(visible(_note(claims)))
+            page.print_notes([visible(_note(claims))])
     if claims.explanation is not None:
         answer.show_claims(for_terminal(claims.explanation), () if body else claims.constraints.obstacles)
-    for note in claims.constraints.notes:
-        answer.note(visible(note))
+    page.print_notes(map(visible, claims.constraints.notes))
 
 
 def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
     """Ask the API server. MalformedError if a named kubeconfig cannot be used."""
     annotated, constraints = None, UNCONSTRAINED
     with ExitStack() as stack:
-        try:
-            api = stack.enter_context(Documents(options.kubeconfig))
-        except MalformedError as error:
-            if options.kubeconfig.is_explicit:
-                raise
-            return _ByClaims(problem=error.message)
+        api, problem = optional_api(stack, options.kubeconfig)
+        if api is None:
+            return _ByClaims(problem=problem)
         try:
             pod = read_pod(api, namespace, name)
             if pod is None:
@@ -180,13 +175,6 @@ def _by_claims(namespace: str, name: str, options: ExplainOptions) -> _ByClaims:
         except (MalformedError, *API_ERRORS) as error:
             return _ByClaims(annotated=annotated, problem=error.message, constraints=constraints)
     return _ByClaims(explanation=found, annotated=annotated, constraints=constraints)
-
-
-def _with_problem(error: K8sRdmaError, problem: str) -> K8sRdmaError:
-    """Join the API server's problem to the extender's error."""
-    if not problem or not isinstance(error, NoAnswerError):
-        return error
-    return NoAnswerError(f"{error.message}; {problem}", details=error.details)
 
 
 def _note(claims: _ByClaims) -> str:
@@ -238,8 +226,7 @@ class _AnswerPage:
             self._group(group)
         for node in explanation.nodes:
             self._node(node)
-        for note in explanation.notes:
-            self.note(note)
+        self._console.print_notes(explanation.notes)
 
     def show_claims(self, claims: ClaimsExplanation, obstacles: Sequence[str]) -> None:
         """Print the API server's view of the pod's claims. obstacles: besides RDMA."""
@@ -249,12 +236,7 @@ class _AnswerPage:
             self._group(group)
         for node in claims.nodes:
             self._node(node)
-        for note in claims.notes:
-            self.note(note)
-
-    def note(self, text: str) -> None:
-        """Print a remark on the parts that an answer lacks."""
-        self._console.print(f"note: {escape(text)}")
+        self._console.print_notes(claims.notes)
 
     def _group(self, group: Group) -> None:
         self._console.print(

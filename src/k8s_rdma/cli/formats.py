@@ -38,6 +38,13 @@ class Answer:
     show: Callable[[Any], object]
 
 
+def indented(document: object) -> bytes:
+    """Encode a document as JSON for people: indented, with a newline at its end."""
+    import msgspec  # which processes load later
+
+    return msgspec.json.format(msgspec.json.encode(document)) + b"\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """The form of the output; the default is a page that fits the terminal."""

@@ -19,8 +19,10 @@ from rich.text import Text
 
 from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.node_servers import NodeServers, chart_proxy, why_not_read
+from k8s_rdma.cli.omissions import first_notes
 from k8s_rdma.cli.options import Chart, PodScope
-from k8s_rdma.cli.service_proxy import ServiceProxy, server_port
+from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.traffic import Meter, Rates, VfHolder
@@ -31,7 +33,7 @@ from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.wire.node_metrics import CounterReader
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.rdma_node import GROUP, PLURAL, VERSION, read_status
-from k8s_rdma.wire.report import MAX_HELD_VFS, NodeReport, decode_report, require_node
+from k8s_rdma.wire.report import MAX_HELD_VFS, NodeReport
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 from k8s_rdma.wire.views import HolderRow, HolderSort, HoldersView, encode_view, enforcers_text
 
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 MAX_DETAILED_NODES = 16
 """Nodes whose servers are read, one after the other, each in a few milliseconds."""
 
-_MOST_NOTES = 5
 _COLUMNS = (
     Column("NODE"),
     Column("PF"),
@@ -111,8 +112,7 @@ def print_holders(options: HolderOptions) -> None:
     """Print the holders. K8sRdmaError if the API server refuses, or the subject is unknown."""
     with ExitStack() as stack:
         api = stack.enter_context(Documents(options.pods.kubeconfig))
-        proxy = ServiceProxy(api=api, namespace=options.chart.namespace, secret=options.chart.secret)
-        reader = HolderReader(api=api, proxy=proxy)
+        reader = HolderReader(chart_proxy(api, options.chart))
         subjects = HolderFilter.from_options(options.subject, options.pods)
         view = reader.view(subjects, options.sort)
         if options.measure:
@@ -132,8 +132,7 @@ def _show(shown: HoldersView, page: Page) -> None:
     if shown.holders:
         page.print(Text())
         page.print(holders_table(shown.holders))
-    for note in shown.notes:
-        page.print(f"note: {note}")
+    page.print_notes(shown.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +181,10 @@ _POD_PREFIX = "pod/"
 """The prefix of a name, as kubectl's users write it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class HolderReader:
     """Reads holders, and keeps the samples of traffic from which the next reading has rates."""
 
-    api: Documents
     proxy: ServiceProxy
     clock: Callable[[], float] = time.monotonic
     _meters: dict[str, Meter] = field(default_factory=dict)
@@ -200,16 +198,18 @@ class HolderReader:
             raise MalformedError(subjects.absent())
         nodes = sorted({row.node for row in found})
         if len(nodes) <= MAX_DETAILED_NODES:
+            servers = NodeServers(proxy=self.proxy)
             for node in nodes:
-                found = [*(row for row in found if row.node != node), *self._detailed(node, found, notes)]
+                published = [row for row in found if row.node == node]
+                detailed = self._detailed(servers, node, published, notes)
+                found = [*(row for row in found if row.node != node), *detailed]
             found = list(filter(subjects.includes, found))
         else:
             notes.append(
                 f"interfaces, enforcement and traffic are shown of {MAX_DETAILED_NODES} nodes at most: "
                 "name a node, a PF or a pod"
             )
-        omitted = [f"and {len(notes) - _MOST_NOTES} more"] if len(notes) > _MOST_NOTES else []
-        return HoldersView(holders=ordered(found, sort), notes=(*notes[:_MOST_NOTES], *omitted))
+        return HoldersView(holders=ordered(found, sort), notes=first_notes(notes))
 
     def next_sample_s(self) -> float:
         """Compute the time until all nodes that were read have another sample; 0 if no node has one."""
@@ -220,7 +220,7 @@ class HolderReader:
         """Read the rows of all RdmaNodes, and the names of nodes and PFs, also of those without holders."""
         rows: list[HolderRow] = []
         names: set[str] = set()
-        for document in self.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"):
+        for document in self.proxy.api.items(f"/apis/{GROUP}/{VERSION}/{PLURAL}"):
             node = str((document.get("metadata") or {}).get("name") or "")
             names.add(node)
             try:
@@ -238,22 +238,20 @@ class HolderReader:
             )
         return rows, names
 
-    def _detailed(self, node: str, rows: list[HolderRow], notes: list[str]) -> list[HolderRow]:
-        """Read a node's rows from its server; if that fails, return the given rows, with a note."""
-        found = [row for row in rows if row.node == node]
+    def _detailed(
+        self, servers: NodeServers, node: str, found: list[HolderRow], notes: list[str]
+    ) -> list[HolderRow]:
+        """Read a node's rows from its server; if that fails, return the rows `found`, with a note."""
         try:
-            port = server_port(self.api, self.proxy.namespace, node)
-            report = decode_report(self.proxy.get("pods", port, "/v1/node", {}))
-            require_node(report, node)
+            report = servers.report(node)
             if report.ledger == "ok":
                 found = list(reported_rows(node, report))
             counters = CounterReader(max_vfs=MAX_HELD_VFS)
-            counters.feed(self.proxy.get("pods", port, "/metrics", {}))
+            servers.feed(counters, node)
             meter = self._meters.setdefault(node, Meter())
             meter.add(counters.sample(self.clock()))
         except K8sRdmaError as error:
-            details = "".join(f"; {text}" for text in error.details.splitlines())
-            notes.append(f"{node}: its server was not read: {error.message}{details}")
+            notes.append(f"{node}: {why_not_read(error)}")
         else:
             rates = _by_vf(meter.rates())
             found = [_measured(row, rates) for row in found]
@@ -264,7 +262,7 @@ class HolderReader:
         try:
             pods = {
                 str(pod["metadata"].get("uid")): _generation(pod)
-                for pod in self.api.items("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})
+                for pod in self.proxy.api.items("/api/v1/pods", {"fieldSelector": f"spec.nodeName={node}"})
             }
         except API_ERRORS as error:
             notes.append(f"{node}: admitted rates are not known: {error.message}")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.cli.service_proxy import ServiceProxy, server_port
+from k8s_rdma.cli.node_servers import NodeServers, why_not_read
 from k8s_rdma.core.traffic import NO_LOSSES
 from k8s_rdma.core.usage import CounterSeries, HeldInterface, Reading
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.node_metrics import CounterReader
-from k8s_rdma.wire.report import MAX_HELD_VFS, decode_report, require_node
+from k8s_rdma.wire.report import MAX_HELD_VFS
 from k8s_rdma.wire.state_socket import SAMPLE_EVERY_S
 
 if TYPE_CHECKING:
@@ -64,47 +64,34 @@ class NodeReader:
     clock: seconds since the epoch.
     """
 
-    proxy: ServiceProxy
+    servers: NodeServers
     clock: Callable[[], float] = time.time
     notes: dict[str, str] = field(default_factory=dict)
     facts: NodeFactsOfUse = field(default_factory=NodeFactsOfUse)
-    _ports: dict[str, str] = field(default_factory=dict)
 
     def read_facts(self, node: str) -> None:
         """Read a node's report; a note if that fails."""
         try:
-            report = decode_report(self.proxy.get("pods", self._port(node), "/v1/node", {}))
-            require_node(report, node)
+            self.facts.add(node, self.servers.report(node))
         except K8sRdmaError as error:
-            self._note(node, error)
-        else:
-            self.facts.add(node, report)
+            self.notes[node] = why_not_read(error)
 
     def sample(self, node: str) -> CounterSample | None:
         """Read a node's counters, if it has any; a failure, or their absence, is noted."""
         try:
             counters = CounterReader(max_vfs=MAX_HELD_VFS, node=node, losses=True)
-            port, asked_s = self._port(node), self.clock()
-            counters.feed(self.proxy.get("pods", port, "/metrics", {}))
+            self.servers.port(node)
+            asked_s = self.clock()
+            self.servers.feed(counters, node)
             found = counters.sample((asked_s + self.clock()) / 2)  # of an answer that took its time
         except K8sRdmaError as error:
-            self._ports.pop(node, None)  # its pod may have been replaced
-            self._note(node, error)
+            self.notes[node] = why_not_read(error)
             return None
         if found is None:
             self.notes[node] = "its agent has no counters"
         else:
             self.notes.pop(node, None)
         return found
-
-    def _port(self, node: str) -> str:
-        if node not in self._ports:
-            self._ports[node] = server_port(self.proxy.api, self.proxy.namespace, node)
-        return self._ports[node]
-
-    def _note(self, node: str, error: K8sRdmaError) -> None:
-        details = "".join(f"; {text}" for text in error.details.splitlines())
-        self.notes[node] = f"its server was not read: {error.message}{details}"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path  # noqa: TC003 - typer evaluates annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -192,6 +192,20 @@ def _extender(  # noqa: PLR0913 - typer's options
 
 Extender = Annotated[ExtenderAddress, Bundle(_extender)]
 """The extender, if it is asked by its URL or by the API server's proxy."""
+
+
+VerdictsExtender = Annotated[
+    str | None,
+    typer.Option(
+        "--extender",
+        metavar="URL",
+        envvar=URL_VARIABLE,
+        help="Ask this extender which nodes it refuses. Default: by the nodes' Leases.",
+    ),
+]
+"""The extender, if it is asked about nodes alone."""
+
+RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")]
 
 
 def _form_alone(

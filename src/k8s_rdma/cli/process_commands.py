@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.bundles import with_bundles
-from k8s_rdma.cli.options import OutputForm
+from k8s_rdma.cli.options import OutputForm, RunDir
 from k8s_rdma.cli.processes import (
     load_without_extras,
     read_agent_config,
@@ -29,7 +29,9 @@ from k8s_rdma.cli.usage import Command, CommandGroup
 from k8s_rdma.core.node_paths import CDI_DIR, CNI_BIN_DIR, CNI_CONF_DIR, CONFLIST, RUN_DIR, STATE_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from msgspec import Struct
 
 _VALUES = frozenset({"master", "resource-name", "config-file", "log-level"})
 _BOOLEANS = frozenset({"use-cdi", "version"})
@@ -49,8 +51,10 @@ MELLANOX = "Options of Mellanox/k8s-rdma-shared-dev-plugin"
 ConfigFile = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="YAML; unknown keys are refused.")
 ]
+NodeName = Annotated[str | None, typer.Option(metavar="NAME", help="The node's name in Kubernetes.")]
 CheckConfig = Annotated[bool, typer.Option("--check-config", help="Check the configuration, and exit.")]
 PrintSchema = Annotated[bool, typer.Option("--print-schema", help="Print the file's JSON schema, and exit.")]
+ProcessConfig = TypeVar("ProcessConfig", bound="Struct")
 agent_app = typer.Typer(cls=CommandGroup, invoke_without_command=True)
 
 
@@ -115,7 +119,7 @@ class GoCommand(Command):
 def agent(  # noqa: PLR0913, PLR0917  options of a command
     context: typer.Context,
     config: ConfigFile = None,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name in Kubernetes.")] = None,
+    node: NodeName = None,
     kernel: Annotated[
         str | None, typer.Option(metavar="NAME", help="The source of virtual functions: linux, virtual.")
     ] = None,
@@ -158,7 +162,7 @@ def agent_adopt(  # noqa: PLR0913 - typer's options
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
     ] = False,
-    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path(RUN_DIR),
+    run_dir: RunDir = Path(RUN_DIR),
     output: OutputForm,
 ) -> None:
     """Reset unused VFs that have rates or a VLAN of no allocation, so that pods can use them.
@@ -196,7 +200,7 @@ def init(
 
 def server(
     config: ConfigFile = None,
-    node: Annotated[str | None, typer.Option(metavar="NAME", help="The node's name in Kubernetes.")] = None,
+    node: NodeName = None,
     check_config: CheckConfig = False,
 ) -> None:
     """Show the node's functions and allocations as read-only REST (:54005)."""
@@ -223,15 +227,9 @@ def extender(
         return
     load_without_extras()
     from k8s_rdma.config.extender import ExtenderConfig
-    from k8s_rdma.config.files import config_schema, load_config
-
-    if print_schema:
-        typer.echo(config_schema(ExtenderConfig))
-        return
     from k8s_rdma.extender.main import check
 
-    check(load_config(ExtenderConfig, config, {}))
-    typer.echo("ok")
+    _check_only(ExtenderConfig, config, check, print_schema=print_schema)
 
 
 def webhook(
@@ -242,15 +240,10 @@ def webhook(
         start_webhook(config=config)
         return
     load_without_extras()
-    from k8s_rdma.config.files import config_schema, load_config
     from k8s_rdma.config.webhook import WebhookConfig
     from k8s_rdma.webhook.main import check
 
-    if print_schema:
-        typer.echo(config_schema(WebhookConfig))
-        return
-    check(load_config(WebhookConfig, config, {}))
-    typer.echo("ok")
+    _check_only(WebhookConfig, config, check, print_schema=print_schema)
 
 
 def web(
@@ -261,15 +254,26 @@ def web(
         start_web(config=config)
         return
     load_without_extras()
-    from k8s_rdma.config.files import config_schema, load_config
     from k8s_rdma.config.web import WebConfig
-
-    if print_schema:
-        typer.echo(config_schema(WebConfig))
-        return
     from k8s_rdma.web.main import check
 
-    check(load_config(WebConfig, config, {}))
+    _check_only(WebConfig, config, check, print_schema=print_schema)
+
+
+def _check_only(
+    kind: type[ProcessConfig],
+    file: str | None,
+    check: Callable[[ProcessConfig], object],
+    *,
+    print_schema: bool,
+) -> None:
+    """Print `ok` if a process could start with its configuration; with `print_schema` print the schema."""
+    from k8s_rdma.config.files import config_schema, load_config
+
+    if print_schema:
+        typer.echo(config_schema(kind))
+        return
+    check(load_config(kind, file, {}))
     typer.echo("ok")
 
 
@@ -436,7 +440,7 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
         CNI_CONF_DIR
     ),
     conf_name: Annotated[str, typer.Option(metavar="NAME", help="As given to `install-cni`.")] = CONFLIST,
-    run_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's runDir.")] = Path(RUN_DIR),
+    run_dir: RunDir = Path(RUN_DIR),
     state_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's stateDir.")] = Path(STATE_DIR),
     cdi_dir: Annotated[Path, typer.Option(metavar="DIR", help="The agent's cdiDir.")] = Path(CDI_DIR),
     grace_s: Grace = 10,

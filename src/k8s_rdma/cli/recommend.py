@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from k8s_rdma.cli.console import for_terminal
-from k8s_rdma.cli.formats import Answer, Format, Output
+from k8s_rdma.cli.formats import Answer, Format, Output, indented
 from k8s_rdma.cli.node_readings import MAX_NODES, NodeFactsOfUse, NodeReader, Sampling
+from k8s_rdma.cli.node_servers import NodeServers, chart_proxy
+from k8s_rdma.cli.omissions import first_notes
 from k8s_rdma.cli.options import Chart, PodScope
 from k8s_rdma.cli.prometheus_address import PrometheusAddress
 from k8s_rdma.cli.prometheus_client import PrometheusClient
@@ -27,7 +29,6 @@ from k8s_rdma.cli.prometheus_readings import PrometheusReadings
 from k8s_rdma.cli.recommend_document import Recommendations, freed, workload_recommendation
 from k8s_rdma.cli.recommend_page import show
 from k8s_rdma.cli.recommend_requests import suggested_requests
-from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.cli.whatif import Question, planned_cluster
 from k8s_rdma.cli.whatif_source import WhatifSource
 from k8s_rdma.cli.yaml_output import write_yaml
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.pod_owners import OwnedPod
 
 UNMET, INTERRUPTED = 1, 130
-
-_MOST_NOTES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +93,7 @@ def recommend(options: RecommendOptions) -> int:
     with ExitStack() as stack:
         api = stack.enter_context(Documents(options.pods.kubeconfig))
         pods = selected_pods(api, options)
-        proxy = ServiceProxy(api=api, namespace=options.chart.namespace, secret=options.chart.secret)
-        reader = NodeReader(proxy=proxy)
+        reader = NodeReader(servers=NodeServers(proxy=chart_proxy(api, options.chart)))
         if options.prometheus.url:
             measured = _by_prometheus(options, pods, reader)
         else:
@@ -109,7 +107,7 @@ def recommend(options: RecommendOptions) -> int:
     found = msgspec.structs.replace(found, **_room(options, advice, pods, found.notes))
     options.output.write(
         Answer(
-            document=lambda: msgspec.json.format(msgspec.json.encode(found)) + b"\n",
+            document=lambda: indented(found),
             names=(f"{entry.kind.lower()}/{entry.name}" for entry in found.workloads),
             show=lambda page: show(for_terminal(found), page),
         )
@@ -136,7 +134,7 @@ def _print_requests(
         return
     output.write(
         Answer(
-            document=lambda: msgspec.json.format(msgspec.json.encode(documents)) + b"\n",
+            document=lambda: indented(documents),
             names=(str(found.get("workload") or found["metadata"]["name"]) for found in documents),
             show=lambda _: None,
         )
@@ -299,8 +297,6 @@ def _interfaces(measured: _Measured, pods: Sequence[OwnedPod]) -> Iterator[Measu
 def _document(
     options: RecommendOptions, measured: _Measured, advice: Sequence[WorkloadAdvice]
 ) -> Recommendations:
-    notes = list(measured.notes)
-    omitted = [f"and {len(notes) - _MOST_NOTES} more"] if len(notes) > _MOST_NOTES else []
     resolutions = [pod.use.coverage.resolution_s for entry in advice for pod in entry.pods]
     from_s, to_s = measured.window
     return Recommendations(
@@ -310,7 +306,7 @@ def _document(
         complete=measured.complete,
         workloads=tuple(map(workload_recommendation, advice)),
         freed=tuple(map(freed, freed_by_pf(advice))),
-        notes=(*notes[:_MOST_NOTES], *omitted),
+        notes=first_notes(measured.notes),
     )
 
 

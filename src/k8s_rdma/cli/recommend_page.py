@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from k8s_rdma.cli.omissions import MOST_ROWS, print_omitted
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.recommendation import WorkloadName, duration_text, rate_text
 from k8s_rdma.core.refusal import count
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from k8s_rdma.cli.console import Page
     from k8s_rdma.cli.recommend_document import Recommendations, UnmetPeriod, WorkloadRecommendation
 
-_MOST_ROWS = 20
 _SOURCES = {"prometheus": "Prometheus", "nodes": "the nodes"}
 
 
@@ -23,13 +23,12 @@ def show(found: Recommendations, page: Page) -> None:
         page.print()
         page.print(_table(found))
         page.print()
-        for row in found.workloads[:_MOST_ROWS]:
+        for row in found.workloads[:MOST_ROWS]:
             page.print(f"{_name(row)} {row.interface}: {row.reason}.{_confidence(row)}")
-        _say_rest(len(found.workloads), page)
+        print_omitted(len(found.workloads), page)
     _show_unmet(found, page)
     _show_freed(found, page)
-    for note in found.notes:
-        page.print(f"note: {note}")
+    page.print_notes(found.notes)
 
 
 def _headline(found: Recommendations) -> str:
@@ -64,13 +63,13 @@ def _table(found: Recommendations) -> Table:
         Column("FREED", right=True, rank=2),
         Column("CONFIDENCE", rank=3),
     )
-    for row in found.workloads[:_MOST_ROWS] if not _is_whole(found) else found.workloads:
+    for row in found.workloads[:MOST_ROWS] if not _is_whole(found) else found.workloads:
         rows.add(*_cells(row))
     return rows
 
 
 def _is_whole(found: Recommendations) -> bool:
-    return len(found.workloads) <= _MOST_ROWS
+    return len(found.workloads) <= MOST_ROWS
 
 
 def _cells(row: WorkloadRecommendation) -> tuple[str, ...]:
@@ -128,9 +127,9 @@ def _show_unmet(found: Recommendations, page: Page) -> None:
         return
     page.print()
     page.print("Unmet demand:", style="red")
-    for row, period in periods[:_MOST_ROWS]:
+    for row, period in periods[:MOST_ROWS]:
         page.print(f"  {_period(row.namespace, period)}")
-    _say_rest(len(periods), page)
+    print_omitted(len(periods), page)
 
 
 def _period(namespace: str, period: UnmetPeriod) -> str:
@@ -154,18 +153,13 @@ def _show_freed(found: Recommendations, page: Page) -> None:
     if found.freed:
         page.print()
         rows = Table(Column("NODE"), Column("PF"), Column("FREED", right=True))
-        for pf in found.freed[:_MOST_ROWS]:
+        for pf in found.freed[:MOST_ROWS]:
             rows.add(pf.node, pf.pf, mbps(pf.mbps))
         page.print("With all suggestions, by PF; below zero, they take more:", rows, sep="\n")
-        _say_rest(len(found.freed), page)
+        print_omitted(len(found.freed), page)
     if found.room:
         page.print()
         rows = Table(Column("SHAPE"), *(Column(row, right=True) for row in ("NOW", "THEN", "DIFFERENCE")))
         for shape in found.room:
             rows.add(shape.shape, str(shape.now), str(shape.then), f"{shape.then - shape.now:+d}")
         page.print("Pods that still fit, of each shape by itself:", rows, sep="\n")
-
-
-def _say_rest(number: int, page: Page) -> None:
-    if number > _MOST_ROWS:
-        page.print(f"and {number - _MOST_ROWS} more; --output json has them all")

@@ -24,11 +24,13 @@ from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
 from k8s_rdma.cli.extender_client import ExtenderReader, extender_reader
 from k8s_rdma.cli.formats import Answer, Output
 from k8s_rdma.cli.holders import HolderFilter, HolderReader, holders_table
+from k8s_rdma.cli.node_servers import chart_proxy
+from k8s_rdma.cli.optional_api import optional_api, with_problem
 from k8s_rdma.cli.options import Chart, PodScope
-from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
+from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Paragraph, Table, mbps
 from k8s_rdma.core.refusal import count
-from k8s_rdma.errors import MalformedError, visible
+from k8s_rdma.errors import visible
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.wire.views import (
@@ -154,24 +156,16 @@ class Source:
     @classmethod
     def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> Source:
         """Connect to both. MalformedError for a kubeconfig that is needed, or named, and cannot be used."""
-        extender, api, problem = stack.enter_context(extender_reader(address)), None, ""
+        extender = stack.enter_context(extender_reader(address))
         kubeconfig = options.pods.kubeconfig
-        try:
-            api = stack.enter_context(Documents(kubeconfig))
-        except MalformedError as error:
-            if kubeconfig.is_explicit or options.holders:
-                raise
-            problem = error.message
-        holders = None
-        if api is not None and options.holders:
-            proxy = ServiceProxy(api=api, namespace=options.chart.namespace, secret=options.chart.secret)
-            holders = HolderReader(api=api, proxy=proxy)
+        api, problem = optional_api(stack, kubeconfig, is_needed=options.holders)
+        proxy = chart_proxy(api, options.chart) if api is not None and options.holders else None
         return cls(
             extender=extender,
             api=api,
             sort=options.sort,
             namespace=kubeconfig.namespace,
-            holders=holders,
+            holders=HolderReader(proxy) if proxy else None,
             problem=problem,
         )
 
@@ -196,8 +190,7 @@ class Source:
             self._has_answered = True
         except NoAnswerError as error:
             if claims is None and self.problem:
-                msg = f"{error.message}; {self.problem}"
-                raise NoAnswerError(msg, details=error.details) from error
+                raise with_problem(error, self.problem) from error
             if self._has_answered or not (merge or self.holders):
                 raise
             view = ClusterView(

@@ -16,6 +16,8 @@ from k8s_rdma.cli.options import (
     NamespacedApiServer,
     OutputForm,
     Pods,
+    RunDir,
+    VerdictsExtender,
 )
 from k8s_rdma.cli.prometheus_address import URL_VARIABLE, PrometheusAddress
 from k8s_rdma.cli.rate_option import rate_option
@@ -23,16 +25,6 @@ from k8s_rdma.cli.usage import CommandGroup
 from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
 from k8s_rdma.core.node_paths import CNI_BIN_DIR, RUN_DIR
 from k8s_rdma.core.types import Strategy
-
-AskedExtender = Annotated[
-    str | None,
-    typer.Option(
-        "--extender",
-        metavar="URL",
-        envvar="K8S_RDMA_EXTENDER",
-        help="Ask this extender which nodes it refuses. Default: by the nodes' Leases.",
-    ),
-]
 
 
 def _source(
@@ -43,7 +35,7 @@ def _source(
     ] = FROM_CLUSTER,
     chart: ChartNamespace,
     kubeconfig: ApiServer,
-    extender: AskedExtender = None,
+    extender: VerdictsExtender = None,
 ) -> WhatifSource:
     return WhatifSource(origin=origin, kubeconfig=kubeconfig, namespace=chart.namespace, extender=extender)
 
@@ -83,7 +75,7 @@ def snapshot(
     output: OutputForm,
     chart: ChartNamespace,
     kubeconfig: ApiServer,
-    extender: AskedExtender = None,
+    extender: VerdictsExtender = None,
 ) -> None:
     """Write nodes, pods and limits as a file: for `whatif`, and for bug reports."""
     from k8s_rdma.cli import whatif
@@ -299,6 +291,7 @@ Seconds = Annotated[
     float, typer.Option("--seconds", metavar="S", help="The time of each measurement.", min=1.0, max=60.0)
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Also where pods hold VFs of these PFs.")]
+VerifyResult = Annotated[Path, typer.Option("--result", metavar="FILE")]
 VerifyReport = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write a report (JSON) to send.")
 ]
@@ -325,9 +318,7 @@ def verify_node(  # noqa: PLR0913 - typer's options
     ] = False,
     yes: Yes = False,
     report: VerifyReport = None,
-    run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")] = Path(
-        RUN_DIR
-    ),
+    run_dir: RunDir = Path(RUN_DIR),
     plugin: Annotated[Path, typer.Option("--plugin", metavar="FILE", help="The CNI executable.")] = Path(
         CNI_BIN_DIR, "k8s-rdma-cni"
     ),
@@ -400,7 +391,7 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
 @verify_app.command("receive", hidden=True)
 def verify_receive(
     session: Annotated[str, typer.Argument(metavar="JSON")],
-    result: Annotated[Path, typer.Option("--result", metavar="FILE")],
+    result: VerifyResult,
 ) -> None:
     """Receive in a pod of `verify cluster`."""
     from k8s_rdma.verify.traffic import receive_in_pod
@@ -413,7 +404,7 @@ def verify_send(
     session: Annotated[str, typer.Argument(metavar="JSON")],
     flow: Annotated[int, typer.Argument(min=0)],
     address: Annotated[str, typer.Argument()],
-    result: Annotated[Path, typer.Option("--result", metavar="FILE")],
+    result: VerifyResult,
 ) -> None:
     """Send from a pod of `verify cluster`."""
     from k8s_rdma.verify.traffic import send_from_pod

@@ -14,7 +14,8 @@ from rich.text import Text
 from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.extender_address import ExtenderAddress
 from k8s_rdma.cli.extender_client import extender_reader, node_verdicts
-from k8s_rdma.cli.formats import Answer
+from k8s_rdma.cli.formats import Answer, indented
+from k8s_rdma.cli.omissions import MOST_ROWS, listed, print_omitted
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
 from k8s_rdma.config.bounded_files import read_named_file
@@ -64,7 +65,6 @@ __all__ = [
 ]
 
 DOES_NOT_FIT = 1
-_MOST_ROWS = 20
 MAX_SNAPSHOT_BYTES = 512 << 20
 """The limit for the file of a snapshot: that of 5,000 nodes with 100,000 pods has a tenth."""
 
@@ -152,13 +152,13 @@ def _answer(
     def show_all(page: Page) -> None:
         shown = for_terminal(found)
         show(shown, page)
-        for sentence in shown.unreadable[:_MOST_ROWS]:
+        for sentence in shown.unreadable[:MOST_ROWS]:
             page.print(f"warning: {sentence}")
         page.print(shown.not_modelled, style="dim")
 
     output.write(
         Answer(
-            document=lambda: msgspec.json.format(msgspec.json.encode(found)) + b"\n",
+            document=lambda: indented(found),
             names=_names(found),
             show=show_all,
         )
@@ -239,13 +239,13 @@ def _show_fit(answer: FitAnswer, page: Page) -> None:
         *(Column("WORKLOAD"), Column("PODS", right=True), Column("FIT", right=True)),
         *(Column("NODES", prose=True, rank=1), Column("MESSAGE", prose=True)),
     )
-    for found in sorted(answer.workloads, key=lambda found: found.fits)[:_MOST_ROWS]:
-        nodes = _listed([f"{node}: {pods}" for node, pods in found.nodes.items()])
-        obstacles = _listed([f"{count(nodes, 'node')}: {why}" for why, nodes in found.obstacles.items()])
+    for found in sorted(answer.workloads, key=lambda found: found.fits)[:MOST_ROWS]:
+        nodes = listed([f"{node}: {pods}" for node, pods in found.nodes.items()])
+        obstacles = listed([f"{count(nodes, 'node')}: {why}" for why, nodes in found.obstacles.items()])
         style = "" if found.fits else "red"
         rows.add(found.name, str(found.count), Text(str(found.placed), style), nodes, obstacles)
     page.print(verdict, rows, sep="\n")
-    _say_rest(len(answer.workloads), page)
+    print_omitted(len(answer.workloads), page)
     for why in dict.fromkeys(found.no_eviction for found in answer.workloads if found.no_eviction):
         page.print(f"No pod is evicted for those that do not fit: {why}.")
     if answer.evictions:
@@ -264,11 +264,11 @@ def _show_moves(moves: Sequence[Move], verb: str, page: Page) -> None:
     rows = Table(
         *(Column("POD"), Column("NODE", rank=3), Column("NEW NODE")), *reasons, Column("MESSAGE", prose=True)
     )
-    for move in sorted(moves, key=lambda move: bool(move.to))[:_MOST_ROWS]:
+    for move in sorted(moves, key=lambda move: bool(move.to))[:MOST_ROWS]:
         reason = (str(move.priority), move.workload) if isinstance(move, Eviction) else ()
         rows.add(move.pod, move.node, move.to or Text(NONE, "red"), *reason, move.why)
     page.print(verdict, rows, sep="\n")
-    _say_rest(len(moves), page)
+    print_omitted(len(moves), page)
 
 
 def _show_headroom(answer: HeadroomAnswer, page: Page) -> None:
@@ -283,10 +283,10 @@ def _show_headroom(answer: HeadroomAnswer, page: Page) -> None:
         largest = sorted(answer.stranded, key=lambda pf: (-pf.mbps, -pf.vfs, pf.node, pf.pf))
         parts = ("BANDWIDTH WITHOUT VFS", "VFS WITHOUT BANDWIDTH")
         rows = Table(Column("NODE"), Column("PF"), *(Column(heading, right=True) for heading in parts))
-        for pf in largest[:_MOST_ROWS]:
+        for pf in largest[:MOST_ROWS]:
             rows.add(pf.node, pf.pf, mbps(pf.mbps) if pf.mbps else NONE, str(pf.vfs or NONE))
         page.print(rows)
-        _say_rest(len(answer.stranded), page)
+        print_omitted(len(answer.stranded), page)
 
 
 def _show_without(answer: WithoutAnswer, page: Page) -> None:
@@ -302,16 +302,6 @@ def _show_with(answer: WithAnswer, page: Page) -> None:
     for found in answer.shapes:
         rows.add(found.shape, str(found.now), str(found.then), f"{found.then - found.now:+d}")
     page.print("Pods that still fit, of each shape by itself:", rows, sep="\n")
-    for sentence in answer.overcommitted[:_MOST_ROWS]:
+    for sentence in answer.overcommitted[:MOST_ROWS]:
         page.print(f"beyond what there would be: {sentence}", style="red")
-    _say_rest(len(answer.overcommitted), page)
-
-
-def _listed(texts: list[str]) -> str:
-    omitted = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
-    return ", ".join(texts[:3]) + omitted
-
-
-def _say_rest(number: int, page: Page) -> None:
-    if number > _MOST_ROWS:
-        page.print(f"and {number - _MOST_ROWS} more; --output json has them all")
+    print_omitted(len(answer.overcommitted), page)
