@@ -1,4 +1,4 @@
-"""ResourceClaims: kubelet's prepare through the real driver and agent, and the ADD of what was promised.
+"""ResourceClaims: kubelet's prepare through the real driver and agent, and the ADD of prepared interfaces.
 
 Budget: prepare of 1 interface within 10 ms and of 60 (two claims) within 50 ms, beyond reading claims and
 pods from the API server, which a client like the driver's does in the same turn. The floor is what no driver

@@ -72,7 +72,7 @@ CLAIMS = st.lists(
 
 @pytest.mark.parametrize("rates", [None, WEIGHTS], ids=["rates", "weights"])
 @given(CLAIMS)
-def test_no_pf_promises_more_than_it_has_whatever_is_allocated(
+def test_no_pf_has_more_reserved_than_its_link_whatever_is_allocated(
     rates: RateAbility | None, claims: list[tuple[int, bool, list[tuple[str, int]]]]
 ) -> None:
     found = for_claims(hardware())
@@ -217,7 +217,7 @@ def test_pf_with_vfs_of_annotations_waits_with_a_problem() -> None:
     assert not any(pf.problems for pf in found.pfs)
 
 
-def test_ledger_refuses_a_promised_vf_to_others() -> None:
+def test_ledger_refuses_a_prepared_vf_to_others() -> None:
     found = for_claims(hardware())
     ledger = prepared_in(allocated("c1", (PF0, 0)), found, Ledger())
     with pytest.raises(LedgerError, match="is prepared for claim default/c1, cannot go to container b"):
