@@ -99,9 +99,9 @@ LINK_MBPS = {"ixgbe": 10_000, "igb": 1_000}
 def rates_table(page: str) -> str:
     """By driver, what holds a reservation and a cap; the page's own table says whether VFs have verbs."""
     verbs = {name: cells[-1] for name, cells in rows_by_name(section(page, "Cards"))}
-    drivers = section((ROOT / "docs/drivers.md").read_text(), "The drivers")
-    cards = {name: cells[1] for name, cells in rows_by_name(drivers)}
-    rows = [[code(name), cards[name], *held_by(name), verbs.get(name, "unknown")] for name in DRIVERS]
+    rows = [
+        [code(name), row.cards, *held_by(name), verbs.get(name, "unknown")] for name, row in DRIVERS.items()
+    ]
     infiniband = ability(driver="mlx5_core", link_type=LinkType.INFINIBAND, link_mbps=100_000)
     rows += [
         ["any, on an InfiniBand link", "ConnectX", _reservation(infiniband), _cap(infiniband), "yes"],

@@ -22,6 +22,7 @@ from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.deviceplugin.main import INDEX
 from k8s_rdma.errors import Reason
 from k8s_rdma.extender.main import OPEN_PATHS
+from k8s_rdma.linux.drivers import DRIVERS
 from k8s_rdma.server.app import openapi_document
 from k8s_rdma.wire.views import CLUSTER_PATH, EXPLAIN_PATH, HOLDERS_PATH, NAMESPACE_PATH
 
@@ -74,8 +75,18 @@ def test_every_path_and_property_of_the_rest_api_is_documented():
 @pytest.mark.parametrize("name", TABLES)
 def test_table_of_a_page_matches_the_code(name: str):
     path, text = written(name)
-    assert path.read_text() == text, "make tables"
     assert f"<!-- made: {name} -->\n\n| " in text
+    assert path.read_text() == text, f"run `make tables`: the code has another table {name} in {path.name}"
+
+
+def test_page_of_drivers_says_which_rates_each_takes():
+    page = (ROOT / "docs/drivers.md").read_text()
+    rows = dict(rows_by_name(section(page, "The drivers")))
+    empty = [name for name in DRIVERS if not all(rows.get(name, ("",) * 4)[2:4])]
+    assert not empty, f"write in docs/drivers.md, The drivers, the minimum and maximum of {', '.join(empty)}"
+    without = next(line for line in page.splitlines() if "and no row" in line)
+    named = [name for name in DRIVERS if f"`{name}`" in without]
+    assert not named, f"docs/drivers.md says that {', '.join(named)} has no row"
 
 
 def test_http_reference_has_every_path_of_extender_and_device_plugin():
@@ -107,7 +118,10 @@ def test_every_metric_is_documented_also_by_hand(process: str, page: str, prefix
     by_hand = section((ROOT / "docs" / f"{page}.md").read_text(), "Metrics")
     names = (name.partition("{")[0] for name, _ in rows_by_name(by_hand))
     told = {f"{prefix}{name}" for name in names if not name.startswith("_") and name != f"{prefix}..."}
-    assert told == {name for name, _ in rows_by_name(section(metrics_page(), process))}
+    exposed = {name for name, _ in rows_by_name(section(metrics_page(), process))}
+    missing, gone = sorted(exposed - told), sorted(told - exposed)
+    assert not missing, f"write in docs/{page}.md, Metrics, the meaning of {', '.join(missing)}"
+    assert not gone, f"docs/{page}.md, Metrics, has {', '.join(gone)}, which the process does not expose"
     assert len(told) > many
 
 

@@ -27,23 +27,29 @@ def taken(
     return supported_settings(driver=driver, link_type=link_type, switchdev=switchdev, vfio_pci=vfio_pci)
 
 
-@pytest.mark.parametrize(
-    ("driver", "lacks"),
-    [
-        ("mlx5_core", set()),
-        ("ice", set()),
-        ("i40e", set()),
-        ("mlx4_core", {Setting.TRUST, Setting.SPOOF_CHECK}),
-        ("ixgbe", {Setting.LINK_STATE}),
-        ("igb", {Setting.LINK_STATE}),
-        ("bnxt_en", {Setting.QOS}),
-        ("ionic", {Setting.QOS}),
-        ("hns3", {Setting.MAC}),
-        ("qede", {Setting.QOS, Setting.MAC}),
-    ],
-)
+LACKED: dict[str, set[Setting]] = {
+    "mlx5_core": set(),
+    "ice": set(),
+    "i40e": set(),
+    "mlx4_core": {Setting.TRUST, Setting.SPOOF_CHECK},
+    "ixgbe": {Setting.LINK_STATE},
+    "igb": {Setting.LINK_STATE},
+    "bnxt_en": {Setting.QOS},
+    "ionic": {Setting.QOS},
+    "hns3": {Setting.MAC},
+    "qede": {Setting.QOS, Setting.MAC},
+}
+"""Settings of Ethernet that a driver does not take."""
+
+
+@pytest.mark.parametrize(("driver", "lacks"), LACKED.items(), ids=LACKED)
 def test_driver_takes_all_but(driver: str, lacks: set[Setting]) -> None:
     assert taken(driver) == ALL_OF_ETHERNET - lacks
+
+
+def test_every_driver_has_expected_settings() -> None:
+    missing = DRIVERS.keys() - LACKED.keys()
+    assert not missing, f"add to LACKED the settings that {', '.join(sorted(missing))} does not take"
 
 
 def test_unknown_driver_takes_settings_of_a_netdev() -> None:

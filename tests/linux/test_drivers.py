@@ -12,23 +12,30 @@ from k8s_rdma.linux.drivers import ANY_RATE, DRIVERS, ability, explain, understo
 UP_TO_LINK = RateRange(largest=25_000)
 
 
-@pytest.mark.parametrize(
-    ("driver", "expected"),
-    [
-        ("mlx5_core", RateAbility(min=ANY_RATE, max=ANY_RATE, weights=100)),
-        ("mlx4_core", NO_RATE),
-        ("ice", RateAbility(min=UP_TO_LINK, max=UP_TO_LINK, sum_checked=True, needs_link=True)),
-        ("i40e", RateAbility(max=RateRange(step=50, smallest=50, largest=25_000))),
-        ("bnxt_en", RateAbility(min=UP_TO_LINK, max=UP_TO_LINK)),
-        ("ionic", RateAbility(max=ANY_RATE)),
-        ("hns3", RateAbility(max=UP_TO_LINK)),
-        ("qede", NO_RATE),
-        ("never_heard_of", NO_RATE),
-        ("", NO_RATE),
-    ],
-)
+AT_25_GBPS = {
+    "mlx5_core": RateAbility(min=ANY_RATE, max=ANY_RATE, weights=100),
+    "mlx4_core": NO_RATE,
+    "ice": RateAbility(min=UP_TO_LINK, max=UP_TO_LINK, sum_checked=True, needs_link=True),
+    "i40e": RateAbility(max=RateRange(step=50, smallest=50, largest=25_000)),
+    "ixgbe": RateAbility(needs_link=True),
+    "igb": NO_RATE,
+    "bnxt_en": RateAbility(min=UP_TO_LINK, max=UP_TO_LINK),
+    "ionic": RateAbility(max=ANY_RATE),
+    "hns3": RateAbility(max=UP_TO_LINK),
+    "qede": NO_RATE,
+    "never_heard_of": NO_RATE,
+    "": NO_RATE,
+}
+
+
+@pytest.mark.parametrize(("driver", "expected"), AT_25_GBPS.items(), ids=AT_25_GBPS)
 def test_ability_is_that_of_the_driver_on_a_link_of_25_gbps(driver: str, expected: RateAbility) -> None:
     assert ability(driver=driver, link_mbps=25_000) == expected
+
+
+def test_every_driver_has_expected_rates() -> None:
+    missing = DRIVERS.keys() - AT_25_GBPS.keys()
+    assert not missing, f"add to AT_25_GBPS the rates of {', '.join(sorted(missing))} by the kernel's sources"
 
 
 @pytest.mark.parametrize("driver", [*DRIVERS, "never_heard_of"])

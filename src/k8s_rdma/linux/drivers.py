@@ -96,6 +96,9 @@ class Driver:
     tells_link_speed: whether it reports the link's speed as the maximum of a VF without one.
     own_groups: whether it shows its scheduler by devlink as groups, with each VF in one
         (`ice_devlink_rate_init_tx_topology`, drivers/net/ethernet/intel/ice/devlink/devlink.c, Linux 6.12).
+    vf_ids: PCI IDs of its VFs, from its table of devices in Linux 6.18. They alone tell that a function is a
+        VF in a machine that it was passed into, because `physfn` in sysfs leads to the PF, which only the
+        machine with the PF has. Empty if `vf_module` tells the same.
     """
 
     cards: str
@@ -113,6 +116,11 @@ class Driver:
     rdma_module: str = ""
     tells_link_speed: bool = False
     own_groups: bool = False
+    vf_ids: frozenset[str] = frozenset()
+
+
+def _devices(vendor: str, devices: str) -> frozenset[str]:
+    return frozenset(f"{vendor}:{device}" for device in devices.split())
 
 
 def ability(
@@ -271,6 +279,7 @@ DRIVERS: Mapping[str, Driver] = {
             "their representors, or the firmware cannot do it",
         },
         rdma_module="mlx5_ib",
+        vf_ids=_devices("15b3", "1012 1014 1016 1018 101a 101c 101e a2d3"),  # MLX5_PCI_DEV_IS_VF, main.c
     ),
     # The spoof check holds from the VF's next start on (mlx4_set_vf_spoofchk), so it is not taken; no
     # ndo_set_vf_trust. 802.1ad depends on the firmware and on the VF's driver, and only its next start shows.
@@ -291,6 +300,7 @@ DRIVERS: Mapping[str, Driver] = {
             "was set before",
         },
         rdma_module="mlx4_ib",
+        vf_ids=_devices("15b3", "1002 1004"),  # mlx4/main.c
     ),
     # Resets the VF for MAC, VLAN and trust; EBUSY until that is over (ice_check_vf_ready_for_cfg).
     # 802.1ad in double VLAN mode only (ice_is_supported_port_vlan_proto), which no interface reports.
@@ -384,6 +394,11 @@ DRIVERS: Mapping[str, Driver] = {
             codes.ENOENT: "the firmware has no such VF",
         },
         rdma_module="bnxt_re",
+        vf_ids=_devices(  # NETXTREME_*_VF, broadcom/bnxt/bnxt.c
+            "14e4",
+            "1606 1607 1608 1609 16bd 16c1 16c2 16c3 16c4 16c5 16cb 16d3 16dc 16e1 16e5 16e6 1806 1807 1808 "
+            "1809 1819 181b d800",
+        ),
     ),
     # Refuses any priority and any protocol but 802.1Q (ionic_set_vf_vlan).
     "ionic": Driver(
@@ -402,6 +417,7 @@ DRIVERS: Mapping[str, Driver] = {
             codes.EINVAL: "it does not take this value (a VLAN's priority never), or has no such VF",
         },
         rdma_module="ionic_rdma",
+        vf_ids=_devices("1dd8", "1003"),  # pensando/ionic/ionic.h
     ),
     # A MAC takes when the VF is reset, whose driver then changes it no more (hclge_set_vf_mac,
     # hns3_nic_net_set_mac_address), so it is not taken. 802.1Q alone; the first generation has no VF VLANs.
@@ -417,6 +433,7 @@ DRIVERS: Mapping[str, Driver] = {
         },
         setting_errors={codes.EOPNOTSUPP: "this generation of the card does not have it"},
         rdma_module="hns_roce_hw_v2",
+        vf_ids=_devices("19e5", "a22e a22f"),  # HNAE3_DEV_ID_*VF*, hisilicon/hns3/hnae3.h
     ),
     # Ignores the priority; a MAC cannot be taken back (qede_set_vf_mac refuses zeros), so it is not taken.
     # The maximum of a VF without one: qed_get_vf_config (qlogic/qed/qed_sriov.c).
@@ -435,6 +452,7 @@ DRIVERS: Mapping[str, Driver] = {
         },
         rdma_module="qedr",
         tells_link_speed=True,
+        vf_ids=_devices("1077", "1664 8090"),  # CHIP_NUM_*_IOV, qlogic/qede/qede_main.c
     ),
 }
 """The table, by the kernel module's name as in sysfs `device/driver`."""
