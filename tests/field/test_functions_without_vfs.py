@@ -69,6 +69,7 @@ def test_arm_side_of_a_bluefield_is_sent_to_its_host() -> None:
         ("bnxt_en", "14e4:1806", "firmware-passed-vf"),
         ("ionic", "1dd8:1003", "firmware-passed-vf"),
         ("qede", "1077:8090", "firmware-passed-vf"),
+        ("hinic", "19e5:375e", "firmware-passed-vf"),
         ("iavf", "8086:1889", "firmware-passed-vf"),
         ("mlx5_core", "15b3:1021", "firmware-no-sriov"),
         ("bnxt_en", "14e4:1750", "firmware-no-sriov"),

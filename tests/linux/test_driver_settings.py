@@ -37,6 +37,7 @@ LACKED: dict[str, set[Setting]] = {
     "bnxt_en": {Setting.QOS},
     "ionic": {Setting.QOS},
     "hns3": {Setting.MAC},
+    "hinic": {Setting.MAC},
     "qede": {Setting.QOS, Setting.MAC},
 }
 """Settings of Ethernet that a driver does not take."""

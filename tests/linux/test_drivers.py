@@ -22,6 +22,7 @@ AT_25_GBPS = {
     "bnxt_en": RateAbility(min=UP_TO_LINK, max=UP_TO_LINK),
     "ionic": RateAbility(max=ANY_RATE),
     "hns3": RateAbility(max=UP_TO_LINK),
+    "hinic": RateAbility(min=UP_TO_LINK, max=UP_TO_LINK, needs_link=True),
     "qede": NO_RATE,
     "never_heard_of": NO_RATE,
     "": NO_RATE,
@@ -120,8 +121,9 @@ def test_maximum_is_none_if_qede_reports_the_speed_of_the_link() -> None:
     assert understood_max("ice", 25_000, 25_000) == 25_000
 
 
-def test_ability_of_hns3_without_a_link_has_no_end() -> None:
+def test_ability_without_a_link_has_no_end_if_the_driver_compares_with_its_speed() -> None:
     assert ability(driver="hns3", link_mbps=None) == RateAbility(max=ANY_RATE)
+    assert ability(driver="hinic", link_mbps=None) == RateAbility(min=ANY_RATE, max=ANY_RATE, needs_link=True)
 
 
 def test_ability_of_ionic_does_not_depend_on_its_link() -> None:

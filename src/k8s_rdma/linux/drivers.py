@@ -8,10 +8,10 @@ own. Another setting is in the table when it can be set, holds at once, and can 
 (`do_setvfinfo` there: EOPNOTSUPP if the driver has no function for it). Paths below are under
 drivers/net/ethernet/. The tables of docs/drivers.md are made from the rows; CONTRIBUTING.md has the recipe.
 
-The sources were read in Linux 6.1 and 6.12.117, those of ionic and hns3 in the latter; no rule differs.
-mlx5's arithmetic of shares is unchanged in 6.13 and later, too, where groups became nodes
-(`esw_qos_calculate_min_rate_divider`). Of the drivers of 6.12 that have `ndo_set_vf_rate`, those without RDMA
-on VFs have no row: be2net, cxgb4, fm10k, funeth, hinic, nfp and qlcnic. Rates by devlink are those of mlx5
+The sources were read in Linux 6.1 and 6.12.117, those of ionic, hns3 and hinic in the latter; no rule
+differs. mlx5's arithmetic of shares is unchanged in 6.13 and later, too, where groups became nodes
+(`esw_qos_calculate_min_rate_divider`). Of the drivers of 6.12 that have `ndo_set_vf_rate`, these without RDMA
+on VFs have no row: be2net, cxgb4, fm10k, funeth, nfp and qlcnic. Rates by devlink are those of mlx5
 and ice alone (`rate_leaf_tx_max_set`).
 """
 
@@ -235,6 +235,12 @@ def _hns3(port: Port) -> RateAbility:
     return RateAbility(max=ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps))
 
 
+def _hinic(port: Port) -> RateAbility:
+    """No maximum may exceed the link speed. No rate, not even 0, is accepted while the link is down."""
+    rates = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
+    return RateAbility(min=rates, max=rates, needs_link=True)
+
+
 def _qede(_: Port) -> RateAbility:
     """The driver ignores 0, so that no rate could be reset when a pod ends: rates are not programmed.
 
@@ -434,6 +440,30 @@ DRIVERS: Mapping[str, Driver] = {
         setting_errors={codes.EOPNOTSUPP: "this generation of the card does not have it"},
         rdma_module="hns_roce_hw_v2",
         vf_ids=_devices("19e5", "a22e a22f"),  # HNAE3_DEV_ID_*VF*, hisilicon/hns3/hnae3.h
+    ),
+    # A MAC holds only after the VF's driver is loaded again, and cannot be taken back: zeros are refused
+    # (hinic_ndo_set_vf_mac), and an untrusted VF can change it no more (hinic_set_vf_mac_msg_handler). So it
+    # is not taken.
+    "hinic": Driver(
+        cards="Huawei IN200 (Hi1822)",
+        linux="6.12",
+        ability=_hinic,
+        rates_source="huawei/hinic/hinic_sriov.c",
+        settings=frozenset({Setting.VLAN, Setting.SPOOF_CHECK, Setting.TRUST}) | _LINK | _QOS,
+        settings_source="huawei/hinic/hinic_sriov.c",
+        rate_errors={
+            codes.EPERM: "it takes no rate, not even 0, while the link is down, or the agent lacks "
+            "CAP_NET_ADMIN",
+            codes.EINVAL: "it takes no maximum above the link speed",
+            codes.EIO: "the firmware takes no minimum rates, or has no rate profile left; see the "
+            "kernel's log",
+        },
+        setting_errors={
+            codes.EOPNOTSUPP: "the firmware is too old for the spoof check",
+            codes.EFAULT: "the firmware failed; see the kernel's log",
+            codes.EIO: "the firmware failed; see the kernel's log",
+        },
+        vf_ids=_devices("19e5", "375e"),  # HINIC_DEV_ID_VF, huawei/hinic/hinic_main.c
     ),
     # Ignores the priority; a MAC cannot be taken back (qede_set_vf_mac refuses zeros), so it is not taken.
     # The maximum of a VF without one: qed_get_vf_config (qlogic/qed/qed_sriov.c).
