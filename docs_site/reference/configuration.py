@@ -90,7 +90,7 @@ def meaning(told: dict[str, str], key: str) -> str:
             return told[name]
     parent = key.rpartition(".")[0].removesuffix("[]")
     if not parent:
-        msg = f"{key}: is told of in no table"
+        msg = f"{key}: no table of its page says what it means; add a row"
         raise KeyError(msg)
     return f"see `{parent}`" if meaning(told, parent) else ""
 

@@ -52,11 +52,26 @@ def test_interface_needs_a_driver_with_the_settings_of_its_keys(
     assert needs_of(options).settings == settings
 
 
+USERS = {
+    Permission.ALWAYS: {"name", "link_type", "near", "per"},
+    Permission.UNLESS_DENIED: {"pf", "network", "link_state", "mtu"},
+    Permission.IF_ALLOWED: {
+        *("driver", "vlan", "qos", "vlan_proto", "mac", "trust", "spoof_check", "guid", "pkey"),
+    },
+}
+"""The keys by who may use them."""
+
+
+@pytest.mark.parametrize("permission", Permission, ids=lambda permission: permission.name)
+def test_key_has_the_expected_users(permission: Permission):
+    missing = set(OPTIONS) - set().union(*USERS.values())
+    assert not missing, f"add {', '.join(sorted(missing))} to USERS, and test the effect of its values"
+    assert set(keys_with(lambda row: row.permission is permission)) == USERS[permission]
+
+
 def test_keys_are_found_by_their_properties():
     assert keys_with(lambda row: row.link_type is LinkType.INFINIBAND) == ("guid", "pkey")
     assert keys_with(lambda row: row.unique and row.link_type is LinkType.ETHERNET) == ("mac",)
-    deniable = keys_with(lambda row: row.permission is Permission.UNLESS_DENIED)
-    assert set(deniable) == {"pf", "network", "link_state", "mtu"}
     assert {key for key in OPTIONS if key not in keys_with(lambda row: row.in_claims)} == {
         "pf",
         "link_type",
