@@ -51,7 +51,9 @@ def agreeing(told: str, extender: str) -> bool:
 
 @pytest.mark.parametrize("name", MADE)
 def test_policy_has_the_keys_of_the_options(name: str):
-    assert (POLICIES / f"{name}.yaml").read_text() == written(name), f"run `make chart`: other keys are in {name}.yaml"
+    assert (POLICIES / f"{name}.yaml").read_text() == written(name), (
+        f"run `make chart`: other keys are in {name}.yaml"
+    )
 
 
 def test_each_key_has_values_to_agree_upon():
