@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from k8s_rdma import __version__
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
 from k8s_rdma.wire.report import NodeReport, Pod
 from k8s_rdma.wire.state_socket import (
@@ -67,6 +68,18 @@ def test_exposition_counts_vfs_of_pods_and_foreign_ones() -> None:
         "overcommitted_bits_per_second": 0,
     }
     assert {family.kind for family in found.values()} == {"gauge"}
+
+
+def versions(told: NodeReport) -> set[tuple[str, str]]:
+    samples = shown(told)["k8s_rdma_build_info"].samples
+    return {(labels["process"], labels["version"]) for labels in (dict(found) for _, found in samples)}
+
+
+def test_exposition_has_the_version_of_each_program_that_is_known() -> None:
+    told = replace(report(), agent_version="0.2.0")
+    assert versions(told) == {("server", __version__), ("agent", "0.2.0")}
+    assert value(shown(told), "k8s_rdma_build_info", **NODE, process="agent", version="0.2.0") == 1
+    assert versions(replace(told, agent_version="")) == {("server", __version__)}
 
 
 def test_exposition_has_the_generation_that_all_interfaces_of_a_pod_have() -> None:

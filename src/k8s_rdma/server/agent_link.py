@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 from prometheus_client.core import SummaryMetricFamily
 
+from k8s_rdma import __version__
 from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, exposition, gauge
@@ -167,6 +168,9 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
     if report is None:
         return
     node = {"node": report.node}
+    versions = {"server": __version__, "agent": report.agent_version}
+    samples = [({**node, "process": each, "version": found}, 1) for each, found in versions.items() if found]
+    yield gauge("k8s_rdma_build_info", "1, with the version of each of the node's programs.", samples)
     if report.ledger == "ok":
         help_text = "Sandboxes that hold interfaces."
         yield gauge("k8s_rdma_allocations", help_text, [(node, len(report.allocations))])
