@@ -1,4 +1,4 @@
-"""Which functions are VFs, also in a machine that one was passed into."""
+"""PCI IDs and drivers by which a function is a VF, also in a machine that it was passed into."""
 
 from __future__ import annotations
 

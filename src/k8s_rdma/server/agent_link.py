@@ -169,7 +169,11 @@ def _node_metrics(report: NodeReport | None) -> Iterator[Metric]:
         return
     node = {"node": report.node}
     versions = {"server": __version__, "agent": report.agent_version}
-    samples = [({**node, "process": each, "version": found}, 1) for each, found in versions.items() if found]
+    samples = [
+        ({**node, "process": process, "version": version}, 1)
+        for process, version in versions.items()
+        if version
+    ]
     yield gauge("k8s_rdma_build_info", "1, with the version of each of the node's programs.", samples)
     if report.ledger == "ok":
         help_text = "Sandboxes that hold interfaces."
