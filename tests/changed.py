@@ -4,6 +4,9 @@ A change concerns a test module that changed, that imports a changed module, or 
 programs (which imports all that the program runs). Imports count through other modules; imports for types
 alone do not. A file outside of tests/ also concerns the tests whose text names its folder: chart, docs, C.
 
+Comments and docstrings change nothing, except for tests that read sources. Rows of a table concern the tests
+that name them, or half of the table's other rows, in their text or in a file that they read.
+
 The map of `make coverage-map` leaves out, of tests that only imports select, those which do not reach the
 changed functions. It says nothing about tests that start processes, and about those for which something
 that they reach has changed since the map was made: these stay.
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from affected import Change, affected
+from affected import Change, ChangedRows, affected
 from coverage_map import CoverageMap, module_of, read_map
 from coverage_recorder import RECORDS, CoverageRecorder, function_of
 from covering import QUICK, read_quick
@@ -110,10 +113,13 @@ def concerned_functions(functions: Mapping[str, Path], since: str, found: Covera
     functions: the files of test functions.
     """
     files = set(functions.values())
-    by_imports = set(concerned_files(files, changed_files(since)))
-    concerned = {name: path for name, path in functions.items() if path in by_imports}
+    changed = changed_files(since)
+    change = _change(since, changed, found)
+    by_imports = beside_functions(files, changed, change)
+    by_imports |= set(concerned_files(files, frozenset(map(_path_of, change.touched))))
     if found is None or not _is_commit(found.commit):
-        return set(concerned)
+        return {name for name, path in functions.items() if path in by_imports}
+    concerned = {name: path for name, path in functions.items() if path in by_imports}
     return reaching(concerned, found, _effect(files, since, found), _effect(files, found.commit, found))
 
 
@@ -140,7 +146,7 @@ def _effect(files: set[Path], since: str, found: CoverageMap) -> Effect:
     return Effect(frozenset(_certain(files, changed, change)), change.functions)
 
 
-def _change(since: str, changed: frozenset[str], found: CoverageMap) -> Change:
+def _change(since: str, changed: frozenset[str], found: CoverageMap | None) -> Change:
     """Return what changed in `src` since a commit; a function that imports run affects its whole module."""
     files = sorted((ROOT / "src").rglob("*.py"))
     sources = {module_of(path.relative_to(ROOT).as_posix()): path for path in files}
@@ -150,15 +156,69 @@ def _change(since: str, changed: frozenset[str], found: CoverageMap) -> Change:
         {module: sources[module].read_text() if module in sources else None for module in paths},
         {module: path.read_text() for module, path in sources.items()},
     )
+    if found is None:
+        return change
     at_import = {found.functions[number] for number in found.imported} & change.functions
     return replace(change, modules=change.modules | {module for module, _ in at_import})
 
 
 def _certain(files: Iterable[Path], changed: frozenset[str], change: Change) -> set[Path]:
     """Return the test files that a change concerns for more than functions of `src`."""
-    paths = {path for path in changed if not _is_source(path)} | {_path_of(each) for each in change.modules}
-    certain = set(concerned_files(files, frozenset(paths)))
+    certain = beside_functions(files, changed, change)
+    certain |= set(concerned_files(files, frozenset(map(_path_of, change.modules))))
     return certain | {path for path in files if _reads_constant(path, change.constants)}
+
+
+def beside_functions(files: Iterable[Path], changed: frozenset[str], change: Change) -> set[Path]:
+    """Return the test files that other files than sources concern, that read sources, or that name rows."""
+    others = frozenset(path for path in changed if not _is_source(path))
+    concerned = set(concerned_files(files, others))
+    if others != changed:
+        concerned |= {path for path in files if any('"src"' in text for text in _texts_of(path))}
+    for rows in change.rows:
+        concerned |= {
+            path
+            for path in concerned_files(files, frozenset({_path_of(rows.module)}))
+            if names_rows(path, rows)
+        }
+    return concerned
+
+
+def _texts_of(test_file: Path) -> list[str]:
+    return [path.read_text() for path in sorted(_own_imports(test_file))]
+
+
+def names_rows(test_file: Path, rows: ChangedRows) -> bool:
+    """Report whether a test file names a changed row, or lists more than half of the table's other rows.
+
+    A row is named in the file, in modules that it imports, or in other files of tests that these name. A key
+    is also named in camelCase, as claims spell the keys of interfaces.
+    """
+    words = rows.words | {_camel_case(word) for word in rows.words}
+    files = _files_naming(frozenset(words))
+    named = any(
+        any(_names(text, word) for word in words) or any(name in text for name in files)
+        for text in _texts_of(test_file)
+    )
+    text = test_file.read_text()
+    return named or sum(f'"{other}"' in text for other in rows.others) * 2 > len(rows.others)
+
+
+def _names(text: str, word: str) -> bool:
+    return word in text and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+
+
+def _camel_case(word: str) -> str:
+    first, *parts = word.split("_")
+    return first + "".join(map(str.capitalize, parts))
+
+
+@cache
+def _files_naming(words: frozenset[str]) -> frozenset[str]:
+    """Return folders and names, after a quote, of files below tests/ that are no modules and have a word."""
+    paths = (path for path in (ROOT / "tests").rglob("*") if path.is_file() and path.suffix != ".py")
+    found = [path for path in paths if any(_names(path.read_text(errors="replace"), word) for word in words)]
+    return frozenset(f'"{name}' for path in found for name in (path.parent.name, path.name))
 
 
 def _reads_constant(test_file: Path, constants: Iterable[tuple[str, str]]) -> bool:

@@ -10,7 +10,7 @@ DRIVERS = """
 import errno
 from k8s.types import Rate
 
-DRIVERS = {"mlx5": Rate(1)}
+DRIVERS = dict(mlx5=Rate(1))
 NAMES = sorted(DRIVERS)
 
 class Driver:
@@ -93,4 +93,67 @@ def test_class_that_reads_a_changed_constant_affects_its_whole_module():
 @pytest.mark.parametrize(("before", "now"), [(None, DRIVERS), (DRIVERS, None)])
 def test_module_that_is_new_or_gone_is_affected_as_a_whole(before: str | None, now: str | None):
     change = affected({"k8s.drivers": before}, {"k8s.drivers": now}, {})
-    assert change == Change(modules=frozenset({"k8s.drivers"}))
+    whole = frozenset({"k8s.drivers"})
+    assert change == Change(modules=whole, touched=whole)
+
+
+TABLES = """
+from dataclasses import dataclass
+
+SPEEDS = {"mlx5": rate(1), "ice": rate(2, "E810")}
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    \"\"\"Options.\"\"\"
+
+    vlan: int = 0
+    mtu: int = 0
+
+    def known(self):
+        \"\"\"Return whether something is known.\"\"\"
+        return self.vlan
+
+def names():
+    return SPEEDS
+"""
+
+
+def change_of_tables(before: str, now: str, head: str = "") -> Change:
+    old, new = head + TABLES, head + TABLES.replace(before, now, 1)
+    assert old != new
+    return affected({"k8s.tables": old}, {"k8s.tables": new}, {"k8s.tables": new})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words", "others"),
+    [
+        ("rate(1)", 'rate(1), "igb": rate(3)', {"igb"}, {"mlx5", "ice"}),
+        ('rate(2, "E810")', 'rate(2, "E830")', {"ice", "E810", "E830"}, {"mlx5"}),
+        ('"mlx5": rate(1), ', "", {"mlx5"}, {"ice"}),
+        ("    mtu: int = 0", "    mtu: int = 0\n    dad: bool = True", {"dad"}, {"vlan", "mtu"}),
+        ("    mtu: int = 0\n", "", {"mtu"}, {"vlan"}),
+    ],
+    ids=["new row", "other row", "row gone", "new field", "field gone"],
+)
+def test_change_of_rows_affects_those_who_name_them(before: str, now: str, words: set[str], others: set[str]):
+    change = change_of_tables(before, now)
+    assert [(rows.words, rows.others) for rows in change.rows] == [(words, others)]
+    assert (change.functions, change.constants, change.modules, change.touched) == (frozenset(),) * 4
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [("vlan: int = 0", "vlan: int = 1"), ("vlan: int = 0", "vlan: int"), ("frozen=True, ", "")],
+    ids=["other default", "no default", "other decorator"],
+)
+def test_other_change_of_a_class_is_none_of_rows(before: str, now: str):
+    change = change_of_tables(before, now)
+    assert (change.modules, change.rows) == ({"k8s.tables"}, frozenset())
+
+
+@pytest.mark.parametrize("docstring", ["Options.", "Return whether something is known."])
+def test_docstring_affects_only_what_shows_it(docstring: str):
+    assert change_of_tables(docstring, "Another.") == Change()
+    for head in ("import typer", "from msgspec import Struct"):
+        change = change_of_tables(docstring, "Another.", head)
+        assert change.touched == {"k8s.tables"}

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from changed import Effect, changed_files, concerned_files, concerned_functions, reaching
+from affected import Change, ChangedRows
+from changed import (
+    Effect,
+    beside_functions,
+    changed_files,
+    concerned_files,
+    concerned_functions,
+    names_rows,
+    reaching,
+)
 from coverage_map import CoverageMap
 
 TESTS = Path(__file__).resolve().parent
@@ -61,6 +70,34 @@ def test_new_file_is_a_change():
 def test_commit_that_git_does_not_know_is_an_error():
     with pytest.raises(pytest.UsageError, match="no-such-commit"):
         changed_files("no-such-commit")
+
+
+DRIVERS = "k8s_rdma.linux.drivers"
+SOME = frozenset({"ixgbe", "igb", "bnxt_en", "ionic", "hns3", "qede"})
+
+
+@pytest.mark.parametrize(
+    ("file", "words", "others", "names"),
+    [
+        ("linux/test_drivers.py", {"mlx4_core"}, frozenset(), True),
+        ("linux/test_drivers.py", {"unheard"}, SOME, True),  # it lists them all
+        ("linux/test_driver_settings.py", {"mlx4_core"}, frozenset(), True),
+        ("linux/test_vf_rates.py", {"unheard"}, SOME, False),
+        ("core/test_namespace_policy.py", {"spoof_check"}, frozenset(), True),
+        ("core/test_backoff.py", {"spoof_check"}, SOME, False),
+    ],
+)
+def test_file_of_tests_names_rows_by_a_key_or_by_most_other_keys(
+    file: str, words: set[str], others: frozenset[str], *, names: bool
+):
+    assert names_rows(TESTS / file, ChangedRows(DRIVERS, frozenset(words), others)) is names
+
+
+def test_docstring_concerns_tests_that_read_sources_alone():
+    files = list(TESTS.rglob("test_*.py"))
+    change = beside_functions(files, frozenset({"src/k8s_rdma/core/backoff.py"}), Change())
+    assert {TESTS / "test_repository.py", TESTS / "test_structure.py"} <= change
+    assert BACKOFF not in change
 
 
 BACKOFF = TESTS / "core/test_backoff.py"
