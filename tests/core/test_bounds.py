@@ -37,7 +37,9 @@ def takes_any_vfs(wanted: Request, situation: Situation) -> bool:
     bounds, headroom = Bounds.for_pfs(wanted, node), Headroom.of_node(node, used)
     if bounds is None or bounds.each_mbps is None or headroom is None:
         return False
-    return bounds.number <= headroom.vfs and bounds.each_mbps <= headroom.each_mbps
+    return (
+        bounds.number <= sum(room.vfs for room in headroom.rooms) and bounds.each_mbps <= headroom.each_mbps
+    )
 
 
 def check(wanted: Request, situation: Situation, strategy: Strategy = Strategy.BINPACK) -> None:
@@ -135,10 +137,11 @@ def test_all_free_vfs_can_have_the_headroom_at_once_and_no_more(
     used = {pf.pci: usage for pf, usage in zip(node.pfs, usages, strict=False)}
     headroom = Headroom.of_node(node, used)
     assert headroom is not None
-    assume(headroom.vfs)
+    vfs = sum(room.vfs for room in headroom.rooms)
+    assume(vfs)
     for rate, placement in ((headroom.each_mbps, Placement), (headroom.each_mbps + 1, Rejection)):
-        assert isinstance(place(request(*[rate] * headroom.vfs), node, used), placement)
-    assert isinstance(place(request(*[0] * (headroom.vfs + 1)), node, used), Rejection)
+        assert isinstance(place(request(*[rate] * vfs), node, used), placement)
+    assert isinstance(place(request(*[0] * (vfs + 1)), node, used), Rejection)
 
 
 @given(

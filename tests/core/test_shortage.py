@@ -1,4 +1,4 @@
-"""Words around figures: the same as those that are made for each node anew."""
+"""The simplest lack of free capacity, and its sentences for one node and for many."""
 
 from __future__ import annotations
 
@@ -7,33 +7,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Pf
-from k8s_rdma.core.packing import Room
-from k8s_rdma.core.refusal import Detail, Need, explain_room
+from k8s_rdma.core.packing import Demand, Room
+from k8s_rdma.core.refusal import Need, explain_room, explain_rooms
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.shortage import Shortage
+from k8s_rdma.core.shortage import Lack, Totals
 from k8s_rdma.core.types import PciAddress
 
-NUMBERS = st.integers(0, 4)
-MBPS = st.integers(0, 4).map(lambda each: 25_000 * each)
+ROOMS = st.lists(st.builds(Room, st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3)
 
 
-def pf(at: int, link_mbps: int | None, vfs: int = 4) -> Pf:
-    return Pf(name=f"enp{at}s0", pci=PciAddress(f"0000:0{at}:00.0"), capacity_vfs=vfs, link_mbps=link_mbps)
+def pf(link_mbps: int | None, at: int = 0) -> Pf:
+    return Pf(name=f"enp{at}s0", pci=PciAddress(f"0000:0{at}:00.0"), capacity_vfs=4, link_mbps=link_mbps)
 
 
-@given(
-    st.lists(MBPS, min_size=1, max_size=6),
-    st.lists(st.tuples(st.sampled_from([100_000, 25_000, None]), MBPS, NUMBERS), min_size=1, max_size=3),
-    st.sampled_from(Detail),
-)
-def test_shortage_summarizes_the_refusals_of_all_nodes(
-    rates: list[int], pfs: list[tuple[int | None, int, int]], detail: Detail
-):
-    need = Need.of_interfaces([InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates])
-    inventory = [pf(at, link_mbps) for at, (link_mbps, _, _) in enumerate(pfs)]
-    rooms = [Room(mbps, vfs) for _, mbps, vfs in pfs]
-    expected = explain_room(need, inventory, rooms).text(detail)
-    assert Shortage(need, inventory, detail).text(rooms) == expected
+def need_of(rates: list[int]) -> Need:
+    return Need.of_interfaces([InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates])
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), ROOMS)
+def test_sums_exclude_what_no_arrangement_of_the_interfaces_could_take(rates: list[int], rooms: list[Room]):
+    demand = Demand.from_rates(rates)
+    lack = Totals.of_rooms(rooms).lack(len(rates), max(rates), demand.total)
+    excluded = {
+        Lack.VFS: len(rates) > sum(room.vfs for room in rooms),
+        Lack.LARGEST: not any(room.vfs and room.mbps >= max(rates) for room in rooms) and max(rates) > 0,
+        Lack.BANDWIDTH: sum(rates) > sum(room.mbps for room in rooms),
+        Lack.PLACES: True,
+    }
+    assert lack is next(each for each in Lack if excluded[each])
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,43 @@ def test_shortage_summarizes_the_refusals_of_all_nodes(
     ids=["vfs", "largest", "together", "places"],
 )
 def test_shortage_names_the_simplest_cause(rates: list[int], rooms: list[Room], text: str):
-    need = Need.of_interfaces([InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates])
-    pfs = [pf(at, 10_000) for at in range(len(rooms))]
-    assert Shortage(need, pfs, Detail.NUMBERS).text(rooms) == text
+    pfs = [pf(10_000, at) for at in range(len(rooms))]
+    assert explain_room(need_of(rates), pfs, rooms).numbers == text
+
+
+@pytest.mark.parametrize(
+    ("rates", "lack", "text"),
+    [
+        ([0, 0], Lack.VFS, "needs 2 interfaces; too few VFs free, at most 1 VF on a node"),
+        (
+            [5_000],
+            Lack.LARGEST,
+            "needs 1 interface of 5000 Mb/s; no PF has 5000 Mb/s free, at most 1 Mb/s on a PF",
+        ),
+        (
+            [5_000, 4_000],
+            Lack.BANDWIDTH,
+            "needs 2 interfaces of 4000 to 5000 Mb/s; too little bandwidth free, at most 1 Mb/s on a node",
+        ),
+        (
+            [4_000] * 2,
+            Lack.PLACES,
+            (
+                "needs 2 interfaces of 4000 Mb/s; no arrangement of the interfaces on its PFs fits, "
+                "at most 1 interface on a node"
+            ),
+        ),
+    ],
+    ids=["vfs", "largest", "together", "places"],
+)
+def test_sentence_for_many_nodes_has_the_largest_figure(rates: list[int], lack: Lack, text: str):
+    assert explain_rooms(need_of(rates), [pf(10_000)], lack, 1) == text
+    cause, _, _ = text.partition(", at most")
+    assert explain_rooms(need_of(rates), [pf(10_000)], lack, None) == cause
+
+
+def test_sentence_for_many_nodes_tells_of_links_whose_speed_is_unknown():
+    text = explain_rooms(need_of([5_000]), [pf(None)], Lack.LARGEST, 0)
+    assert text.endswith(
+        "; link speed of a PF is unknown (link down?), only interfaces without a reservation fit there"
+    )

@@ -15,8 +15,9 @@ from k8s_rdma.core.inventory import Inventory, Pf, Used
 from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import PfPolicy, Request
-from k8s_rdma.extender.fit_cache import COUNTED, Feasible, FitCache, Infeasible
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import NodeSnapshot
+from k8s_rdma.extender.verdicts import COUNTED, Feasible, Infeasible
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from packing_oracle import NODE, inventory, pci, request
 from placement_oracle import COARSE, MLX5, REQUESTS, needy, nodes

@@ -19,8 +19,9 @@ from k8s_rdma.errors import Reason
 from k8s_rdma.extender.decision_log import BOUND, FIT, MAX_AGE_S, MAX_PODS, LastRefusals, Outcome
 from k8s_rdma.extender.explain import MAX_GROUPS, Groups, JudgedNode, look_at_pfs
 from k8s_rdma.extender.extender import boottime_s
-from k8s_rdma.extender.fit_cache import FitCache, Infeasible
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import NodeSnapshot
+from k8s_rdma.extender.verdicts import Infeasible
 from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.views import Explanation, decode_explanation, decode_view

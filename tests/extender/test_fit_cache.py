@@ -13,16 +13,10 @@ from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import Enforce, NodeName, PfSelector, Strategy, VfDriver
 from k8s_rdma.errors import Reason
-from k8s_rdma.extender.fit_cache import (
-    MAX_INTERFACES,
-    MAX_REQUESTS,
-    UNRESOLVABLE,
-    Feasible,
-    FitCache,
-    Infeasible,
-)
+from k8s_rdma.extender.fit_cache import MAX_INTERFACES, MAX_REQUESTS, FitCache
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.node_source import facts_of
+from k8s_rdma.extender.verdicts import UNRESOLVABLE, Feasible, Infeasible
 
 
 def request(*rates: int) -> Request:

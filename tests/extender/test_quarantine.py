@@ -16,10 +16,11 @@ from extender.world import World, interfaces, until, world
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.fit_cache import Feasible, FitCache, Infeasible
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.reservation import Reservation
+from k8s_rdma.extender.verdicts import Feasible, Infeasible
 from k8s_rdma.kube.api import Changed, Listed, follow
 from k8s_rdma.wire.annotation import parse_request
 from k8s_rdma.wire.node_lease import covers

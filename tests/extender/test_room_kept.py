@@ -19,11 +19,12 @@ from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 from k8s_rdma.extender.decision_log import DecisionLog
 from k8s_rdma.extender.filter import FeasibilityChecker
-from k8s_rdma.extender.fit_cache import Feasible, FitCache
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.nominated_pods import UNNAMED_S
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.preempt import Budgets, Preempting
 from k8s_rdma.extender.reservation import Reservation, Stage
+from k8s_rdma.extender.verdicts import Feasible
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, read_request
 from k8s_rdma.wire.extender import decode_preemption

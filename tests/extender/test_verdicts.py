@@ -14,7 +14,7 @@ from extender.node_server import report
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker
-from k8s_rdma.extender.fit_cache import FitCache, Verdict
+from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.search_queue import SearchQueue
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from k8s_rdma.extender.node_cache import NodeSnapshot
+    from k8s_rdma.extender.verdicts import Feasible, Infeasible, Verdict
 
 NAMES = [NodeName(f"w{number}") for number in range(100)]
 POD = PendingPod(
@@ -59,7 +60,9 @@ class Costly(FitCache):
         super().__init__()
         self.now = 0.0
 
-    def verdict(self, request: Request, situation: NodeSnapshot, namespace: str = "") -> Verdict:
+    def verdict(
+        self, request: Request, situation: NodeSnapshot, namespace: str = ""
+    ) -> Feasible | Infeasible:
         if situation not in self.verdicts(request, namespace):
             self.now += 0.01 if len(request.interfaces) > 1 else 0.0001
         return super().verdict(request, situation, namespace)

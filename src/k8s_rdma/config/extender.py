@@ -157,8 +157,8 @@ class ExtenderConfig(PlacementConfig, frozen=True, kw_only=True, forbid_unknown_
     api: whether there is an API server to ask; may be false only if the scheduler binds.
     allow_unplaced: the agents' setting: whether they give interfaces to pods without a placement, which then
         count once they are bound. None: if the scheduler binds, or without a key.
-    refusal_detail: whether the refusal of a node has the numbers of that very node, or only the cause, which
-        `kubectl describe` counts together, see `core.refusal.Detail`.
+    refusal_detail: whether the refusal of a node has the numbers of that very node, as long as an event has
+        room for them, or only the cause, see `core.refusal.Detail` and `extender.refusal_texts`.
     assume_s: how long a pod that was filtered counts on its expected node, until its bind comes or, if the
         scheduler binds, until its node reports it. None: 2 s and 30 s, in this order.
     nomination_s: how long the room that preemption made is held for its pod.

@@ -391,11 +391,6 @@ class Headroom(NamedTuple):
             return None
 
     @property
-    def vfs(self) -> int:
-        """The number of free VFs."""
-        return sum([room.vfs for room in self.rooms])
-
-    @property
     def each_mbps(self) -> int:
         """The bandwidth that each free VF can have when all have it, Mb/s."""
         return min([room.mbps // room.vfs for room in self.rooms if room.vfs], default=0)

@@ -18,6 +18,7 @@ from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage, ch
 from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
 from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, unmet, unmet_cause
 from k8s_rdma.core.round_robin import effective_mins
+from k8s_rdma.core.shortage import Lack, Totals
 from k8s_rdma.core.types import NO_NEEDS, Needs, Setting, Strategy
 from k8s_rdma.errors import Reason
 
@@ -109,6 +110,22 @@ def explain_room(need: Need, pfs: Sequence[Pf], rooms: Sequence[Room]) -> Refusa
     return RefusalMessage.joined([scene.impossible(), *scene.unknown_links()])
 
 
+def explain_rooms(need: Need, pfs: Sequence[Pf], lack: Lack, largest_figure: int | None) -> str:
+    """Return the sentence for nodes with these PFs that differ in the free capacity that they lack.
+
+    largest_figure: the largest one of these nodes, if it is wanted: VFs, Mb/s of one PF or of all, or fitting
+        interfaces.
+    """
+    vfs_on_each = 0 if lack is Lack.VFS else need.number
+    scene = Scene(need, pfs, [Room(0, vfs_on_each)] * len(pfs))
+    figure = ""
+    if largest_figure is not None:
+        figures = {Lack.VFS: count(largest_figure, "VF"), Lack.PLACES: count(largest_figure, "interface")}
+        place = "PF" if lack is Lack.LARGEST else "node"
+        figure = f", at most {figures.get(lack, f'{largest_figure} Mb/s')} on a {place}"
+    return "; ".join([f"{scene.cause(lack)}{figure}", *(clause.cause for clause in scene.unknown_links())])
+
+
 def is_empty(reason: Reason) -> bool:
     """Report whether a refusal for the reason tells of the empty node."""
     return reason in _EMPTY
@@ -127,9 +144,6 @@ def count(number: int, noun: str) -> str:
 _EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES)
 _NO_PF = RefusalMessage.nameless(*["the node has no SR-IOV PF"] * 2)
 _ONLY_CLAIMS_PFS = RefusalMessage.nameless(*["its PFs are for claims"] * 2)
-
-
-_NO_ROOM = Room(0, 0)
 
 
 class Need(NamedTuple):
@@ -174,8 +188,8 @@ class Scene:
         self.pfs = pfs
         self.rooms = rooms
         self.empty = empty
-        self.mbps = sum([room.mbps for room in rooms])
-        self.vfs = sum([room.vfs for room in rooms])
+        self.totals = Totals.of_rooms(rooms)
+        self.mbps, self.vfs, self.best = self.totals
 
     @classmethod
     def from_free(cls, classes: Sequence[InterfaceClass], free: Sequence[Free], *, empty: bool) -> Scene:
@@ -200,24 +214,23 @@ class Scene:
 
     def impossible(self) -> RefusalMessage:
         """Return the simplest of the causes that apply."""
+        sizes, total_mbps = self.demand.sizes, self.demand.total
+        lack = self.totals.lack(self.number, sizes[0], total_mbps) if sizes else Lack.VFS
+        return RefusalMessage.nameless(self._numbers(lack), self.cause(lack))
+
+    def cause(self, lack: Lack) -> str:
+        """Return the need and the lack, without figures of the node."""
         even = "even when empty" if self.empty else "free"
-        if self.number > self.vfs or not self.demand.sizes:
-            return self._message(f"{self.needs}; {self.pfs_have} {self._free_vfs()}", f"too few VFs {even}")
-        best = max([room for room in self.rooms if room.vfs], default=_NO_ROOM)
-        if self.demand.sizes[0] > best.mbps:
-            return self._message(
-                self._none_large_enough(best), f"no PF has {self.demand.sizes[0]} Mb/s {even}"
-            )
-        if self.demand.total > self.mbps:
-            numbers = (
-                f"needs {self.demand.total} Mb/s for {count(self.number, 'interface')}; "
-                f"{self.pfs_have} {self._free_mbps()} and {self._free_vfs()}"
-            )
-            return self._message(numbers, f"too little bandwidth {even}")
-        return self._message(
-            self._too_few_places() or f"{self._together()}, but no arrangement of the interfaces fits",
-            f"no arrangement of the interfaces on its PFs fits{', even when empty' if self.empty else ''}",
-        )
+        if lack is Lack.VFS:
+            cause = f"too few VFs {even}"
+        elif lack is Lack.LARGEST:
+            cause = f"no PF has {self.demand.sizes[0]} Mb/s {even}"
+        elif lack is Lack.BANDWIDTH:
+            cause = f"too little bandwidth {even}"
+        else:
+            ending = ", even when empty" if self.empty else ""
+            cause = f"no arrangement of the interfaces on its PFs fits{ending}"
+        return f"{self.needs}; {cause}"
 
     def undecided(self) -> RefusalMessage:
         """Explain the known facts, and how to make the request decidable."""
@@ -226,7 +239,7 @@ class Scene:
             "ended at its work budget: fewer distinct rates (such as multiples of 1000 Mb/s), "
             "fewer interfaces or less bandwidth make it decidable"
         )
-        return self._message(f"{self._together()}; {why}", why)
+        return RefusalMessage.nameless(f"{self._together()}; {why}", f"{self.needs}; {why}")
 
     def unknown_links(self) -> list[RefusalMessage]:
         """Return a clause on PFs with unknown link speed; empty without such PFs, or if VFs are missing."""
@@ -245,15 +258,22 @@ class Scene:
             )
         ]
 
-    def _message(self, numbers: str, cause: str) -> RefusalMessage:
-        return RefusalMessage.nameless(numbers, f"{self.needs}; {cause}")
-
-    def _none_large_enough(self, best: Room) -> str:
-        """Explain an interface larger than the free capacity of any PF."""
-        needs = self.needs
-        if len(self.demand.sizes) > 1:
-            needs = f"needs an interface of {self.demand.sizes[0]} Mb/s"
-        return f"{needs}; best PF has {best.mbps} Mb/s and {count(best.vfs, 'VF')} {self.condition}"
+    def _numbers(self, lack: Lack) -> str:
+        """Return the need and the lack, with the figures of the node."""
+        if lack is Lack.VFS:
+            return f"{self.needs}; {self.pfs_have} {self._free_vfs()}"
+        if lack is Lack.LARGEST:
+            needs = self.needs
+            if len(self.demand.sizes) > 1:
+                needs = f"needs an interface of {self.demand.sizes[0]} Mb/s"
+            mbps, vfs = self.best
+            return f"{needs}; best PF has {mbps} Mb/s and {count(vfs, 'VF')} {self.condition}"
+        if lack is Lack.BANDWIDTH:
+            return (
+                f"needs {self.demand.total} Mb/s for {count(self.number, 'interface')}; "
+                f"{self.pfs_have} {self._free_mbps()} and {self._free_vfs()}"
+            )
+        return self._too_few_places() or f"{self._together()}, but no arrangement of the interfaces fits"
 
     def _too_few_places(self) -> str:
         """Explain more interfaces of a rate, or larger, than PFs take; empty when that is not the cause."""

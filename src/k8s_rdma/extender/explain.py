@@ -32,9 +32,9 @@ from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Re
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import LastRefusals
-from k8s_rdma.extender.fit_cache import COUNTED, UNRESOLVABLE, Feasible, FitCache, Infeasible, Verdict
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
+from k8s_rdma.extender.verdicts import COUNTED, UNRESOLVABLE, Feasible, Infeasible
 from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.annotation_keys import unknown_keys
@@ -56,6 +56,7 @@ from k8s_rdma.wire.views import (
 
 if TYPE_CHECKING:
     from k8s_rdma.core.packing import Room
+    from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.node_cache import NodeSnapshot
 
 
@@ -380,7 +381,7 @@ class JudgedNode(NamedTuple):
 
     node: NodeName
     snapshot: NodeSnapshot | None
-    verdict: Verdict | None
+    verdict: Feasible | Infeasible | None
     why: str = ""
 
     @property
@@ -627,11 +628,10 @@ class Explainer:
             if self.clock() - sliced > _SLICE_S:
                 await asyncio.sleep(0)
                 sliced = self.clock()
-            snapshot = self._snapshot(pod, node)
-            if snapshot is None:
+            if (snapshot := self._snapshot(pod, node)) is None:
                 yield JudgedNode(node, None, None, self.cache.state.why_unreadable(node))
                 continue
-            verdict = fit_cache.verdicts(request, pod.namespace).get(snapshot)
+            verdict = fit_cache.cached_verdict(request, snapshot, pod.namespace)
             if (verdict is None or verdict is COUNTED) and sliced - began < _SEARCH_S:
                 verdict = fit_cache.verdict(request, snapshot, pod.namespace)
             yield JudgedNode(node, snapshot, verdict)

@@ -28,16 +28,24 @@ from k8s_rdma.extender.decision_log import (
     main_reason,
 )
 from k8s_rdma.extender.decision_log import STARTING as IS_STARTING
-from k8s_rdma.extender.fit_cache import COUNTED, UNRESOLVABLE, Feasible, Infeasible, Verdict
 from k8s_rdma.extender.node_source import NodeSource
+from k8s_rdma.extender.refusal_texts import texts_of
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.search_queue import SearchQueue
+from k8s_rdma.extender.verdicts import (
+    COUNTED,
+    UNRESOLVABLE,
+    Feasible,
+    Infeasible,
+    Refusal,
+    Shortage,
+    Verdict,
+)
 from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.wire.extender import (
     MAX_SCORE,
     NOT_ENOUGH_FREE,
-    UNREADABLE_NODE,
     Candidate,
     ExtenderArgs,
     ExtenderFilterResult,
@@ -48,7 +56,7 @@ from k8s_rdma.wire.extender import (
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import PlacedInterface
-    from k8s_rdma.extender.node_cache import NodeSnapshot
+    from k8s_rdma.extender.node_cache import ClusterState, NodeSnapshot
     from k8s_rdma.extender.pod_requests import PendingPod
 
     Interfaces = tuple[PlacedInterface, ...]
@@ -185,9 +193,12 @@ class FeasibilityChecker:
         return steered if isinstance(steered, Feasible) else self._assumed_elsewhere(pod, name)
 
     def _verdict(self, pod: PendingPod, snapshot: NodeSnapshot, filter_pass: _Pass) -> Verdict:
+        """Return the verdict, in words if it refuses the pod."""
         verdict = filter_pass.verdicts.get(snapshot)
         if verdict is None and self.queue.clock() < filter_pass.deadline:
             return self.cache.fit_cache.verdict(pod.request, snapshot, pod.namespace)
+        if isinstance(verdict, Shortage):
+            return verdict.on(snapshot)
         return verdict or NOT_SEARCHED
 
     def _special(self, pod: PendingPod) -> frozenset[NodeName]:
@@ -200,11 +211,12 @@ class FeasibilityChecker:
         )
 
     def _assumed_elsewhere(self, pod: PendingPod, name: NodeName) -> Infeasible:
-        why = "held for a moment for pods on their way"
+        cause = why = "held for a moment for pods on their way"
         if self.detail is Detail.NUMBERS:
             pods = self.cache.assumed_pods.pod_names(name, pod.uid)
             why = f"{why}: {listed_for(pod.namespace, pods)}"
-        return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({why})")
+        text, cause = f"{NOT_ENOUGH_FREE} ({why})", f"{NOT_ENOUGH_FREE} ({cause})"
+        return Infeasible(Reason.INSUFFICIENT, text, cause=cause)
 
 
 @dataclass(slots=True)
@@ -222,14 +234,14 @@ class FilterResult:
 
     @classmethod
     def by_verdict(
-        cls, verdicts: Iterable[tuple[NodeName, Verdict | None]], why_unreadable: Callable[[NodeName], str]
+        cls, verdicts: Iterable[tuple[NodeName, Verdict | None]], state: ClusterState
     ) -> FilterResult:
         """Sort the nodes; a node without a verdict cannot be read.
 
         Thousands of nodes share few verdicts, so the consequences of each verdict are found once.
         """
         found = cls()
-        refused: dict[int, tuple[Infeasible | None, list[NodeName]]] = {}
+        refused: dict[int, tuple[Refusal | None, list[NodeName]]] = {}
         for name, verdict in verdicts:
             if isinstance(verdict, Feasible):
                 found.fitting.append(name)
@@ -237,21 +249,16 @@ class FilterResult:
                 alike[1].append(name)
             else:
                 refused[id(verdict)] = verdict, [name]
-        for misfit, names in refused.values():
-            found._refuse(misfit, names, why_unreadable)
+        groups = [*refused.values()]
+        for (misfit, names), texts in zip(groups, texts_of(groups, state), strict=True):
+            found._refuse(misfit, names, texts)
         if found.fitting:
             found.reasons[FIT] = len(found.fitting)
         return found
 
-    def _refuse(
-        self, misfit: Infeasible | None, names: list[NodeName], why_unreadable: Callable[[NodeName], str]
-    ) -> None:
-        if misfit is None:
-            self.failed |= {name: f"{UNREADABLE_NODE} ({why_unreadable(name)})" for name in names}
-        else:
-            refusals = self.unresolvable if misfit.reason in UNRESOLVABLE else self.failed
-            for name in names:
-                refusals[name] = misfit.text
+    def _refuse(self, misfit: Refusal | None, names: list[NodeName], texts: Mapping[str, str]) -> None:
+        refusals = self.unresolvable if misfit and misfit.reason in UNRESOLVABLE else self.failed
+        refusals.update(texts)
         self.reasons[misfit.reason if misfit else Reason.UNREADABLE_NODE] += len(names)
         if misfit is None or misfit.may_pass:
             self.awaited += names
@@ -366,7 +373,7 @@ class Scheduling:
         await self.feasibility.search(pod, names, scored=True)
         found = self.feasibility.on(pod, names)
         scores = {name: _score(verdict) for name, verdict in found}
-        sorted_ = FilterResult.by_verdict(found, self.cache.state.why_unreadable)
+        sorted_ = FilterResult.by_verdict(found, self.cache.state)
         best = self._expect(pod, scores, sorted_.fitting)
         self._record("prioritize", args, began, sorted_.reasons)
         return [HostPriority(name, _TENTHS[score] + (name in best)) for name, score in scores.items()]
@@ -374,7 +381,7 @@ class Scheduling:
     async def _sort(self, pod: PendingPod, names: list[NodeName]) -> FilterResult:
         await self.feasibility.search(pod, names, scored=pod.gang is not None)
         verdicts = self.feasibility.on(pod, names)
-        found = FilterResult.by_verdict(verdicts, self.cache.state.why_unreadable)
+        found = FilterResult.by_verdict(verdicts, self.cache.state)
         self.cache.nominations.filtered(pod.uid, found.failed)
         if pod.gang is not None and found.fitting:
             self._promise(pod, verdicts, found)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
+from sys import intern
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
@@ -35,9 +36,17 @@ from k8s_rdma.core.placement import (
 )
 from k8s_rdma.core.refusal import Detail, Need
 from k8s_rdma.core.request import InterfaceRequest, Request, Shape
-from k8s_rdma.core.shortage import Shortage
 from k8s_rdma.core.types import NO_NEEDS, NodeName, Setting, Strategy
 from k8s_rdma.errors import Reason
+from k8s_rdma.extender.verdicts import (
+    COUNTED,
+    UNRESOLVABLE,
+    Feasible,
+    Infeasible,
+    Shortage,
+    Shortages,
+    Verdict,
+)
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 
 if TYPE_CHECKING:
@@ -53,14 +62,6 @@ _Key = tuple[Shape, tuple[tuple[str, ...], ...]]
 """The part of a request that a verdict depends on: its shape, and the unusable options of interfaces that may
 be devices."""
 
-UNRESOLVABLE = frozenset(
-    {
-        *(Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES),
-        *(Reason.NO_RDMA, Reason.DEVICES_DIFFER),
-    }
-)
-"""Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
-
 MAX_REQUESTS = 256
 MAX_INTERFACES = 65_536
 """Requests whose verdicts are kept, and the interfaces of them all: each takes 2 KiB at worst."""
@@ -73,33 +74,6 @@ _MOST_SHOWN = 300
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Feasible:
-    """The request fits, and how well, in thousandths; None until that is asked for.
-
-    Where, `place` says anew: keeping it would take most memory.
-    """
-
-    score: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Infeasible:
-    """A verdict that the request does not fit; `text` is the reason that the scheduler gets.
-
-    may_pass: whether it may fit later, without other hardware.
-    """
-
-    reason: Reason
-    text: str
-    may_pass: bool = True
-
-
-Verdict = Feasible | Infeasible
-
-COUNTED = Feasible(None)
-"""The verdict of `FitCache.count`, until a score is asked for."""
-
 _MOST_INVENTORIES = 1_024
 """Different hardware for which a request's bounds are kept; nodes differ in their GPUs' use, too."""
 
@@ -110,8 +84,7 @@ class _Count:
 
     each_mbps: as of `bounds`.
     fits_empty: whether the empty node takes it; None if that is not known, or no more of account.
-    rooms_alone: whether the free capacity of its PFs is the only cause for which a node refuses it.
-    shortage: the words of such refusals, once there is one.
+    shortages: of these nodes, if a lack of free capacity is the only cause for which they refuse the request.
     refusal: the verdict on all these nodes if not even the empty node takes it.
     """
 
@@ -119,8 +92,7 @@ class _Count:
     bounds: Bounds | None
     each_mbps: int | None
     fits_empty: bool | None
-    rooms_alone: bool
-    shortage: Shortage | None = None
+    shortages: Shortages | None
     refusal: Infeasible | None = None
 
 
@@ -189,9 +161,16 @@ class FitCache:
         self._tables.move_to_end(key)
         return table
 
-    def verdict(self, request: Request, snapshot: NodeSnapshot, namespace: str = "") -> Verdict:
-        """The verdict with its score, searched for if it is not known. namespace: as of `verdicts`."""
+    def cached_verdict(
+        self, request: Request, snapshot: NodeSnapshot, namespace: str = ""
+    ) -> Feasible | Infeasible | None:
+        """Return the verdict in words, if it is known. namespace: as of `verdicts`."""
         verdict = self.verdicts(request, namespace).get(snapshot)
+        return verdict.on(snapshot) if isinstance(verdict, Shortage) else verdict
+
+    def verdict(self, request: Request, snapshot: NodeSnapshot, namespace: str = "") -> Feasible | Infeasible:
+        """The verdict with score or words, searched for if it is not known. namespace: as of `verdicts`."""
+        verdict = self.cached_verdict(request, snapshot, namespace)
         if verdict is None or verdict is COUNTED:
             verdict = self.quarantine.decide(snapshot, lambda: self._judge(request, snapshot), _undecidable)
             self.searches += 1
@@ -225,6 +204,8 @@ class FitCache:
             each_mbps = count.each_mbps
             if each_mbps is not None and number <= snapshot.vfs and each_mbps <= snapshot.each_mbps:
                 verdicts[snapshot] = COUNTED
+            elif count.shortages and (shortage := count.shortages.by_sums(snapshot.totals)):
+                verdicts[snapshot] = shortage
             elif (verdict := self._count(request, snapshot, count)) is None:
                 undecided.append(snapshot)
             else:
@@ -259,24 +240,22 @@ class FitCache:
             fits_empty = bounds.fits(empty) if bounds and empty else None
             each_mbps = bounds.each_mbps if bounds else None
             needs_nothing = all(kind.needs is NO_NEEDS for kind in request.shape.kinds)
-            rooms_alone = bool(fits_empty) and inventory.takes_every_rate and needs_nothing
-            found = cached[id(inventory)] = _Count(inventory, bounds, each_mbps, fits_empty, rooms_alone)
+            rooms_alone = fits_empty and bounds and bounds.runs and inventory.takes_every_rate
+            shortages = None
+            if rooms_alone and needs_nothing:
+                shortages = Shortages(Need.of_interfaces(request.interfaces), inventory.pfs, self._detail)
+            found = cached[id(inventory)] = _Count(inventory, bounds, each_mbps, fits_empty, shortages)
         return found
 
     def _count(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
         """Return the verdict by counting how much each PF takes; None if counting cannot decide."""
-        bounds, headroom = count.bounds, snapshot.headroom
+        shortages, bounds, headroom = count.shortages, count.bounds, snapshot.headroom
         fits = bounds.fits(headroom) if bounds is not None and headroom is not None else None
         if fits is None:
             return None
         if fits:
             return COUNTED
-        if headroom is None or not count.rooms_alone:
-            return self._refusal(request, snapshot, count)
-        if count.shortage is None:
-            need = Need.of_interfaces(request.interfaces)
-            count.shortage = Shortage(need, count.inventory.pfs, self._detail)
-        return Infeasible(Reason.INSUFFICIENT, f"{NOT_ENOUGH_FREE} ({count.shortage.text(headroom.rooms)})")
+        return self._refusal(request, snapshot, count) if shortages is None else shortages.of_places()
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
         """Return the verdict if not even the empty node takes it; None if its words take a search."""
@@ -298,7 +277,7 @@ class FitCache:
         self._size += added
         self._sizes[self._owners[_key(request)]] += added
 
-    def _judge(self, request: Request, snapshot: NodeSnapshot) -> Verdict:
+    def _judge(self, request: Request, snapshot: NodeSnapshot) -> Feasible | Infeasible:
         bounds = self._count_for(request, snapshot.inventory).bounds
         found = self._engine.count(bounds, snapshot) or self._engine.place(request, snapshot)
         if isinstance(found, Rejection):
@@ -307,7 +286,8 @@ class FitCache:
 
     def _infeasible(self, request: Request, snapshot: NodeSnapshot, found: Rejection) -> Infeasible:
         text = f"{NOT_ENOUGH_FREE} ({found.text(self._detail)})"
-        return Infeasible(found.reason, text, _may_pass(found, request, snapshot))
+        cause = intern(f"{NOT_ENOUGH_FREE} ({found.cause})") if found.cause else ""
+        return Infeasible(found.reason, text, _may_pass(found, request, snapshot), cause)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest request of the namespace that has most; verdicts and interfaces count alike."""

@@ -17,6 +17,7 @@ from k8s_rdma.core.allocation import ReportedRates, used_on_node
 from k8s_rdma.core.fit import NodeState, NodeStates
 from k8s_rdma.core.inventory import Inventory, Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
+from k8s_rdma.core.shortage import Totals
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.leased_addresses import LeasedAddresses
@@ -48,17 +49,19 @@ NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 
 
 class NodeSnapshot(NodeState):
-    """A node's state with the two figures of its headroom, which every new request compares on every node.
+    """A node's state with the figures of its headroom, which every new request compares on every node.
 
-    vfs, each_mbps: 0 if the node has no headroom.
+    rooms, totals, vfs, each_mbps: empty and 0 if the node has no headroom.
     """
 
-    __slots__ = ("each_mbps", "vfs")
+    __slots__ = ("each_mbps", "rooms", "totals", "vfs")
 
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
         super().__init__(inventory, used)
         headroom = self.headroom
-        self.vfs, self.each_mbps = (headroom.vfs, headroom.each_mbps) if headroom else (0, 0)
+        self.rooms, self.each_mbps = (headroom.rooms, headroom.each_mbps) if headroom else ((), 0)
+        self.totals = Totals.of_rooms(self.rooms)
+        self.vfs = self.totals.vfs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
