@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.mac_ranges import MacRanges
@@ -73,6 +74,12 @@ def macs_of(hardware: Hardware, ledger: Ledger) -> MacRanges:
                 macs.update((requested, home_mac(vf)))
             else:
                 macs.update((vf.mac, vf.admin_mac))
+    return _ranges(frozenset(macs))
+
+
+@lru_cache(maxsize=4)
+def _ranges(macs: frozenset[str]) -> MacRanges:
+    """Return the MACs of a node as ranges; they are the same from one pod to the next."""
     numbers = [address_number(mac) for mac in macs if len(mac) == len(NO_MAC) and mac != NO_MAC]
     return MacRanges.merge(zip(numbers, numbers, strict=True))
 
