@@ -21,8 +21,9 @@ import uvloop
 from api_server import PODS, Api, ApiProtocol
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PodUid
+from k8s_rdma.wire.ed25519_keys import PrivateKey
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
-from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
+from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.report import (
     Allocation,

@@ -38,7 +38,8 @@ from k8s_rdma.extender.main import collect_seldom, freeze_heap, serve
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.connections import return_large_buffers
-from k8s_rdma.kube.api import Listed, NodeView
+from k8s_rdma.kube.api import NodeView
+from k8s_rdma.kube.informer import Listed
 from k8s_rdma.wire.json import large_buffer
 from k8s_rdma.wire.report import (
     Allocation,

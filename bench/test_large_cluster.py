@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from k8s_rdma.kube.api import Listed
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.informer import Listed
 from large_cluster import KEY_FILE, new_pod, node_name
 from test_extender import REQUESTS, Caller, Cluster
 

@@ -13,15 +13,10 @@ import yaml
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid
 from k8s_rdma.kube.access_reviews import User
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    LeaseView,
-    ObjectEvent,
-    PodBinding,
-    RdmaNodeView,
-    about_node,
-)
+from k8s_rdma.kube.api import ObjectEvent, PodBinding, about_node
 from k8s_rdma.kube.client import Client, connect
+from k8s_rdma.kube.errors import API_ERRORS
+from k8s_rdma.kube.published_api import LeaseView, RdmaNodeView
 from k8s_rdma.kube.resource_slices import SliceView
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.objects.meta import OwnerReference

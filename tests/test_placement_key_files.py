@@ -11,7 +11,8 @@ import pytest
 from k8s_rdma.config.placement_keys import agent_keys, extender_keys
 from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.placement_keys import KeySource, PlacementKeys, PublicKey, SharedKey, SignerKey
+from k8s_rdma.wire.ed25519_keys import PublicKey
+from k8s_rdma.wire.placement_keys import KeySource, PlacementKeys, SharedKey, SignerKey
 from key_volume import Volume, openssl, pair
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from k8s_rdma.wire.report import NodeReport
 from k8s_rdma.wire.state_socket import Counters, ScanCounts
 
 if TYPE_CHECKING:
-    from k8s_rdma.kube.api import PublishedApi
+    from k8s_rdma.kube.published_api import PublishedApi
     from k8s_rdma.kube.resource_slices import SlicesApi
 
 HEAD = """# Metrics

@@ -17,8 +17,8 @@ from k8s_rdma.agent.cluster.api_cluster import ApiCluster, Terms
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.kube.api import Time
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.informer import Time
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma_demo.cluster.api import Api

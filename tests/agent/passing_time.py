@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING
 
-from k8s_rdma.kube.api import Time
+from k8s_rdma.kube.informer import Time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,8 +25,10 @@ from cluster.world import RBAC, Cluster, cluster
 from k8s_rdma.agent.cluster.publisher import timed
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.kube.api import ApiRefusedError, LeaseView, ObjectEvent, Subject, about_node, about_pod
+from k8s_rdma.kube.api import ObjectEvent, Subject, about_node, about_pod
 from k8s_rdma.kube.client import Client
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 

@@ -15,7 +15,8 @@ from cluster.publishers import VFS, as_agent, prepare, publishing
 from cluster.world import Cluster, cluster
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.kube.api import Listed, ObjectEvent, about_pod
+from k8s_rdma.kube.api import ObjectEvent, about_pod
+from k8s_rdma.kube.informer import Listed
 
 if TYPE_CHECKING:
     from pathlib import Path

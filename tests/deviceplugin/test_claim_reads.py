@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.test_dra import CLAIM, PREPARED, Agent, following_claims, new_driver, prepared
 from fakes.slices import FakeSlices
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.wire.claims import SOCKET
 from resource_claims import claim, interface, pod
 

@@ -15,7 +15,7 @@ from fakes.slices import FakeSlices
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.prepared_claims import MOST_REFUSED, MOST_REJECTIONS, ClaimStatuses
 from k8s_rdma.deviceplugin.resource import Observable
-from k8s_rdma.kube.api import Time
+from k8s_rdma.kube.informer import Time
 from k8s_rdma.wire.claims import ClaimName, Offers
 from k8s_rdma_demo.kubelet.device_manager import in_background
 from resource_claims import claim, interface

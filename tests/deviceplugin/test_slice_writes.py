@@ -13,7 +13,7 @@ from deviceplugin.test_dra import SLICE, offer
 from fakes.slices import FakeSlices
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher, WriteLimit
-from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.wire.claims import Offers
 from k8s_rdma_demo.kubelet.device_manager import in_background
 

@@ -12,8 +12,9 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.doctor.cluster.pods import PodFacts, check_pods
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
+from k8s_rdma.wire.ed25519_keys import PrivateKey
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
-from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,7 +12,7 @@ import pytest
 from http_server.certificates import Issuer
 from k8s_rdma.doctor.cluster.objects import WEBHOOK_NAME, check_webhook
 from k8s_rdma.doctor.collectors.processes import webhook_facts
-from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.errors import ApiRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,24 +9,16 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.types import Gang, NodeName
-from k8s_rdma.kube.api import (
-    ApiRefusedError,
-    ApiUncertainError,
-    ApiUnreachableError,
-    BudgetView,
-    Event,
-    NodeView,
-    ObjectEvent,
-    PodBinding,
-    PodView,
-)
+from k8s_rdma.kube.api import BudgetView, NodeView, ObjectEvent, PodBinding, PodView
 from k8s_rdma.kube.client import Client
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.core.pod_group import PodGroup
+    from k8s_rdma.kube.informer import Event
 
 
 class Fault(Enum):

@@ -21,18 +21,8 @@ from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.extender.extender import BinderIdentity, Extender
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.kube.api import (
-    ApiRefusedError,
-    ApiUncertainError,
-    ApiUnreachableError,
-    Changed,
-    Deleted,
-    Event,
-    LeaseView,
-    Listed,
-    PodBinding,
-    PodView,
-)
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError, ApiUnreachableError
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.kube.objects import BindingObject, LeaseObject, PodObject
 from k8s_rdma.wire.extender import ExtenderBindingArgs, decode_args
@@ -48,6 +38,8 @@ from k8s_rdma_demo.cluster.store import DeleteOptions, Store
 if TYPE_CHECKING:
     from extender.virtual_loop import VirtualLoop
     from k8s_rdma.core.ledger import Pod
+    from k8s_rdma.kube.api import PodBinding, PodView
+    from k8s_rdma.kube.published_api import LeaseView
     from k8s_rdma.wire.node_facts import NodeFacts
 
 VFS, MBPS = 3, 10_000

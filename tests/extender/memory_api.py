@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from k8s_rdma.core.pod_group import PodGroup
-from k8s_rdma.kube.api import (
-    ApiRefusedError,
-    BudgetView,
-    Changed,
-    Event,
-    LeaseView,
-    Listed,
-    NodeView,
-    PodBinding,
-    PodView,
-    RdmaNodeView,
-)
+from k8s_rdma.kube.api import BudgetView, NodeView, PodBinding, PodView
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.informer import Changed, Event, Listed
+from k8s_rdma.kube.published_api import LeaseView, RdmaNodeView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import Event, LeaseView, RdmaNodeView
 from k8s_rdma.kube.client import Client
+from k8s_rdma.kube.published_api import LeaseView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma_demo.cluster.objects import parse_resource_type
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from k8s_rdma.kube.informer import Event
     from k8s_rdma.wire.report import NodeReport
 
 NAMESPACE = "k8s-rdma"

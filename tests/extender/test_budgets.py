@@ -9,7 +9,9 @@ from extender.world import until
 from k8s_rdma.core.preemption import Occupant
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.extender.preempt import Budgets, follow_budgets, violating
-from k8s_rdma.kube.api import ApiRefusedError, BudgetView, Changed, Deleted, Listed
+from k8s_rdma.kube.api import BudgetView
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.informer import Changed, Deleted, Listed
 
 
 def occupant(name: str, namespace: str = "d", **labels: str) -> Occupant:

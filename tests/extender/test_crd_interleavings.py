@@ -19,7 +19,8 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.reservation import Reservation, Stage
-from k8s_rdma.kube.api import Changed, LeaseView, RdmaNodeView
+from k8s_rdma.kube.informer import Changed
+from k8s_rdma.kube.published_api import LeaseView, RdmaNodeView
 from k8s_rdma.wire.rdma_node import encode_status, status_of
 from k8s_rdma.wire.report import NodeReport
 

@@ -22,8 +22,8 @@ from k8s_rdma.extender.extender import boottime_s
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.extender.verdicts import Infeasible
-from k8s_rdma.kube.api import LeaseView
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.views import Explanation, decode_explanation, decode_view
 
 PCI = pci_address("03:00.0")

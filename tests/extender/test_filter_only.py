@@ -13,7 +13,8 @@ import pytest
 
 from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster, extending
-from k8s_rdma.kube.api import API_ERRORS, AbsentApi
+from k8s_rdma.kube.api import AbsentApi
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma_demo.cluster.command import load_scheduler_config
 from k8s_rdma_demo.cluster.scheduler import scheduling

@@ -14,8 +14,9 @@ import pytest
 from extender.faulty_api import Fault
 from extender.serving import BIND, FILTER, PRIORITIZE, served
 from extender.world import cluster, extending, until
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, LeaseView
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.kube.published_api import LeaseView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -18,7 +18,8 @@ from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.extender.rdmanode_informer import RdmaNodeInformer
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.scheduler_cache import AddressCheck
-from k8s_rdma.kube.api import Changed, Deleted, LeaseView, Listed
+from k8s_rdma.kube.informer import Changed, Deleted, Listed
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.address_leases import lease_name
 
 MAC, GUID = "02:00:00:00:00:05", "02:00:00:ff:fe:00:00:05"

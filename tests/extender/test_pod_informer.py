@@ -28,7 +28,9 @@ from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.wanted_rates import WantedRates
-from k8s_rdma.kube.api import ApiUncertainError, Changed, Deleted, Listed, NodeView, Page, PodView, follow
+from k8s_rdma.kube.api import NodeView, PodView
+from k8s_rdma.kube.errors import ApiUncertainError
+from k8s_rdma.kube.informer import Changed, Deleted, Listed, Page, follow
 from k8s_rdma.wire.annotation import ANNOTATION
 from k8s_rdma.wire.extender import Pod, PodMetadata
 from k8s_rdma.wire.node_facts import NodeFacts

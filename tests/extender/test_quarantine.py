@@ -21,7 +21,7 @@ from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.verdicts import Feasible, Infeasible
-from k8s_rdma.kube.api import Changed, Listed, follow
+from k8s_rdma.kube.informer import Changed, Listed, follow
 from k8s_rdma.wire.annotation import parse_request
 from k8s_rdma.wire.node_lease import covers
 

@@ -18,8 +18,9 @@ from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer
 from k8s_rdma.extender.reservation import Reservation, Stage
-from k8s_rdma.kube.api import Changed, Deleted, LeaseView, Listed, Page
 from k8s_rdma.kube.client import Client
+from k8s_rdma.kube.informer import Changed, Deleted, Listed, Page
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.node_lease import covers
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig

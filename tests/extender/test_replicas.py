@@ -18,8 +18,9 @@ import pytest
 from extender.node_server import PF0, PF1, pf, report
 from extender.test_process import MAIN
 from extender.world import World, cluster, extending, interfaces
-from k8s_rdma.kube.api import ApiRefusedError, LeaseView
+from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma_demo.cluster.command import write_kubeconfig
 from k8s_rdma_demo.cluster.registry import MAX_OBJECT_BYTES

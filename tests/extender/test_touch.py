@@ -17,8 +17,9 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.extender import boottime_s
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.requeue import ANNOTATION
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, LeaseView
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.kube.published_api import LeaseView
 
 pytestmark = pytest.mark.anyio
 

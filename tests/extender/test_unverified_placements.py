@@ -25,10 +25,12 @@ from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_informer import PodInformer
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.reservation import Reservation
-from k8s_rdma.kube.api import Changed, Deleted, Listed, PodView
+from k8s_rdma.kube.api import PodView
+from k8s_rdma.kube.informer import Changed, Deleted, Listed
 from k8s_rdma.wire.annotation import ANNOTATION
+from k8s_rdma.wire.ed25519_keys import PrivateKey
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
-from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

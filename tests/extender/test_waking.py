@@ -17,7 +17,7 @@ from extender.test_near_gpus import GPU, with_gpus
 from extender.world import World, cluster, interfaces
 from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import LeaseView
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.address_leases import lease_name
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, scheduling

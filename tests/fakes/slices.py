@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.kube.api import ApiRefusedError, ApiUnreachableError, Changed, Deleted, Event, Listed
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUnreachableError
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed
 from k8s_rdma.kube.resource_slices import SliceView
 from k8s_rdma_demo.cluster.resource_slices import stored_slice
 

@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.bounded_http import (
     AnswerTooLongError,
     BoundedAsyncClient,
@@ -26,6 +25,7 @@ from k8s_rdma.kube.bounded_http import (
 )
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from kube.asking import document, write
 from kube.stored_objects import serving_objects
 

@@ -9,8 +9,8 @@ import pytest
 from lightkube import ApiError
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.calls import MAX_RETRY_AFTER_S, named_errors
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma_demo.cluster.http_server import Response
 
 pytestmark = pytest.mark.anyio

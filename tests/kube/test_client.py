@@ -12,24 +12,13 @@ from structlog.testing import capture_logs
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import (
-    TOO_LARGE,
-    ApiRefusedError,
-    ApiUncertainError,
-    ApiUnreachableError,
-    Changed,
-    Deleted,
-    Event,
-    LeaseView,
-    Listed,
-    NodeView,
-    Page,
-    PodBinding,
-    PodView,
-)
+from k8s_rdma.kube.api import NodeView, PodBinding, PodView
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.errors import TOO_LARGE, ApiRefusedError, ApiUncertainError, ApiUnreachableError
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page
 from k8s_rdma.kube.list_watch import Selection, watch_objects
 from k8s_rdma.kube.objects import PodObject
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
 from k8s_rdma_demo.cluster.http_server import HttpService, Response, serving

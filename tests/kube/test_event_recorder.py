@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from k8s_rdma.kube.api import ApiRefusedError, Time
+from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.kube.event_recorder import Outbox
+from k8s_rdma.kube.informer import Time
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

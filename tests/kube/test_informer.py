@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from k8s_rdma.kube.api import LAST_RETRY_S, STEADY_S, ApiUncertainError, Changed, Listed, Time, follow
+from k8s_rdma.kube.errors import ApiUncertainError
+from k8s_rdma.kube.informer import LAST_RETRY_S, STEADY_S, Changed, Listed, Time, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,10 @@ import pytest
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, Listed, ObjectEvent, PodBinding, about_pod
+from k8s_rdma.kube.api import ObjectEvent, PodBinding, about_pod
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.informer import Changed, Deleted, Listed
 from k8s_rdma_demo.cluster.http_server import Response
 
 pytestmark = pytest.mark.anyio

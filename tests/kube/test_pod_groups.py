@@ -10,7 +10,7 @@ import pytest
 
 from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.types import Gang, GangApi
-from k8s_rdma.kube.api import ApiRefusedError, PodGroupVersionError
+from k8s_rdma.kube.errors import ApiRefusedError, PodGroupVersionError
 from k8s_rdma.kube.pod_groups import PodGroups
 from k8s_rdma_demo.cluster.api import ApiConfig, serving_api
 from k8s_rdma_demo.cluster.objects import parse_resource_type

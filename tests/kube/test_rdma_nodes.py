@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import ApiRefusedError, Changed, Deleted, LeaseView, Listed, RdmaNodeView
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.informer import Changed, Deleted, Listed
+from k8s_rdma.kube.published_api import LeaseView, RdmaNodeView
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.objects import LEASES, NODES, parse_resource_type
 

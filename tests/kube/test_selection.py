@@ -18,9 +18,9 @@ import pytest
 
 from http_server.certificates import Issuer
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import ApiUnreachableError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.errors import ApiUnreachableError
 from k8s_rdma.kube.selection import KubeconfigSelection
 from kube.asking import Asked, document, serving, write
 

@@ -12,8 +12,9 @@ from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import annotation_bytes, parse_request
 from k8s_rdma.wire.annotations_size import MAX_ANNOTATION_BYTES, placement_room, require_room
+from k8s_rdma.wire.ed25519_keys import PrivateKey
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
-from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 REQUESTS = {
     "one": [{}],

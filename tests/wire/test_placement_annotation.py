@@ -30,6 +30,7 @@ from k8s_rdma.core.types import (
     pci_address,
 )
 from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.wire.ed25519_keys import PrivateKey
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
     Promise,
@@ -38,7 +39,7 @@ from k8s_rdma.wire.placement_annotation import (
     encode,
     generation_in,
 )
-from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey
+from k8s_rdma.wire.placement_keys import PlacementKeys
 
 SECRET = b"a key of this test"
 KEY = PlacementKeys.shared(SECRET)

@@ -14,8 +14,9 @@ from nacl import bindings as nacl_bindings
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
+from k8s_rdma.wire.ed25519_keys import PrivateKey, PublicKey
 from k8s_rdma.wire.placement_annotation import decode, decode_promise, encode
-from k8s_rdma.wire.placement_keys import PlacementKeys, PrivateKey, PublicKey, SharedKey
+from k8s_rdma.wire.placement_keys import PlacementKeys, SharedKey
 
 W1, UID = NodeName("w1"), PodUid("uid")
 PLACEMENT = Placement(node=W1, interfaces=(PlacedInterface(pf=pci_address("0000:03:00.0")),))

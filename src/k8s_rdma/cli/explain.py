@@ -26,7 +26,7 @@ from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.tables import UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.json import decode

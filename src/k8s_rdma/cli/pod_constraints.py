@@ -14,7 +14,7 @@ import msgspec
 from k8s_rdma.core.pod_constraints import NodeSelection, gates_obstacles
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.planning.planned_cluster import may_be_on, tolerations_of
 from k8s_rdma.planning.snapshot import NodeRecord
 from k8s_rdma.wire.objects.node import KubeNode

@@ -8,7 +8,7 @@ import msgspec
 
 from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, PodGroupVersionError
+from k8s_rdma.kube.errors import API_ERRORS, PodGroupVersionError
 from k8s_rdma.kube.pod_groups import pod_group_path, served_versions
 from k8s_rdma.wire.objects.pod import SchedulingGroup
 from k8s_rdma.wire.pod_group import VERSIONS, convert_pod_group, first_readable

@@ -38,8 +38,8 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.core.usage import CounterSeries, use_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
-from k8s_rdma.kube.api import API_ERRORS
 from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.kube.pod_owners import owned_pods
 from k8s_rdma.planning.right_sizing import ResizedInterface, room_after

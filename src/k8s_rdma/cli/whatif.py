@@ -21,7 +21,7 @@ from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
 from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
-from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.planning.anonymity import anonymised
 from k8s_rdma.planning.manifest_workloads import load_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, workload_of

@@ -18,17 +18,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.config.reloading import Reloaded, files_of
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.placement_keys import (
-    KEY_BYTES,
-    MAX_KEYS,
-    SPKI_PREFIX,
-    UNSIGNED,
-    KeySource,
-    PlacementKeys,
-    PrivateKey,
-    PublicKey,
-    SharedKey,
-)
+from k8s_rdma.wire.ed25519_keys import KEY_BYTES, SPKI_PREFIX, PrivateKey, PublicKey
+from k8s_rdma.wire.placement_keys import MAX_KEYS, UNSIGNED, KeySource, PlacementKeys, SharedKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.bipartite_matching import TooFew, match
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
-from k8s_rdma.core.matching import TooFew, dealt, match, match_counts
+from k8s_rdma.core.matching import dealt, match_counts
 from k8s_rdma.core.offers import (
     PREFERENCE,
     Offer,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.matching import TooFew
+from k8s_rdma.core.bipartite_matching import TooFew
 from k8s_rdma.core.packing import Demand, OutOfWorkError, Room, Verdict, Work, best_fit, places
 from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage, choose, matched, rooms
 from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause

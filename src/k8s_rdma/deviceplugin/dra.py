@@ -34,7 +34,7 @@ from k8s_rdma.deviceplugin.prepared_claims import (
 from k8s_rdma.deviceplugin.resource import PREFIX, Followers, Observable, check_path, is_served, open_endpoint
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.grpc_calls import handler, stream_handler
 from k8s_rdma.linux.numa_nodes import nearest_nodes
 from k8s_rdma.linux.sysfs import Sysfs

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory, RdmaDevice
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import REAL_TIME, EventsApi, Time, about_node
+from k8s_rdma.kube.api import EventsApi, about_node
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
+from k8s_rdma.kube.informer import REAL_TIME, Time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence

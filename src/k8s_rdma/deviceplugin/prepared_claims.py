@@ -18,7 +18,8 @@ import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, REAL_TIME, ApiRefusedError, Time
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
+from k8s_rdma.kube.informer import REAL_TIME, Time
 from k8s_rdma.wire.claim_status import (
     ClaimState,
     decode_state,

@@ -15,18 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import structlog
 
 from k8s_rdma.core.backoff import Backoff
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    REAL_TIME,
-    ApiRefusedError,
-    Changed,
-    Deleted,
-    Event,
-    Listed,
-    Page,
-    Time,
-    follow,
-)
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
+from k8s_rdma.kube.informer import REAL_TIME, Changed, Deleted, Event, Listed, Page, Time, follow
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.objects.meta import OwnerReference
 from k8s_rdma.wire.resource_slice import (

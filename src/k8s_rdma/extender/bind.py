@@ -50,15 +50,8 @@ from k8s_rdma.extender.pod_requests import CachedRequest, PendingPod
 from k8s_rdma.extender.requeue import Requeuer
 from k8s_rdma.extender.reservation import OPEN, Reservation, ReservationEvent, Stage
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    ApiRefusedError,
-    ApiUncertainError,
-    ApiUnreachableError,
-    ClusterApi,
-    PodBinding,
-    PodView,
-)
+from k8s_rdma.kube.api import ClusterApi, PodBinding, PodView
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError, ApiUncertainError, ApiUnreachableError
 from k8s_rdma.kube.promises import promised_to
 from k8s_rdma.wire.annotation import request_name, requests_interfaces
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE, ExtenderBindingArgs, sentence_of

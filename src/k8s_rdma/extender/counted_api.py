@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, ApiUnreachableError
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError, ApiUnreachableError
 
 if TYPE_CHECKING:
     import collections
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def counted(api: T, failures: collections.Counter[tuple[str, ...]]) -> T:
     """Wrap an API to count its failed calls in `failures`, by the call's name and the kind of failure.
 
-    Kinds: `refused`, `unreachable` and `uncertain`, as the errors of `kube.api`.
+    Kinds: `refused`, `unreachable` and `uncertain`, as `kube.errors` has them.
     """
     return cast("T", _Counted(api, failures))
 

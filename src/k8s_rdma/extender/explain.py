@@ -35,7 +35,8 @@ from k8s_rdma.extender.decision_log import LastRefusals
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.verdicts import COUNTED, UNRESOLVABLE, Feasible, Infeasible
-from k8s_rdma.kube.api import API_ERRORS, ClusterApi, PodView
+from k8s_rdma.kube.api import ClusterApi, PodView
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.annotation import format_request
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE

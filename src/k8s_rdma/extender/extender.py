@@ -36,8 +36,8 @@ from k8s_rdma.extender.search_queue import SearchQueue
 from k8s_rdma.extender.settled_pods import SettledPods
 from k8s_rdma.extender.views import Overview, Views
 from k8s_rdma.extender.wanted_rates import WantedRates
-from k8s_rdma.kube.api import REAL_TIME, ClusterApi, EventsApi, PublishedApi, follow
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
+from k8s_rdma.kube.informer import REAL_TIME, follow
 from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.wire.extender import (
     ExtenderBindingResult,
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from k8s_rdma.config.extender import ExtenderConfig
     from k8s_rdma.core.types import NodeName
     from k8s_rdma.extender.node_cache import ClusterState
+    from k8s_rdma.kube.api import ClusterApi, EventsApi
+    from k8s_rdma.kube.published_api import PublishedApi
     from k8s_rdma.wire.json import Buffer
 
 _READINESS_POLL_S = 0.1

@@ -42,7 +42,7 @@ from k8s_rdma.extender.verdicts import (
     Shortage,
     Verdict,
 )
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.extender import (
     MAX_SCORE,
     NOT_ENOUGH_FREE,

@@ -21,12 +21,12 @@ from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.types import Gang, PodUid
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.pod_store import PodStore
-from k8s_rdma.kube.api import (
+from k8s_rdma.kube.api import ClusterApi
+from k8s_rdma.kube.errors import (
     API_ERRORS,
     ApiRefusedError,
     ApiUncertainError,
     ApiUnreachableError,
-    ClusterApi,
     PodGroupVersionError,
 )
 

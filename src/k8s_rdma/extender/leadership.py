@@ -39,7 +39,8 @@ from k8s_rdma.core.ledger import Pod
 from k8s_rdma.extender.node_names import NodeNames
 from k8s_rdma.extender.node_source import ObservableNodeSource
 from k8s_rdma.extender.pod_informer import PodInformer
-from k8s_rdma.kube.api import API_ERRORS, TOO_LARGE, ApiRefusedError, ClusterApi, PodView
+from k8s_rdma.kube.api import ClusterApi, PodView
+from k8s_rdma.kube.errors import API_ERRORS, TOO_LARGE, ApiRefusedError
 from k8s_rdma.kube.leader_election import LeaderElector
 from k8s_rdma.wire.views import ExtenderState
 

@@ -13,7 +13,7 @@ from k8s_rdma.wire.address_leases import leased_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from k8s_rdma.kube.api import LeaseView
+    from k8s_rdma.kube.published_api import LeaseView
 
 MOST_OF_A_NODE = 4096
 """The largest number of addresses that count of one node, which has fewer VFs.

@@ -54,7 +54,7 @@ from k8s_rdma.http_server.asgi import (
 )
 from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
 from k8s_rdma.http_server.connections import return_large_buffers
-from k8s_rdma.kube.api import AbsentApi, ClusterApi, LeaseApi
+from k8s_rdma.kube.api import AbsentApi, ClusterApi
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.process import stop_on_signals
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from k8s_rdma.config.extender import ExtenderConfig, ViewsConfig
+    from k8s_rdma.kube.published_api import LeaseApi
     from k8s_rdma.wire.placement_keys import KeySource
 
 

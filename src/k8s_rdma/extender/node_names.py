@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
 
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.kube.api import (
-    Changed,
-    Deleted,
-    Event,
-    Listed,
-    NodeView,
-    handle_item,
-)
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, handle_item
+
+if TYPE_CHECKING:
+    from k8s_rdma.kube.api import NodeView
 
 _log = structlog.get_logger()
 

@@ -23,22 +23,15 @@ from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.unverified_placements import UnverifiedPlacements
 from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.extender.watch_marker import WatchMarker
-from k8s_rdma.kube.api import (
-    Changed,
-    ClusterApi,
-    Deleted,
-    Event,
-    Listed,
-    Page,
-    PodView,
-    handle_item,
-)
+from k8s_rdma.kube.api import ClusterApi, PodView
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page, handle_item
 from k8s_rdma.kube.promises import promised_to, unverified_placement
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
+    from k8s_rdma.kube.api import ClusterApi, PodView
 
 _REMEMBERED = 1_000
 """Ended pods to remember: a response that the API server prepared before their end may still arrive after

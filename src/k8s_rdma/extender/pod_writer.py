@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.errors import API_ERRORS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -34,7 +34,7 @@ from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.nominated_pods import Room
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.search_queue import SearchQueue, Turn
-from k8s_rdma.kube.api import BudgetView, Changed, ClusterApi, Deleted, Event, Listed, follow
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, follow
 from k8s_rdma.wire.extender import (
     ExtenderPreemptionArgs,
     ExtenderPreemptionResult,
@@ -47,6 +47,7 @@ from k8s_rdma.wire.pod_spec import demand_of
 if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import NodeSnapshot
     from k8s_rdma.extender.pod_requests import PendingPod
+    from k8s_rdma.kube.api import BudgetView, ClusterApi
 
     Fits: TypeAlias = "Callable[[Collection[PodUid]], Awaitable[bool]]"
 

@@ -32,14 +32,8 @@ from k8s_rdma.extender.decision_log import BOUND, DecisionLog, Outcome
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.extender.wanted_rates import FIRST_RETRY_S, PendingRates, RatesWrite, WantedRates
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    ApiRefusedError,
-    ApiUncertainError,
-    ClusterApi,
-    PodView,
-    about_pod,
-)
+from k8s_rdma.kube.api import ClusterApi, PodView, about_pod
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError, ApiUncertainError
 from k8s_rdma.wire.annotation import request_text
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource

@@ -25,19 +25,9 @@ import structlog
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import MAX_ADDRESSES, facts_of_status
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    Changed,
-    Deleted,
-    Event,
-    LeaseView,
-    Listed,
-    Page,
-    PublishedApi,
-    RdmaNodeView,
-    follow,
-    handle_item,
-)
+from k8s_rdma.kube.errors import API_ERRORS
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page, follow, handle_item
+from k8s_rdma.kube.published_api import LeaseView, PublishedApi, RdmaNodeView
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.node_facts import NodeFacts
 from k8s_rdma.wire.node_lease import covers, is_count, silence, silent_after_s

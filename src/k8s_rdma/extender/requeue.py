@@ -25,7 +25,7 @@ from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.search_queue import SearchQueue, Turn
 from k8s_rdma.extender.settled_pods import SettledPods
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, ApiUnreachableError, ClusterApi
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError, ApiUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.node_source import NodeSource
     from k8s_rdma.extender.pod_requests import PendingPod
     from k8s_rdma.extender.quota import Limits
+    from k8s_rdma.kube.api import ClusterApi
 
 _MAX_PODS = 10_000
 MAX_INTERFACES = 100_000

@@ -19,8 +19,9 @@ import structlog
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import Machine, StoppableClock, Target, ledger_held, wait_until
+from k8s_rdma.init.job import Machine, StoppableClock, Target, wait_until
 from k8s_rdma.init.pf_setup import Outcome, Result, make_ready, plan
+from k8s_rdma.init.used_vfs import ledger_held
 from k8s_rdma.init.vf_settings import address_conflicts
 from k8s_rdma.linux.discovery.functions import AbsentPf, Discovery, FoundPf, Missing, Selected, SkippedPf
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries

@@ -22,15 +22,14 @@ from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.job import (
     Job,
     Machine,
-    Pods,
     SetupError,
     StoppedError,
     Target,
     refused_read,
     refused_write,
-    used_vfs,
     wait_until,
 )
+from k8s_rdma.init.used_vfs import Pods, used_vfs
 from k8s_rdma.init.vf_settings import MOST_VFS, Configuration
 from k8s_rdma.linux.vf.binding import PciDriver
 from k8s_rdma.linux.vf.creation import SriovPf, VfFunction

@@ -32,7 +32,7 @@ class User:
 
 
 class ReviewsApi(Protocol):
-    """The reviews of the API server. Both raise `kube.api.API_ERRORS`."""
+    """The reviews of the API server. Both raise `kube.errors.API_ERRORS`."""
 
     async def authenticate(self, token: str) -> User | None:
         """Return the token's user, if the API server accepts the token."""

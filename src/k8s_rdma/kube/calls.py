@@ -19,12 +19,6 @@ import structlog
 from lightkube import ApiError, NotReadyError
 from lightkube.core.exceptions import ConfigError
 
-from k8s_rdma.kube.api import (
-    TOO_LARGE,
-    ApiRefusedError,
-    ApiUncertainError,
-    ApiUnreachableError,
-)
 from k8s_rdma.kube.bounded_http import (
     LIST_S,
     MAX_ANSWER_BYTES,
@@ -38,6 +32,7 @@ from k8s_rdma.kube.bounded_http import (
     stream_answer,
 )
 from k8s_rdma.kube.connections import blocking_client
+from k8s_rdma.kube.errors import TOO_LARGE, ApiRefusedError, ApiUncertainError, ApiUnreachableError
 from k8s_rdma.kube.kubeconfig import command_api_server, process_api_server, usable_credentials
 from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.kube.object_form import require_form, require_metadata, time_in_header

@@ -19,21 +19,9 @@ from lightkube.types import PatchType
 
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.access_reviews import AccessReviews
-from k8s_rdma.kube.api import (
-    ApiRefusedError,
-    ApiUncertainError,
-    BudgetView,
-    Event,
-    LeaseView,
-    NodeView,
-    ObjectEvent,
-    OwnNodeView,
-    PodBinding,
-    PodView,
-    RdmaNodeView,
-)
 from k8s_rdma.kube.calls import connections_of, named_errors, read_refusal, segment
 from k8s_rdma.kube.connections import async_client
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.kubeconfig import process_api_server, usable_credentials
 from k8s_rdma.kube.list_watch import Selection, Status, decode_object, watch_objects
 from k8s_rdma.kube.objects import (
@@ -46,6 +34,7 @@ from k8s_rdma.kube.objects import (
     PodObject,
 )
 from k8s_rdma.kube.pod_groups import PodGroups
+from k8s_rdma.kube.published_api import LeaseView, OwnNodeView, RdmaNodeView
 from k8s_rdma.kube.resource_slices import ResourceSlices
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.objects.meta import ObjectIdentity, ObjectMeta, OwnerReference, WholeMeta
@@ -60,6 +49,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Pod
     from k8s_rdma.core.pod_group import PodGroup
     from k8s_rdma.core.types import Gang
+    from k8s_rdma.kube.api import BudgetView, NodeView, ObjectEvent, PodBinding, PodView
+    from k8s_rdma.kube.informer import Event
 
 _NOT_FOUND = 404
 

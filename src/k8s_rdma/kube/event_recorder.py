@@ -17,10 +17,13 @@ import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, EventsApi, ObjectEvent, Subject, Time
+from k8s_rdma.kube.api import EventsApi, ObjectEvent, Subject
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from k8s_rdma.kube.informer import Time
 
     Key = tuple[str, str, str]
     Write = Callable[[], Awaitable[None]]

@@ -10,13 +10,16 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.api import ApiRefusedError, LeaseApi, LeaseView, Listed
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.informer import Listed
+from k8s_rdma.kube.published_api import LeaseApi, LeaseView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from k8s_rdma.core.types import NodeName
-    from k8s_rdma.kube.api import Event, OwnNodeView
+    from k8s_rdma.kube.informer import Event
+    from k8s_rdma.kube.published_api import OwnNodeView
 
 _CONFLICT = 409
 

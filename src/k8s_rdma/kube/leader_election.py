@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from k8s_rdma.kube.api import API_ERRORS, ApiRefusedError, LeaseApi, LeaseView
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
+from k8s_rdma.kube.published_api import LeaseApi, LeaseView
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

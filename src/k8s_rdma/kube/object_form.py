@@ -5,7 +5,7 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.kube.api import ApiUncertainError
+from k8s_rdma.kube.errors import ApiUncertainError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

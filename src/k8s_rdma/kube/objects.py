@@ -24,7 +24,8 @@ from lightkube.core.resource import (
 from k8s_rdma.core.pod_constraints import LABEL_OPERATORS, meets
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import visible
-from k8s_rdma.kube.api import BudgetView, LeaseView, NodeView, ObjectEvent, PodBinding, PodView
+from k8s_rdma.kube.api import BudgetView, NodeView, ObjectEvent, PodBinding, PodView
+from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.annotation import ANNOTATION, annotation_bytes
 from k8s_rdma.wire.objects.lease import LeaseSpec
 from k8s_rdma.wire.objects.meta import ObjectIdentity, ObjectMeta, OwnerReference, WholeMeta

@@ -15,8 +15,8 @@ import msgspec
 
 from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.types import Gang, GangApi
-from k8s_rdma.kube.api import ApiRefusedError, PodGroupVersionError
 from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.kube.errors import ApiRefusedError, PodGroupVersionError
 from k8s_rdma.wire.pod_group import (
     COSCHEDULING_VERSION,
     PLURAL,

@@ -17,8 +17,8 @@ from lightkube.core.resource import (
 from lightkube.types import PatchType
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import ApiRefusedError, ApiUncertainError, Event
 from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.list_watch import Selection, watch_objects
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, require_shallow
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lightkube import AsyncClient
 
     from k8s_rdma.core.types import NodeName
+    from k8s_rdma.kube.informer import Event
 
 _API = "resource.k8s.io"
 _CLAIM = ResourceDef(_API, "v1", "ResourceClaim")

@@ -23,10 +23,10 @@ from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid, Strategy
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import API_ERRORS, PodView
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import EXTENDER_CONFIG, read_extender_config, read_placement_keys
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.objects import PodObject
 from k8s_rdma.kube.pod_groups import list_pod_groups
@@ -53,6 +53,7 @@ from k8s_rdma.wire.rdma_node import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from k8s_rdma.kube.api import PodView
     from k8s_rdma.kube.selection import KubeconfigSelection
 
 

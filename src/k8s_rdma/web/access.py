@@ -70,7 +70,7 @@ class Viewer(Protocol):
         ...
 
     async def visibility(self, namespaces: Collection[str]) -> Visibility:
-        """Find those of the namespaces whose pods they may list. Raises `kube.api.API_ERRORS`.
+        """Find those of the namespaces whose pods they may list. Raises `kube.errors.API_ERRORS`.
 
         namespaces: those to ask about first come first.
         """
@@ -90,7 +90,7 @@ class Access(Protocol):
     """The rule by which requests are admitted."""
 
     async def admit(self, scope: Scope) -> Viewer | Denial:
-        """Return the viewer of a request. Raises `kube.api.API_ERRORS`."""
+        """Return the viewer of a request. Raises `kube.errors.API_ERRORS`."""
         ...
 
 

@@ -15,7 +15,7 @@ from k8s_rdma import __version__
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive, Scope, Send
-from k8s_rdma.kube.api import API_ERRORS
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.web import pages
 from k8s_rdma.web.access import Access, Denial, Viewer, Visibility
 from k8s_rdma.web.claim_pods import ClaimPodReader

@@ -22,22 +22,10 @@ from k8s_rdma.core.ledger import Attachment, Pod, Receipt
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.core.types import ContainerId, NodeName, PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.kube.api import (
-    MIRROR,
-    REAL_TIME,
-    ApiRefusedError,
-    Changed,
-    Deleted,
-    Event,
-    Listed,
-    NodePodsApi,
-    PodView,
-    Time,
-    about_pod,
-    follow,
-    handle_item,
-)
+from k8s_rdma.kube.api import MIRROR, NodePodsApi, PodView, about_pod
+from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.kube.event_recorder import EventRecorder, EventSource, Outbox
+from k8s_rdma.kube.informer import REAL_TIME, Changed, Deleted, Event, Listed, Time, follow, handle_item
 from k8s_rdma.kube.promises import read_promise
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_STATUS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.network_status import (

@@ -21,14 +21,10 @@ from k8s_rdma.agent.cluster.publisher import Reports
 from k8s_rdma.core.macs import is_mac
 from k8s_rdma.core.namespace_policy import address_number
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    REAL_TIME,
-    AddressesApi,
-    ApiRefusedError,
-    Time,
-)
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.held_leases import HeldLeases
+from k8s_rdma.kube.informer import REAL_TIME, Time
+from k8s_rdma.kube.published_api import AddressesApi
 from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.address_leases import kind, lease_name
@@ -40,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.types import NodeName
+    from k8s_rdma.kube.published_api import AddressesApi
 
     Requested = Callable[[], frozenset[str]]
 

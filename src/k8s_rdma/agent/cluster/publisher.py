@@ -26,21 +26,9 @@ from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    REAL_TIME,
-    ApiRefusedError,
-    Changed,
-    Deleted,
-    Event,
-    LeaseView,
-    Listed,
-    OwnNodeView,
-    PublishingApi,
-    RdmaNodeView,
-    Time,
-    follow,
-)
+from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
+from k8s_rdma.kube.informer import REAL_TIME, Changed, Deleted, Event, Listed, Time, follow
+from k8s_rdma.kube.published_api import LeaseView, OwnNodeView, PublishingApi, RdmaNodeView
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.rdma_node import RdmaNodeStatus, decode_status, encode_status, status_of, vfs_for_pods
 

@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import K8sRdmaError, Reason
-from k8s_rdma.kube.api import (
-    API_ERRORS,
-    REAL_TIME,
-    Time,
-)
+from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.held_leases import HeldLeases, LeaseHolderApi
+from k8s_rdma.kube.informer import REAL_TIME, Time
 from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.nesting import load

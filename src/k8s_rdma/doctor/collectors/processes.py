@@ -33,7 +33,7 @@ from k8s_rdma.doctor.cluster.scheduler import DEFAULT_NAME, profiles
 from k8s_rdma.doctor.cluster.versions import NodeVersions, tag_of
 from k8s_rdma.doctor.node.processes import Answer, LedgerFacts, ProcessFacts
 from k8s_rdma.errors import LedgerError, MalformedError
-from k8s_rdma.kube.api import ApiRefusedError
+from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.linux.receipts import NewerLedgerError, Receipts
 from k8s_rdma.wire.annotation import request_name, request_text
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
