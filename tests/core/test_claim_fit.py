@@ -12,10 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, claims_fit, judge
+from k8s_rdma.core.devices.requests import (
+    Comparison,
+    Constraint,
+    DeviceRequest,
+    DeviceTaint,
+    Selector,
+    Toleration,
+)
 from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.packing import Work
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Placement, Rejection
-from k8s_rdma.core.request import Comparison, Constraint, DeviceRequest, DeviceTaint, Selector, Toleration
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import Reason
 

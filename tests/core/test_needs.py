@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from k8s_rdma.core.inventory import Pf
 from k8s_rdma.core.options import InterfaceOptions, needs_of
-from k8s_rdma.core.request import unmet
+from k8s_rdma.core.pf_needs import unmet
 from k8s_rdma.core.types import LinkType, PciAddress, Setting
 
 IB = Pf(

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import InterfaceOptions, needs_of
+from k8s_rdma.core.pf_needs import unmet
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.request import InterfaceRequest, Request, unmet
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import (
     EVERY_RATE,
     NO_NEEDS,

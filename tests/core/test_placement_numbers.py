@@ -15,8 +15,10 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.matching import Lot, share_out
 from k8s_rdma.core.options import InterfaceOptions, needs_of
 from k8s_rdma.core.packing import Room, Work
+from k8s_rdma.core.pf_masks import PfMasks
+from k8s_rdma.core.pf_needs import meets
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
-from k8s_rdma.core.request import InterfaceRequest, PfMasks, Request, meets
+from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import PfSelector
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci

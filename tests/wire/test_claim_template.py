@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from asked_options import drawn_options
 from k8s_rdma.core.inventory import Pf
 from k8s_rdma.core.options import InterfaceOptions
-from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, is_chosen
+from k8s_rdma.core.pf_needs import is_chosen
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import Accelerator, Enforce, LinkType, PfSelector, VfDriver, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import read_pod

@@ -38,7 +38,7 @@ from k8s_rdma.wire.views import ClaimsExplanation, Group, NodeExplanation, PfExp
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from k8s_rdma.core.request import DeviceRequest
+    from k8s_rdma.core.devices.requests import DeviceRequest
 
     Verdict: TypeAlias = Literal["fits", "refused", "unreadable", "unknown"]
 

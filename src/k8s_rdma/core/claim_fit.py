@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain, islice, product, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from k8s_rdma.core.devices.requests import Attribute, Constraint, DeviceRequest, DeviceTaint
 from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
@@ -21,15 +22,7 @@ from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work
 from k8s_rdma.core.placement import DEFAULT_BUDGET, PlacedInterface, Placement, Rejection
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.refusal import Free, RefusalMessage, explain, explain_refusal, is_empty
-from k8s_rdma.core.request import (
-    Attribute,
-    Constraint,
-    DeviceRequest,
-    DeviceTaint,
-    InterfaceRequest,
-    Request,
-    class_of,
-)
+from k8s_rdma.core.request import InterfaceRequest, Request, class_of
 from k8s_rdma.core.types import NodeName, PciAddress, PfSelector
 from k8s_rdma.errors import Reason
 

@@ -32,9 +32,10 @@ from k8s_rdma.core.ledger import (
     PreparedInterface,
 )
 from k8s_rdma.core.macs import RequestedAddress, addresses_of, requests_of, taken_address
+from k8s_rdma.core.pf_needs import unmet
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import objection
-from k8s_rdma.core.request import InterfaceRequest, unmet
+from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.round_robin import certain_mbps
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid

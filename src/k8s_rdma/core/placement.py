@@ -20,10 +20,11 @@ from k8s_rdma.core.mention import Mention, shown
 from k8s_rdma.core.offers import WHOLE, Worth, worth_to
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
 from k8s_rdma.core.packing import Verdict, Work
+from k8s_rdma.core.pf_needs import meets
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
-from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, meets, satisfies_policy
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, satisfies_policy
 from k8s_rdma.core.round_robin import keeps_minimums, may_fall_short
 from k8s_rdma.core.types import Enforce, NodeName, PciAddress, Strategy
 from k8s_rdma.errors import Reason

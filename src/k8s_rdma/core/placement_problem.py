@@ -34,7 +34,8 @@ from k8s_rdma.core.offers import (
     terms,
 )
 from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work, arrange
-from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups, has_pf_constraints
+from k8s_rdma.core.pf_needs import has_pf_constraints
+from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Strategy
 
 if TYPE_CHECKING:

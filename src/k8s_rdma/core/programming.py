@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.request import NOT_BY_SOFTWARE, InterfaceClass, InterfaceRequest
+from k8s_rdma.core.pf_needs import NOT_BY_SOFTWARE
 from k8s_rdma.core.types import EVERY_RATE, Enforce, Enforcer, RateRange, Setting, enforcer_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.request import InterfaceClass, InterfaceRequest
 
 
 _NOT_VFIO = "software cannot cap a VF that is given to vfio-pci"

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.bipartite_matching import TooFew
 from k8s_rdma.core.packing import Demand, OutOfWorkError, Room, Verdict, Work, best_fit, places
+from k8s_rdma.core.pf_needs import unmet, unmet_cause
 from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage, choose, matched, rooms
 from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
-from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, unmet, unmet_cause
+from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy
 from k8s_rdma.core.round_robin import effective_mins
 from k8s_rdma.core.shortage import Lack, Totals
 from k8s_rdma.core.types import NO_NEEDS, Needs, Setting, Strategy

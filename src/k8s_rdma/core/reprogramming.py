@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.allocation import used_for, used_locally
 from k8s_rdma.core.claims import beyond_class_cap
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PreparedInterface, RateChange, Receipt
+from k8s_rdma.core.ledger import (
+    AllocatedInterface,
+    Ledger,
+    PreparedInterface,
+    RateChange,
+    Receipt,
+)
+from k8s_rdma.core.pf_needs import unmet
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.programming import demand, objection, programmed, takes_rates
 from k8s_rdma.core.rate_change import shortage
-from k8s_rdma.core.request import InterfaceRequest, unmet
 from k8s_rdma.core.step import CapInterface, SetRates, Step, VfRate, VfRef
 from k8s_rdma.core.types import NodeName, PciAddress, PfUse, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.kernel import Hardware, LocatedVf
     from k8s_rdma.core.options import InterfaceOptions
+    from k8s_rdma.core.request import InterfaceRequest
 
 
 def judge_rates(

@@ -1,15 +1,10 @@
-"""Requests of pods: interfaces with reservations and caps, their spread, the PFs that can take them.
-
-By annotation, and of devices by ResourceClaim, as kube-scheduler has them.
-"""
+"""Requests of pods by annotation: interfaces with reservations and caps, and their spread over PFs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
-from functools import lru_cache
-from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
 from k8s_rdma.core.types import (
@@ -19,19 +14,12 @@ from k8s_rdma.core.types import (
     Enforce,
     Needs,
     PciAddress,
-    PfSelector,
-    Setting,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from k8s_rdma.core.inventory import Pf
-
-_Value = TypeVar("_Value", bound=str)
-
-_MAX_LISTED = 3
-"""Values of a selector that a clause lists; the annotation's author decides how many there are."""
 
 
 class InterfaceClass(NamedTuple):
@@ -46,161 +34,6 @@ class InterfaceClass(NamedTuple):
 def class_of(request: InterfaceRequest) -> InterfaceClass:
     """Return an interface's class."""
     return InterfaceClass(request.min_tx_rate_mbps, request.max_tx_rate_mbps, request.enforce, request.needs)
-
-
-def meets(pf: Pf, needs: Needs) -> bool:
-    """Report whether the PF meets the needs."""
-    return needs is NO_NEEDS or (is_chosen(pf, needs) and needs.settings <= pf.supported_settings)
-
-
-class PfMasks:
-    """The PFs that meet needs, as a bit set (bit n: the PF at index n).
-
-    They are found by the selector's values, which may be many, and not PF by PF: this gives the result of
-    `meets` in a tenth of the time.
-    """
-
-    def __init__(self, pfs: Sequence[Pf]) -> None:
-        self._pfs = pfs
-        self._every = (1 << len(pfs)) - 1
-        self._names = _positions((pf.name, index) for index, pf in enumerate(pfs))
-        self._pcis = _positions((pf.pci, position) for position, pf in enumerate(pfs))
-        self._drivers = _positions((pf.driver, position) for position, pf in enumerate(pfs))
-        self._vendors = _positions(
-            (vendor, position)
-            for position, pf in enumerate(pfs)
-            for vendor in {pf.vendor, pf.vendor.partition(":")[0]}
-        )
-        self._able: dict[frozenset[Setting], int] = {}
-
-    def meeting(self, needs: Needs) -> int:
-        """Return the PFs that `meets` says True of."""
-        mask = self.able(needs)
-        if needs.link_type is not None:
-            mask &= self._mask(lambda pf: pf.link_type is needs.link_type)
-        if needs.mtu:
-            mask &= self._mask(lambda pf: needs.mtu <= pf.mtu)
-        return mask if needs.pf is None else mask & self._selected(needs.pf)
-
-    def able(self, needs: Needs) -> int:
-        """Return the PFs whose drivers support the needed settings, whichever PFs are selected."""
-        if not needs.settings:
-            return self._every
-        mask = self._able.get(needs.settings)
-        if mask is None:
-            mask = self._able[needs.settings] = self._mask(lambda pf: needs.settings <= pf.supported_settings)
-        return mask
-
-    def _selected(self, selector: PfSelector) -> int:
-        mask = self._every
-        if selector.names:
-            mask &= _union(selector.names, self._names)
-        if selector.pcis:
-            mask &= _union(selector.pcis, self._pcis)
-        if selector.vendors:
-            mask &= _union(selector.vendors, self._vendors)
-        if selector.drivers:
-            mask &= _union(selector.drivers, self._drivers)
-        return mask
-
-    def _mask(self, true: Callable[[Pf], bool]) -> int:
-        return sum([1 << index for index, pf in enumerate(self._pfs) if true(pf)])
-
-
-def _positions(values: Iterable[tuple[_Value, int]]) -> dict[_Value, int]:
-    found: dict[_Value, int] = {}
-    for value, index in values:
-        found[value] = found.get(value, 0) | 1 << index
-    return found
-
-
-def _union(values: frozenset[_Value], positions: Mapping[_Value, int]) -> int:
-    """Goes through the smaller of the two."""
-    mask = 0
-    for value in values.intersection(positions) if len(values) > len(positions) else values:
-        mask |= positions.get(value, 0)
-    return mask
-
-
-def has_pf_constraints(needs: Needs) -> bool:
-    """Report whether the needs exclude PFs, apart from the abilities of their drivers."""
-    return bool(needs.pf is not None or needs.link_type is not None or needs.mtu)
-
-
-def is_chosen(pf: Pf, needs: Needs) -> bool:
-    """Report whether the needs select the PF, apart from the abilities of its driver."""
-    return (
-        (needs.pf is None or selects(needs.pf, pf))
-        and needs.link_type in (None, pf.link_type)
-        and needs.mtu <= pf.mtu
-    )
-
-
-def unmet(pf: Pf, needs: Needs) -> str:
-    """Describe in one clause, without its name, why the PF does not meet the needs; empty when it does."""
-    if meets(pf, needs):
-        return ""
-    if needs.pf is not None and not selects(needs.pf, pf):
-        return _not_selected(needs.pf)
-    if needs.link_type not in (None, pf.link_type):
-        return f"its link is {pf.link_type}, and link_type is {needs.link_type}"
-    if needs.mtu > pf.mtu:
-        return f"its MTU is {pf.mtu or 'not known'}, and mtu is {needs.mtu}"
-    return _cannot(pf, needs.settings - pf.supported_settings)
-
-
-def unmet_cause(pf: Pf, needs: Needs) -> str:
-    """Describe the unmet need without numbers of this PF."""
-    otherwise = (needs.pf is None or selects(needs.pf, pf)) and needs.link_type in (None, pf.link_type)
-    if otherwise and needs.mtu > pf.mtu:
-        return f"its MTU is below {needs.mtu}"
-    return unmet(pf, needs)
-
-
-NOT_BY_SOFTWARE = "its node caps nothing by software: the kernel lacks sch_tbf, or the agent is too old"
-
-
-def selects(selector: PfSelector, pf: Pf) -> bool:
-    """Report whether a PF is one of these."""
-    vendor, _, _ = pf.vendor.partition(":")
-    return (
-        (not selector.names or pf.name in selector.names)
-        and (not selector.pcis or pf.pci in selector.pcis)
-        and (not selector.vendors or not selector.vendors.isdisjoint((vendor, pf.vendor)))
-        and (not selector.drivers or pf.driver in selector.drivers)
-    )
-
-
-def _cannot(pf: Pf, missing: Collection[Setting]) -> str:
-    if Setting.VFIO_PCI in missing:
-        return "its VFs cannot be given to vfio-pci"
-    if Setting.PKEY in missing:
-        # No kernel sets one by netlink; see docs/drivers.md.
-        return "no driver sets pkey of a VF, as the subnet manager does that by GUID (ask for guid)"
-    if Setting.SOFTWARE_CAPS in missing:
-        return NOT_BY_SOFTWARE
-    names = ", ".join(sorted(missing))
-    return f"{pf.driver or 'its driver'} cannot set {names} of a VF"
-
-
-@lru_cache(maxsize=256)
-def _not_selected(selector: PfSelector) -> str:
-    """Said of many PFs, and selectors may be long."""
-    return f"not what pf selects ({', '.join(_sets(selector))})"
-
-
-def _sets(selector: PfSelector) -> Iterator[str]:
-    """Yield the selector in words: `driver ice or mlx5_core`."""
-    sets = {
-        "name": selector.names,
-        "pci": selector.pcis,
-        "vendor": selector.vendors,
-        "driver": selector.drivers,
-    }
-    for key, found in sets.items():
-        if found:
-            omitted = [f"{len(found) - _MAX_LISTED} more"] if len(found) > _MAX_LISTED else []
-            yield f"{key} {' or '.join([*sorted(found)[:_MAX_LISTED], *omitted])}"
 
 
 @unique
@@ -407,126 +240,3 @@ class Request:
     def __bool__(self) -> bool:
         """Report whether the pod needs any interface."""
         return bool(self.interfaces)
-
-
-Attribute: TypeAlias = str | int | bool | frozenset[int]
-"""Lists of numbers have no order here; other lists are unknown."""
-
-_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
-    ">=": ge,
-    "<=": le,
-    ">": gt,
-    "<": lt,
-    "startsWith": str.startswith,
-}
-
-_MAX_NAMES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTaint:
-    """A taint of a device; new pods need a toleration unless its effect is `None`."""
-
-    key: str
-    value: str = ""
-    effect: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toleration:
-    """A toleration of a request; an empty key or effect tolerates every one."""
-
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
-
-    def tolerates(self, taint: DeviceTaint) -> bool:
-        """Report whether the taint is no obstacle."""
-        return (
-            self.effect in ("", taint.effect)
-            and self.key in ("", taint.key)
-            and (self.operator == "Exists" or self.value == taint.value)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A comparison with an attribute's fully qualified name; false if the device has no such attribute.
-
-    operator: of CEL, or `startsWith`.
-    values: one, or with `in` any number.
-    """
-
-    attribute: str
-    operator: str
-    values: tuple[Attribute, ...]
-
-    def holds(self, attributes: Mapping[str, Attribute]) -> bool:
-        """Report whether it holds for a device."""
-        value = attributes.get(self.attribute)
-        if value is None or isinstance(value, frozenset):
-            return False  # CEL refuses to compare a list with one value
-        equal = any(type(value) is type(operand) and value == operand for operand in self.values)
-        if self.operator in ("==", "in"):
-            return equal
-        if self.operator == "!=":
-            return not equal
-        operand = self.values[0]
-        return type(value) is type(operand) and _ORDERS[self.operator](value, operand)
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """A CEL selector. alternatives: all comparisons of one hold; None if the expression is not judged."""
-
-    expression: str
-    alternatives: tuple[tuple[Comparison, ...], ...] | None = None
-
-    def accepts(self, attributes: Mapping[str, Attribute]) -> bool:
-        """Report whether it selects a device; an expression that is not judged does."""
-        return self.alternatives is None or any(
-            all(comparison.holds(attributes) for comparison in comparisons)
-            for comparisons in self.alternatives
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRequest:
-    """A request of a claim, or an alternative of `firstAvailable`. count: how many different PFs.
-
-    claim, name: its place; constraints refer to a request whichever alternative is taken.
-    """
-
-    claim: str
-    name: str
-    mbps: int = 0
-    count: int = 1
-    selectors: tuple[Selector, ...] = ()
-    tolerations: tuple[Toleration, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
-    """Devices of these requests of a claim (all if empty) have one value of the attribute, or all different.
-
-    A device without the attribute does not satisfy it.
-    """
-
-    claim: str
-    attribute: str
-    distinct: bool
-    requests: frozenset[str] = frozenset()
-
-    def includes(self, unit: DeviceRequest) -> bool:
-        """Report whether it is for a request, which it may name by an alternative, too."""
-        names = {unit.name, unit.name.partition("/")[0]}
-        return unit.claim == self.claim and (not self.requests or not names.isdisjoint(self.requests))
-
-    def __str__(self) -> str:
-        """Return its words in the claim, and the requests."""
-        kind = "distinctAttribute" if self.distinct else "matchAttribute"
-        names = sorted(self.requests)
-        omitted = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        requests = f" of requests {', '.join(names[:_MAX_NAMES])}{omitted}" if names else ""
-        return f"{kind} {self.attribute}{requests}"

@@ -14,12 +14,13 @@ from k8s_rdma.config.reloading import failures_of
 from k8s_rdma.extender.bind import Binder, BindingWriter, PendingBindings
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.decision_log import DecisionLog, LastRefusals
-from k8s_rdma.extender.explain import Explainer, PodExplainer
+from k8s_rdma.extender.explain import Explainer
 from k8s_rdma.extender.filter import FeasibilityChecker, Scheduling
 from k8s_rdma.extender.fit_cache import FitCache
 from k8s_rdma.extender.gangs import Quorum
 from k8s_rdma.extender.holders import Holders
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config
+from k8s_rdma.extender.known_pods import PodExplainer
 from k8s_rdma.extender.leadership import Fence, Leadership, Readiness
 from k8s_rdma.extender.metrics import Metrics, Reading, samples
 from k8s_rdma.extender.node_names import NodeNames

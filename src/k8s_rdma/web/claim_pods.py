@@ -43,7 +43,7 @@ from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES, claim_spec, has
 from k8s_rdma.wire.views import PendingRow
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.request import Selector
+    from k8s_rdma.core.devices.requests import Selector
     from k8s_rdma.wire.cluster_claims import Claims
 
 EVERY_S = 10.0

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 import msgspec
 
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest
-from k8s_rdma.core.inventory import NOTHING_USED, Used
-from k8s_rdma.core.request import (
-    Attribute,
+from k8s_rdma.core.devices.requests import (
     Comparison,
     Constraint,
     DeviceRequest,
@@ -24,6 +22,7 @@ from k8s_rdma.core.request import (
     Selector,
     Toleration,
 )
+from k8s_rdma.core.inventory import NOTHING_USED, Used
 from k8s_rdma.core.types import BITS_PER_MEGABIT, MAX_RATE_MBPS, NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
@@ -46,6 +45,8 @@ from k8s_rdma.wire.views import AllocatedClaim, AllocatedPf
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
+
+    from k8s_rdma.core.devices.requests import Attribute
 
 
 API = "/apis/resource.k8s.io/v1"

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
+from k8s_rdma.core.pf_needs import unmet
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
-from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, unmet
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.round_robin import keeps_minimums
 from k8s_rdma.errors import Reason
 
