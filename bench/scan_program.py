@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from k8s_rdma.core.inventory import Selection
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import NodeName, PciAddress
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import VfInfo

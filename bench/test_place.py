@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PfSelector, RateAbility, RateRange, Setting

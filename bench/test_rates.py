@@ -21,7 +21,8 @@ from contract.virtual_lab import VirtualLab
 from factories import interface, pod, receipt
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.node import Node
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.rate_change import admit, changed_rates
 from k8s_rdma.core.request import InterfaceRequest, Request

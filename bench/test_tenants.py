@@ -15,8 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 from extender.caches import scheduler_cache
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PfSelector, PodUid
 from k8s_rdma.extender.filter import NOT_SEARCHED, FeasibilityChecker

@@ -22,13 +22,7 @@ from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.objects.meta import OwnerReference
 from k8s_rdma_demo.cluster.api import Api
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
-from k8s_rdma_demo.cluster.objects import (
-    BUILT_IN,
-    Target,
-    parse_resource_type,
-    resolve,
-    system_clock,
-)
+from k8s_rdma_demo.cluster.objects import BUILT_IN, Target, parse_resource_type, resolve, system_clock
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.store import Store
 

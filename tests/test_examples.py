@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from k8s_rdma.agent.cni.add_call import interface_names
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, Setting, pci_address

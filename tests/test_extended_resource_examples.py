@@ -20,7 +20,7 @@ from agent.test_resource_claims import Running, scenario
 from cdi_documents import decode_specification
 from cluster.allocations import pfs
 from deploy.rendering.chart import documents, render
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.manifest_workloads import read_workloads

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from k8s_rdma.core.fit import NodeState
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory
 from k8s_rdma.core.offers import WHOLE, Worth, bandwidth_share, fullness, room_of
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import pf_worths
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.cluster import Cluster, Fit, Outcome
+
+if TYPE_CHECKING:
+    from k8s_rdma.core.inventory import Inventory
 
 TENTH = WHOLE // 10
 """One of the scores 0 to 10 of a scheduler extender."""

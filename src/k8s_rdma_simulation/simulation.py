@@ -22,7 +22,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory
+from k8s_rdma.core.inventory import Inventory
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Placement, Share
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.planning.cluster import Cluster, Node

@@ -26,8 +26,8 @@ from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.claims import offers
-from k8s_rdma.core.inventory import ClaimsPart, PfRule
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.pf_selection import ClaimsPart, PfRule
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.deviceplugin.dra import DraDriver

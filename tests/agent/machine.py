@@ -23,8 +23,8 @@ from k8s_rdma.agent.cni.service import CniCommands
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
 from k8s_rdma.agent.main import Host, build_agent
+from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
-from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.config.devices import DevicePluginConfig, Resource
 from k8s_rdma.core.types import NodeName
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.kubelet_devices import LocateGpus
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.devices.pools import Pool
-    from k8s_rdma.core.inventory import PfRule
+    from k8s_rdma.core.pf_selection import PfRule
     from k8s_rdma.core.step import NetnsRef
     from k8s_rdma.kube.pod_resources import PodResources
     from k8s_rdma.wire.cni_request import CniEnvironment

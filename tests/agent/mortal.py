@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
-    from k8s_rdma.agent.plugins.runner import Target
-    from k8s_rdma.core.inventory import PfRule
+    from k8s_rdma.agent.plugins.execution import Target
     from k8s_rdma.core.ledger import ClaimUid, LedgerClaim
     from k8s_rdma.core.netdev_attributes import Attributes
+    from k8s_rdma.core.pf_selection import PfRule
     from k8s_rdma.core.step import Step
     from k8s_rdma.core.types import PodUid
     from k8s_rdma.linux.receipts import ClaimMark
@@ -254,7 +254,7 @@ class Book:
 
 
 class MortalPlugins:
-    """In place of `agent.plugins.runner.Plugins`: every plugin keeps the book."""
+    """In place of `agent.plugins.execution.Plugins`: every plugin keeps the book."""
 
     def __init__(self, book: Book, life: Life) -> None:
         self._book, self._life = book, life

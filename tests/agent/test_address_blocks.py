@@ -15,8 +15,8 @@ import pytest
 from agent.passing_time import PassingTime
 from agent.test_ipam import host_local, leases, needs_plugins, pod_with
 from k8s_rdma.agent.plugins.address_blocks import VERIFY_S, AddressBlocks, lease_prefix
+from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import IpamPlugins
-from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.client import Client, connect

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.machine import PLUGINS, call
-from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins
+from k8s_rdma.agent.plugins.called_plugins import CalledPlugins, called_plugins
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_request import decode_netconf
 

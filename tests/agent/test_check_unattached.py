@@ -13,7 +13,7 @@ from agent.pods import KnowingCluster
 from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
 from fakes.nodes import FakePodResources
 from k8s_rdma.config.devices import ExclusiveResource, Selector
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.errors import K8sRdmaError, Reason
 from resource_claims import interface
 

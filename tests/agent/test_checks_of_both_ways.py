@@ -20,7 +20,7 @@ from agent.test_claim_policies import policies
 from agent.test_resource_claims import Running, refusal, running
 from factories import PF0, PF1
 from fakes.machine import FakePf
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse, Setting
 from k8s_rdma.errors import Reason
 from resource_claims import claim, interface, of_pod, pod, prepare

@@ -15,7 +15,7 @@ from agent.machine import call
 from agent.mortal import Fate, MortalPod, World, new_world
 from agent.test_crashes import WAYS
 from k8s_rdma.core.allocation import used_locally
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.claims import ClaimName

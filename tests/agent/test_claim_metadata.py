@@ -12,7 +12,7 @@ import pytest
 from agent.machine import Machine
 from agent.test_resource_claims import FOR_CLAIMS, Running, running, scenario
 from k8s_rdma.agent.metadata_updates import MetadataUpdates
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError
 from resource_claims import claim, interface, of_pod, prepare

@@ -12,7 +12,7 @@ from agent.test_resource_claims import Running, refusal, scenario
 from factories import PF0
 from k8s_rdma.config.files import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.errors import K8sRdmaError, Reason
 from resource_claims import claim, interface, of_pod, pod, prepare

@@ -13,8 +13,8 @@ import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
 from contract.linux_lab import needs_namespaces
+from k8s_rdma.agent.plugins.execution import Plugins, Target
 from k8s_rdma.agent.plugins.ipam import Delegate
-from k8s_rdma.agent.plugins.runner import Plugins, Target
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS

@@ -20,9 +20,9 @@ from factories import PF0, PF1
 from fakes.machine import FakePf
 from k8s_rdma.agent.cluster.held_addresses import WAIT_S, HeldAddresses, UnknownAddresses
 from k8s_rdma.agent.node import Node
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.macs import macs_of, requested_addresses
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.request import Request as PodRequest
 from k8s_rdma.core.types import LinkType, NodeName, PfUse

@@ -14,8 +14,8 @@ import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin, addresses
 from factories import PF0, interface, receipt
+from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import MAX_PARALLEL, IpamPlugins, addressing
-from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.step import Route

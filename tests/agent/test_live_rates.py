@@ -20,8 +20,8 @@ from k8s_rdma.agent.live_rates import LiveRates
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, ExclusiveResource, Selector
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import Enforce, NodeName, PciAddress, PfUse, PodUid, RateAbility, RateRange

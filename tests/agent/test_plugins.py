@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
-from k8s_rdma.agent.plugins.runner import Plugins, Target
+from k8s_rdma.agent.plugins.execution import Plugins, Target
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
 
@@ -294,7 +294,7 @@ int main(int count, char **given) {{
 def calling(script):
     """A process that calls it."""
     code = (
-        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins.runner import *;"
+        "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins.execution import *;"
         "from k8s_rdma.core.ledger import DelegatedPlugin;"
         "plugin = DelegatedPlugin(plugin='scripted', netconf=b'{}', cni_path=sys.argv[1], cni_args='');"
         "target = Target(container='c', netns='', ifname='i');"

@@ -14,8 +14,8 @@ from k8s_rdma.agent.cni.grant import Policy
 from k8s_rdma.agent.ledger_store import ClaimMarkers
 from k8s_rdma.agent.rebuild_ledger import Rebuild
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, judge, with_uses
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import NodeName, PfUse
 from k8s_rdma.linux.receipts import ClaimMark

@@ -20,9 +20,9 @@ from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.ledger import Attachment, Pod
 from k8s_rdma.core.namespace_policy import NO_POLICIES
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import ContainerId, NodeName, PfUse, PodUid

@@ -15,7 +15,7 @@ from factories import PF0, PF1
 from fakes.machine import FakePf
 from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.report import Reporter
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.step import (
     BindVf,

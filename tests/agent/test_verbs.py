@@ -12,8 +12,9 @@ import pytest
 
 from agent.machine import PLUGINS, Machine, asks, call, no_other_vfs
 from factories import PF0, PF1
+from k8s_rdma.agent.plugins.called_plugins import called_plugins
+from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import IpamPlugins, addressing
-from k8s_rdma.agent.plugins.runner import Plugins, called_plugins
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.allocation import foreign_vfs
 from k8s_rdma.core.kernel import Unreadable

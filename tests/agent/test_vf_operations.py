@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from agent.machine import Machine, asks, call
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin, addresses
 from factories import PF0, hardware, interface, receipt
-from k8s_rdma.agent.vf_operations import release, spare_name
+from k8s_rdma.agent.release import release, spare_name
 from k8s_rdma.core.kernel import Hardware, NameTakenError, NoSuchVfError, OtherMacError, Unreadable
 from k8s_rdma.core.ledger import Phase
 from k8s_rdma.core.step import BringHome, Step, VfHome

@@ -26,7 +26,7 @@ from k8s_rdma.cli.extender_client import ExtenderAddress, ExtenderClient
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.top import Screen, page, with_claims
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.wire.views import (
     ClusterView,

@@ -41,7 +41,7 @@ from factories import PF0, PF1
 from fakes.machine import FakePf
 from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.kube.grpc_calls import call, connect
 from k8s_rdma.linux.receipts import Receipts

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from contract.linux_lab import DEADLINE_S, LinuxLab, await_link, ip, run
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.linux.drivers import ability, supported_settings
 from k8s_rdma.linux.kernel import SriovKernel

@@ -20,8 +20,8 @@ from k8s_rdma.core.devices.requests import (
     Selector,
     Toleration,
 )
-from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.packing import Work
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Placement, Rejection
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import Reason

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from factories import PF0, PF1, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, claim_pfs, judge, offers, with_uses
-from k8s_rdma.core.inventory import NOTHING_USED, PfRule
 from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_selection import PfRule
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.round_robin import RoundRobin, effective_mins

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.allocation import used_on_node
-from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
 from k8s_rdma.core.offers import WHOLE
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, score
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import (

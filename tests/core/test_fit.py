@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from k8s_rdma.core.fit import FitEngine, NodeState, NodeStates, bounds_of
-from k8s_rdma.core.inventory import Inventory, Pf, Used, total
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.pf_use import Used, total
 from k8s_rdma.core.placement import Placement, score
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import EVERY_RATE, NodeName, Strategy, pci_address

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import DeviceUse, Gpu, Inventory, Used
+from k8s_rdma.core.inventory import Gpu, Inventory
+from k8s_rdma.core.pf_use import DeviceUse, Used
 from k8s_rdma.core.types import NodeName, PciAddress
 
 rates = st.lists(st.sampled_from([0, 1, 5, 700]), max_size=4).map(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes.recorded_machine import RecordedMachine, read_machine
-from k8s_rdma.core.devices.near_gpus import Nearness, gpus_requested, nearness
-from k8s_rdma.core.inventory import NOTHING_USED, Gpu, Inventory, Pf, Used
+from k8s_rdma.core.devices.gpu_demand import gpus_requested
+from k8s_rdma.core.devices.near_gpus import Nearness, nearness
+from k8s_rdma.core.inventory import Gpu, Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import Placement, Rejection, fits, narrow_to_gpus, place, score, usage_of
 from k8s_rdma.core.request import InterfaceRequest, Request, Topology
 from k8s_rdma.core.types import Accelerator, NodeName, PciAddress

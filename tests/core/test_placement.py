@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import Inventory, Used
+from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.packing import Room
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.errors import Reason

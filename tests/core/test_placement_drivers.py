@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import effective_mins

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Rejection, place
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, used_locally
-from k8s_rdma.core.inventory import DeviceUse, Used
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.pf_use import DeviceUse, Used
 from k8s_rdma.core.placement import Placement, Rejection, fits
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import RoundRobin

@@ -7,16 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.allocation import used_on_node
-from k8s_rdma.core.inventory import (
-    EVERY_DEVICE,
-    NOTHING_USED,
-    DeviceUse,
-    Generation,
-    Inventory,
-    Pf,
-    Used,
-    total,
-)
+from k8s_rdma.core.inventory import Generation, Inventory, Pf
+from k8s_rdma.core.pf_use import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from packing_oracle import inventory, pci

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
 from k8s_rdma.core.offers import WHOLE
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, place, score
 from k8s_rdma.core.types import Strategy
 from packing_oracle import NODE, inventory, pci

@@ -14,8 +14,9 @@ from core.test_split_pfs import annotated, published, without_pod
 from factories import PF0, hardware, pf_state, receipt
 from k8s_rdma.core.allocation import mbps_by_claims, used_locally, used_on_node
 from k8s_rdma.core.claims import judge, offers, prepared_interfaces, with_uses
-from k8s_rdma.core.inventory import NOTHING_USED, ClaimsPart, PfRule
 from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
+from k8s_rdma.core.pf_selection import ClaimsPart, PfRule
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.extender.node_source import facts_of_status

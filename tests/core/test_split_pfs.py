@@ -13,8 +13,10 @@ from core.test_claims import W1, WEIGHTS, allocated, prepared_in
 from factories import PF0, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, mbps_by_claims, used_locally
 from k8s_rdma.core.claims import judge, offers, with_uses
-from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, ClaimsPart, Generation, PfRule
+from k8s_rdma.core.inventory import CLAIMS_POOL, Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, ClaimUid, Ledger, LedgerClaim
+from k8s_rdma.core.pf_selection import ClaimsPart, PfRule
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Rejection
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import RoundRobin

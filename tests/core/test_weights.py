@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import Pf, Used
+from k8s_rdma.core.inventory import Pf
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.round_robin import RoundRobin, effective_mins, shares
 from k8s_rdma.core.types import PciAddress, RateAbility, RateRange
 

@@ -9,7 +9,7 @@ import pytest
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
-from k8s_rdma.core.inventory import Selection
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.modes import PoolMembers
 from k8s_rdma.linux.discovery.observation import Observer

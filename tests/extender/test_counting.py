@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.test_bounds import loaded
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import PfPolicy, Request

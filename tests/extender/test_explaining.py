@@ -10,8 +10,9 @@ import pytest
 
 from extender.node_server import pf, report
 from extender.world import World, cluster, extending, world
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.pod_constraints import gates_obstacles
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import LinkType, NodeName, PodUid, pci_address

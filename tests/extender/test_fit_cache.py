@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
-from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import Enforce, NodeName, PfSelector, Strategy, VfDriver

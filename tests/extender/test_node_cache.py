@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from extender.node_server import PF0, PF1, pf, rates, report
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import MalformedError

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from extender.caches import scheduler_cache
 from extender.node_server import PF0
 from extender.world import interfaces
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 from k8s_rdma.extender.decision_log import DecisionLog

@@ -16,8 +16,8 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import asked, create, place
 from extender.world import until, world
 from k8s_rdma.config.extender import NamespaceLimit
-from k8s_rdma.core.inventory import Used
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.linux.discovery.functions import Missing
 from linux.small_machine import PF, PF1, SmallMachine, link, vf_pci
 

@@ -15,8 +15,8 @@ import pytest
 
 from agent.machine import Machine
 from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.wire.dra_networks import KEYS, read_macs

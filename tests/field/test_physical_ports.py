@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.doctor.node.hardware import HardwareFacts, check_hardware
 from k8s_rdma.linux.pcie import slowest_link

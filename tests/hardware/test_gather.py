@@ -12,7 +12,7 @@ import pytest
 from contract.hardware_lab import PFS, needs_hardware
 from fakes.recorded_machine import RecordedMachine, read_machine
 from hardware.netlink_lab import soft_rdma_device
-from k8s_rdma.core.inventory import Selection
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.sysfs import Sysfs

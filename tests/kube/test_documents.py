@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.inventory import Selection
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import Enforce, LinkType, PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.functions import Discovery, Missing

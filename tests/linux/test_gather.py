@@ -11,20 +11,13 @@ import msgspec
 import pytest
 
 from fakes.recorded_machine import RecordedMachine, RecordedQueries, read_machine
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import RecordingQueries, RecordingSysfs, gather
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import error_name
-from k8s_rdma.wire.machine import (
-    LinkEntry,
-    Machine,
-    Refused,
-    SymbolicLink,
-    decode_machine,
-    encode_machine,
-)
+from k8s_rdma.wire.machine import LinkEntry, Machine, Refused, SymbolicLink, decode_machine, encode_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

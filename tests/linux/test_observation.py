@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.allocation import foreign_vfs
-from k8s_rdma.core.inventory import PfRule, Selection
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import Enforce, Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.functions import PATIENCE_S

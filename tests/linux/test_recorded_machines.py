@@ -14,9 +14,10 @@ import pytest
 
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.allocation import foreign_vfs
-from k8s_rdma.core.inventory import Generation, PfRule, Selection
+from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.kernel import Hardware, PfState
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import LinkType, NodeName, PciAddress, Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer

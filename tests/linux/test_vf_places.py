@@ -9,7 +9,7 @@ import pytest
 
 from contract.linux_lab import needs_namespaces
 from fakes.recorded_machine import RecordedMachine, read_machine
-from k8s_rdma.core.inventory import Selection
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError

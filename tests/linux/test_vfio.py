@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fakes.recorded_machine import RecordedMachine
-from k8s_rdma.core.inventory import Selection
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.gather import gather

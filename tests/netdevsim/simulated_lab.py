@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab
 from fakes.sriov_machine import RENAMED, Tree
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.drivers import ability, supported_settings

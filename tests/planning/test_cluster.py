@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.test_bounds import loaded
-from k8s_rdma.core.inventory import NOTHING_USED, total
+from k8s_rdma.core.pf_use import NOTHING_USED, total
 from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.request import PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid, Strategy

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.inventory import Selection
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import traces_of_switchdev

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench.compare_policies import MIXES, PAGE, best_load, compare, load_at_first_refusal, may_fit, small
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.request import PfPolicy, Request
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.planning.cluster import Cluster, Fit, Node

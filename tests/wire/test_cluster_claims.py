@@ -10,7 +10,7 @@ from cel_expr_python import cel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import Used
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.cluster_claims import (
@@ -22,7 +22,7 @@ from k8s_rdma.wire.cluster_claims import (
     pod_claims,
     read_claims,
 )
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

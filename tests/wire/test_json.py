@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import decode, describe_unknown, line_of, shown
+from k8s_rdma.wire.json import decode, line_of
+from k8s_rdma.wire.json_faults import describe_unknown, shown
 
 NUMBERS = msgspec.json.Decoder(list[int])
 NOTHINGS = msgspec.json.Decoder(list[None])

@@ -58,7 +58,7 @@ from k8s_rdma.wire.cdi import (
     vfio_nodes,
 )
 from k8s_rdma.wire.conflist import PLUGIN
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.network_status import device_info, encode_device_info
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.claim_policy import ClaimPolicy, RequestedClaim
 from k8s_rdma.agent.node import Node, rejected
 from k8s_rdma.agent.pending_calls import PendingCall, PendingCalls, WaitingCalls
+from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.agent.report import SEND_TIMEOUT_S, StatePublisher
 from k8s_rdma.agent.unix_sockets import RECEIVE_TIMEOUT_S, is_hung_up, read_lines
-from k8s_rdma.agent.vf_operations import RatesLeftError
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.claims import AllocatedClaim, claim_of
 from k8s_rdma.core.ledger import ClaimUid, LedgerClaim, Pod

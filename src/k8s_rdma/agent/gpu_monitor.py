@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.core.devices.near_gpus import is_gpu
+from k8s_rdma.core.devices.gpu_demand import is_gpu
 from k8s_rdma.core.inventory import Gpu, in_order
 from k8s_rdma.errors import K8sRdmaError, Reason
 

@@ -48,8 +48,8 @@ from k8s_rdma.agent.live_rates import ClaimCaps, LiveRates
 from k8s_rdma.agent.metadata_updates import MetadataUpdates
 from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
+from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
-from k8s_rdma.agent.plugins.runner import Plugins
 from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch
 from k8s_rdma.agent.report import Reporter, StateSocket
 from k8s_rdma.agent.sampler import Sampler
@@ -68,9 +68,9 @@ from k8s_rdma.config.namespace_policies import load_policies, policies_of
 from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.config.reloading import failures_of
 from k8s_rdma.core.devices.pools import Pool
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.macs import requested_addresses
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.pod_resources import KubeletPodResources

@@ -12,17 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from k8s_rdma.agent.observed_caps import CapFinding, ObservedCaps, restore_caps
+from k8s_rdma.agent.release import attached_already, held_elsewhere, release, revert
+from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.agent.vf_homes import KnownHomes
-from k8s_rdma.agent.vf_operations import (
-    CapFinding,
-    ObservedCaps,
-    Scanner,
-    attached_already,
-    held_elsewhere,
-    release,
-    restore_caps,
-    revert,
-)
 from k8s_rdma.core.allocation import (
     NOBODYS,
     Candidate,
@@ -67,8 +60,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.ledger_store import LedgerStore
     from k8s_rdma.agent.sandbox import Sandbox
-    from k8s_rdma.core.inventory import PfRule
     from k8s_rdma.core.kernel import Hardware, Kernel, LocatedVf, PodInterface, VfCounters
+    from k8s_rdma.core.pf_selection import PfRule
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 

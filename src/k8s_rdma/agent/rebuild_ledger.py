@@ -29,7 +29,7 @@ from k8s_rdma.agent.cni.kubelet_devices import HeldDevices, PodDeviceLookup
 from k8s_rdma.agent.cni.networks import interfaces_of_network
 from k8s_rdma.agent.ledger_store import CLAIMS_DIRECTORY, ClaimMarkers, DeferredDeletes
 from k8s_rdma.agent.main import BOOT_ID, open_deferred_deletes, open_kernel, open_pod_devices
-from k8s_rdma.agent.plugins.runner import called_plugins
+from k8s_rdma.agent.plugins.called_plugins import called_plugins
 from k8s_rdma.config.agent import AgentConfig, load_device_plugin
 from k8s_rdma.config.bounded_files import read_found_file
 from k8s_rdma.config.namespace_policies import policies_of
@@ -37,11 +37,11 @@ from k8s_rdma.config.placement_keys import agent_keys
 from k8s_rdma.core.allocation import is_free
 from k8s_rdma.core.claims import with_uses
 from k8s_rdma.core.devices.pools import Pool, in_pools
-from k8s_rdma.core.inventory import PfRule
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, LedgerClaim, Phase, Receipt
 from k8s_rdma.core.macs import NO_MAC
 from k8s_rdma.core.options import NO_OPTIONS
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRef, Vlan

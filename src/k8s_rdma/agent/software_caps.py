@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cluster.api_cluster import Cluster
     from k8s_rdma.agent.node import Node
+    from k8s_rdma.agent.observed_caps import CapFinding
     from k8s_rdma.agent.report import Reporter
-    from k8s_rdma.agent.vf_operations import CapFinding
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.ledger import Attachment, Receipt
 

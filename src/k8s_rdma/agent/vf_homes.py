@@ -11,7 +11,7 @@ from k8s_rdma.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from k8s_rdma.agent.vf_operations import Released
+    from k8s_rdma.agent.release import Released
     from k8s_rdma.core.kernel import Kernel
     from k8s_rdma.core.ledger import AllocatedInterface, Attachment
     from k8s_rdma.core.step import VfRef

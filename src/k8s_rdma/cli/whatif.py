@@ -25,12 +25,7 @@ from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.planning.anonymity import anonymised
 from k8s_rdma.planning.manifest_workloads import load_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, workload_of
-from k8s_rdma.planning.snapshot import (
-    Snapshot,
-    decode_snapshot,
-    encode_snapshot,
-    snapshot_of_cluster,
-)
+from k8s_rdma.planning.snapshot import Snapshot, decode_snapshot, encode_snapshot, snapshot_of_cluster
 from k8s_rdma.planning.whatif import (
     Changes,
     Eviction,

@@ -23,7 +23,8 @@ from k8s_rdma.core.node_paths import RUN_DIR
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, is_resource_name, require_resource_name
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.nesting import load
 
 if TYPE_CHECKING:

@@ -11,16 +11,7 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Protocol,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import yaml
@@ -30,7 +21,7 @@ from k8s_rdma.config.bounded_files import read_named_text
 from k8s_rdma.config.foreign_formats import foreign_format
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.annotation import parse_memlock
-from k8s_rdma.wire.json import describe_unknown, shown
+from k8s_rdma.wire.json_faults import describe_unknown, shown
 from k8s_rdma.wire.yaml import compose, yaml_words
 
 if TYPE_CHECKING:

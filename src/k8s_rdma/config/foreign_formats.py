@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.core.inventory import ClaimsPart, PfRule, Selection
+from k8s_rdma.core.pf_selection import ClaimsPart, PfRule, Selection
 from k8s_rdma.core.types import MAX_MTU, MAX_RATE_MBPS, MIN_MTU, Enforce, LinkType, PfUse, pci_address
 
 PciText = Annotated[
@@ -43,14 +43,14 @@ def is_netdev_name(text: str) -> bool:
 
 
 class ClaimsPartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See `core.inventory.ClaimsPart`."""
+    """See `core.pf_selection.ClaimsPart`."""
 
     vfs: Annotated[int, msgspec.Meta(ge=1)]
     mbps: Annotated[int, msgspec.Meta(ge=1, le=MAX_RATE_MBPS)]
 
 
 class PfConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A rule; see `core.inventory.PfRule`. numVfs: a number, or `all`.
+    """A rule; see `core.pf_selection.PfRule`. numVfs: a number, or `all`.
 
     use: how pods ask for its VFs, by `annotation` or by ResourceClaims, `claims`. A change waits until no
         pod has any of them.
@@ -103,7 +103,7 @@ class HardwareConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     pfs: rules for PFs; the first that matches applies.
     all: whether PFs that no rule matches are used as well, except those that carry the default route; by
         default if there are no rules.
-    unsafe_noiommu: see `core.inventory.Selection`.
+    unsafe_noiommu: see `core.pf_selection.Selection`.
     """
 
     require_rdma: bool = True

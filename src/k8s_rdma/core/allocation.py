@@ -19,21 +19,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from k8s_rdma.core.devices.near_gpus import of_gpus, owners
-from k8s_rdma.core.inventory import (
-    CLAIMS_POOL,
-    EVERY_DEVICE,
-    NOTHING_USED,
-    DeviceUse,
-    Gpu,
-    Inventory,
-    Pf,
-    Used,
-    total,
-)
+from k8s_rdma.core.devices.gpu_demand import of_gpus
+from k8s_rdma.core.devices.near_gpus import owners
+from k8s_rdma.core.inventory import CLAIMS_POOL, Gpu, Inventory, Pf
 from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, requests_of, taken_address
+from k8s_rdma.core.pf_use import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.placement import (
     PlacedInterface,
     Placement,

@@ -15,10 +15,11 @@ from itertools import chain, islice, product, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.devices.requests import Attribute, Constraint, DeviceRequest, DeviceTaint
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import DEFAULT_BUDGET, PlacedInterface, Placement, Rejection
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.refusal import Free, RefusalMessage, explain, explain_refusal, is_empty

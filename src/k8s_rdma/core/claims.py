@@ -21,18 +21,13 @@ from k8s_rdma.core.allocation import (
     used_for,
     used_locally,
 )
-from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, PfRule, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory
 from k8s_rdma.core.kernel import Hardware, PfState, Vf
-from k8s_rdma.core.ledger import (
-    AllocatedInterface,
-    ClaimUid,
-    Ledger,
-    LedgerClaim,
-    Pod,
-    PreparedInterface,
-)
+from k8s_rdma.core.ledger import AllocatedInterface, ClaimUid, Ledger, LedgerClaim, Pod, PreparedInterface
 from k8s_rdma.core.macs import RequestedAddress, addresses_of, requests_of, taken_address
 from k8s_rdma.core.pf_needs import unmet
+from k8s_rdma.core.pf_selection import PfRule
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Rejection, fits, usage_of
 from k8s_rdma.core.programming import objection
 from k8s_rdma.core.request import InterfaceRequest

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from k8s_rdma.core.devices.placement import devices_on
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used
 from k8s_rdma.core.offers import Bounds, Headroom, worth_to
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import Placement, Rejection, place, score, score_after
 from k8s_rdma.core.types import PciAddress, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
+    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.core.request import Request
 
 

@@ -16,9 +16,10 @@ from k8s_rdma.core.round_robin import keeps_minimums
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set
 
-    from k8s_rdma.core.inventory import Pf, Used
+    from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface
+    from k8s_rdma.core.pf_use import Used
     from k8s_rdma.core.step import VfRef
     from k8s_rdma.core.types import PciAddress
 

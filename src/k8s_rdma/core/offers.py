@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.packing import Room, Work
 from k8s_rdma.core.pf_masks import PfMasks
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, Request, groups
 from k8s_rdma.core.round_robin import Load, RoundRobin, Weighing, keeps_minimums

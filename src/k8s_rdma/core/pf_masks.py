@@ -8,11 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from k8s_rdma.core.inventory import Pf
-    from k8s_rdma.core.types import (
-        Needs,
-        PfSelector,
-        Setting,
-    )
+    from k8s_rdma.core.types import Needs, PfSelector, Setting
 
 _Value = TypeVar("_Value", bound=str)
 

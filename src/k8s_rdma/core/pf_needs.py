@@ -5,12 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.types import (
-    NO_NEEDS,
-    Needs,
-    PfSelector,
-    Setting,
-)
+from k8s_rdma.core.types import NO_NEEDS, Needs, PfSelector, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from k8s_rdma.core.devices import near_gpus
+from k8s_rdma.core.devices import gpu_demand, near_gpus
 from k8s_rdma.core.devices.placement import (
     device_mismatch,
     devices_on,
@@ -15,12 +15,12 @@ from k8s_rdma.core.devices.placement import (
     possible,
     too_few,
 )
-from k8s_rdma.core.inventory import EVERY_DEVICE, NOTHING_USED, DeviceUse, Gpu, Inventory, Pf, Used, total
 from k8s_rdma.core.mention import Mention, shown
 from k8s_rdma.core.offers import WHOLE, Worth, worth_to
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
 from k8s_rdma.core.packing import Verdict, Work
 from k8s_rdma.core.pf_needs import meets
+from k8s_rdma.core.pf_use import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
 from k8s_rdma.core.programming import objection, reserved
 from k8s_rdma.core.refusal import Detail, RefusalMessage, explain_refusal
@@ -31,6 +31,8 @@ from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from k8s_rdma.core.inventory import Gpu, Inventory, Pf
 
 
 T = TypeVar("T")
@@ -403,7 +405,7 @@ def _place_near_gpus(  # noqa: PLR0913, PLR0917 - as `place`
     budget: int,
 ) -> Placement | Rejection:
     """Place interfaces near all GPUs that kubelet may choose (`core.devices.near_gpus`), then the rest."""
-    gpus = near_gpus.candidates(request, inventory)
+    gpus = gpu_demand.candidates(request, inventory)
     for accepted in near_gpus.ACCEPTED[request.topology]:
         if accepted is near_gpus.Nearness.ANYWHERE:
             found = place(
@@ -454,7 +456,7 @@ def _beside(
     """Return the interfaces near GPUs on each PF that they may come to; None if a GPU has no PF with room."""
     entries = [entry for entry, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
     interface = request.interfaces[entries[0]]
-    demand = near_gpus.Demand(len(entries), near_gpus.gpus_requested(request.devices), gpus)
+    demand = gpu_demand.Demand(len(entries), gpu_demand.gpus_requested(request.devices), gpus)
 
     def room(pf: Pf, number: int) -> bool:
         placed = [_placed(interface, pf)] * demand.largest(number)
@@ -463,8 +465,8 @@ def _beside(
     chosen = near_gpus.assign(demand.gpus, inventory.pfs, accepted, room)
     if not chosen:
         return None
-    places = [*near_gpus.entries_by_pf(chosen, entries, demand)]
-    if len(places) > near_gpus.MAX_PLACES:
+    places = [*gpu_demand.entries_by_pf(chosen, entries, demand)]
+    if len(places) > gpu_demand.MAX_PLACES:
         return None
     return tuple(_placed(request.interfaces[entry], pf, entry) for pf, entry in places)
 
@@ -516,7 +518,7 @@ def narrow_to_gpus(
     by_pf = Counter(placed.pf for placed in near_placed)
     pfs = [pf for pf in inventory.pfs if pf.pci in by_pf]
     near = [index for index, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
-    demand = near_gpus.Demand(len(near), len(gpus), gpus)
+    demand = gpu_demand.Demand(len(near), len(gpus), gpus)
     for accepted in near_gpus.ACCEPTED[request.topology]:
         chosen = near_gpus.assign(
             demand.gpus, pfs, accepted, lambda pf, number: demand.largest(number) <= by_pf[pf.pci]

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.bipartite_matching import TooFew, match
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.matching import dealt, match_counts
 from k8s_rdma.core.offers import (
     PREFERENCE,
@@ -35,6 +35,7 @@ from k8s_rdma.core.offers import (
 )
 from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work, arrange
 from k8s_rdma.core.pf_needs import has_pf_constraints
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups
 from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Strategy
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, by_entry, usage_of
 from k8s_rdma.core.programming import objection
 from k8s_rdma.core.round_robin import keeps_minimums
@@ -21,6 +21,7 @@ from k8s_rdma.errors import MalformedError, Reason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from k8s_rdma.core.inventory import Inventory, Pf
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import PciAddress
 

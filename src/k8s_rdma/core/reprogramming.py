@@ -19,15 +19,10 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import used_for, used_locally
 from k8s_rdma.core.claims import beyond_class_cap
-from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf
-from k8s_rdma.core.ledger import (
-    AllocatedInterface,
-    Ledger,
-    PreparedInterface,
-    RateChange,
-    Receipt,
-)
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
+from k8s_rdma.core.ledger import AllocatedInterface, Ledger, PreparedInterface, RateChange, Receipt
 from k8s_rdma.core.pf_needs import unmet
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.programming import demand, objection, programmed, takes_rates
 from k8s_rdma.core.rate_change import shortage

@@ -7,14 +7,7 @@ from enum import StrEnum, unique
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
-from k8s_rdma.core.types import (
-    MAX_RATE_MBPS,
-    NO_NEEDS,
-    Accelerator,
-    Enforce,
-    Needs,
-    PciAddress,
-)
+from k8s_rdma.core.types import MAX_RATE_MBPS, NO_NEEDS, Accelerator, Enforce, Needs, PciAddress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from k8s_rdma.core.inventory import Pf, Used
+    from k8s_rdma.core.inventory import Pf
+    from k8s_rdma.core.pf_use import Used
 
 
 _NO_LIMIT = 1 << 62

@@ -20,13 +20,7 @@ from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.informer import REAL_TIME, Time
-from k8s_rdma.wire.claim_status import (
-    ClaimState,
-    decode_state,
-    decode_uid,
-    prepared_devices,
-    refused_devices,
-)
+from k8s_rdma.wire.claim_status import ClaimState, decode_state, decode_uid, prepared_devices, refused_devices
 from k8s_rdma.wire.claims import NO_POD, Answer, ClaimName, Offers, Prepare, PreparedClaim, Question
 
 if TYPE_CHECKING:

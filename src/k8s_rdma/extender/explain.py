@@ -23,9 +23,9 @@ import msgspec
 from msgspec.structs import replace
 
 from k8s_rdma.core.devices.placement import device_mismatch, devices_on, possible
-from k8s_rdma.core.inventory import NOTHING_USED, Pf
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.pf_needs import unmet
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import PlacedInterface, Rejection, Share
 from k8s_rdma.core.pod_constraints import gates_obstacles
 from k8s_rdma.core.programming import enforcers, objection, reserved
@@ -49,6 +49,7 @@ from k8s_rdma.wire.views import (
 )
 
 if TYPE_CHECKING:
+    from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.packing import Room
     from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.node_cache import NodeSnapshot

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import structlog
 
-from k8s_rdma.core.inventory import NOTHING_USED
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.pod_table import PodLimits, PodTable
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PodUid

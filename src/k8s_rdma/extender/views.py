@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from k8s_rdma.core.allocation import mbps_by_claims
-from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED
+from k8s_rdma.core.inventory import CLAIMS_POOL
+from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Share
 from k8s_rdma.core.types import NodeName, PodUid, enforcer_of
 from k8s_rdma.errors import visible

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from structlog.typing import FilteringBoundLogger
 
 from k8s_rdma.config.init import InitConfig
-from k8s_rdma.core.inventory import PfRule
+from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.linux.netlink.queries import Queries

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from lightkube import AsyncClient, SingleConfig
 from lightkube.config.models import Cluster, Context, User
-from lightkube.core.resource import (
-    ApiInfo,
-    GlobalResource,
-    GlobalSubResource,
-    ResourceDef,
-)
+from lightkube.core.resource import ApiInfo, GlobalResource, GlobalSubResource, ResourceDef
 from lightkube.operators import equal, not_in
 from lightkube.types import PatchType
 

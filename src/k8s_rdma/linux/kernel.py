@@ -64,8 +64,8 @@ from k8s_rdma.linux.vf.netdev import describe
 from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.inventory import Selection
     from k8s_rdma.core.netdev_attributes import Attributes
+    from k8s_rdma.core.pf_selection import Selection
     from k8s_rdma.linux.netlink.queries import VfInfo
 
 

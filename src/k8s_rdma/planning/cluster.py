@@ -14,14 +14,10 @@ from weakref import WeakKeyDictionary
 
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.fit import FitEngine, NodeState, NodeStates, bounds_of
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
+from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.offers import Bounds
-from k8s_rdma.core.placement import (
-    PlacedInterface,
-    Placement,
-    Rejection,
-    usage_of,
-)
+from k8s_rdma.core.pf_use import NOTHING_USED, Used, total
+from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, usage_of
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid, Strategy
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from k8s_rdma.wire.annotation import ANNOTATION, requests_interfaces
 from k8s_rdma.wire.annotation_keys import unknown_keys
 from k8s_rdma.wire.annotation_values import require_schedulable
 from k8s_rdma.wire.extended_resources import is_of_class, requested_resources
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.node_affinity import require_accepted
 from k8s_rdma.wire.objects.meta import ObjectMeta, WholeMeta
 from k8s_rdma.wire.objects.pod import PodSpec, PreemptionPolicy

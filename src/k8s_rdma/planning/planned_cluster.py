@@ -16,12 +16,7 @@ from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning.cluster import Cluster, Node
-from k8s_rdma.planning.snapshot import (
-    NodeRecord,
-    PodRecord,
-    PriorityClass,
-    Snapshot,
-)
+from k8s_rdma.planning.snapshot import NodeRecord, PodRecord, PriorityClass, Snapshot
 from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces, with_gpus
 from k8s_rdma.wire.node_affinity import node_selection
 from k8s_rdma.wire.node_facts import read_facts

@@ -34,6 +34,7 @@ from k8s_rdma.kube.promises import read_promise, unverified_promise
 from k8s_rdma.wire import json as wire_json
 from k8s_rdma.wire.annotation import REQUEST_ANNOTATIONS, requests_interfaces
 from k8s_rdma.wire.annotation_values import require_own_network
+from k8s_rdma.wire.json_faults import unknown_keys
 from k8s_rdma.wire.nesting import TOO_DEEP
 from k8s_rdma.wire.node_clock import clock_skew_s
 from k8s_rdma.wire.objects.affinity import NodeSelectorTerm
@@ -43,12 +44,7 @@ from k8s_rdma.wire.objects.pod import PodSpec, PreemptionPolicy
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own, encode
 from k8s_rdma.wire.pod_group import convert_pod_group
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, decode_rates_status
-from k8s_rdma.wire.rdma_node import (
-    LIST_PATH,
-    RdmaNodeStatus,
-    contradictions,
-    read_status,
-)
+from k8s_rdma.wire.rdma_node import LIST_PATH, RdmaNodeStatus, contradictions, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -200,7 +196,7 @@ def decode_snapshot(data: bytes, origin: str) -> Snapshot:
         msg = f"{origin}: version: {version} is newer than {VERSION}, the latest that this k8s-rdma reads"
         raise MalformedError(msg)
     snapshot = _decode(data, _decoder, origin)
-    unknown = wire_json.unknown_keys(Snapshot, wire_json.decode_large(data, _plain_decoder, origin))
+    unknown = unknown_keys(Snapshot, wire_json.decode_large(data, _plain_decoder, origin))
     for why in chain(unknown, _contradictions(snapshot)):
         raise _fault(data, origin, why)
     return _with_gangs_unknown(snapshot) if version < _WITH_GROUPS else snapshot

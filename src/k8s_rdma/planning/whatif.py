@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.offers import room_of
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import Placement, Rejection, Share
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request

@@ -32,7 +32,7 @@ from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
 from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
 from k8s_rdma.wire.getpfs import LegacyPf
 from k8s_rdma.wire.http_error import Error, ErrorDocument
-from k8s_rdma.wire.json import describe_unknown, shown
+from k8s_rdma.wire.json_faults import describe_unknown, shown
 from k8s_rdma.wire.report import Generation, NodeReport
 from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES
 

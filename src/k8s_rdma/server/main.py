@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import socket
 
     from k8s_rdma.config.server import ServerConfig
-    from k8s_rdma.core.inventory import Selection
     from k8s_rdma.core.kernel import Hardware
+    from k8s_rdma.core.pf_selection import Selection
     from k8s_rdma.linux.netlink.queries import Queries
     from k8s_rdma.wire.report import NodeReport
 

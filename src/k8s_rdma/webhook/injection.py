@@ -25,7 +25,8 @@ from k8s_rdma.wire.annotation import (
     NCCL_ANNOTATION,
 )
 from k8s_rdma.wire.annotation_values import require_own_network
-from k8s_rdma.wire.json import Buffer, decode, shown
+from k8s_rdma.wire.json import Buffer, decode
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.objects.meta import WholeMeta
 from k8s_rdma.wire.objects.pod import KubePod, WholePodSpec
 

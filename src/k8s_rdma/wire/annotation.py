@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from k8s_rdma.core.devices.near_gpus import GPU_RESOURCES, gpus_requested
+from k8s_rdma.core.devices.gpu_demand import GPU_RESOURCES, gpus_requested
 from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
 from k8s_rdma.core.options import (
     NO_OPTIONS,
@@ -28,14 +28,7 @@ from k8s_rdma.core.options import (
     Whole,
     keys_with,
 )
-from k8s_rdma.core.request import (
-    MAX_INTERFACES,
-    InterfaceRequest,
-    PfPolicy,
-    Request,
-    Topology,
-    class_of,
-)
+from k8s_rdma.core.request import MAX_INTERFACES, InterfaceRequest, PfPolicy, Request, Topology, class_of
 from k8s_rdma.core.types import (
     MAX_RATE_MBPS,
     Enforce,
@@ -64,7 +57,8 @@ from k8s_rdma.wire.annotation_values import (
     word,
 )
 from k8s_rdma.wire.cni_request import ifname_fault
-from k8s_rdma.wire.json import describe_unknown, nearest, shown, utf8_bytes
+from k8s_rdma.wire.json import utf8_bytes
+from k8s_rdma.wire.json_faults import describe_unknown, nearest, shown
 from k8s_rdma.wire.pod_spec import quantity
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from k8s_rdma.wire.annotation import (
     TOPOLOGY_ANNOTATION,
 )
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
-from k8s_rdma.wire.json import nearest, shown
+from k8s_rdma.wire.json_faults import nearest, shown
 from k8s_rdma.wire.network_status import NETWORK_STATUS_ANNOTATION
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION

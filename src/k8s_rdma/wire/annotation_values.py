@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.nesting import NestingError, require_shallow
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import msgspec
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

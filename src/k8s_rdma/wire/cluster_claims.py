@@ -22,12 +22,12 @@ from k8s_rdma.core.devices.requests import (
     Selector,
     Toleration,
 )
-from k8s_rdma.core.inventory import NOTHING_USED, Used
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.types import BITS_PER_MEGABIT, MAX_RATE_MBPS, NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.objects.claims import (
     MAX_RESULTS,
     AllocationResult,

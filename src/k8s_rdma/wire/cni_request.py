@@ -20,7 +20,8 @@ import msgspec
 from k8s_rdma.core.node_paths import RUN_DIR
 from k8s_rdma.core.types import ContainerId, PodUid, VfDriver
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import decode, describe_unknown, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import describe_unknown, shown
 
 Command = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
 COMMANDS: tuple[Command, ...] = get_args(Command)
@@ -407,7 +408,7 @@ def _decode(document: bytes, decoder: msgspec.json.Decoder[_Conf], key: str = ""
     try:
         return decode(document, decoder, f"{SUBJECT}: {key}" if key else SUBJECT, Reason.INVALID_NETCONF)
     except MalformedError as error:
-        from k8s_rdma.wire.json import type_mismatch  # noqa: PLC0415  memory of those that start well
+        from k8s_rdma.wire.json_faults import type_mismatch  # noqa: PLC0415  memory of those that start well
 
         place, why = type_mismatch(decoder.type, document) or ("", "")
         if not why:

@@ -11,7 +11,8 @@ import msgspec
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_socket import MAX_STDOUT_BYTES
 from k8s_rdma.wire.ipam_result import NO_ADDRESSES, NO_DNS, IpamResult
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

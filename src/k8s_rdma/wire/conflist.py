@@ -19,7 +19,8 @@ import msgspec
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, decode_netconf
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, highest_common
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.plugin_config import address_spaces
 

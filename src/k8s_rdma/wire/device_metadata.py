@@ -17,7 +17,7 @@ import msgspec
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claim_status import network_data
 from k8s_rdma.wire.claims import DRIVER, ClaimedInterface, ClaimName
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.resource_slice import MAX_TEXT
 
 if TYPE_CHECKING:

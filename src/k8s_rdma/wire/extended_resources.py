@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.objects.claims import DeviceClass
 from k8s_rdma.wire.objects.pod import KubePod
 from k8s_rdma.wire.pod_spec import quantity

@@ -10,7 +10,8 @@ import msgspec
 
 from k8s_rdma.core.step import Route
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

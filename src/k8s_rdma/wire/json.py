@@ -1,7 +1,4 @@
-"""JSON with errors that name the field.
-
-msgspec describes a wrong type in words of Python's types. `type_mismatch` describes it in JSON's words.
-"""
+"""JSON with errors that name the field."""
 
 from __future__ import annotations
 
@@ -9,18 +6,16 @@ import json
 import mmap
 import re
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import inspect
 
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, pruned, require_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 T = TypeVar("T")
 
@@ -54,9 +49,6 @@ def join_parts(parts: Sequence[Buffer]) -> Buffer:
         region.write(part)
     return memoryview(region)
 
-
-_SHOWN = 60
-"""Characters of an unknown key that a message shows; its author may have made it of any length."""
 
 _EXPLAINED = 1 << 20
 """Bytes or characters of text whose syntax is explained."""
@@ -122,34 +114,9 @@ def decode_lossy(data: bytes) -> Any:
         return json.loads(pruned(text))
 
 
-def describe_unknown(key: str, allowed: Iterable[str]) -> str:
-    """Return `unknown key; did you mean <the nearest known one>?`, or the known keys if no key is near.
-
-    Letter case and the choice between `-` and `_` do not count as a difference.
-    """
-    names = tuple(allowed)
-    near = nearest(key, names)
-    if near:
-        return f"unknown key; did you mean {near}?"
-    return f"unknown key; known are {', '.join(names)}"
-
-
-def nearest(key: str, allowed: Iterable[str]) -> str | None:
-    """Return the known one that a foreign one may stand for, if any is near; as in `describe_unknown`."""
-    by_folded = {_folded(name): name for name in allowed}
-    found = get_close_matches(_folded(key[:_SHOWN]), by_folded, n=1)
-    return by_folded[found[0]] if found else None
-
-
 def utf8_bytes(text: str) -> int:
     """Return the size of a text as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
-
-
-def shown(key: str) -> str:
-    """Return a foreign key as a message may hold it: not printable characters escaped, its length bounded."""
-    clipped = key if len(key) <= _SHOWN else key[:_SHOWN] + "..."
-    return clipped if clipped.isprintable() and clipped.isascii() and clipped else ascii(clipped)
 
 
 def _syntax(data: Buffer | str) -> str:
@@ -212,75 +179,3 @@ def _values(text: str, position: int) -> Iterator[tuple[str | int, int]]:
 def _skip_blank(text: str, position: int) -> int:
     found = _BLANK.match(text, position)
     return found.end() if found else position
-
-
-def _folded(key: str) -> str:
-    return key.casefold().replace("-", "_")
-
-
-_EXPECTED: tuple[tuple[tuple[type[inspect.Type], ...], type, str], ...] = (
-    ((inspect.BoolType,), bool, "true or false"),
-    ((inspect.IntType,), int, "a whole number"),
-    ((inspect.StrType,), str, "text"),
-    ((inspect.VarTupleType,), list, "a list"),
-    ((inspect.DictType, inspect.StructType), dict, "an object"),
-)
-
-
-def type_mismatch(kind: Any, document: bytes) -> tuple[str, str] | None:
-    """Return the place of the first wrong type, as in `networks.a.l2enable`, and both types in words."""
-    try:
-        value = msgspec.json.decode(document)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return next(_mismatches(inspect.type_info(kind), value, ""), None)
-
-
-def _mismatches(info: inspect.Type, value: object, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(info, inspect.UnionType):
-        if value is None:
-            return
-        info = next(arm for arm in info.types if not isinstance(arm, inspect.NoneType))
-    for kinds, type_name, noun in _EXPECTED:
-        if isinstance(info, kinds) and type(value) is not type_name:
-            yield place, f"{shown(json.dumps(value))}; wanted {noun}"
-            return
-    for below, item, name in _parts(info, value):
-        path = f"{place}{name}".removeprefix(".")
-        if item is msgspec.UNSET:
-            yield path, "not set"
-        else:
-            yield from _mismatches(below, item, path)
-
-
-def unknown_keys(kind: Any, value: object) -> Iterator[str]:
-    """Find keys in a document, as plain values, that its model lacks, also if the model tolerates them."""
-    yield from _unknown(inspect.type_info(kind), value, "")
-
-
-def _unknown(info: inspect.Type, value: Any, place: str) -> Iterator[str]:
-    if isinstance(info, inspect.UnionType):
-        if value is None:
-            return
-        info = next(arm for arm in info.types if not isinstance(arm, inspect.NoneType))
-    if isinstance(info, inspect.StructType):
-        names = [field.encode_name for field in info.fields]
-        for key in value:
-            if key not in names:
-                yield f"{place}.{shown(key)}".removeprefix(".") + f": {describe_unknown(key, names)}"
-    for below, item, name in _parts(info, value):
-        yield from _unknown(below, item, f"{place}{name}")
-
-
-def _parts(info: inspect.Type, value: Any) -> Iterator[tuple[inspect.Type, object, str]]:
-    match info:
-        case inspect.StructType():
-            yield from (
-                (field.type, value.get(field.encode_name, msgspec.UNSET), f".{field.encode_name}")
-                for field in info.fields
-                if field.required or field.encode_name in value
-            )
-        case inspect.DictType():
-            yield from ((info.value_type, item, f".{shown(key)}") for key, item in value.items())
-        case inspect.VarTupleType():
-            yield from ((info.item_type, entry, f"[{index}]") for index, entry in enumerate(value))

@@ -9,18 +9,14 @@ from sys import intern
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.allocation import foreign_use
-from k8s_rdma.core.inventory import CLAIMS_POOL, EVERY_DEVICE, Gpu, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Gpu, Inventory, Pf
 from k8s_rdma.core.mac_ranges import NO_MACS, MacRanges
 from k8s_rdma.core.namespace_policy import address_number
+from k8s_rdma.core.pf_use import EVERY_DEVICE, Used
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, pci_address
 from k8s_rdma.wire.rdma_node import decode_macs, in_use
-from k8s_rdma.wire.report import (
-    MacRange,
-    MentionedPod,
-    RatesRefusal,
-    ability_of,
-)
+from k8s_rdma.wire.report import MacRange, MentionedPod, RatesRefusal, ability_of
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus

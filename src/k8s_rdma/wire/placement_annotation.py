@@ -34,7 +34,7 @@ from k8s_rdma.core.request import MAX_INTERFACES, PfPolicy
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, NodeName, PfSelector, PodUid, pci_address
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode as decode_json
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.report import RatesGeneration
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import msgspec
 
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.cni_request import POD_ANNOTATIONS, refuse
-from k8s_rdma.wire.json import decode, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

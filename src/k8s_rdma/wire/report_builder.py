@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from k8s_rdma.core.allocation import foreign_vfs, mbps_by_claims, use_by_foreign, used_beside
-from k8s_rdma.core.inventory import NOTHING_USED, Generation, Gpu, Used
+from k8s_rdma.core.inventory import Generation, Gpu
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Phase, Receipt
 from k8s_rdma.core.losses import (
     holds_its_rates,
@@ -21,6 +21,7 @@ from k8s_rdma.core.losses import (
 )
 from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.mention import pod_mention
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, PodUid, enforcer_of
 from k8s_rdma.wire.annotation import format_options

@@ -31,7 +31,8 @@ from k8s_rdma.wire.annotation_values import Number, Object, choice, kind, refuse
 from k8s_rdma.wire.claims import DRIVER, NO_POD, Name, Prepare, Text
 from k8s_rdma.wire.dra_networks import read_macs
 from k8s_rdma.wire.extended_resources import POD_CLAIM as EXTENDED_RESOURCES_CLAIM
-from k8s_rdma.wire.json import decode, describe_unknown, shown
+from k8s_rdma.wire.json import decode
+from k8s_rdma.wire.json_faults import describe_unknown, shown
 from k8s_rdma.wire.objects.claims import (
     MAX_RESULTS,
     AllocatedDevices,

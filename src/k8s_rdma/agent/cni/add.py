@@ -26,8 +26,9 @@ from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network, u
 from k8s_rdma.agent.ledger_store import UnendedPodError
 from k8s_rdma.agent.node import Node, UngivenError, rejected
 from k8s_rdma.agent.pending_calls import WaitingCalls
+from k8s_rdma.agent.plugins.called_plugins import CalledPlugins, called_plugins
+from k8s_rdma.agent.plugins.execution import target_of
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
-from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, target_of
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, PreparedInterface, Receipt
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.namespace_policy import NamespacePolicies

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.cdi_specs import device_info_file
-from k8s_rdma.agent.plugins.runner import CalledPlugins
+from k8s_rdma.agent.plugins.called_plugins import CalledPlugins
 from k8s_rdma.agent.sandbox import Sandbox
 from k8s_rdma.core.ledger import Attachment, Pod, PreparedInterface
 from k8s_rdma.core.step import NetnsRef
@@ -24,7 +24,7 @@ from k8s_rdma.wire.annotation import request_name
 from k8s_rdma.wire.annotation_values import refuse
 from k8s_rdma.wire.cni_request import INDEX, CniEnvironment, NetConf, ifname_fault
 from k8s_rdma.wire.cni_result import interfaces_in_pod
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse

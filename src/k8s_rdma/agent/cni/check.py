@@ -18,7 +18,8 @@ from k8s_rdma.agent.cni.add_call import pod_of
 from k8s_rdma.agent.cni.grant import Grant, read_grant, resolve
 from k8s_rdma.agent.cni.kubelet_devices import NOTHING_HELD, HeldDevices
 from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network
-from k8s_rdma.agent.plugins.runner import called_plugins, target_of
+from k8s_rdma.agent.plugins.called_plugins import called_plugins
+from k8s_rdma.agent.plugins.execution import target_of
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.plugins.runner import CalledPlugins, called_plugins, delete_by, plugins_of_now, target_of
-from k8s_rdma.agent.vf_operations import RatesLeftError
+from k8s_rdma.agent.plugins.called_plugins import CalledPlugins, called_plugins, delete_by, plugins_of_now
+from k8s_rdma.agent.plugins.execution import target_of
+from k8s_rdma.agent.release import RatesLeftError
 from k8s_rdma.core.ledger import Attachment, Phase, Receipt
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.cni_request import CniEnvironment, decode_netconf

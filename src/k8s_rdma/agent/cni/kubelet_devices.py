@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.devices import ExactResource, ExclusiveResource, Resource
-from k8s_rdma.core.devices.near_gpus import is_gpu
+from k8s_rdma.core.devices.gpu_demand import is_gpu
 from k8s_rdma.core.devices.pod_devices import PodDevices, SlotInUse, shared_resource
 from k8s_rdma.core.inventory import Gpu
 from k8s_rdma.errors import K8sRdmaError, Reason

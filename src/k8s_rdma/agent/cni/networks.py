@@ -13,11 +13,9 @@ from k8s_rdma.agent.cni.grant import Grant, refuse_devices
 from k8s_rdma.core.devices.held_vfs import HeldDevice, vfs_by_device
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.wire.annotation import (
-    request_name,
-)
+from k8s_rdma.wire.annotation import request_name
 from k8s_rdma.wire.cni_request import NetConf, refuse
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence, Set

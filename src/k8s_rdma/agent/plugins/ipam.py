@@ -22,15 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.plugins.runner import (
-    CalledPlugins,
-    NoAnswerError,
-    NoVerbError,
-    Plugins,
-    Target,
-    delete_by,
-    target_of,
-)
+from k8s_rdma.agent.plugins.called_plugins import CalledPlugins, delete_by
+from k8s_rdma.agent.plugins.execution import NoAnswerError, NoVerbError, Plugins, Target, target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
 from k8s_rdma.wire.ipam_result import IpamResult, decode_ipam_result
@@ -258,7 +251,7 @@ class Delegate:
     """Calls delegates. A `prev_result` has the runtime's version, and the delegate's interfaces alone."""
 
     def __init__(self, plugins: Plugins) -> None:
-        """Note the runner."""
+        """plugins: run the delegates."""
         self._plugins = plugins
 
     def require(self, plugin: DelegatedPlugin) -> None:

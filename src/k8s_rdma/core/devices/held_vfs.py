@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.allocation import allocated, foreign_reason, used_for, used_locally
-from k8s_rdma.core.inventory import NOTHING_USED, Inventory, Used, total
 from k8s_rdma.core.mention import Mention, pod_mention
 from k8s_rdma.core.pf_needs import is_chosen, meets, unmet
+from k8s_rdma.core.pf_use import NOTHING_USED, Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, usage_of
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.step import VfRef
@@ -21,6 +21,7 @@ from k8s_rdma.errors import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from k8s_rdma.core.inventory import Inventory
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
     from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Pod
     from k8s_rdma.core.request import Request

@@ -1,8 +1,8 @@
-"""Interfaces near a pod's GPUs, for every choice of GPUs that kubelet may make.
+"""PFs near a pod's GPUs, for every choice of GPUs that kubelet may make.
 
 kubelet chooses the GPUs after the pod was bound. So a PF is chosen for every GPU that kubelet may give, and
-room is reserved on each PF for as many interfaces as may come to it by any choice. CNI ADD knows the GPUs and
-keeps the room that their interfaces need.
+room is reserved on each PF for as many interfaces as may come to it by any choice (`gpu_demand`). CNI
+ADD knows the GPUs and keeps the room that their interfaces need.
 
 The interface `n` of a pod with `k` GPUs belongs to its GPU `n` modulo `k`, in the order of PCI addresses. For
 example, each interface has its own GPU if there are as many interfaces as GPUs.
@@ -10,25 +10,17 @@ example, each interface has its own GPU if there are as many interfaces as GPUs.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
 from enum import IntEnum, unique
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.request import InterfaceRequest, Request, Topology
+from k8s_rdma.core.request import InterfaceRequest, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from k8s_rdma.core.inventory import Gpu, Inventory, Pf
+    from k8s_rdma.core.inventory import Gpu, Pf
     from k8s_rdma.core.types import PciAddress
-
-GPU_RESOURCES = ("nvidia.com/", "amd.com/", "gpu.intel.com/")
-"""The beginning of the names of extended resources that are GPUs."""
-
-MAX_PLACES = 256
-"""The largest number of interfaces that are reserved for a pod's interfaces near GPUs."""
 
 
 @unique
@@ -48,16 +40,6 @@ ACCEPTED: Mapping[Topology, tuple[Nearness, ...]] = {
 """The degrees of nearness that satisfy a topology, the best first."""
 
 
-def is_gpu(resource: str) -> bool:
-    """Report whether an extended resource counts GPUs."""
-    return resource.startswith(GPU_RESOURCES)
-
-
-def gpus_requested(devices: Sequence[tuple[str, int]]) -> int:
-    """Count the GPUs among the devices of a pod's containers, by resource and number."""
-    return sum(number for resource, number in devices if is_gpu(resource))
-
-
 def nearness(pf: Pf, gpu: Gpu) -> Nearness:
     """Return the nearness of a PF and a GPU: below one switch, they share the path from a root port."""
     if _shared_bridges(pf, gpu):
@@ -69,45 +51,6 @@ def nearness(pf: Pf, gpu: Gpu) -> Nearness:
 def nearest(gpu: Gpu, pfs: Sequence[Pf]) -> Nearness:
     """Return the best nearness of any of the PFs to a GPU."""
     return max((nearness(pf, gpu) for pf in pfs), default=Nearness.ANYWHERE)
-
-
-def candidates(request: Request, inventory: Inventory) -> tuple[Gpu, ...]:
-    """Return the GPUs that kubelet may give the pod: those of its resources that no other pod has.
-
-    If fewer are free than the pod requests, return all of these resources, because the node's report is out
-    of date.
-    """
-    resources = {resource for resource, _ in request.devices if is_gpu(resource)}
-    gpus = tuple(gpu for gpu in inventory.gpus if gpu.resource in resources)
-    free = tuple(gpu for gpu in gpus if not gpu.in_use or gpu.devices > 1)
-    return free if sum(gpu.devices for gpu in free) >= gpus_requested(request.devices) else gpus
-
-
-class Demand:
-    """The interfaces near GPUs of a request: how many may come to the GPUs of one PF.
-
-    interfaces: their number.
-    requested: the number of GPUs, any of `candidates`.
-    gpus: the candidates that may come to have an interface, in the order of PCI addresses.
-    """
-
-    def __init__(self, interfaces: int, requested: int, candidates: Sequence[Gpu]) -> None:
-        self._interfaces = interfaces
-        # Devices that are parts of GPUs may all be of one, and never are of more GPUs than there are.
-        largest = min(requested, len(candidates))
-        least = largest if all(gpu.devices == 1 for gpu in candidates) else min(1, largest)
-        self._chosen = range(max(1, least), largest + 1)
-        # # With more GPUs than interfaces, the pod's last GPUs have no interface.
-        ordered = sorted(candidates, key=lambda gpu: gpu.pci)
-        self.gpus = ordered[: interfaces + len(candidates) - least]
-
-    def largest(self, gpus: int) -> int:
-        """Return the most interfaces that belong to so many of the GPUs together, by any choice."""
-        return max((self._interfaces_of(gpus, chosen) for chosen in self._chosen), default=0)
-
-    def _interfaces_of(self, gpus: int, chosen: int) -> int:
-        share, remainder = divmod(self._interfaces, chosen)
-        return min(gpus, chosen) * share + min(gpus, remainder)
 
 
 def assign(
@@ -165,27 +108,6 @@ def _matched(preferences: Sequence[Sequence[Pf]], limits: Mapping[PciAddress, in
     if not all(place(index, set()) for index in range(len(preferences))):
         return None
     return tuple(chosen[index] for index in range(len(preferences)))
-
-
-def entries_by_pf(pfs: Sequence[Pf], entries: Sequence[int], demand: Demand) -> Iterator[tuple[Pf, int]]:
-    """List each PF with the entries for which it reserves room, as many as may come to it.
-
-    pfs: the PF of each GPU, as `assign` chose.
-    entries: those of the interfaces, which are equal; each is listed at least once.
-    """
-    position = 0
-    for pf, gpus in Counter(pfs).items():
-        for _ in range(demand.largest(gpus)):
-            yield pf, entries[position % len(entries)]
-            position += 1
-
-
-def of_gpus(request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> tuple[Request, Inventory]:
-    """Return the request and the node as they are after kubelet gave the pod these GPUs."""
-    numbers = Counter(gpu.resource for gpu in gpus)
-    devices = tuple((resource, number) for resource, number in request.devices if not is_gpu(resource))
-    free = tuple(replace(gpu, in_use=False, devices=1) for gpu in gpus)
-    return replace(request, devices=(*devices, *numbers.items())), replace(inventory, gpus=free)
 
 
 def owners(interfaces: Sequence[InterfaceRequest], gpus: Sequence[Gpu]) -> dict[int, Gpu]:

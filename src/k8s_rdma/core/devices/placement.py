@@ -2,7 +2,7 @@
 
 kubelet chooses the devices after the pod was bound. So each interface is placed on every PF whose devices the
 pod may be given. A PF then counts the largest reservations of all pods that may hold its devices, as many as
-it has of these (`core.inventory.DeviceUse`), and no choice of kubelet's over-commits it. Interfaces are
+it has of these (`core.pf_use.DeviceUse`), and no choice of kubelet's over-commits it. Interfaces are
 devices in the order of the resources' names, and in the order of the devices' ids among those of one
 resource.
 
@@ -17,9 +17,10 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.inventory import CLAIMS_POOL, NOTHING_USED, Inventory, Pf, Used
+from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.pf_needs import unmet
+from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.programming import demand, objection
 from k8s_rdma.core.refusal import RefusalMessage, count, needed
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.wire.json import nearest, shown
+from k8s_rdma.wire.json_faults import nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

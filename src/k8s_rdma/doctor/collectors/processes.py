@@ -48,7 +48,7 @@ from k8s_rdma.wire.cluster_claims import (
     our_classes,
     pod_claims,
 )
-from k8s_rdma.wire.json import shown
+from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_promise, generation_in

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import TYPE_CHECKING
 
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netdevs import is_representor, own_link

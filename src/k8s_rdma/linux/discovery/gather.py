@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from k8s_rdma import __version__
-from k8s_rdma.core.inventory import PfRule, Selection
+from k8s_rdma.core.pf_selection import PfRule, Selection
 from k8s_rdma.core.types import pci_address
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.observation import Observer

@@ -42,7 +42,7 @@ from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, Sysfs
 from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.inventory import PfRule, Selection
+    from k8s_rdma.core.pf_selection import PfRule, Selection
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
 
 

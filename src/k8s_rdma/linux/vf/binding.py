@@ -125,7 +125,7 @@ class VfBinding:
         """Work with these, all of the host's namespace.
 
         timeout_s: see `RETURN_TIMEOUT_S`.
-        unsafe_noiommu: see `core.inventory.Selection`.
+        unsafe_noiommu: see `core.pf_selection.Selection`.
         """
         self._rtnl = rtnl
         self._sysfs = sysfs

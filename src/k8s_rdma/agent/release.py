@@ -1,14 +1,12 @@
-"""Scans of a node's hardware, and operations on the VFs of a receipt.
+"""Release of a receipt's VFs, and the undoing of steps.
 
-These are release, undoing of steps, caps of software, and refusals of a second ADD. A release tries every
-step; a VF that no longer exists does not need any. A pod with CAP_NET_ADMIN may remove caps.
+A release tries every step; a VF that no longer exists does not need any.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,94 +14,22 @@ import structlog
 from k8s_rdma.core.kernel import (
     Hardware,
     Kernel,
-    LocatedVf,
     NameTakenError,
     NoSuchVfError,
     OtherMacError,
-    Unreadable,
 )
 from k8s_rdma.core.ledger import AllocatedInterface
 from k8s_rdma.core.netdev_attributes import Attributes
-from k8s_rdma.core.plan import altered_caps, separate_steps, software_capped, undo
+from k8s_rdma.core.plan import separate_steps, undo
 from k8s_rdma.core.step import BringHome, ConfigureVfs, SetRates, Step, UnbindVf, VfHome, VfRef
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from k8s_rdma.core.ledger import Receipt
-    from k8s_rdma.core.types import PciAddress
 
 _log = structlog.get_logger()
-
-
-TOLERATED_FAILURES = 1
-"""Scans in a row that may fail entirely before the hardware counts as unreadable: one may have met a driver
-while it was loaded, and the next follows within a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scans:
-    """Statistics of scans. failed: incomplete ones. seconds: the duration of all together."""
-
-    total: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-
-
-class Scanner:
-    """Scans the node's hardware; used from one thread, read from others.
-
-    error: why the last scan failed entirely; empty when it did not.
-    incomplete: whether the last scan failed or could not read everything, so that another one is due.
-    last_s: the duration of the last scan.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        in_pools: Callable[[Hardware], Hardware] = lambda hardware: hardware,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Wait for the first scan. in_pools: puts VFs into their pools."""
-        self._kernel = kernel
-        self._in_pools = in_pools
-        self._now = now
-        self._failures = 0
-        self.scans = Scans()
-        self.error = ""
-        self.incomplete = False
-        self.last_s = 0.0
-
-    def scan(self) -> Hardware:
-        """Observe the hardware. KernelError when the kernel cannot be queried."""
-        started = self._now()
-        self.incomplete = True
-        try:
-            hardware = self._in_pools(self._kernel.observe())
-            self._failures, self.error = 0, ""
-            self.incomplete = bool(hardware.unreadable)
-        except KernelError as error:
-            self._failures, self.error = self._failures + 1, str(error)
-            raise
-        finally:
-            self.last_s = self._now() - started
-            scans_before = self.scans
-            self.scans = Scans(
-                scans_before.total + 1,
-                scans_before.failed + self.incomplete,
-                scans_before.seconds + self.last_s,
-            )
-        return hardware
-
-    def look_again(self, last: Hardware) -> Hardware:
-        """Scan; return `last` when the kernel cannot be queried, marked as unreadable if that persists."""
-        try:
-            return self.scan()
-        except KernelError as error:
-            if self._failures <= TOLERATED_FAILURES:
-                return last
-            return replace(last, unreadable=(Unreadable("the hardware", str(error)),))
 
 
 class RatesLeftError(KernelError):
@@ -257,74 +183,3 @@ def revert(steps: Iterable[Step], kernel: Kernel) -> None:
             failures.append(str(error))
     if failures:
         raise KernelError("; ".join(failures))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapFinding:
-    """A cap in Mb/s that did not hold. found: a clause. failure: why it still does not, or empty."""
-
-    vf: VfRef
-    ifname: str
-    mbps: int
-    found: str
-    failure: str = ""
-
-
-@dataclass(slots=True)
-class ObservedCaps:
-    """State of the node's caps in software.
-
-    failures: VFs whose caps do not hold, with a clause that says why. restored: how many caps were restored.
-    Changed on the worker's thread, by a new mapping each time, and read from others.
-    """
-
-    failures: Mapping[VfRef, str] = field(default_factory=dict)
-    restored: int = 0
-
-    def note(self, receipt: Receipt, findings: Iterable[CapFinding]) -> None:
-        """Record the findings of a check of a receipt's caps."""
-        self.forget(receipt)
-        for finding in findings:
-            if finding.failure:
-                self.failures = {**self.failures, finding.vf: finding.failure}
-            else:
-                self.restored += 1
-
-    def forget(self, receipt: Receipt) -> None:
-        """Drop the state of a receipt's caps."""
-        of_receipt = {interface.vf for interface in receipt.interfaces}
-        if not of_receipt.isdisjoint(self.failures):
-            self.failures = {vf: why for vf, why in self.failures.items() if vf not in of_receipt}
-
-
-def restore_caps(receipt: Receipt, kernel: Kernel) -> tuple[CapFinding, ...]:
-    """Restore all caps of a receipt that software enforces; return those that did not hold."""
-    try:
-        found = kernel.located(receipt.netns)
-    except KernelError as error:
-        why = f"its namespace cannot be looked at: {error}"
-        return tuple(_finding(interface, why, why) for interface in software_capped(receipt))
-    return tuple(_restored(receipt, found, kernel))
-
-
-def _restored(
-    receipt: Receipt, found: Mapping[PciAddress, LocatedVf], kernel: Kernel
-) -> Iterator[CapFinding]:
-    for altered in altered_caps(receipt, found):
-        failure = altered.found if altered.step is None else ""
-        if altered.step is not None:
-            try:
-                kernel.apply(altered.step)
-            except KernelError as error:
-                failure = f"{altered.found}, and it cannot be put back: {error}"
-        yield _finding(altered.interface, altered.found, failure)
-
-
-def _finding(interface: AllocatedInterface, found: str, failure: str) -> CapFinding:
-    return CapFinding(
-        vf=interface.vf,
-        ifname=interface.ifname,
-        mbps=interface.software_max_tx_rate_mbps,
-        found=found,
-        failure=failure,
-    )
