@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
-from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, returned, used_locally
-from k8s_rdma.core.allocation import with_allocations as given_to_pod
+from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, used_locally
+from k8s_rdma.core.expected_hardware import returned
+from k8s_rdma.core.expected_hardware import with_allocations as given_to_pod
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.pf_use import Used

@@ -28,8 +28,8 @@ from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.doctor.cluster.claims import ClaimFacts, check_claims
 from k8s_rdma.doctor.cluster.components import KeyFacts, check_keys
-from k8s_rdma.doctor.cluster.objects import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.pods import PodFact, PodFacts, check_pods
+from k8s_rdma.doctor.cluster.rights import ACCOUNTS, rights
 from k8s_rdma.doctor.cluster.scheduler import Profile, SchedulerFacts, SchedulerFile, profiles
 from k8s_rdma.doctor.cluster.versions import minor_of, tag_of
 from k8s_rdma.doctor.collectors.cluster import (

@@ -16,8 +16,10 @@ from k8s_rdma import __version__
 from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, ExclusiveResource, SharedResource
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.doctor.collectors.host import Host, Process
+from k8s_rdma.doctor.collectors.ledger import ledger_facts
 from k8s_rdma.doctor.collectors.node import cni_facts, memlock_limits, needs_cdi
-from k8s_rdma.doctor.collectors.processes import ledger_facts, mounts_of, process_facts
+from k8s_rdma.doctor.collectors.objects import mounts_of
+from k8s_rdma.doctor.collectors.processes import process_facts
 from k8s_rdma.doctor.collectors.runtimes import find_runtimes
 from k8s_rdma.doctor.node.processes import check_processes
 from k8s_rdma.doctor.node.runtime import RuntimeFacts, check_runtime

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from http_server.certificates import Issuer
-from k8s_rdma.doctor.cluster.objects import WEBHOOK_NAME, check_webhook
-from k8s_rdma.doctor.collectors.processes import webhook_facts
+from k8s_rdma.doctor.cluster.webhook import WEBHOOK_NAME, check_webhook
+from k8s_rdma.doctor.collectors.webhook import webhook_facts
 from k8s_rdma.kube.errors import ApiRefusedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, used_locally, used_on_node
-from k8s_rdma.core.allocation import with_allocations as given_to_pod
+from k8s_rdma.core.expected_hardware import with_allocations as given_to_pod
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from factories import PF0, PF1, hardware, pf_state, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, outstanding, used_on_node
-from k8s_rdma.core.allocation import with_allocations as given_to_pod
 from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces
 from k8s_rdma.core.devices.placement import options_refused
+from k8s_rdma.core.expected_hardware import with_allocations as given_to_pod
 from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Pod
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions

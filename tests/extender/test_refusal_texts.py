@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from extender.node_server import PF0, PF1, pf, report
 from extender.world import world
-from k8s_rdma.core.inventory import Inventory, Pf, Used
+from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress

@@ -12,7 +12,7 @@ from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.doctor.cluster.claims import check_claims
 from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
-from k8s_rdma.doctor.collectors.processes import claim_facts
+from k8s_rdma.doctor.collectors.claims import claim_facts
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.cluster_claims import API
 from k8s_rdma.wire.rdma_node import status_of

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
-from k8s_rdma.core.allocation import choose_vfs, with_allocations
+from k8s_rdma.core.allocation import choose_vfs
+from k8s_rdma.core.expected_hardware import with_allocations
 from k8s_rdma.core.inventory import CLAIMS_POOL, Generation
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.options import InterfaceOptions

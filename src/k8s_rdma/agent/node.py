@@ -25,17 +25,14 @@ from k8s_rdma.core.allocation import (
     decide,
     inherited_placement,
     outstanding,
-    returned,
     sibling_pfs,
-    with_allocations,
     with_gpus,
-    with_rates,
-    without_vfs,
 )
 from k8s_rdma.core.claims import AllocatedClaim, exchanged, judge, prepared_interfaces, with_uses
 from k8s_rdma.core.devices.held_vfs import held_interfaces
 from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.devices.required_rdma import with_required_rdma
+from k8s_rdma.core.expected_hardware import returned, with_allocations, with_rates, without_vfs
 from k8s_rdma.core.ledger import (
     AllocatedInterface,
     Attachment,

@@ -29,7 +29,7 @@ from k8s_rdma.doctor.collectors.host import Host
 from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.collectors.processes import in_metrics, key_usage_in_metrics
 from k8s_rdma.doctor.finding import Finding, Severity, exit_status, worst
-from k8s_rdma.doctor.node.processes import ConfigurationFacts
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection

@@ -14,15 +14,14 @@ The extender counts all three. The agent counts outstanding promises when it pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.gpu_demand import of_gpus
 from k8s_rdma.core.devices.near_gpus import owners
 from k8s_rdma.core.inventory import CLAIMS_POOL, Gpu, Inventory, Pf
-from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config, shown
+from k8s_rdma.core.kernel import Hardware, PfState, Vf, asked_config, present_config
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, Receipt
 from k8s_rdma.core.macs import home_mac, requests_of, taken_address
 from k8s_rdma.core.pf_use import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
@@ -41,7 +40,7 @@ from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid, RateAbility
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     from k8s_rdma.core.request import Request
 
@@ -99,71 +98,6 @@ def interfaces_on_node(
                 if interface.entry_at(index) not in held_entries
             )
     return by_pod
-
-
-class Promised(Protocol):
-    """The interfaces of a generation of a pod's placement."""
-
-    @property
-    def interfaces(self) -> tuple[PlacedInterface, ...]:
-        """The interfaces."""
-        ...
-
-    @property
-    def generation(self) -> int:
-        """The number of changes of their rates."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedRates:
-    """The rates of pods that a node reports as programmed.
-
-    A pod that is missing from a report keeps its rates of an earlier one, because others may have been
-    promised the room that a programmed cut made.
-
-    reported: allocations by pod in the last report.
-    generations: of their rates, 0 for those not named.
-    earlier: generations of other pods' rates, by the last report that held them.
-    """
-
-    reported: Mapping[PodUid, tuple[PlacedInterface, ...]] = field(default_factory=dict)
-    generations: Mapping[PodUid, int] = field(default_factory=dict)
-    earlier: Mapping[PodUid, int] = field(default_factory=dict)
-
-    def programmed(self, uid: PodUid) -> int:
-        """Return the generation of a pod's rates that is known to be programmed."""
-        generations = self.generations if uid in self.reported else self.earlier
-        return generations.get(uid, 0)
-
-    def settled(self, promises: Mapping[PodUid, Promised]) -> Mapping[PodUid, tuple[PlacedInterface, ...]]:
-        """Return the reported interfaces, without pods whose last change of rates is not reported yet."""
-        changing = {
-            uid
-            for uid, promise in promises.items()
-            if uid in self.reported and promise.generation > self.programmed(uid)
-        }
-        if not changing:
-            return self.reported
-        return {uid: interfaces for uid, interfaces in self.reported.items() if uid not in changing}
-
-    def counted(self, promises: Mapping[PodUid, Promised]) -> dict[PodUid, tuple[PlacedInterface, ...]]:
-        """Return the promised interfaces of pods as they count."""
-        return {uid: self._counted(uid, promise) for uid, promise in promises.items()}
-
-    def _counted(self, uid: PodUid, promise: Promised) -> tuple[PlacedInterface, ...]:
-        """Return the interfaces of a pod; during a change of its rates also those that it has on other PFs.
-
-        Its agent may have placed it on other PFs if the promised PF had no room.
-        """
-        interfaces = promise.interfaces
-        if self.programmed(uid) >= promise.generation:
-            return interfaces
-        pfs = {interface.pf for interface in interfaces}
-        return (
-            *(interface.until_programmed() for interface in interfaces),
-            *(interface for interface in self.reported.get(uid, ()) if interface.pf not in pfs),
-        )
 
 
 def outstanding(
@@ -361,66 +295,6 @@ def _allocated_vfs(ledger: Ledger) -> Mapping[PciAddress, Container[int]]:
     return indexes
 
 
-def with_allocations(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
-    """Return the hardware as an observation would find it after these VFs went into a pod."""
-    return _with_vfs(hardware, {interface.vf: _allocated_state(interface) for interface in interfaces})
-
-
-def _rates(interface: AllocatedInterface) -> Mapping[str, Any]:
-    rate = interface.rate()
-    return {"min_tx_rate_mbps": rate.min_tx_rate_mbps, "max_tx_rate_mbps": rate.max_tx_rate_mbps}
-
-
-def _allocated_state(interface: AllocatedInterface) -> Mapping[str, Any]:
-    config = interface.config
-    changes: dict[str, Any] = {"netdev": None, "mac": interface.home.mac, **_rates(interface)}
-    if not interface.is_netdev:
-        changes["driver"] = interface.options.driver.value
-    if config is None:
-        return changes
-    pf_knows = {"mac": config.guid or config.mac} if config.guid or config.mac else {}
-    return {**changes, **pf_knows, **shown(config)}
-
-
-def with_rates(hardware: Hardware, receipts: Iterable[Receipt]) -> Hardware:
-    """Return the hardware after the rates of these receipts were programmed."""
-    interfaces = (interface for receipt in receipts for interface in receipt.interfaces)
-    return _with_vfs(hardware, {interface.vf: _rates(interface) for interface in interfaces})
-
-
-def returned(hardware: Hardware, interfaces: Iterable[AllocatedInterface]) -> Hardware:
-    """Return the hardware after these VFs came home; observations made while they were away do not count."""
-    return _with_vfs(hardware, {interface.vf: _returned(interface) for interface in interfaces})
-
-
-def _returned(interface: AllocatedInterface) -> Mapping[str, Any]:
-    home = interface.home
-    changes: dict[str, Any] = {
-        "netdev": home.name,
-        "mac": home.mac,
-        "mtu": home.mtu,
-        "min_tx_rate_mbps": 0,
-        "max_tx_rate_mbps": 0,
-    }
-    if interface.rdma_device:
-        changes["rdma_device"] = interface.rdma_device
-    if not interface.is_netdev:
-        changes |= {"driver": interface.kernel_driver, "unusable": ""}
-    return {**changes, **shown(interface.previous)} if interface.previous else changes
-
-
-def _with_vfs(hardware: Hardware, changed: Mapping[VfRef, Mapping[str, Any]]) -> Hardware:
-    touched = {vf.pf for vf in changed}
-    pfs = tuple(_with_changes(pf, changed) if pf.pci in touched else pf for pf in hardware.pfs)
-    return replace(hardware, pfs=pfs)
-
-
-def _with_changes(pf: PfState, changed: Mapping[VfRef, Mapping[str, Any]]) -> PfState:
-    changes = {vf.index: fields for vf, fields in changed.items() if vf.pf == pf.pci}
-    vfs = (replace(vf, **changes[vf.index]) if vf.index in changes else vf for vf in pf.vfs)
-    return replace(pf, vfs=tuple(vfs))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """A set of foreign VFs: all, all of one PF (by its name or PCI address), or one VF of it by index."""
@@ -530,11 +404,6 @@ def foreign_reason(vf: Vf) -> str:
     if vf.vlan:
         return f"VLAN {vf.vlan}, which is not ours"
     return ""
-
-
-def without_vfs(hardware: Hardware, vfs: Collection[VfRef], why: str) -> Hardware:
-    """Return the hardware with these VFs set aside."""
-    return _with_vfs(hardware, {vf: {"unusable": why, "set_aside": True} for vf in vfs}) if vfs else hardware
 
 
 def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from k8s_rdma.core.allocation import ReportedRates, used_on_node
+from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.fit import NodeState, NodeStates
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.pf_use import Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
+from k8s_rdma.core.reported_rates import ReportedRates
 from k8s_rdma.core.shortage import Totals
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible

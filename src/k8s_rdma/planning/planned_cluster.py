@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from k8s_rdma.config.extender import NamespaceLimit
-from k8s_rdma.core.allocation import ReportedRates, interfaces_on_node
+from k8s_rdma.core.allocation import interfaces_on_node
 from k8s_rdma.core.devices.requests import DeviceTaint, Toleration
 from k8s_rdma.core.placement import PlacedInterface, Placement, Share, limit_of, place
 from k8s_rdma.core.pod_constraints import EVERY_NODE, NodeSelection
+from k8s_rdma.core.reported_rates import ReportedRates
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError

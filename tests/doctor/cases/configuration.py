@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s_rdma.doctor.node.processes import ConfigurationFacts, check_configuration
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts, check_configuration
 
 AGENT_FILE = "/etc/k8s-rdma/agent.yaml"
 FILES = ConfigurationFacts(file=AGENT_FILE, looked_for=("/etc/k8s-rdma/config/agent.yaml", AGENT_FILE))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from doctor.cases.scheduler import ROOT
-from k8s_rdma.doctor.cluster.objects import CrdFacts, check_crd
+from k8s_rdma.doctor.cluster.crd import CrdFacts, check_crd
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_rdma.doctor.node.kernel import IommuFacts, check_iommu
+from k8s_rdma.doctor.node.iommu import IommuFacts, check_iommu
 
 IN_ORDER = list(check_iommu(IommuFacts(groups=40, noiommu=False, command_line="", together={"eth0": ()})))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from k8s_rdma.doctor.node.processes import LedgerFacts, check_ledger
+from k8s_rdma.doctor.node.ledger import LedgerFacts, check_ledger
 
 LEDGER = LedgerFacts(path="/var/lib/k8s-rdma/ledger.db", exists=True, receipts=3)
 IN_ORDER = list(check_ledger(LEDGER))

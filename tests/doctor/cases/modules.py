@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.node.kernel import ModuleFacts, State, check_modules
+from k8s_rdma.doctor.node.modules import ModuleFacts, State, check_modules
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.cluster.objects import PolicyFacts, check_policies
+from k8s_rdma.doctor.cluster.policies import PolicyFacts, check_policies
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.cluster.objects import Right, RightsFacts, check_rights
+from k8s_rdma.doctor.cluster.rights import Right, RightsFacts, check_rights
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.doctor.cluster.objects import WebhookFacts, check_webhook
+from k8s_rdma.doctor.cluster.webhook import WebhookFacts, check_webhook
 
 if TYPE_CHECKING:
     from k8s_rdma.doctor.finding import Finding

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.config.workload_kinds import value_at
 from k8s_rdma.doctor.cluster.workloads import AnnotatedWorkload
-from k8s_rdma.doctor.collectors.processes import full_name
+from k8s_rdma.doctor.collectors.objects import full_name
 from k8s_rdma.wire.annotation_values import ANNOTATION, ANNOTATION_ALIAS
 
 if TYPE_CHECKING:

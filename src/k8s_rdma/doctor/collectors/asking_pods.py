@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.doctor.cluster.pods import FAILED_SCHEDULING, PodFact
 from k8s_rdma.doctor.cluster.scheduler import DEFAULT_NAME
-from k8s_rdma.doctor.collectors.processes import UNFINISHED, full_name, rates_fact
+from k8s_rdma.doctor.collectors.objects import UNFINISHED, full_name
+from k8s_rdma.doctor.collectors.rates import rates_fact
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import MIRROR
 from k8s_rdma.wire.annotation import read_request, request_text

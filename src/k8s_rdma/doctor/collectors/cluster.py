@@ -26,19 +26,12 @@ from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies
 from k8s_rdma.doctor.checks import collected, run_checks
 from k8s_rdma.doctor.cluster.claims import ClaimFacts
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts
+from k8s_rdma.doctor.cluster.crd import CrdFacts
 from k8s_rdma.doctor.cluster.nodes import NodeFacts
-from k8s_rdma.doctor.cluster.objects import (
-    ACCOUNTS,
-    OPTIONAL,
-    CrdFacts,
-    PolicyFacts,
-    Right,
-    RightsFacts,
-    WebhookFacts,
-    rights,
-)
 from k8s_rdma.doctor.cluster.pods import PodFacts
+from k8s_rdma.doctor.cluster.policies import PolicyFacts
 from k8s_rdma.doctor.cluster.rates import RunningRates
+from k8s_rdma.doctor.cluster.rights import ACCOUNTS, OPTIONAL, Right, RightsFacts, rights
 from k8s_rdma.doctor.cluster.scheduler import (
     DEFAULT_NAME,
     Profile,
@@ -47,22 +40,16 @@ from k8s_rdma.doctor.cluster.scheduler import (
     profiles,
 )
 from k8s_rdma.doctor.cluster.versions import VersionFacts
+from k8s_rdma.doctor.cluster.webhook import WebhookFacts
 from k8s_rdma.doctor.cluster.workloads import WorkloadFacts
 from k8s_rdma.doctor.collectors.annotated_workloads import annotated_workloads
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
+from k8s_rdma.doctor.collectors.claims import claim_facts
+from k8s_rdma.doctor.collectors.crd import crd_facts
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.processes import (
-    OURS,
-    api_version,
-    claim_facts,
-    crd_facts,
-    full_name,
-    mounts_of,
-    of_images,
-    versions_of,
-    webhook_facts,
-)
+from k8s_rdma.doctor.collectors.objects import OURS, api_version, full_name, mounts_of, of_images, versions_of
 from k8s_rdma.doctor.collectors.published_nodes import PublishedStatus, published_node, published_status
+from k8s_rdma.doctor.collectors.webhook import webhook_facts
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import read_extender_config

@@ -19,29 +19,23 @@ from k8s_rdma.core.kernel import Hardware
 from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.doctor.checks import collected, run_checks
-from k8s_rdma.doctor.cluster.objects import CrdFacts
+from k8s_rdma.doctor.cluster.crd import CrdFacts
 from k8s_rdma.doctor.cluster.versions import VersionFacts
+from k8s_rdma.doctor.collectors.crd import crd_facts
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.doctor.collectors.processes import (
-    OURS,
-    api_version,
-    crd_facts,
-    ledger_facts,
-    nodes_of,
-    of_images,
-    process_facts,
-)
+from k8s_rdma.doctor.collectors.ledger import ledger_facts
+from k8s_rdma.doctor.collectors.objects import OURS, api_version, nodes_of, of_images
+from k8s_rdma.doctor.collectors.processes import process_facts
 from k8s_rdma.doctor.collectors.runtimes import RUNTIMES, RuntimeSetup, find_runtimes
 from k8s_rdma.doctor.node.cni import OUR_PLUGINS, CniFacts, CniFile
+from k8s_rdma.doctor.node.configuration import ConfigurationFacts
 from k8s_rdma.doctor.node.hardware import HardwareFacts, PlainFunction
-from k8s_rdma.doctor.node.kernel import NEEDED, IommuFacts, ModuleFacts, State
+from k8s_rdma.doctor.node.iommu import IommuFacts
+from k8s_rdma.doctor.node.ledger import LedgerFacts
 from k8s_rdma.doctor.node.lossless import LosslessFacts, PortQos
 from k8s_rdma.doctor.node.memlock import LockingProcess, MemlockFacts
-from k8s_rdma.doctor.node.processes import (
-    ConfigurationFacts,
-    LedgerFacts,
-    ProcessFacts,
-)
+from k8s_rdma.doctor.node.modules import NEEDED, ModuleFacts, State
+from k8s_rdma.doctor.node.processes import ProcessFacts
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts
 from k8s_rdma.doctor.node.runtime import RuntimeFacts
 from k8s_rdma.errors import K8sRdmaError, KernelError
