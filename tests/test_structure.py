@@ -1,4 +1,4 @@
-"""The house: imports go one way, without circles, and a Kubernetes kind has one model."""
+"""The house: imports go one way, a module holds one connected thing, and a Kubernetes kind has one model."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
+PRODUCT = SOURCES / "k8s_rdma"
 PACKAGES = sorted(module.parent.name for module in SOURCES.glob("*/__init__.py"))
 
 
@@ -146,3 +147,102 @@ def test_no_part_is_set_in_another_one_three_objects_deep():
 def attributes(node: ast.expr) -> int:
     """How many attributes lead to a value: 3 of `self.leadership.pods.keys`."""
     return 1 + attributes(node.value) if isinstance(node, ast.Attribute) else 0
+
+
+LEAST_LINES = 40
+"""A smaller part may stand beside another one: an error class or a helper is no second thing."""
+
+MOST_OF_SEVERAL = 9
+
+ONE_SUBJECT = {
+    "cli/diagnosis_commands.py": "declares the options of commands, which typer finds by their decorators",
+    "cli/install_cni.py": "puts the CNI executable on a node and takes it away",
+    "cli/main.py": "declares the options of commands, which typer finds by their decorators",
+    "cli/process_commands.py": "declares the options of commands, which typer finds by their decorators",
+    "cli/trial_commands.py": "declares the options of commands, which typer finds by their decorators",
+    "core/types.py": "is the vocabulary of the core: types that each package uses, and that use nothing",
+    "kube/objects.py": "has the objects of Kubernetes in the form that lightkube asks for, one class a kind",
+    "wire/kubelet.py": "encodes and decodes the messages of one API, and neither direction needs the other",
+    "wire/resource_slice.py": "makes ResourceSlices, and reads them back to see what the API server dropped",
+}
+"""Modules whose parts do not name each other and still are one subject, with the reason."""
+
+
+def parts(module: ast.Module) -> list[dict[str, int]]:
+    """Return the connected parts of a module, the largest first: the definitions of each, with their lines.
+
+    Two functions or classes are connected if one names the other. A constant connects all that it names, and
+    those that name it: a table of functions, or the union of two classes. A constant that names no definition
+    connects nothing, because two things may share a logger or a bound.
+    """
+    lines, names = {}, {}
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names[node.name] = named(node)
+            lines[node.name] = (node.end_lineno or node.lineno) - node.lineno + 1
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            defined = named(node.value) & lines.keys()
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {name: defined for target in targets for name in named(target) if defined}
+    found: list[set[str]] = []
+    for name in names:
+        connected = {name, *names[name]} & names.keys()
+        touching = [part for part in found if part & connected]
+        found = [part for part in found if not part & connected] + [connected.union(*touching)]
+    with_lines = [{name: lines[name] for name in sorted(part & lines.keys())} for part in found]
+    return sorted(with_lines, key=lambda part: -sum(part.values()))
+
+
+def named(node: ast.AST) -> set[str]:
+    """Return the names in a piece of code, and in annotations that are strings."""
+    inside = list(ast.walk(node))
+    texts = {each.value for each in inside if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return {each.id for each in inside if isinstance(each, ast.Name)} | set(filter(str.isidentifier, texts))
+
+
+def things(source: str) -> list[str]:
+    """Return the parts of a module that are large enough to be a thing, each by its largest definition."""
+    large = [part for part in parts(ast.parse(source)) if sum(part.values()) >= LEAST_LINES]
+    return [f"{max(part, key=lambda name: part[name])} ({sum(part.values())} lines)" for part in large]
+
+
+def modules_of_several_things() -> dict[str, list[str]]:
+    sources = {
+        path: path.read_text() for path in sorted(PRODUCT.rglob("*.py")) if not path.stem.endswith("_pb2")
+    }
+    found = {str(path.relative_to(PRODUCT)): things(source) for path, source in sources.items()}
+    return {path: held for path, held in found.items() if len(held) > 1}
+
+
+def test_module_holds_one_connected_thing():
+    several = [
+        f"{path} holds {' and '.join(held)}, which do not name each other: give each a module of its own, or "
+        "the module a reason in ONE_SUBJECT"
+        for path, held in modules_of_several_things().items()
+        if path not in ONE_SUBJECT
+    ]
+    assert not several, "\n".join(several)
+
+
+def test_modules_of_one_subject_are_few_and_hold_several_parts():
+    stale = ONE_SUBJECT.keys() - modules_of_several_things().keys()
+    assert not stale, "take these out of ONE_SUBJECT: they hold one connected thing, or do not exist"
+    assert len(ONE_SUBJECT) <= MOST_OF_SEVERAL, "split one of these before another one is added"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def first(): second()\ndef second(): ...", [["first", "second"]]),
+        ("def first(): ...\ndef second(): ...", [["first"], ["second"]]),
+        ("LOG = 1\ndef first(): LOG\ndef second(): LOG", [["first"], ["second"]]),
+        ("def first(): ...\ndef second(): ...\nTABLE = {1: first, 2: second}", [["first", "second"]]),
+        ("class First: ...\ndef second(): TABLE\nTABLE = [First]", [["First", "second"]]),
+        ("class First: ...\ndef second(value: 'First'): ...", [["First", "second"]]),
+        ("class A: ...\nclass B: ...\nclass C(A, B): ...\nclass D: ...", [["A", "B", "C"], ["D"]]),
+    ],
+    ids=["named", "apart", "shared-logger", "table", "through-a-table", "annotation", "joined-later"],
+)
+def test_parts_are_connected_by_names(source: str, expected: list[list[str]]):
+    assert [list(part) for part in parts(ast.parse(source))] == expected

@@ -52,7 +52,7 @@ from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import CorruptLedgerError, Receipts
 from k8s_rdma.wire.cached_attachment import CachedAttachment, decode_cached
 from k8s_rdma.wire.cni_request import decode_netconf, parse_environment
-from k8s_rdma.wire.cni_result import interfaces_in_pod
+from k8s_rdma.wire.previous_result import interfaces_in_pod
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse

@@ -31,7 +31,6 @@ from k8s_rdma.core.pod_constraints import gates_obstacles
 from k8s_rdma.core.programming import enforcers, objection, reserved
 from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy, Request, class_of
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.extender.fit_cache import COUNTED, UNRESOLVABLE, Feasible, FitCache, Infeasible
 from k8s_rdma.extender.known_pods import KnownPod, PodExplainer
 from k8s_rdma.extender.node_source import NodeSource
 from k8s_rdma.extender.scheduler_cache import SchedulerCache

@@ -23,8 +23,8 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.annotation import request_name
 from k8s_rdma.wire.annotation_values import refuse
 from k8s_rdma.wire.cni_request import INDEX, CniEnvironment, NetConf, ifname_fault
-from k8s_rdma.wire.cni_result import interfaces_in_pod
 from k8s_rdma.wire.json_faults import shown
+from k8s_rdma.wire.previous_result import interfaces_in_pod
 
 if TYPE_CHECKING:
     from k8s_rdma.core.devices.pod_devices import SlotInUse

@@ -24,13 +24,8 @@ from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Phase, Receipt
 from k8s_rdma.core.step import VfRate
 from k8s_rdma.errors import K8sRdmaError, KernelError, Reason
 from k8s_rdma.wire.cni_request import CniEnvironment, NetConf, decode_netconf
-from k8s_rdma.wire.cni_result import (
-    SUBJECT,
-    InterfaceInPod,
-    addresses_of,
-    interfaces_in_pod,
-    without_interfaces,
-)
+from k8s_rdma.wire.cni_result import without_interfaces
+from k8s_rdma.wire.previous_result import SUBJECT, InterfaceInPod, addresses_of, interfaces_in_pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
