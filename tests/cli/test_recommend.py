@@ -29,7 +29,7 @@ from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
 from k8s_rdma.core.recommendation import WorkloadName
 from k8s_rdma.core.usage import use_of
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.pod_owners import owned_pod
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.prometheus import decode_series

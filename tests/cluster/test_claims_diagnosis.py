@@ -19,7 +19,7 @@ from cluster.world import Cluster as World
 from cluster.world import cluster
 from deviceplugin.test_dra import offer
 from k8s_rdma.cli.dra import explain_claims, read_pod
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.extended_resources import claim_spec
 from k8s_rdma.wire.pod_spec import quantity

@@ -11,7 +11,7 @@ import yaml
 from cluster.control_plane import write_kubeconfig
 from cluster.real import obstacle, real
 from http_server.certificates import Issuer
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from cluster.world import Cluster, cluster
 from doctor_documents import decode_doctor
 from k8s_rdma import __version__
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.doctor import DoctorDocument

@@ -18,7 +18,7 @@ from cluster.real import GANGS, obstacle, real
 from cluster.test_preemption import FOUR, VFS, classes, pod, preempting
 from cluster.world import Cluster, cluster, documents
 from extender.node_server import PF0, pf, report
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.pod_spec import LABEL
 from test_gang_examples import EXAMPLES

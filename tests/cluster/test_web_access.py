@@ -10,8 +10,8 @@ import pytest
 from claim_cases import devices, request, template
 from cli.test_explain_claims import RDMA
 from cluster.world import Cluster, cluster
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.web.claim_pods import waiting_by_claim
 

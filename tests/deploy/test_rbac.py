@@ -41,7 +41,7 @@ BINDERS, NODES = ExtenderConfig().lease_namespace, PublishConfig().lease_namespa
 class Process:
     """A process with an account of its own. code: where its calls are. within: those of one namespace.
 
-    documents: what it reads as `kube.calls.Documents`: group, resource and verb.
+    documents: what it reads as `kube.documents.Documents`: group, resource and verb.
     """
 
     account: tuple[str, str]

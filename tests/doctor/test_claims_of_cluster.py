@@ -17,7 +17,7 @@ from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.doctor.cluster.components import ExtenderFacts
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.host import Host
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.node_lease import silence

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from http_server.certificates import Certificate
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 SERVICE = "DNS:k8s-rdma-webhook.k8s-rdma.svc"
 CONFIGURATION = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{WEBHOOK_NAME}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ from k8s_rdma.kube.bounded_http import (
     end_in_time,
     stream_answer,
 )
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from kube.asking import document, write
 from kube.stored_objects import serving_objects

@@ -9,7 +9,7 @@ import pytest
 from lightkube import ApiError
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import MAX_RETRY_AFTER_S, named_errors
+from k8s_rdma.kube.documents import MAX_RETRY_AFTER_S, named_errors
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma_demo.cluster.http_server import Response
 

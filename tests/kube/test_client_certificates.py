@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from http_server.certificates import Issuer
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiUnreachableError
 from kube.asking import Asked, ask, document, serving, write
 

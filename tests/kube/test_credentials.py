@@ -11,8 +11,8 @@ import pytest
 
 from http_server.certificates import Issuer
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiUnreachableError
 from kube.asking import ask, document, serving, write
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.pf_use import Used
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import node_containers
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.cluster_claims import class_names, consumption

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.selection import KubeconfigSelection
 from kube.asking import ask, document, serving, write
 

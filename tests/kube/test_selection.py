@@ -18,8 +18,8 @@ import pytest
 
 from http_server.certificates import Issuer
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiUnreachableError
 from k8s_rdma.kube.selection import KubeconfigSelection
 from kube.asking import Asked, document, serving, write
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-COMMAND = "from k8s_rdma.kube.calls import Documents\nwith Documents() as api: print(api.url, api.namespace)"
+COMMAND = (
+    "from k8s_rdma.kube.documents import Documents\nwith Documents() as api: print(api.url, api.namespace)"
+)
 PROCESS = (
     "import asyncio\nfrom k8s_rdma.kube.client import connect\n"
     "async def main():\n"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiUnreachableError
 from kube.asking import ask, document, serving, write
 
@@ -172,7 +172,7 @@ sleep 1
 echo "{\\"status\\": {\\"token\\": \\"$code\\"}}"
 """
 COMMAND = (
-    "import sys\nfrom k8s_rdma.kube.calls import Documents\n"
+    "import sys\nfrom k8s_rdma.kube.documents import Documents\n"
     "with Documents(sys.argv[1], timeout_s=0.2) as api: assert api.get('/version') is None"
 )
 

@@ -17,8 +17,8 @@ from extender.world import World, world
 from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.types import NodeName, PodUid, Strategy
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import Client
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
 from k8s_rdma.planning.snapshot import VERSION, Snapshot, decode_snapshot, encode_snapshot, take_snapshot
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode_own

@@ -17,7 +17,7 @@ from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid, pci_address
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.planning.anonymity import UNREADABLE_ANNOTATION, anonymised
 from k8s_rdma.planning.planned_cluster import PlannedCluster, workload_of
 from k8s_rdma.planning.snapshot import (

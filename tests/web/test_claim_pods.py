@@ -12,7 +12,7 @@ import pytest
 
 from claim_cases import claim, container, devices, request, template
 from cli.test_explain_claims import RDMA, allocated, node_slice
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.web.claim_pods import (
     MAX_PODS,
     MAX_REQUESTS,

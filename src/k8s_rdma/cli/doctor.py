@@ -31,7 +31,7 @@ from k8s_rdma.doctor.collectors.processes import in_metrics, key_usage_in_metric
 from k8s_rdma.doctor.finding import Finding, Severity, exit_status, worst
 from k8s_rdma.doctor.node.configuration import ConfigurationFacts
 from k8s_rdma.errors import K8sRdmaError, visible
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.sysfs import Sysfs

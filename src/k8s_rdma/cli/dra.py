@@ -15,7 +15,7 @@ from k8s_rdma.cli.omissions import listed
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, judge
 from k8s_rdma.core.placement import Placement, Rejection
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.wire.annotation_values import require_own_network
 from k8s_rdma.wire.claim_caps import CapsRequest
 from k8s_rdma.wire.claim_documents import ClaimDocuments, claim_documents

@@ -23,7 +23,7 @@ from k8s_rdma.config.addresses import EXTENDER_PORT, EXTENDER_URL, NAMESPACE
 from k8s_rdma.config.authorities import demand_rfc5280
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import bounded_reply, end_in_time
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.http_error import MAX_ANSWER_BYTES, message_of
 from k8s_rdma.wire.views import CLUSTER_PATH, MAX_ROWS, Sort, decode_view, unreadable_nodes
 

@@ -27,7 +27,7 @@ from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.traffic import Meter, Rates, VfHolder
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.wire.node_metrics import CounterReader

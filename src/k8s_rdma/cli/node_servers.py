@@ -11,7 +11,7 @@ from k8s_rdma.wire.report import decode_report, require_node
 
 if TYPE_CHECKING:
     from k8s_rdma.cli.options import Chart
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
     from k8s_rdma.wire.node_metrics import CounterReader
     from k8s_rdma.wire.report import NodeReport
 

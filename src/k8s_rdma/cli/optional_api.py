@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

@@ -21,7 +21,7 @@ from k8s_rdma.wire.objects.node import KubeNode
 from k8s_rdma.wire.objects.pod import PodSpec
 
 if TYPE_CHECKING:
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 _EXAMPLES = 3
 

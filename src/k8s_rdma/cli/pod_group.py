@@ -16,7 +16,7 @@ from k8s_rdma.wire.pod_spec import gang_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.types import Gang
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 
 def read_group_constraints(api: Documents, pod: dict[str, Any]) -> PodConstraints:

@@ -15,7 +15,7 @@ from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.config.authorities import verify_as_go
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import Reply, bounded_reply, end_in_time
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.prometheus import decode_refusal
 

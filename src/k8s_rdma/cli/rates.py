@@ -18,7 +18,7 @@ from k8s_rdma.cli.formats import Answer, Output
 from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.kube.selection import KubeconfigSelection
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text

@@ -38,7 +38,7 @@ from k8s_rdma.core.refusal import count
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.core.usage import CounterSeries, use_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.kubeconfig import command_namespace
 from k8s_rdma.kube.pod_owners import owned_pods

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from k8s_rdma.cli.rates import names_in_pod
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.kube.calls import segment
+from k8s_rdma.kube.documents import segment
 from k8s_rdma.wire.annotation import format_request, read_request, request_name, request_text
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.resource_claim import BANDWIDTH
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.recommendation import WorkloadAdvice, WorkloadName
     from k8s_rdma.core.request import InterfaceRequest
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
     from k8s_rdma.kube.pod_owners import OwnedPod
 
 _API = "/apis/resource.k8s.io/v1/namespaces"

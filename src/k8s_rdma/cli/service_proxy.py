@@ -17,8 +17,8 @@ import msgspec
 from k8s_rdma.cli.client_credentials import first_token
 from k8s_rdma.config.addresses import NAMESPACE
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
-from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.kube.chart_objects import node_containers
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.http_error import message_of
 from k8s_rdma.wire.json import decode

@@ -31,7 +31,7 @@ from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Paragraph, Table, mbps
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import visible
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,

@@ -18,7 +18,7 @@ from k8s_rdma.cli.formats import Answer
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.verify.cluster import ClusterSite, PodOptions
 from k8s_rdma.verify.interruption import ENDS
 from k8s_rdma.wire.verification import (

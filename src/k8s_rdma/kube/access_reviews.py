@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from k8s_rdma.kube.calls import named_errors
+from k8s_rdma.kube.documents import named_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

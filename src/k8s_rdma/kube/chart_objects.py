@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from k8s_rdma.config.files import parse_config
 from k8s_rdma.config.placement_keys import keys_of_files
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import segment
+from k8s_rdma.kube.documents import segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
     from k8s_rdma.wire.placement_keys import PlacementKeys
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from lightkube.types import PatchType
 
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.kube.access_reviews import AccessReviews
-from k8s_rdma.kube.calls import connections_of, named_errors, read_refusal, segment
 from k8s_rdma.kube.connections import async_client
+from k8s_rdma.kube.documents import connections_of, named_errors, read_refusal, segment
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.kubeconfig import process_api_server, usable_credentials
 from k8s_rdma.kube.list_watch import Selection, Status, decode_object, watch_objects

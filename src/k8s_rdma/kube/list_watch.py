@@ -23,7 +23,7 @@ from lightkube.core.resource import api_info
 from lightkube.core.selector import build_selector
 
 from k8s_rdma.kube.bounded_http import ANSWER_S, MAX_PODS_BYTES, ListBudget
-from k8s_rdma.kube.calls import PAGE, api_error, named_errors, segment, status_message
+from k8s_rdma.kube.documents import PAGE, api_error, named_errors, segment, status_message
 from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page
 from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.wire.nesting import pruned

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.wire.node_lease import NodeLease
 from k8s_rdma.wire.objects.meta import NamedIdentity
 

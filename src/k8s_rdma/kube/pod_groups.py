@@ -15,7 +15,7 @@ import msgspec
 
 from k8s_rdma.core.pod_group import PodGroup
 from k8s_rdma.core.types import Gang, GangApi
-from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.kube.documents import named_errors, segment
 from k8s_rdma.kube.errors import ApiRefusedError, PodGroupVersionError
 from k8s_rdma.wire.pod_group import (
     COSCHEDULING_VERSION,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 
 _NOT_FOUND = 404

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from k8s_rdma.core.recommendation import WorkloadName
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
-from k8s_rdma.kube.calls import segment
+from k8s_rdma.kube.documents import segment
 from k8s_rdma.wire.annotation import requests_interfaces
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 _HASH_LABEL = "pod-template-hash"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"

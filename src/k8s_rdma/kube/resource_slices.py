@@ -17,7 +17,7 @@ from lightkube.core.resource import (
 from lightkube.types import PatchType
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.calls import named_errors, segment
+from k8s_rdma.kube.documents import named_errors, segment
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.list_watch import Selection, watch_objects
 from k8s_rdma.wire.claims import DRIVER

@@ -24,8 +24,8 @@ from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import Gang, GangApi, NodeName, PodUid, Strategy
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import EXTENDER_CONFIG, read_extender_config, read_placement_keys
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.objects import PodObject

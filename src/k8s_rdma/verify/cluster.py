@@ -22,8 +22,8 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.core.verification import Flow, PfFacts, Rates, Trial, UnmeasuredError
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.node_source import facts_of_status
-from k8s_rdma.kube.calls import Documents, segment
 from k8s_rdma.kube.chart_objects import node_containers
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.verify.interruption import undisturbed
 from k8s_rdma.verify.traffic import IFNAME, RESULT_FILE, PodResult, Session, decode_result, streams_of

@@ -23,7 +23,7 @@ from k8s_rdma.core.placement import Placement
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.bounded_http import MAX_PODS_BYTES
-from k8s_rdma.kube.calls import Documents, segment
+from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.web.open_pages import OpenPages
 from k8s_rdma.wire.claim_documents import ClaimDocuments, claim_documents
 from k8s_rdma.wire.claim_template import DEVICE_CLASS

@@ -16,8 +16,8 @@ from k8s_rdma.config.files import port_of
 from k8s_rdma.http_server import HttpServer, Limits, listen
 from k8s_rdma.http_server.asgi import ServerTls, tls_context
 from k8s_rdma.http_server.connections import return_large_buffers
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.client import connect, require_kubeconfig
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader

@@ -12,7 +12,7 @@ from k8s_rdma.wire.annotation_values import ANNOTATION, ANNOTATION_ALIAS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 _KINDS = (
     ("/apis/apps/v1/deployments", "Deployment", "spec.template"),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.namespace_policy import NamespacePolicies
     from k8s_rdma.core.request import Request
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 _LATER = 500
 """The most pods whose events are read."""

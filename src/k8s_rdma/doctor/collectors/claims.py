@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
     from k8s_rdma.wire.rdma_node import PfStatus
 
 _GATES = re.compile(r'^kubernetes_feature_enabled\{name="(\w+)",[^}]*\} ([01])', re.MULTILINE)

@@ -51,8 +51,8 @@ from k8s_rdma.doctor.collectors.objects import OURS, api_version, full_name, mou
 from k8s_rdma.doctor.collectors.published_nodes import PublishedStatus, published_node, published_status
 from k8s_rdma.doctor.collectors.webhook import webhook_facts
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.calls import Documents
 from k8s_rdma.kube.chart_objects import read_extender_config
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.node_liveness import read_liveness
 from k8s_rdma.kube.pod_groups import served_versions
 from k8s_rdma.wire.node_clock import clock_skew_s

@@ -11,7 +11,7 @@ from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 
 if TYPE_CHECKING:
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 _FORBIDDEN = 403
 _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"

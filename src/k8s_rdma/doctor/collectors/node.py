@@ -39,7 +39,7 @@ from k8s_rdma.doctor.node.processes import ProcessFacts
 from k8s_rdma.doctor.node.rdma_namespaces import RdmaFacts
 from k8s_rdma.doctor.node.runtime import RuntimeFacts
 from k8s_rdma.errors import K8sRdmaError, KernelError
-from k8s_rdma.kube.calls import Documents
+from k8s_rdma.kube.documents import Documents
 from k8s_rdma.linux.discovery.functions import Selected, find_pfs
 from k8s_rdma.linux.discovery.netdevs import is_host_port, is_representor
 from k8s_rdma.linux.discovery.observation import Observer

@@ -13,7 +13,7 @@ from k8s_rdma.wire.objects.meta import ManagedFieldsEntry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that are no leftovers; for example, kubelet leaves the objects of evicted pods."""

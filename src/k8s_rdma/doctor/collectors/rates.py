@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.placement import PlacedInterface
     from k8s_rdma.core.request import InterfaceRequest, Request
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 
 def rates_fact(

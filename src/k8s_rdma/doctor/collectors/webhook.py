@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from k8s_rdma.kube.calls import Documents
+    from k8s_rdma.kube.documents import Documents
 
 _FORBIDDEN = 403
 _DAY_S = 86_400

@@ -1,7 +1,7 @@
-"""Calls of the API server through lightkube: names in paths, and errors by their effect on a write.
+"""Documents: the API server's objects of any kind in their original form, through lightkube's connection.
 
-`Documents` are the API server's objects of any kind in their original form, for doctor; through lightkube's
-connection, which knows the forms of credentials.
+The connection knows the forms of credentials. Names in paths are checked here, and errors of lightkube become
+those of `kube.errors`, by their effect on a write.
 """
 
 from __future__ import annotations
