@@ -65,7 +65,8 @@ class Node(NodeProcesses):
 
         MACs of VFs only: a bridge and its ports bear what the kernel thinks of, and none of it counts.
         """
-        vfs = {f"{pf}v{index}" for pf, index in self.rates()}
+        rates = self.rates()
+        vfs = {f"{pf}v{index}" for pf, index in rates}
         links = {
             link["ifname"]: (
                 link["address"] if link["ifname"] in vfs else None,
@@ -76,7 +77,7 @@ class Node(NodeProcesses):
             for link in self.ip("link", "show")
             if link["ifname"].startswith(self._names)
         }
-        return {"links": links, "rates": self.rates()}
+        return {"links": links, "rates": rates}
 
     def vf_away(self) -> bool:
         """Whether any VF has left the node's namespace."""
