@@ -164,7 +164,7 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
             "hardware.pfs[0].vendors[0]: mellanox; wanted a PCI vendor, such as 15b3, or vendor and device",
         ),
         (
-            "hardware: {pfs: [{pcis: [03:00.0]}]}",
+            "hardware: {pfs: [{pcis: [300.0]}]}",
             "hardware.pfs[0].pcis[0]: is a number; wanted a PCI address, such as 0000:03:00.0, in quotes",
         ),
         (
@@ -176,7 +176,7 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
         ("publish: {vfResource: vf}", "publish.vfResource: 'vf'; wanted a domain"),
         (
             "node: |\n  worker-1\n",
-            r"node: 'worker-1\n'; wanted the node's name in Kubernetes, such as worker-1, without control",
+            r"node: 'worker-1\n'; wanted the node's name in Kubernetes, such as worker-1, without the",
         ),
         (
             'hardware: {pfs: [{names: ["eth0\\n"]}]}',
@@ -184,9 +184,9 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
         ),
         (
             'hardware: {pfs: [{drivers: ["a\\x07"]}]}',
-            r"hardware.pfs[0].drivers[0]: 'a\x07'; wanted text, without control characters",
+            r"hardware.pfs[0].drivers[0]: 'a\x07'; wanted text, without the character U+0007",
         ),
-        ('runDir: "/x\\n"', r"runDir: '/x\n'; wanted an absolute path, without control characters"),
+        ('runDir: "/x\\n"', r"runDir: '/x\n'; wanted an absolute path, without the character U+000A"),
         ("1: 2", "1: unknown key; known are node, kernel, "),
     ],
 )

@@ -137,7 +137,8 @@ T = TypeVar("T")
 
 MAX_PORT = 65535
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\xa0\xad\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]")
+"""Control characters, and those that look like a space or like nothing, as pages of the Web have them."""
 
 _ALSO = "; also "
 """The separator of the faults in one line."""
@@ -189,14 +190,14 @@ class Listening(Protocol):
 
 
 def convert(kind: type[T], document: object) -> T:
-    """Convert as `msgspec.convert`, but refuse control characters in texts.
+    """Convert as `msgspec.convert`, but refuse control characters and unseen ones in texts.
 
     Patterns do not exclude them, because Python's `$` also matches before a newline at the end of a text, and
     other readers of a model's schema do not know Python's alternative.
     """
     result = msgspec.convert(document, kind)
     if has_control(document):
-        msg = "has a control character"
+        msg = "has a control character, or one that is not seen"
         raise msgspec.ValidationError(msg)
     return result
 
@@ -246,7 +247,7 @@ def _configured(
 
 
 def has_control(value: object) -> bool:
-    """Report whether any text of a document has a control character."""
+    """Report whether any text of a document has a control character, or one that is not seen."""
     if isinstance(value, dict):
         return any(map(has_control, value.values()))
     if isinstance(value, list | tuple):
@@ -410,8 +411,8 @@ def _in_its_words(refusal: BaseException, field: str) -> Iterator[Fault]:
 
 
 def _hint(kind: Any, value: object) -> str:
-    if isinstance(value, str) and has_control(value):
-        return ", without control characters"
+    if isinstance(value, str) and (control := _CONTROL.search(value)):
+        return f", without the character U+{ord(control[0]):04X}"
     if not isinstance(value, list | dict) and _refusal_of_field(kind, [value]) is None:
         return f", such as [{value}]"
     is_scalar = value is not None and not isinstance(value, str | list | dict)

@@ -1,5 +1,8 @@
 """YAML with bounds on the size of the document, and its faults by line (YAML 1.1, as PyYAML reads it).
 
+Numbers with colons are text, as in YAML 1.2 and go-yaml. YAML 1.1 counts them by sixties: the port `12:30`
+would be 750, and the PCI address `41:00.0` would be 2460.
+
 A few lines may be nested without end, or name one node so often that no memory holds the document. For
 example, aliases of aliases double it with each line, and a node may be an alias within itself.
 """
@@ -24,6 +27,8 @@ MAX_ALIASED_NODES = 100_000
 """Nodes that the aliases of a text may add to it."""
 
 _MERGE = "tag:yaml.org,2002:merge"
+_TEXT = "tag:yaml.org,2002:str"
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 
 
 class Bounded(Parser, Composer):
@@ -62,6 +67,11 @@ class Bounded(Parser, Composer):
         self._deepest = max(self._deepest, deepest)
         self._depth -= levels
         return node
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """Return the tag of a node that has none in the text."""
+        tag = cast("Any", super()).resolve(kind, value, implicit)
+        return _TEXT if kind is yaml.ScalarNode and ":" in value and tag in _NUMBERS else tag
 
     def _require_bounds(self, event: Any) -> None:
         if self._deepest > MAX_LEVELS:
@@ -109,6 +119,8 @@ def compose(text: str) -> tuple[Any, yaml.Node | None]:
 def yaml_words(error: yaml.YAMLError) -> str:
     """Describe in one line where a text is no YAML and why, without the text, which may be secret."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+        mark, problem = error.problem_mark, str(error.problem)
+        if problem.startswith("but "):
+            problem = f"{error.context}, {problem}"
+        return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
     return " ".join(str(error).split())
