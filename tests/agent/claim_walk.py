@@ -27,12 +27,13 @@ from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.allocation import used_locally
 from k8s_rdma.core.claims import offers
 from k8s_rdma.core.ledger import Phase
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.core.pf_selection import ClaimsPart, PfRule
 from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.deviceplugin.dra import DraDriver
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.wire.claims import SOCKET, Answer, ClaimName
+from k8s_rdma.wire.claims import Answer, ClaimName
 from resource_claims import claim, interface, of_pod
 from resource_claims import pod as pod_object
 
@@ -308,7 +309,7 @@ class Walk:
             with suppress(CrashError):  # the connection ends, as the others then do
                 await claims_socket.talk(connection)
 
-        with listen_unix(self.world.directory / "run" / SOCKET, 0o600) as listener:
+        with listen_unix(self.world.directory / "run" / CLAIMS_SOCKET, 0o600) as listener:
             tasks = [
                 asyncio.ensure_future(serve_connections(listener, talk, limit=64)),
                 asyncio.ensure_future(self._reconcile()),

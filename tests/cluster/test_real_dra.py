@@ -35,10 +35,11 @@ from cluster.test_real_kubelet import (
 from e2e.container_runtime import IMAGE
 from e2e.node import Node
 from k8s_rdma.agent.cdi_specs import CLAIM_VARIABLE
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.deviceplugin.dra import ClaimsAgent
 from k8s_rdma.deviceplugin.prepared_claims import AbandonedClaims, AbandonmentTimes
 from k8s_rdma.kube.client import connect
-from k8s_rdma.wire.claims import DRIVER, SOCKET, Answer, Question, decode_offers, encode_line
+from k8s_rdma.wire.claims import DRIVER, Answer, Question, decode_offers, encode_line
 from k8s_rdma.wire.dra import WATCH_HEALTH
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
@@ -455,7 +456,7 @@ def prepared_on(node: Node) -> list[str]:
     """The claims that are prepared on a node."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(node.deadline_s)
-        connection.connect(str(node.run_dir / SOCKET))
+        connection.connect(str(node.run_dir / CLAIMS_SOCKET))
         connection.sendall(encode_line(Question(follow=True)))
         with connection.makefile("rb") as lines:
             return [each.claim.name for each in decode_offers(lines.readline()).claims]
@@ -467,7 +468,7 @@ async def checking_claims(
 ) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
     """Check every moment for claims that are abandoned; what waits for so many more checks."""
     client = connect(str(cluster.node.directory / "plugin.kubeconfig"))
-    agent = ClaimsAgent(cluster.node.run_dir / SOCKET)
+    agent = ClaimsAgent(cluster.node.run_dir / CLAIMS_SOCKET)
 
     async def ask(question: Question) -> Answer:
         return await agent.ask(lambda: question, time.monotonic())

@@ -10,7 +10,8 @@ import pytest
 
 from deviceplugin.test_dra import ATTACHED, CLAIM, PREPARED, Agent, World, new_driver, prepared, serving
 from fakes.slices import FakeSlices
-from k8s_rdma.wire.claims import NO_POD, SOCKET, Answer, Offers, Prepare
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
+from k8s_rdma.wire.claims import NO_POD, Answer, Offers, Prepare
 from resource_claims import claim, interface, of_pod, pod
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def prepared_for_p(directory: Path, api: FakeSlices | None = None) -> AsyncIterator[World]:
     """A driver whose agent has prepared a claim for `p`; the API server reserves it for `q`, and has both."""
-    api, agent = api or FakeSlices(), Agent(directory / SOCKET, answer=Answer())
+    api, agent = api or FakeSlices(), Agent(directory / CLAIMS_SOCKET, answer=Answer())
     api.objects["claim", "default", "c"] = of_pod(claim(interface("a")), "q")
     for name in ("p", "q"):
         api.objects["pod", "default", name] = pod(name)

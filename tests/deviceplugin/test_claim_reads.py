@@ -9,9 +9,9 @@ import pytest
 
 from deviceplugin.test_dra import CLAIM, PREPARED, Agent, following_claims, new_driver, prepared
 from fakes.slices import FakeSlices
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
-from k8s_rdma.wire.claims import SOCKET
 from resource_claims import claim, interface, pod
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def test_claim_is_read_again_after_growing_delays_or_not_at_all(
 
 
 async def test_claim_is_prepared_when_it_can_be_read_again(tmp_path: Path) -> None:
-    api, agent = Refusing(ApiRefusedError("too many", status=429), until=3), Agent(tmp_path / SOCKET)
+    api, agent = Refusing(ApiRefusedError("too many", status=429), until=3), Agent(tmp_path / CLAIMS_SOCKET)
     api.objects["claim", "default", "c"] = claim(interface("a"))
     api.objects["pod", "default", "p"] = pod()
     await agent.start()

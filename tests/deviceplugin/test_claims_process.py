@@ -12,8 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.plugin_process import DEADLINE_S, LOOK_S, Plugin, World
 from deviceplugin.test_dra import DEVICE, Agent
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.kube.grpc_calls import call, connect
-from k8s_rdma.wire.claims import DRIVER, SOCKET, Answer, ClaimName
+from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, RegistrationStatus
 from process_status import status
 from resource_claims import api_with_node
@@ -74,7 +75,7 @@ class Node:
 @asynccontextmanager
 async def node_beside(world: World, kubeconfig: Path, http: httpx2.AsyncClient) -> AsyncIterator[Node]:
     """The process with a scripted agent, beside the API server of a kubeconfig."""
-    agent = Agent(world.run_dir / SOCKET)
+    agent = Agent(world.run_dir / CLAIMS_SOCKET)
     world.run_dir.mkdir()
     await agent.start()
     plugin = world.plugin(

@@ -14,6 +14,7 @@ import pytest
 from fakes.slices import FakeSlices
 from k8s_rdma.agent.unix_sockets import listen_unix
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.dra import ClaimsAgent, DraDriver
 from k8s_rdma.deviceplugin.prepared_claims import AbandonmentTimes
@@ -22,7 +23,6 @@ from k8s_rdma.kube.grpc_calls import answers, call, connect
 from k8s_rdma.wire.claims import (
     MAX_LINE_BYTES,
     NO_POD,
-    SOCKET,
     Answer,
     ClaimedInterface,
     ClaimName,
@@ -222,7 +222,7 @@ async def serving(driver: DraDriver) -> AsyncIterator[asyncio.Task[NoReturn]]:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    api, agent = FakeSlices(), Agent(tmp_path / SOCKET)
+    api, agent = FakeSlices(), Agent(tmp_path / CLAIMS_SOCKET)
     api.objects["claim", "default", "c"] = claim(interface("a"))
     api.objects["pod", "default", "p"] = pod()
     await agent.start()
@@ -448,7 +448,7 @@ async def test_scheduler_is_woken_once_for_claims_that_begin_and_end_together(wo
 
 
 async def test_call_under_way_is_answered_before_the_driver_ends(tmp_path: Path) -> None:
-    api, agent = FakeSlices(), Agent(tmp_path / SOCKET, answer=b"")  # hangs up
+    api, agent = FakeSlices(), Agent(tmp_path / CLAIMS_SOCKET, answer=b"")  # hangs up
     api.objects["claim", "default", "c"] = claim(interface("a"))
     await agent.start()
     made = World(tmp_path, agent, api, new_driver(tmp_path, api))
@@ -474,7 +474,7 @@ async def test_fault_with_one_claim_is_its_own(world: World) -> None:
 
 
 async def test_no_new_pods_come_while_the_agent_is_away(tmp_path: Path) -> None:
-    api, agent = FakeSlices(), Agent(tmp_path / SOCKET)
+    api, agent = FakeSlices(), Agent(tmp_path / CLAIMS_SOCKET)
     made = World(tmp_path, agent, api, new_driver(tmp_path, api, agent_away_s=0.2))
 
     def taints() -> list[str]:
@@ -561,7 +561,7 @@ async def test_status_of_a_claim_has_the_interfaces_of_its_pod(world: World) -> 
 
 
 async def test_status_is_written_once_whatever_restarts(tmp_path: Path) -> None:
-    api, agent = FakeSlices(), Agent(tmp_path / SOCKET)
+    api, agent = FakeSlices(), Agent(tmp_path / CLAIMS_SOCKET)
     api.objects["claim", "default", "c"] = claim(interface("a"))
     agent.offers = Offers(node="w1", claims=(prepared(**ATTACHED),))
     await agent.start()
@@ -647,7 +647,7 @@ async def following_claims(
     directory: Path, *claims: PreparedClaim, api: FakeSlices | None = None
 ) -> AsyncIterator[tuple[World, dict[str, Any]]]:
     """A driver whose agent has prepared these; the first one's claim."""
-    api, agent = api or FakeSlices(), Agent(directory / SOCKET, answer=Answer())
+    api, agent = api or FakeSlices(), Agent(directory / CLAIMS_SOCKET, answer=Answer())
     document = api.objects["claim", "default", "c"] = claim(interface("a"))
     agent.offers = Offers(node="w1", claims=claims)
     await agent.start()
@@ -658,9 +658,9 @@ async def following_claims(
 
 
 async def test_agent_that_is_silent_is_away(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / SOCKET)
+    agent = Agent(tmp_path / CLAIMS_SOCKET)
     await agent.start()
-    client = ClaimsAgent(tmp_path / SOCKET, silence_s=0.5)
+    client = ClaimsAgent(tmp_path / CLAIMS_SOCKET, silence_s=0.5)
     following = asyncio.create_task(client.follow())
     async with asyncio.timeout(120):
         await client.offers.wait_for_change(None)

@@ -19,12 +19,12 @@ import yaml
 from e2e.processes import pod
 from e2e.test_rebuild_ledger import held, keep, lost, rebuild, spoilt
 from k8s_rdma.core.ledger import ClaimUid, Ledger
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.deviceplugin.dra import ClaimsAgent
 from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claims import (
     HEARTBEAT_S,
     LONGEST_WAIT_S,
-    SOCKET,
     Answer,
     ClaimName,
     Question,
@@ -64,7 +64,7 @@ def node(make_node: Callable[[int], Node]) -> Node:
 def ask(node: Node, question: Question) -> Answer:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(node.deadline_s)
-        connection.connect(str(node.run_dir / SOCKET))
+        connection.connect(str(node.run_dir / CLAIMS_SOCKET))
         connection.sendall(encode_line(question))
         with connection.makefile("rb") as lines:
             return decode_answer(lines.readline())
@@ -276,7 +276,7 @@ def test_agent_that_is_stopped_is_away_until_it_goes_on(node: Node) -> None:
                 await asyncio.sleep(0.05)
 
     async def scenario() -> None:
-        agent = ClaimsAgent(node.run_dir / SOCKET, silence_s=HEARTBEAT_S + 2)
+        agent = ClaimsAgent(node.run_dir / CLAIMS_SOCKET, silence_s=HEARTBEAT_S + 2)
         async with in_background(agent.follow()):
             await until(agent, away=False)
             node.agent.send_signal(signal.SIGSTOP)

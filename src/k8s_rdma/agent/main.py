@@ -70,6 +70,7 @@ from k8s_rdma.config.reloading import failures_of
 from k8s_rdma.core.devices.pools import Pool
 from k8s_rdma.core.kernel import Kernel
 from k8s_rdma.core.macs import requested_addresses
+from k8s_rdma.core.node_paths import CDI_SOCKET, CLAIMS_SOCKET, CNI_SOCKET, STATE_SOCKET
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
@@ -81,7 +82,6 @@ from k8s_rdma.linux.rdma.character_devices import PodNodes
 from k8s_rdma.linux.receipts import REBUILD, CorruptLedgerError, Receipts
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.adopt import is_adopt
-from k8s_rdma.wire.claims import SOCKET as CLAIMS_SOCKET
 from k8s_rdma.wire.state_socket import RateChangeCounts
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ async def _run_on(
             partial(gpus.run, reporter.publish),
         ]
         background_tasks += _publishing(config, client, reporter, cluster)
-        talks = {"cdi.sock": cdi_socket.talk, CLAIMS_SOCKET: claims_socket.talk}
+        talks = {CDI_SOCKET: cdi_socket.talk, CLAIMS_SOCKET: claims_socket.talk}
         await _serve(config, answer, state_socket, talks, background_tasks)
     finally:
         sandboxes.stop(loop)
@@ -555,13 +555,13 @@ async def _serve(
 
     async def end_when_taken_away() -> None:
         nonlocal taken_away
-        await wait_until_removed(run_dir / "cni.sock")
+        await wait_until_removed(run_dir / CNI_SOCKET)
         taken_away = True
         stop.set()
 
     with ExitStack() as opened:
-        state = opened.enter_context(listen_unix(run_dir / "state.sock", 0o660, config.state_group))
-        calls = opened.enter_context(listen_unix(run_dir / "cni.sock", 0o600))
+        state = opened.enter_context(listen_unix(run_dir / STATE_SOCKET, 0o660, config.state_group))
+        calls = opened.enter_context(listen_unix(run_dir / CNI_SOCKET, 0o600))
         plugins = {
             opened.enter_context(listen_unix(run_dir / name, 0o600)): talk for name, talk in talks.items()
         }
@@ -587,7 +587,7 @@ async def _serve(
             for task in running:
                 task.cancel()
     if taken_away:
-        msg = f"{run_dir / 'cni.sock'} was taken away: the CNI executable cannot call the agent; restart it"
+        msg = f"{run_dir / CNI_SOCKET} was taken away: the CNI executable cannot call the agent; restart it"
         raise K8sRdmaError(msg)
     _log.info("agent_stopped")
 

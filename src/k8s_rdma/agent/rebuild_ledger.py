@@ -40,6 +40,7 @@ from k8s_rdma.core.devices.pools import Pool, in_pools
 from k8s_rdma.core.kernel import Hardware, Kernel, PfState, Vf, present_config
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger, LedgerClaim, Phase, Receipt
 from k8s_rdma.core.macs import NO_MAC
+from k8s_rdma.core.node_paths import CNI_SOCKET
 from k8s_rdma.core.options import NO_OPTIONS
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.programming import programmed
@@ -78,7 +79,7 @@ def rebuild_ledger(config: AgentConfig) -> tuple[RebuiltAttachment, ...]:
 
     LedgerError when the ledger is in order, or an agent runs; then the ledger is as before.
     """
-    _require_no_agent(Path(config.run_dir) / "cni.sock")
+    _require_no_agent(Path(config.run_dir) / CNI_SOCKET)
     ledger = Path(config.state_dir) / "ledger.db"
     _require_spoilt(ledger)
     namespaces = Namespaces(Path(config.host_root))

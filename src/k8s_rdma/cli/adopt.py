@@ -10,6 +10,7 @@ from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.cli.console import Page
 from k8s_rdma.cli.formats import Answer, indented
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
+from k8s_rdma.core.node_paths import CNI_SOCKET
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.cni_socket import Reply, decode_reply, encode_request, reply_bytes_missing
@@ -63,7 +64,7 @@ def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) 
     if every == (request.pf is not None) or (request.vf is not None and request.pf is None):
         msg = "say which VFs: --all, or --pf NAME, or --pf NAME --vf N"
         raise MalformedError(msg)
-    adopted = decode_adopted(_call(run_dir / "cni.sock", request))
+    adopted = decode_adopted(_call(run_dir / CNI_SOCKET, request))
     if adopted.error:
         raise K8sRdmaError(adopted.error)
     output.write(

@@ -21,6 +21,7 @@ from k8s_rdma.cli.formats import Format, Output
 from k8s_rdma.cli.publishable import redacted, redacted_text
 from k8s_rdma.cli.version import versions
 from k8s_rdma.config.bounded_files import read_end_of_file, read_named_text
+from k8s_rdma.core.node_paths import STATE_SOCKET
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import K8sRdmaError, MalformedError, printable, visible
 from k8s_rdma.linux.discovery.gather import gather
@@ -71,7 +72,7 @@ def _parts(collector: NodeCollector, queries: NetlinkQueries, logs: tuple[Path, 
     yield "version.json", lambda: encode_version(versions())
     yield "doctor.json", lambda: encode_doctor(document("node", tuple(collector.findings())))
     yield "machine.yaml", lambda: encode_machine(gather(Sysfs(collector.host.root / "sys"), queries)).encode()
-    yield "state.json", lambda: _state(Path(collector.agent.run_dir) / "state.sock")
+    yield "state.json", lambda: _state(Path(collector.agent.run_dir) / STATE_SOCKET)
     for path in _configurations():
         yield f"configuration/{path.name}", partial(_configuration_of, path)
     for file in collector.networks():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
 from k8s_rdma.config.addresses import NAMESPACE
 from k8s_rdma.config.devices import DevicePluginConfig, load_device_config
 from k8s_rdma.config.files import AbsolutePath, MemlockText, NodeText, memlock_bytes
-from k8s_rdma.config.hardware import HardwareConfig
+from k8s_rdma.config.hardware import HardwareConfig, VfSource
 from k8s_rdma.core.node_paths import CDI_DIR, CNI_BIN_DIR, RUN_DIR, STATE_DIR
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name
@@ -74,7 +74,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
     """
 
     node: NodeText
-    kernel: Literal["linux", "virtual"] = "linux"
+    kernel: VfSource = "linux"
     hardware: HardwareConfig = HardwareConfig()
     run_dir: AbsolutePath = RUN_DIR
     state_group: Annotated[int, msgspec.Meta(ge=0, le=4_294_967_294)] | None = None

@@ -10,6 +10,9 @@ import msgspec
 from k8s_rdma.core.pf_selection import ClaimsPart, PfRule, Selection
 from k8s_rdma.core.types import MAX_MTU, MAX_RATE_MBPS, MIN_MTU, Enforce, LinkType, PfUse, pci_address
 
+VfSource = Literal["linux", "virtual"]
+"""The source of VFs: the node's network cards, or SR-IOV made of ordinary Linux parts."""
+
 PciText = Annotated[
     str,
     msgspec.Meta(

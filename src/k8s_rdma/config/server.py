@@ -8,7 +8,7 @@ import msgspec
 
 from k8s_rdma.config.addresses import SERVER_PORT
 from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig
-from k8s_rdma.config.hardware import HardwareConfig
+from k8s_rdma.config.hardware import HardwareConfig, VfSource
 from k8s_rdma.core.node_paths import RUN_DIR
 
 ClosablePath = Literal["/", "/getpfs", "/v1/node", "/v1/placements", "/metrics", "/openapi.json"]
@@ -33,7 +33,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     port: Port = SERVER_PORT
     run_dir: str = RUN_DIR
     node: NodeText | None = None
-    kernel: Literal["linux", "virtual"] = "linux"
+    kernel: VfSource = "linux"
     hardware: HardwareConfig = HardwareConfig()
     tls: TlsConfig | None = None
     token_file: AbsolutePath | None = None

@@ -3,6 +3,18 @@
 RUN_DIR = "/run/k8s-rdma"
 """The agent's sockets; `cni/netconf.c` has the same default."""
 
+CNI_SOCKET = "cni.sock"
+"""Calls of the CNI executable; `cni/netconf.h` has the same name."""
+
+STATE_SOCKET = "state.sock"
+"""The node's state, and placements for an agent without credentials."""
+
+CDI_SOCKET = "cdi.sock"
+"""The device plugin's resources, which the agent publishes as CDI devices."""
+
+CLAIMS_SOCKET = "claims.sock"
+"""Claims that kubelet has the DRA driver prepare."""
+
 STATE_DIR = "/var/lib/k8s-rdma"
 """The agent's ledger."""
 

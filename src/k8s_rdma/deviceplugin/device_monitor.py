@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 import structlog
 
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
+from k8s_rdma.core.node_paths import STATE_SOCKET
 from k8s_rdma.deviceplugin.health import Agent, AgentReport, Health, read_report
 from k8s_rdma.deviceplugin.health_events import EventLimiter, HealthChange
 from k8s_rdma.deviceplugin.resource import Observable
@@ -79,7 +80,7 @@ class DeviceMonitor:
             def wake() -> None:
                 loop.call_soon_threadsafe(self._wake.set)
 
-            self._agent = DevicesLink(self._run_dir / "state.sock", changed=self._wake.set, clock=self._clock)
+            self._agent = DevicesLink(self._run_dir / STATE_SOCKET, changed=self._wake.set, clock=self._clock)
             self._scanner = opened.enter_context(HostScanner(self._host, changed=wake))
             self._thread = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="looking"))
             tasks = await opened.enter_async_context(asyncio.TaskGroup())

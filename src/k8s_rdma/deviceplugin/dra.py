@@ -22,6 +22,7 @@ import structlog
 from prometheus_client import Histogram, disable_created_metrics
 
 from k8s_rdma.core.backoff import Backoff
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
 from k8s_rdma.deviceplugin.prepared_claims import (
@@ -46,7 +47,6 @@ from k8s_rdma.wire.claims import (
     MAX_LINE_BYTES,
     NO_POD,
     SILENCE_S,
-    SOCKET,
     Answer,
     ClaimName,
     Offers,
@@ -211,7 +211,7 @@ class DraDriver:
         self._agent_away_s = agent_away_s
         self._api = api
         self._node = NodeName(config.node or "")
-        self._agent = ClaimsAgent(Path(config.run_dir) / SOCKET)
+        self._agent = ClaimsAgent(Path(config.run_dir) / CLAIMS_SOCKET)
         uid = claims.uid or uuid.uuid4().hex[:12]
         self._registry = Path(claims.registry_dir)
         self._directory = Path(claims.plugins_dir) / DRIVER

@@ -20,6 +20,7 @@ import uvloop
 from k8s_rdma import __version__, process
 from k8s_rdma.core.devices.pod_devices import shared_device
 from k8s_rdma.core.devices.rdma_devices import CharacterDevice, DeviceInventory
+from k8s_rdma.core.node_paths import CDI_SOCKET
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.directory_watch import DirectoryWatch
 from k8s_rdma.deviceplugin.health_events import node_events
@@ -45,7 +46,7 @@ from k8s_rdma.http_server.asgi import (
 )
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.process import stop_on_signals
-from k8s_rdma.wire.cdi import MAX_LINE_BYTES, SOCKET, Declared, Written, decode_written, encode_line
+from k8s_rdma.wire.cdi import MAX_LINE_BYTES, Declared, Written, decode_written, encode_line
 
 if TYPE_CHECKING:
     import socket
@@ -485,7 +486,7 @@ class DevicePlugin:
         self._monitor = monitor
         self._neighbours = neighbours(config)
         modes = modes_of(config)
-        self._shared = SharedLink(Path(config.run_dir) / SOCKET, monitor, modes, changed=self._update)
+        self._shared = SharedLink(Path(config.run_dir) / CDI_SOCKET, monitor, modes, changed=self._update)
         self.plugin_servers: Sequence[PluginServer] = [
             PluginServer(Resource(mode, self._shared, self._neighbours.complete), self._directory)
             for mode in modes

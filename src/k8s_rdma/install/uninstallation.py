@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.config.bounded_files import read_found_file
+from k8s_rdma.core.node_paths import CDI_SOCKET, CLAIMS_SOCKET, CNI_SOCKET, STATE_SOCKET
 from k8s_rdma.errors import K8sRdmaError, LedgerError, MalformedError
 from k8s_rdma.install.directory import InstalledProgram, left_for
 from k8s_rdma.linux.receipts import REBUILD, Receipts
@@ -32,10 +33,10 @@ OF_RUN_DIR = (
     "exclusive-devices",
     "deletions",
     "deletions.withheld",
-    "cni.sock",
-    "cdi.sock",
-    "claims.sock",
-    "state.sock",
+    CNI_SOCKET,
+    CDI_SOCKET,
+    CLAIMS_SOCKET,
+    STATE_SOCKET,
     "attachments",
     "attachments.new",
     "claims",
@@ -103,7 +104,7 @@ class AttachedPods:
 
 def attached_pods(run_dir: Path, state_dir: Path) -> AttachedPods:
     """Look it up; K8sRdmaError when it cannot be known."""
-    pods = _of_agent(run_dir / "state.sock")
+    pods = _of_agent(run_dir / STATE_SOCKET)
     if pods is not None:
         return AttachedPods(agent_runs=True, pods=pods)
     return AttachedPods(agent_runs=False, pods=_of_ledger(state_dir / "ledger.db", run_dir / "attachments"))

@@ -21,6 +21,7 @@ from k8s_rdma import process
 from k8s_rdma.config.files import port_of
 from k8s_rdma.core.devices.required_rdma import with_required_rdma
 from k8s_rdma.core.ledger import Ledger
+from k8s_rdma.core.node_paths import STATE_SOCKET
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError, MalformedError
 from k8s_rdma.http_server import HttpServer, Limits, listen
@@ -69,7 +70,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
         if scan is None and config.kernel == "linux" and config.node is not None:
             reports = NodeReports(NodeName(config.node), epoch=f"scan-{uuid.uuid4().hex[:12]}")
             scan = resources.enter_context(HardwareScan(reports, config.hardware.to_core()))
-        link = AnswersLink(Path(config.run_dir) / "state.sock", scan=scan)
+        link = AnswersLink(Path(config.run_dir) / STATE_SOCKET, scan=scan)
         runner = resources.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         limits = replace(LIMITS, connections=config.max_connections)
         runner.run(_until_signalled(listener, link, access, limits))

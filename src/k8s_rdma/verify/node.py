@@ -22,6 +22,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from k8s_rdma.core.node_paths import STATE_SOCKET
 from k8s_rdma.core.verification import Flow, PfFacts, Rates, Traffic, Trial, UnmeasuredError
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
@@ -279,7 +280,7 @@ class NodeSite:
         raise UnmeasuredError(f"the agent does not report the interface within {_REPORT_TIMEOUT_S:g} s")
 
     def _report(self) -> NodeReport:
-        report, why = ask_agent(self._run_dir / "state.sock")
+        report, why = ask_agent(self._run_dir / STATE_SOCKET)
         if report is None:
             raise K8sRdmaError(f"no agent answers: {why}")
         return report

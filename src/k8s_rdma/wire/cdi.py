@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import msgspec
 
+from k8s_rdma.core.node_paths import CDI_SOCKET
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.json_faults import shown
@@ -236,8 +237,6 @@ def require_resource_name(key: str, text: str) -> None:
         raise ValueError(msg)
 
 
-SOCKET = "cdi.sock"
-
 MAX_LINE_BYTES = 1 << 20
 """8 resources of 1,000 devices each are 80 KiB."""
 
@@ -270,9 +269,9 @@ def encode_line(message: Declared | Written) -> bytes:
 
 def decode_declared(line: bytes) -> Declared:
     """Decode a plugin's declaration; MalformedError names the field."""
-    return decode(line, _declared, "cdi.sock")
+    return decode(line, _declared, CDI_SOCKET)
 
 
 def decode_written(line: bytes) -> Written:
     """Decode the agent's answer; MalformedError names the field."""
-    return decode(line, _written, "cdi.sock")
+    return decode(line, _written, CDI_SOCKET)

@@ -13,11 +13,10 @@ from typing import Annotated
 
 import msgspec
 
+from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.core.types import MAX_RATE_MBPS, Enforcer, LinkType
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.objects.claims import MAX_RESULTS
-
-SOCKET = "claims.sock"
 
 DRIVER = "rdma.k8s-rdma.io"
 """The driver's name: of ResourceSlices, DeviceClasses and allocation results."""
@@ -209,14 +208,14 @@ def encode_line(message: Question | Answer | Offers) -> bytes:
 
 def decode_question(line: bytes) -> Question:
     """Decode a question; MalformedError names the field."""
-    return decode(line, _question, "claims.sock")
+    return decode(line, _question, CLAIMS_SOCKET)
 
 
 def decode_answer(line: bytes) -> Answer:
     """Decode an answer; MalformedError names the field."""
-    return decode(line, _answer, "claims.sock")
+    return decode(line, _answer, CLAIMS_SOCKET)
 
 
 def decode_offers(line: bytes) -> Offers:
     """Decode the agent's offers; MalformedError names the field."""
-    return decode(line, _offers, "claims.sock")
+    return decode(line, _offers, CLAIMS_SOCKET)

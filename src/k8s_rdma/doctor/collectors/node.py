@@ -16,7 +16,7 @@ from k8s_rdma.config.devices import DevicePluginConfig, ExactResource, Exclusive
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.core.kernel import Hardware
-from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR
+from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR, STATE_SOCKET
 from k8s_rdma.core.types import LinkType, pci_address
 from k8s_rdma.doctor.checks import collected, run_checks
 from k8s_rdma.doctor.cluster.crd import CrdFacts
@@ -177,7 +177,7 @@ class NodeCollector:
     @collected
     def _processes(self) -> ProcessFacts:
         return process_facts(
-            Path(self.agent.run_dir) / "state.sock", server=self.server_url, plugin=self.plugin_url
+            Path(self.agent.run_dir) / STATE_SOCKET, server=self.server_url, plugin=self.plugin_url
         )
 
     @collected
