@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from init.conftest import world
+from kube.conftest import answering
 
-__all__ = ["world"]
+__all__ = ["answering", "world"]

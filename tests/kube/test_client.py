@@ -341,7 +341,6 @@ async def test_expired_list_is_an_error_when_it_is_no_continuation(answering):
 
 
 async def test_bookmark_is_a_version_and_no_node(answering):
-    """Nobody asks for bookmarks; a proxy may hand them on all the same."""
     versions = []
 
     async def handle(request):

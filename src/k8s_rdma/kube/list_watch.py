@@ -42,6 +42,10 @@ LIST_S = 900.0
 """The limit for a whole list, whose objects are used while it comes. It starts again after a failure, so that
 a slow API server has the time for 150,000 pods."""
 
+_WATCHING = {"watch": "true", "allowWatchBookmarks": "true"}
+"""Bookmarks keep the version of objects that seldom change from being compacted before the API server ends
+the watch, after 30 to 60 minutes (KEP-956). Otherwise all must be listed again."""
+
 _log = structlog.get_logger()
 
 _NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -142,7 +146,7 @@ async def watch_objects(
     yield Listed(tuple(items), is_anew)
     items.clear()
     with named_errors(f"watch {subject}"):
-        changes = _changes(http, path, {**query, "watch": "true", "resourceVersion": version}, reader)
+        changes = _changes(http, path, {**query, **_WATCHING, "resourceVersion": version}, reader)
         async with aclosing(cast("Any", changes)) as stream:
             while True:
                 async with asyncio.timeout(silence_s):
