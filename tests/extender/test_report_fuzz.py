@@ -147,7 +147,7 @@ class Asked:
             {name: why for name, why in (found["FailedNodes"] or {}).items() if name != EVIL},
         ]
         scores = await self.post(CONFIG.prioritize_path, self.args("p", 700))
-        told["prioritize"] = {each["Host"]: each["Score"] for each in scores if each["Host"] != EVIL}
+        told["prioritize"] = without(tenths(scores), EVIL)
         victims = {
             node: {"Pods": [{"UID": name}], "NumPDBViolations": 0}
             for name, node in PODS.items()
@@ -206,6 +206,12 @@ def told_of_the_others(inject: Inject | None) -> dict[str, Any]:
         return told
 
     return run(main)
+
+
+def tenths(scores: list[dict[str, Any]]) -> dict[str, int]:
+    """Return each node's score without the one more of the best, which a node that fits better takes over."""
+    best = max((each["Score"] for each in scores), default=0)
+    return {each["Host"]: each["Score"] - (each["Score"] == best > 0) for each in scores}
 
 
 @cache

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import Changed, Listed, NodeView
+from k8s_rdma.kube.api import NodeView
+from k8s_rdma.kube.informer import Changed, Listed
 from k8s_rdma_demo.cluster.http_server import Response
 
 pytestmark = pytest.mark.anyio
