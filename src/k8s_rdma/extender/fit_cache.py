@@ -202,7 +202,7 @@ class FitCache:
             if count is None or inventory is not count.inventory:
                 count = cached.get(id(inventory)) or self._count_for(request, inventory)
             each_mbps = count.each_mbps
-            if each_mbps is not None and number <= snapshot.vfs and each_mbps <= snapshot.each_mbps:
+            if each_mbps is not None and number <= snapshot.totals.vfs and each_mbps <= snapshot.each_mbps:
                 verdicts[snapshot] = COUNTED
             elif count.shortages and (shortage := count.shortages.by_sums(snapshot.totals)):
                 verdicts[snapshot] = shortage

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from k8s_rdma.core.mac_ranges import MacRanges
+    from k8s_rdma.core.packing import Room
     from k8s_rdma.extender.bound_pods import BoundPod
     from k8s_rdma.extender.metrics import Reading
     from k8s_rdma.wire.report import RatesRefusal
@@ -53,17 +54,20 @@ NOT_ASKED = "the API server knows no such node, or it was not asked yet"
 class NodeSnapshot(NodeState):
     """A node's state with the figures of its headroom, which every new request compares on every node.
 
-    rooms, totals, vfs, each_mbps: empty and 0 if the node has no headroom.
+    totals, each_mbps: 0 if the node has no headroom.
     """
 
-    __slots__ = ("each_mbps", "rooms", "totals", "vfs")
+    __slots__ = ("each_mbps", "totals")
 
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
         super().__init__(inventory, used)
-        headroom = self.headroom
-        self.rooms, self.each_mbps = (headroom.rooms, headroom.each_mbps) if headroom else ((), 0)
+        self.each_mbps = self.headroom.each_mbps if self.headroom else 0
         self.totals = Totals.of_rooms(self.rooms)
-        self.vfs = self.totals.vfs
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """The free capacity of each PF; empty if the node has no headroom."""
+        return self.headroom.rooms if self.headroom else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

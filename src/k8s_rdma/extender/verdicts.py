@@ -138,7 +138,7 @@ def _places(size_mbps: int, node: NodeSnapshot) -> Figures:
 
 
 _FIGURES: Mapping[Lack, Callable[[NodeSnapshot], Figures]] = {
-    Lack.VFS: lambda node: (node.vfs,),
+    Lack.VFS: lambda node: (node.totals.vfs,),
     Lack.LARGEST: attrgetter("totals.best"),
     Lack.BANDWIDTH: attrgetter("totals.mbps", "totals.vfs"),
 }
