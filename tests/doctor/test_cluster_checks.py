@@ -60,7 +60,7 @@ def test_examples_of_configurations_are_in_order(name):
 def test_example_without_a_bind_verb_is_reported_with_its_consequence():
     found = scheduler_text((SCHEDULERS / "filter-only.yaml").read_text(), WITHOUT_BIND)
     told = {each.id for each in found if each.severity.rank > Severity.NOTE.rank}
-    assert told == {"scheduler-every-pod"}
+    assert told == {"scheduler-every-pod", "scheduler-whole-nodes"}
 
 
 def test_extender_of_another_project_is_not_ours():

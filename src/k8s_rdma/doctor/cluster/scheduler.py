@@ -180,7 +180,7 @@ NO_VERB = SCHEDULER.note("no-verb")
 EVERY_POD = SCHEDULER.warning("every-pod")
 IGNORABLE = SCHEDULER.error("ignorable")
 SHORT_TIMEOUT = SCHEDULER.warning("short-timeout")
-WHOLE_NODES = SCHEDULER.note("whole-nodes")
+WHOLE_NODES = SCHEDULER.warning("whole-nodes")
 NO_WEIGHT = SCHEDULER.error("no-weight")
 REFUSED = SCHEDULER.error("refused")
 SECOND_BINDER = SCHEDULER.error("second-binder")
@@ -370,7 +370,8 @@ def _check_entry(
         )
     if not entry.get("nodeCacheCapable"):
         yield WHOLE_NODES(
-            "not set: kube-scheduler sends whole nodes, 10 KB each",
+            "not set: from 1.33 on kube-scheduler's own plugins score every node as if it had no pods; it also "
+            "sends whole nodes, 10 KB each",
             about="nodeCacheCapable",
             source=path,
             expected="true",
