@@ -22,7 +22,7 @@ from k8s_rdma.cli.init import show
 from k8s_rdma.config.files import load_config
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.core.types import pci_address
-from k8s_rdma.init.job import Machine
+from k8s_rdma.init.job import MachineInterfaces
 from k8s_rdma.init.main import make_all_ready
 
 
@@ -42,7 +42,7 @@ def main(directory: Path, vfs: int) -> None:
         for port in range(2)
     ]
     pretended = SriovMachine(directory / "sys", cards)
-    machine = Machine(
+    machine = MachineInterfaces(
         sysfs=MachineSysfs(pretended),
         queries=lambda: MachineLinks(pretended),
         links=lambda: MachineLinks(pretended),

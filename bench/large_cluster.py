@@ -32,7 +32,7 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
+    ReportedPod,
     rates_of,
 )
 
@@ -171,7 +171,7 @@ def allocation_of(node: int, pod: int) -> Allocation:
     )
     name, uid = f"job-{node}-{pod}", uid_of(node, pod)
     namespace = pod_object(name, uid, [])["metadata"]["namespace"]
-    owner = Pod(namespace=namespace, name=name, uid=uid)
+    owner = ReportedPod(namespace=namespace, name=name, uid=uid)
     return Allocation(pod=owner, container_id=f"{pod:064x}", phase="attached", interfaces=(held,))
 
 

@@ -48,7 +48,7 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
+    ReportedPod,
     encode_report,
     rates_of,
 )
@@ -93,7 +93,9 @@ def report_of(index: int, kind: str) -> bytes:
     pfs = (msgspec.structs.replace(pfs[0], foreign=(other,)), *pfs[1:])
     allocations = tuple(
         Allocation(
-            pod=Pod(namespace="default", name=f"pod-{pod}", uid=f"{index:08x}-0000-4000-8000-{pod:012x}"),
+            pod=ReportedPod(
+                namespace="default", name=f"pod-{pod}", uid=f"{index:08x}-0000-4000-8000-{pod:012x}"
+            ),
             container_id=f"{pod:064x}",
             phase="attached",
             interfaces=(

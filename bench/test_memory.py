@@ -15,7 +15,14 @@ import httpx2
 
 from bench.cni_plugin import needs_root
 from e2e.node import DEADLINE_S, Node, pod
-from k8s_rdma.wire.state_socket import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.wire.state_socket import (
+    HEADER,
+    Counters,
+    MessageKind,
+    decode_counters,
+    decode_header,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     from conftest import Record
@@ -62,11 +69,11 @@ def sample(node: Node) -> Counters:
     with socket.socket(socket.AF_UNIX) as agent:
         agent.settimeout(DEADLINE_S)
         agent.connect(str(node.run_dir / "state.sock"))
-        agent.sendall(encode_message(Kind.SAMPLE))
+        agent.sendall(encode_message(MessageKind.SAMPLE))
         while True:
             kind, size = decode_header(agent.recv(HEADER.size, socket.MSG_WAITALL))
             body = agent.recv(size, socket.MSG_WAITALL)
-            if kind is Kind.COUNTERS:
+            if kind is MessageKind.COUNTERS:
                 return decode_counters(body)
 
 

@@ -26,7 +26,7 @@ from k8s_rdma.planning.snapshot import (
     decode_snapshot,
     encode_snapshot,
 )
-from k8s_rdma.planning.whatif import Changes, Losses, fit, headroom, lose, with_changes
+from k8s_rdma.planning.whatif import ClusterChanges, PlannedFailures, fit, headroom, lose, with_changes
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.report import NodeReport, PfReport, rates_of
 
@@ -100,9 +100,9 @@ def questions(data: bytes) -> dict[str, Callable[[PlannedCluster], object]]:
         "fit of 64 pods": lambda planned: fit(planned, read_workloads(one, 64).workloads),
         "headroom of a pod": lambda planned: headroom(planned, read_workloads(one).workloads),
         "headroom of common shapes": lambda planned: headroom(planned, ()),
-        "without a node": lambda planned: lose(planned, Losses(nodes=("n00007",))),
+        "without a node": lambda planned: lose(planned, PlannedFailures(nodes=("n00007",))),
         "with fewer VFs": lambda planned: with_changes(
-            planned, Changes(vfs=32), read_workloads(one).workloads
+            planned, ClusterChanges(vfs=32), read_workloads(one).workloads
         ),
     }
 

@@ -7,7 +7,7 @@ from time import thread_time
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.devices.pod_devices import Neighbour
-from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
+from k8s_rdma.deviceplugin.topology import DeviceCandidate, DevicePlace, preferred
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,23 +21,24 @@ ROUNDS = 15
 GPU = Neighbour(pcie_path=("0000:15:01.0", "0000:16:00.0", "0000:17:02.0"), numa_node=0)
 
 
-def devices(pfs: int, each: int) -> list[Candidate]:
+def devices(pfs: int, each: int) -> list[DeviceCandidate]:
     """On two NUMA nodes, every two PFs below one switch."""
     return [
-        Candidate(
-            id=f"mlx5_{pf * each + number}", place=Place(f"pf{pf}", pf % 2, ("root", f"switch{pf // 2}"))
+        DeviceCandidate(
+            id=f"mlx5_{pf * each + number}",
+            place=DevicePlace(f"pf{pf}", pf % 2, ("root", f"switch{pf // 2}")),
         )
         for pf in range(pfs)
         for number in range(each)
     ]
 
 
-def alike(pfs: int) -> list[Candidate]:
+def alike(pfs: int) -> list[DeviceCandidate]:
     """Devices that nothing tells apart but their PFs, so that all sets of these are compared to the last."""
-    return [Candidate(id=f"mlx5_{pf}", place=Place(f"pf{pf}", 0, ("root",))) for pf in range(pfs)]
+    return [DeviceCandidate(id=f"mlx5_{pf}", place=DevicePlace(f"pf{pf}", 0, ("root",))) for pf in range(pfs)]
 
 
-def took_ms(candidates: Sequence[Candidate], size: int) -> float:
+def took_ms(candidates: Sequence[DeviceCandidate], size: int) -> float:
     """The median, in the thread's own time."""
     times = []
     for _ in range(ROUNDS):

@@ -20,7 +20,7 @@ import httpx2
 
 from bench.cni_plugin import needs_root
 from k8s_rdma.server.agent_link import render_traffic
-from k8s_rdma.wire.report import Pod
+from k8s_rdma.wire.report import ReportedPod
 from k8s_rdma.wire.state_socket import Counters, ScanCounts, VfTraffic
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def test_metrics(record: Record) -> None:
                 **dict.fromkeys(("tx_bytes", "rx_bytes", "tx_packets", "rx_packets"), 10**12),
                 **dict.fromkeys(("tx_dropped", "rx_dropped"), 7),
                 rdma=rdma,
-                pod=Pod(namespace="team", name=f"trainer-{vf}", uid=str(vf)) if held else None,
+                pod=ReportedPod(namespace="team", name=f"trainer-{vf}", uid=str(vf)) if held else None,
                 ifname="rdma0",
             )
             for vf in range(HELD_VFS)

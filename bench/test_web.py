@@ -14,10 +14,10 @@ from k8s_rdma.config.web import ExtenderEndpoint
 from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader
-from k8s_rdma.web.extender_views import ExtenderViews, Snapshot
+from k8s_rdma.web.extender_views import ExtenderViews, ViewSnapshot
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 from k8s_rdma.wire.views import Sort, decode_view, encode_view
 from web.cases import large_cluster
 
@@ -64,7 +64,7 @@ async def _pages(view: ClusterView) -> tuple[float, float, int]:
     nodes = NodeTraffic(None, clock=time.monotonic)
     sources = Sources(
         extender=extender,
-        traffic=Traffic(None, poll_s=60),
+        traffic=PrometheusTraffic(None, poll_s=60),
         nodes=nodes,
         claims=ClaimPodReader(connect=None, clock=time.monotonic),
         records=RecordReader(None, clock=time.monotonic),
@@ -74,7 +74,7 @@ async def _pages(view: ClusterView) -> tuple[float, float, int]:
     for path, query in PATHS:
         times: list[tuple[float, float]] = []
         for _ in range(ROUNDS):
-            extender.snapshot = Snapshot(view, time.monotonic())
+            extender.snapshot = ViewSnapshot(view, time.monotonic())
             (first_ms, length), (other_ms, _) = await _page(app, path, query), await _page(app, path, query)
             times.append((first_ms, other_ms))
             longest = max(longest, length)

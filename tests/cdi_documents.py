@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from k8s_rdma.wire.cdi import Device
+from k8s_rdma.wire.cdi import CdiDevice
 
 
-def decode_specification(data: bytes) -> tuple[str, tuple[Device, ...]]:
+def decode_specification(data: bytes) -> tuple[str, tuple[CdiDevice, ...]]:
     """The kind and its devices."""
     document = msgspec.json.decode(data)
-    return document["kind"], msgspec.convert(document["devices"], tuple[Device, ...])
+    return document["kind"], msgspec.convert(document["devices"], tuple[CdiDevice, ...])

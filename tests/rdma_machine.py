@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.deviceplugin.device_monitor import Host
-from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
+from k8s_rdma.deviceplugin.device_monitor import ScannedHost
+from k8s_rdma.linux.netlink.queries import RdmaNetlinkDevice, RdmaPort
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes
 from k8s_rdma.linux.rdma.observation import RdmaObserver
 from k8s_rdma.linux.sysfs import Sysfs
@@ -53,8 +53,8 @@ class RdmaMachine(SmallMachine):
             self.at(f"{self.device(vf_pci(number))}/physfn").symlink_to(f"../{PF}")
             self.complete(f"mlx5_{number + 1}", vf_pci(number), number + 1)
 
-    def host(self) -> Host:
-        return Host(sysfs=self.root, dev=self.dev, queries=lambda: nullcontext(self.answers))
+    def host(self) -> ScannedHost:
+        return ScannedHost(sysfs=self.root, dev=self.dev, queries=lambda: nullcontext(self.answers))
 
     def observer(self) -> RdmaObserver:  # type: ignore[override]
         return RdmaObserver(Sysfs(self.root), self.answers, DeviceNodes(self.dev))
@@ -111,11 +111,11 @@ class RdmaMachine(SmallMachine):
     def add_rdma_again(self, name: str, pci: str, number: int) -> None:
         """Home again, with the character devices that it had."""
         port = RdmaPort(number=1, state="ACTIVE")
-        self.answers.rdma.append(RdmaDevice(index=100 + number, name=name, ports=(port,)))
+        self.answers.rdma.append(RdmaNetlinkDevice(index=100 + number, name=name, ports=(port,)))
         self.at(f"class/infiniband/{name}").symlink_to(f"../../{self.device(pci)}/infiniband/{name}")
         self.add_verbs(name, number, pci)
 
-    def _replace(self, name: str, change: Callable[[RdmaDevice], RdmaDevice]) -> None:
+    def _replace(self, name: str, change: Callable[[RdmaNetlinkDevice], RdmaNetlinkDevice]) -> None:
         self.answers.rdma = [
             change(device) if device.name == name else device for device in self.answers.rdma
         ]

@@ -149,6 +149,17 @@ def attributes(node: ast.expr) -> int:
     return 1 + attributes(node.value) if isinstance(node, ast.Attribute) else 0
 
 
+def test_class_names_are_unique_in_the_product():
+    """A reader who searches for a class finds one. Classes that only their module uses begin with `_`."""
+    homes = defaultdict(list)
+    for path in sorted(PRODUCT.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(PRODUCT).as_posix())
+    repeated = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    assert not repeated, "name all but one of these classes by what tells it apart from the other"
+
+
 LEAST_LINES = 40
 """A smaller part may stand beside another one: an error class or a helper is no second thing."""
 

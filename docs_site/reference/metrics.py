@@ -14,7 +14,7 @@ from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.webhook import WebhookConfig
 from k8s_rdma.deviceplugin import main as device_plugin
-from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, Host
+from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor, ScannedHost
 from k8s_rdma.deviceplugin.dra import DraDriver
 from k8s_rdma.extender.extender import Extender
 from k8s_rdma.extender.metrics import Metrics
@@ -112,7 +112,7 @@ async def _of_an_extender() -> str:
 async def _of_a_device_plugin() -> str:
     """On a machine without devices, and without a kubelet."""
     with TemporaryDirectory() as nothing:
-        host = Host(sysfs=Path(nothing), dev=Path(nothing))
+        host = ScannedHost(sysfs=Path(nothing), dev=Path(nothing))
         async with DeviceMonitor(DevicePluginConfig(run_dir=nothing), host=host) as looking:
             silent = cast("SlicesApi", AbsentApi())  # the driver is not run, and so asks nobody
             driver = DraDriver(DevicePluginConfig(run_dir=nothing), ClaimsConfig(), silent)

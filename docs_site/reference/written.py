@@ -14,7 +14,7 @@ from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility
-from k8s_rdma.core.verification import Check, Traffic
+from k8s_rdma.core.verification import Check, TrafficKind
 from k8s_rdma.linux.drivers import DRIVERS, IGB_82576, ability
 from k8s_rdma.server.app import openapi_document
 from k8s_rdma.wire.verification import decode_verification
@@ -68,8 +68,8 @@ def cards_table(_page: str) -> str:
 
 
 def _card_row(name: str, report: VerificationReport, card: CardReport) -> list[str]:
-    tcp = [check for check in card.checks if check.traffic is Traffic.TCP]
-    verbs = [check for check in card.checks if check.traffic is Traffic.VERBS]
+    tcp = [check for check in card.checks if check.traffic is TrafficKind.TCP]
+    verbs = [check for check in card.checks if check.traffic is TrafficKind.VERBS]
     return [
         f"{code(card.driver)} {card.device}".strip(),
         "unknown" if card.link_mbps is None else str(card.link_mbps),

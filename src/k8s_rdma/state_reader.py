@@ -13,8 +13,8 @@ from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import (
     HEADER,
     Counters,
-    Kind,
-    Verdict,
+    MessageKind,
+    PlacementVerdict,
     decode_counters,
     decode_header,
     decode_verdict,
@@ -73,7 +73,7 @@ class AgentLink:
     def counted(self, counters: Counters) -> None:
         """Take the answer to a SAMPLE."""
 
-    def judged(self, verdict: Verdict) -> None:
+    def judged(self, verdict: PlacementVerdict) -> None:
         """Take the answer to a PLACEMENT."""
 
     def disconnected(self) -> None:
@@ -101,9 +101,9 @@ class AgentLink:
     async def _receive(self, incoming: asyncio.StreamReader) -> None:
         kind, length = decode_header(await incoming.readexactly(HEADER.size))
         body = await incoming.readexactly(length)
-        if kind is Kind.COUNTERS:
+        if kind is MessageKind.COUNTERS:
             self.counted(decode_counters(body))
-        elif kind is Kind.VERDICT:
+        elif kind is MessageKind.VERDICT:
             self.judged(decode_verdict(body))
         else:
             self.reported(decode_report(body))

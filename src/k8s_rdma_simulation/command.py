@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.cli.console import require_writable
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import CommandAnswer, Output
 from k8s_rdma.cli.progress_bar import progress_bar
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError
@@ -70,7 +70,7 @@ def compare(comparison: Comparison) -> int:
                     run = Simulation(scenario, name, seed, trace)
                     results.append(run.run(progress(f"{name}, seed {seed}")))
     comparison.output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: encode(results),
             names=(f"policy/{result.policy}" for result in results),
             show=lambda page: _show(results, len(names) * comparison.runs, page),

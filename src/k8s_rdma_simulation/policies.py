@@ -14,7 +14,7 @@ from k8s_rdma.core.placement import pf_worths
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.cluster import Cluster, Fit, Outcome
+from k8s_rdma.planning.cluster import Cluster, Fit, PlannedPlacement
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Inventory
@@ -64,7 +64,7 @@ class Candidate:
     request: Request
     fit: Fit
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> PlannedPlacement:
         """Return the node with the pod on it."""
         found = self.cluster.outcome(self.request, self.state)
         if found is None:

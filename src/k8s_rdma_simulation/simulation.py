@@ -26,7 +26,7 @@ from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Placement, Share
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.planning.cluster import Cluster, Node
+from k8s_rdma.planning.cluster import Cluster, PlannedNode
 from k8s_rdma_simulation.policies import Candidate, Mix, free_mbps, link_mbps, policy_of
 
 if TYPE_CHECKING:
@@ -500,7 +500,7 @@ class Simulation:
         """Add a node, or change its hardware; its pods stay."""
         name = inventory.node
         pods = self._cluster.node(name).pods if name in self._cluster else {}
-        self._cluster.add_node(name, Node(inventory, pods=pods))
+        self._cluster.add_node(name, PlannedNode(inventory, pods=pods))
         self._weigh(name)
 
     # Figures

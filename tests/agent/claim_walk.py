@@ -33,7 +33,7 @@ from k8s_rdma.core.step import VfRef
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.deviceplugin.dra import DraDriver
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.wire.claims import Answer, ClaimName
+from k8s_rdma.wire.claims import ClaimAnswer, ClaimName
 from resource_claims import claim, interface, of_pod
 from resource_claims import pod as pod_object
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.ledger import LedgerClaim
-    from k8s_rdma.wire.cdi import Device
+    from k8s_rdma.wire.cdi import CdiDevice
 
 NETWORK = "alone"
 RULES = (
@@ -201,7 +201,7 @@ class Pod(MortalPod):
         self.deleted = asyncio.Event()
         self.prepared = self.attached = False
         self.failures = 0
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, ClaimAnswer] = {}
         self.vfs: list[VfRef] = []
         self.macs: list[str] = []
 
@@ -451,7 +451,7 @@ class Walk:
         answers = await self._ask(lambda dra: dra.unprepare(pod.names()))
         return answers is not None and not any(answer.error for answer in answers.values())
 
-    async def _ask(self, question: Callable[[DraDriver], Coroutine[Any, Any, dict[str, Answer]]]) -> Any:
+    async def _ask(self, question: Callable[[DraDriver], Coroutine[Any, Any, dict[str, ClaimAnswer]]]) -> Any:
         """None where the driver was not there, or has not answered in time."""
         try:
             async with asyncio.timeout(self.random.choice(DEADLINES_S)):
@@ -608,7 +608,7 @@ class Walk:
             nodes = {node.path for node in device.container_edits.device_nodes} - {"/dev/infiniband/rdma_cm"}
             assert nodes == self.world.nodes_of(attached[kept.vf])
 
-    def _specified_devices(self, claim: LedgerClaim) -> tuple[Device, ...]:
+    def _specified_devices(self, claim: LedgerClaim) -> tuple[CdiDevice, ...]:
         [path] = (self.world.directory / "host").rglob(f"k8s-rdma.io-claim_{claim.uid}.json")
         return decode_specification(path.read_bytes())[1]
 

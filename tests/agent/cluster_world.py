@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from factories import PF0 as PF
-from k8s_rdma.agent.cluster.api_cluster import ApiCluster, Terms
+from k8s_rdma.agent.cluster.api_cluster import ApiCluster, ClusterTerms
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
@@ -177,7 +177,7 @@ async def world(
         url = f"http://127.0.0.1:{port}"
         client = connect(str(write_kubeconfig(directory / "kubeconfig", url)))
         cluster = ApiCluster(
-            client, Terms(node=NODE, keys=FixedKeys(key), stuck_after_s=stuck_after_s), clock.time()
+            client, ClusterTerms(node=NODE, keys=FixedKeys(key), stuck_after_s=stuck_after_s), clock.time()
         )
         async with httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             made = World(cluster, store, http, clock)

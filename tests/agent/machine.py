@@ -22,7 +22,7 @@ from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.cni.service import CniCommands
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
-from k8s_rdma.agent.main import Host, build_agent
+from k8s_rdma.agent.main import AgentHost, build_agent
 from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.agent.worker import Worker
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from k8s_rdma.agent.claims import ClaimCommands
-    from k8s_rdma.agent.cluster.api_cluster import Cluster
+    from k8s_rdma.agent.cluster.api_cluster import PodCluster
     from k8s_rdma.agent.cluster.held_addresses import AddressRegistry
     from k8s_rdma.agent.cni.add import AddResult
     from k8s_rdma.agent.cni.kubelet_devices import LocateGpus
@@ -105,7 +105,7 @@ class Machine:
         self.pfs = pfs
         self.boot()
         self.prepared = self.pod_changes = 0
-        self.cluster: Cluster = NoCluster()
+        self.cluster: PodCluster = NoCluster()
         self.policies = EVERYTHING
         self.memlock, self.memlock_hook = 0, ""
         self.kubelet: PodResources | None = None
@@ -134,7 +134,7 @@ class Machine:
             self.worker = worker
             receipts = worker.opened.enter_context(closing(Receipts(self.directory / "state" / "ledger.db")))
             plugins = Plugins(host_root=Path("/"), timeout_s=10)
-            host = Host(
+            host = AgentHost(
                 name=self.node,
                 boot_id=boot_id,
                 kernel=self.kernel,

@@ -27,7 +27,7 @@ from k8s_rdma.agent.cni.grant import Policy
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.agent.ledger_store import ClaimMarkers, DeferredDeletes, LedgerStore, Markers
-from k8s_rdma.agent.main import Host, build_agent
+from k8s_rdma.agent.main import AgentHost, build_agent
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
 from k8s_rdma.config.devices import (
     HUSTCAT_RESOURCE,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
     from pathlib import PurePosixPath
 
-    from k8s_rdma.agent.cluster.api_cluster import Cluster as KubeCluster
-    from k8s_rdma.agent.plugins.execution import Target
+    from k8s_rdma.agent.cluster.api_cluster import PodCluster as KubeCluster
+    from k8s_rdma.agent.plugins.execution import PluginTarget
     from k8s_rdma.core.ledger import ClaimUid, LedgerClaim
     from k8s_rdma.core.netdev_attributes import Attributes
     from k8s_rdma.core.pf_selection import PfRule
@@ -238,7 +238,7 @@ class Book:
     entries: dict[tuple[str, str, str], str] = field(default_factory=dict)
     given: int = 0
 
-    def add(self, plugin: str, target: Target) -> bytes:
+    def add(self, plugin: str, target: PluginTarget) -> bytes:
         self.given += 1
         address = f"10.{self.given >> 16 & 255}.{self.given >> 8 & 255}.{self.given & 255}"
         self.entries[plugin, target.container, target.ifname] = address
@@ -248,7 +248,7 @@ class Book:
             result["ips"] = [{"address": f"{address}/8", "interface": 0}]
         return json.dumps(result).encode()
 
-    def delete(self, plugin: str, target: Target) -> bytes:
+    def delete(self, plugin: str, target: PluginTarget) -> bytes:
         self.entries.pop((plugin, target.container, target.ifname), None)
         return b""
 
@@ -266,7 +266,7 @@ class MortalPlugins:
         return "1.0.0"
 
     async def run(
-        self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: Target | None = None
+        self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: PluginTarget | None = None
     ) -> bytes:
         if verb == "GC" or target is None:
             return b""
@@ -377,7 +377,7 @@ class World:
         self.deferred_deletes = DeferredDeletes(self.directory / "run" / "deletions")
         self._receipts = Receipts(self._state / "ledger.db")
         plugins = MortalPlugins(self.book, life)
-        host = Host(
+        host = AgentHost(
             name=NodeName("w1"),
             boot_id=f"boot-{self.boots}",
             kernel=MortalKernel(self.kernel, life),

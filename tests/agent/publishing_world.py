@@ -61,7 +61,7 @@ class Told:
 
 
 class Promises(NoCluster):
-    """`Cluster` of which a test says which pods there are."""
+    """`PodCluster` of which a test says which pods there are."""
 
     def __init__(self) -> None:
         self._placements: dict[PodUid, Placement] = {}

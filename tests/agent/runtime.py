@@ -14,7 +14,7 @@ from agent.machine import PLUGINS, Machine, Verbs
 from k8s_rdma.agent.cni.service import Service
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS, WITHOUT_INTERFACES
-from k8s_rdma.wire.cni_socket import Request
+from k8s_rdma.wire.cni_socket import SocketRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -93,7 +93,7 @@ class Runtime:
                 "CNI_IFNAME": ifname,
                 "CNI_ARGS": args,
             }
-        request = Request(env=env, stdin=json.dumps(conf).encode(), has_netns=netns is not None)
+        request = SocketRequest(env=env, stdin=json.dumps(conf).encode(), has_netns=netns is not None)
         reply = await self._service.call(request, netns, lambda: True)
         return Answer(reply.exit_status, json.loads(reply.stdout or b"{}"))
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from agent.machine import Verbs
     from k8s_rdma.agent.node import Node
-    from k8s_rdma.wire.cni_socket import Reply, Request
+    from k8s_rdma.wire.cni_socket import Reply, SocketRequest
 
 DEADLINE_S = 120
 
@@ -86,7 +86,7 @@ async def asked(machine: Machine) -> AsyncIterator[Asked]:
         pod_devices = PodDeviceLookup(machine.kubelet, machine.resources)
         adoption = Adoption(node=node, worker=machine.worker, reporter=reporter, pod_devices=pod_devices)
 
-        async def answer(request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
+        async def answer(request: SocketRequest, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
             return await adoption.call(request)
 
         serving = asyncio.create_task(serve_connections(listener, CniSocket(answer).talk, limit=8))

@@ -17,7 +17,7 @@ from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.errors import KernelError, Reason
 from k8s_rdma.wire.cdi import Declared, decode_written
 from k8s_rdma.wire.cdi import encode_line as encode_declared
-from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header, decode_verdict, encode_message
+from k8s_rdma.wire.state_socket import HEADER, MessageKind, decode_header, decode_verdict, encode_message
 
 if TYPE_CHECKING:
     import socket
@@ -58,9 +58,9 @@ def test_placement_delivery_answers_a_fault_and_state_socket_goes_on(tmp_path: P
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(2):
-            writer.write(encode_message(Kind.PLACEMENT, b"{}"))
+            writer.write(encode_message(MessageKind.PLACEMENT, b"{}"))
             kind = None
-            while kind is not Kind.VERDICT:
+            while kind is not MessageKind.VERDICT:
                 kind, length = decode_header(await reader.readexactly(HEADER.size))
                 body = await reader.readexactly(length)
             verdict = decode_verdict(body)

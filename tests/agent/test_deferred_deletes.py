@@ -16,7 +16,7 @@ from agent.scripted_plugin import MODERN, ScriptedPlugin
 from k8s_rdma.agent.cni.networks import NETWORKS_ANNOTATION
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.errors import LedgerError
-from k8s_rdma.wire.cni_socket import Request, encode_request
+from k8s_rdma.wire.cni_socket import SocketRequest, encode_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ def frame(attachment: Attachment, stdin: bytes = b'{"name": "net"}', path: str =
         "CNI_IFNAME": attachment.ifname,
         "CNI_PATH": path,
     }
-    return encode_request(Request(env=env, stdin=stdin))
+    return encode_request(SocketRequest(env=env, stdin=stdin))
 
 
 def file_of(machine: Machine, attachment: Attachment) -> Path:
@@ -124,8 +124,8 @@ def test_deletion_that_was_left_is_carried_out_by_the_next_agent_before_it_serve
         frame(ONE) + b"x",
         b"KRDC\2\0" + frame(ONE)[6:],
         b"K" * 10_000,
-        encode_request(Request(env={"CNI_COMMAND": "DEL"}, stdin=b"{}")),
-        encode_request(Request(env={}, stdin=b"\xff")),
+        encode_request(SocketRequest(env={"CNI_COMMAND": "DEL"}, stdin=b"{}")),
+        encode_request(SocketRequest(env={}, stdin=b"\xff")),
     ],
     ids=["empty", "cut short", "too long", "another version", "no frame", "no container", "no call"],
 )

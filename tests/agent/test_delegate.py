@@ -13,7 +13,7 @@ import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
 from contract.linux_lab import needs_namespaces
-from k8s_rdma.agent.plugins.execution import Plugins, Target
+from k8s_rdma.agent.plugins.execution import Plugins, PluginTarget
 from k8s_rdma.agent.plugins.ipam import Delegate
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -21,7 +21,7 @@ from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
 from network_namespaces import create_namespace
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
-TARGET = Target(container="c1", netns="/run/netns/c1", ifname="eth0")
+TARGET = PluginTarget(container="c1", netns="/run/netns/c1", ifname="eth0")
 RESULT = {"cniVersion": "1.0.0", "interfaces": [{"name": "eth0"}], "ips": [{"address": "10.0.0.5/24"}]}
 GIVES = f"echo '{json.dumps(RESULT)}'"
 
@@ -139,7 +139,7 @@ def test_bridge_gives_a_pod_its_interface_in_every_version(tmp_path, delegate, v
     plugin = DelegatedPlugin(
         plugin="bridge", netconf=json.dumps(netconf).encode(), cni_path=PLUGINS, cni_args="IgnoreUnknown=1"
     )
-    target = Target(container="c1", netns=f"/proc/{os.getpid()}/fd/{descriptor}", ifname="eth0")
+    target = PluginTarget(container="c1", netns=f"/proc/{os.getpid()}/fd/{descriptor}", ifname="eth0")
     try:
         result = json.loads(asyncio.run(delegate.add(plugin, target)))
         assert result["cniVersion"] == version

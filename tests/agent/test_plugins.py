@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
-from k8s_rdma.agent.plugins.execution import Plugins, Target
+from k8s_rdma.agent.plugins.execution import Plugins, PluginTarget
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
 
-TARGET = Target(container="c1", netns="/run/netns/c1", ifname="rdma0")
+TARGET = PluginTarget(container="c1", netns="/run/netns/c1", ifname="rdma0")
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 needs_root = pytest.mark.skipif(
     subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0,

@@ -14,9 +14,9 @@ from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import Reason
 from k8s_rdma.wire.claims import (
     ClaimName,
+    ClaimQuestion,
     Prepare,
     PreparedClaim,
-    Question,
     decode_offers,
     encode_line,
 )
@@ -86,7 +86,7 @@ def test_follower_gets_the_offers_again_as_a_heartbeat(machine: Machine) -> None
         with listen_unix(path, 0o600) as listener:
             serving = asyncio.create_task(serve_connections(listener, talk, limit=8))
             reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(encode_line(Question(follow=True)))
+            writer.write(encode_line(ClaimQuestion(follow=True)))
             first = await reader.readline()
             assert [await reader.readline() for _ in range(2)] == [first, first]
             writer.close()

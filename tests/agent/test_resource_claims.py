@@ -29,10 +29,10 @@ from k8s_rdma.core.types import ContainerId, NodeName, PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.claims import (
     DRIVER,
-    Answer,
+    ClaimAnswer,
     ClaimName,
+    ClaimQuestion,
     Prepare,
-    Question,
     decode_answer,
     decode_offers,
     encode_line,
@@ -573,7 +573,7 @@ def test_fault_of_the_agent_is_an_answer(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         async with served(agent, Faulty(agent.node, machine.worker, *[None] * 3)) as path:
             for _ in range(2):
-                answer = await ask(path, Question(prepare=prepare(claim(interface("a")))))
+                answer = await ask(path, ClaimQuestion(prepare=prepare(claim(interface("a")))))
                 assert (answer.reason, "the agent has a fault" in answer.error) == ("internal", True)
 
     scenario(machine, play)
@@ -586,7 +586,7 @@ class Faulty(ClaimCommands):
         raise OverflowError
 
 
-async def ask(path: Path, question: Question | bytes) -> Answer:
+async def ask(path: Path, question: ClaimQuestion | bytes) -> ClaimAnswer:
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(question if isinstance(question, bytes) else encode_line(question))
     answer = decode_answer(await reader.readline())
@@ -598,16 +598,16 @@ def test_socket_answers_each_question_and_follows(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         async with served(agent) as path:
             reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(encode_line(Question(follow=True)))
+            writer.write(encode_line(ClaimQuestion(follow=True)))
             assert not decode_offers(await reader.readline()).claims
             question: Prepare = prepare(claim(interface("a")))
-            prepared = await ask(path, Question(prepare=question))
+            prepared = await ask(path, ClaimQuestion(prepare=question))
             assert [device.request for device in prepared.devices] == ["a"], prepared
             assert decode_offers(await reader.readline()).claims
-            refused = await ask(path, Question(prepare=prepare(claim(interface("a", "f9"), uid="u2"))))
+            refused = await ask(path, ClaimQuestion(prepare=prepare(claim(interface("a", "f9"), uid="u2"))))
             assert (refused.reason, "device f9" in refused.error) == ("no_such_pf", True)
-            unprepare = Question(unprepare=question.claim)
-            assert await ask(path, unprepare) == Answer()
+            unprepare = ClaimQuestion(unprepare=question.claim)
+            assert await ask(path, unprepare) == ClaimAnswer()
             assert not decode_offers(await reader.readline()).claims
             for garbage in (
                 b"\n",
@@ -639,7 +639,7 @@ def test_hostile_claims_are_refused_and_hold_up_no_others(machine: Machine) -> N
             questions = [prepare(document, pod_of_claims()) for document in hostile]
             first = prepare(claim(interface("a", bandwidth="60G"), uid="u5"))
             second = prepare(of_pod(claim(interface("a", bandwidth="40G"), uid="u6", name="d"), "q"))
-            asked = [ask(path, Question(prepare=each)) for each in (*questions, first, second)]
+            asked = [ask(path, ClaimQuestion(prepare=each)) for each in (*questions, first, second)]
             *refused, of_first, of_second = await asyncio.gather(*asked)
             assert time.process_time() - began_s < HOSTILE_S
             assert {answer.reason for answer in refused} == {Reason.MALFORMED_REQUEST}
@@ -647,7 +647,7 @@ def test_hostile_claims_are_refused_and_hold_up_no_others(machine: Machine) -> N
             assert all(field in answer.error for field, answer in zip(fields, refused, strict=True))
             assert [device.device for each in (of_first, of_second) for device in each.devices] == ["f0"] * 2
             third = of_pod(claim(interface("a", bandwidth="1M"), uid="u7", name="e"), "r")
-            assert "0 of 100000" in (await ask(path, Question(prepare=prepare(third)))).error
+            assert "0 of 100000" in (await ask(path, ClaimQuestion(prepare=prepare(third)))).error
             assert {mark.name for mark in (machine.directory / "run/claims").iterdir()} == {"uid-p", "uid-q"}
 
     scenario(machine, play)

@@ -12,7 +12,7 @@ from agent.machine import Machine, asks, call
 from factories import PF0, PF1
 from k8s_rdma.agent.sampler import Sampler
 from k8s_rdma.core.kernel import PauseFrames
-from k8s_rdma.wire.report import Pod
+from k8s_rdma.wire.report import ReportedPod
 from k8s_rdma.wire.state_socket import Counters, decode_counters
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_traffic_is_reported_with_the_pod_that_holds_the_vf(machine: Machine) ->
         held = receipt.interfaces[0].vf
         of_pod = [vf for vf in told.vfs if vf.pod]
         assert [(vf.pf, vf.vf, vf.pf_name) for vf in of_pod] == [(held.pf, held.index, "f0")]
-        assert of_pod[0].pod == Pod(namespace="default", name="p", uid="uid-p")
+        assert of_pod[0].pod == ReportedPod(namespace="default", name="p", uid="uid-p")
         assert (of_pod[0].ifname, of_pod[0].tx_bytes, of_pod[0].tx_packets) == ("eth0", 100, 2)
         assert {(vf.pf, vf.vf) for vf in told.vfs} == {(pf, index) for pf in (PF0, PF1) for index in range(4)}
         await it.verbs.delete(call("DEL"), "net")

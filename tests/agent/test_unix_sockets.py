@@ -19,11 +19,11 @@ from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.report import StatePublisher, StateSocket
 from k8s_rdma.agent.unix_sockets import CniSocket, listen_unix, serve_connections
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.cni_socket import Reply, Request, decode_reply, encode_request
+from k8s_rdma.wire.cni_socket import Reply, SocketRequest, decode_reply, encode_request
 from k8s_rdma.wire.state_socket import (
     HEADER,
     MAX_PLACEMENT_BYTES,
-    Kind,
+    MessageKind,
     decode_header,
     decode_verdict,
     encode_message,
@@ -94,7 +94,7 @@ class Text(StatePublisher):
         await self.publish()
 
 
-async def next_message(reader: asyncio.StreamReader) -> tuple[Kind, bytes]:
+async def next_message(reader: asyncio.StreamReader) -> tuple[MessageKind, bytes]:
     async with asyncio.timeout(DEADLINE_S):
         kind, size = decode_header(await reader.readexactly(HEADER.size))
         return kind, await reader.readexactly(size)
@@ -102,7 +102,7 @@ async def next_message(reader: asyncio.StreamReader) -> tuple[Kind, bytes]:
 
 async def next_report(reader: asyncio.StreamReader) -> bytes:
     kind, body = await next_message(reader)
-    assert kind is Kind.REPORT
+    assert kind is MessageKind.REPORT
     return body
 
 
@@ -198,10 +198,10 @@ def test_state_socket_answers_each_placement_and_goes_on_after_a_refusal(tmp_pat
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
             assert await next_report(reader) == b"one"
             for _ in range(2):
-                writer.write(encode_message(Kind.PLACEMENT, b"{}"))
+                writer.write(encode_message(MessageKind.PLACEMENT, b"{}"))
                 kind, body = await next_message(reader)
-                assert (kind, decode_verdict(body).reason) == (Kind.VERDICT, "not_allowed")
-            writer.write(HEADER.pack(Kind.PLACEMENT, MAX_PLACEMENT_BYTES + 1))
+                assert (kind, decode_verdict(body).reason) == (MessageKind.VERDICT, "not_allowed")
+            writer.write(HEADER.pack(MessageKind.PLACEMENT, MAX_PLACEMENT_BYTES + 1))
             assert await reader.read() == b""
             writer.close()
 
@@ -261,20 +261,26 @@ def test_state_socket_answers_each_question_with_counters(tmp_path: Path) -> Non
         async with serving(tmp_path / "s", publisher.talk):
             reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
             assert await next_report(reader) == b"one"
-            question = encode_message(Kind.SAMPLE)
+            question = encode_message(MessageKind.SAMPLE)
             writer.write(question + question[:2])
-            assert await next_message(reader) == (Kind.COUNTERS, b"1")
+            assert await next_message(reader) == (MessageKind.COUNTERS, b"1")
             await publisher.say(b"two")
             assert await next_report(reader) == b"two"
             writer.write(question[2:])
-            assert await next_message(reader) == (Kind.COUNTERS, b"2")
+            assert await next_message(reader) == (MessageKind.COUNTERS, b"2")
             writer.close()
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
-    "said", [encode_message(Kind.REPORT, b"{}"), encode_message(Kind.COUNTERS), HEADER.pack(3, 1), b"GET /"]
+    "said",
+    [
+        encode_message(MessageKind.REPORT, b"{}"),
+        encode_message(MessageKind.COUNTERS),
+        HEADER.pack(3, 1),
+        b"GET /",
+    ],
 )
 def test_state_socket_disconnects_a_reader_that_sends_data(tmp_path: Path, said: bytes) -> None:
     async def scenario() -> None:
@@ -294,13 +300,13 @@ def test_state_socket_disconnects_a_reader_that_sends_data(tmp_path: Path, said:
 def test_cni_socket_hands_request_and_namespace_to_the_handler(tmp_path: Path) -> None:
     seen = []
 
-    async def handler(request: Request, netns: int | None, waiting: Callable[[], bool]) -> Reply:
+    async def handler(request: SocketRequest, netns: int | None, waiting: Callable[[], bool]) -> Reply:
         assert waiting()
         seen.append((request, os.fstat(netns).st_ino if netns is not None else None))
         return Reply(exit_status=3, stdout=b"answer")
 
     async def scenario() -> None:
-        request = Request(env={"CNI_COMMAND": "ADD"}, stdin=b"{}" * 300_000, has_netns=True)
+        request = SocketRequest(env={"CNI_COMMAND": "ADD"}, stdin=b"{}" * 300_000, has_netns=True)
         descriptor = os.open("/proc/self/ns/net", os.O_RDONLY)
         async with serving(tmp_path / "s", CniSocket(handler).talk):
             reply = await exchange(tmp_path / "s", encode_request(request), (descriptor,))
@@ -315,7 +321,7 @@ def test_cni_socket_hands_request_and_namespace_to_the_handler(tmp_path: Path) -
 
 @pytest.mark.parametrize("frame", [b"GET / HTTP/1.1\r\n\r\n" * 3, b"KRDC\x02\x00" + bytes(18), b"KRDC"])
 def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame: bytes) -> None:
-    async def handler(_request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
+    async def handler(_request: SocketRequest, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
         return Reply(exit_status=0, stdout=b"fine")
 
     async def scenario() -> None:
@@ -325,7 +331,7 @@ def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame:
             writer.close()
             with suppress(ConnectionError):
                 await writer.wait_closed()
-            good = encode_request(Request(env={"CNI_COMMAND": "DEL"}, stdin=b""))
+            good = encode_request(SocketRequest(env={"CNI_COMMAND": "DEL"}, stdin=b""))
             assert decode_reply(await exchange(tmp_path / "s", good)).stdout == b"fine"
 
     asyncio.run(scenario())
@@ -334,13 +340,13 @@ def test_cni_socket_lives_on_when_a_caller_talks_nonsense(tmp_path: Path, frame:
 def test_cni_socket_does_not_begin_if_the_caller_has_given_up(tmp_path: Path) -> None:
     called = asyncio.Event()
 
-    async def handler(_request: Request, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
+    async def handler(_request: SocketRequest, _netns: int | None, _waiting: Callable[[], bool]) -> Reply:
         called.set()
         return Reply(exit_status=0, stdout=b"")
 
     async def scenario() -> None:
         past = int(time.monotonic() * 1000) - 1
-        frame = encode_request(Request(env={"CNI_COMMAND": "ADD"}, stdin=b"", deadline_ms=past))
+        frame = encode_request(SocketRequest(env={"CNI_COMMAND": "ADD"}, stdin=b"", deadline_ms=past))
         async with serving(tmp_path / "s", CniSocket(handler).talk):
             assert await exchange(tmp_path / "s", frame) == b""
         assert not called.is_set()

@@ -13,7 +13,7 @@ from cli.asking import k8s_rdma
 from k8s_rdma.cli.holders import holders_table, ordered
 from k8s_rdma.cli.tables import WHOLE
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.report import Pod, encode_report
+from k8s_rdma.wire.report import ReportedPod, encode_report
 from k8s_rdma.wire.views import HolderRow, HolderSort
 from kube.stored_objects import serving_objects
 from server.serving import report
@@ -40,7 +40,7 @@ def node_object(
 ) -> dict[str, object]:
     """A node whose only pod has the name."""
     told = report(node=name)
-    allocation = replace(told.allocations[0], pod=Pod(namespace=namespace, name=pod, uid=f"u-{name}"))
+    allocation = replace(told.allocations[0], pod=ReportedPod(namespace=namespace, name=pod, uid=f"u-{name}"))
     status = json.loads(encode_status(status_of(replace(told, allocations=(allocation,)))))
     status["conditions"][0] |= {"status": ready, "message": "its agent is down"}
     return {"metadata": {"name": name}, "status": status}

@@ -34,7 +34,7 @@ from k8s_rdma.kube.pod_owners import owned_pod
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.prometheus import decode_series
 from k8s_rdma.wire.rdma_node import encode_status, status_of
-from k8s_rdma.wire.report import Pod, encode_report
+from k8s_rdma.wire.report import ReportedPod, encode_report
 from kube.stored_objects import serving_objects
 from server.serving import report
 
@@ -134,7 +134,7 @@ class PlayedNode:
         if urlsplit(path).path == "/v1/node":
             told = report(node=self.node)
             allocation = told.allocations[0]
-            holder = Pod(namespace=self.namespace, name=min(self.mbps), uid="u")
+            holder = ReportedPod(namespace=self.namespace, name=min(self.mbps), uid="u")
             return 200, encode_report(
                 report(
                     node=self.node, allocations=(type(allocation)(**{**fields(allocation), "pod": holder}),)

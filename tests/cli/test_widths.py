@@ -28,7 +28,7 @@ from fakes.sriov_machine import Tree
 from k8s_rdma.cli import adopt, init, verify
 from k8s_rdma.cli.tables import WHOLE
 from k8s_rdma.core.types import PciAddress
-from k8s_rdma.core.verification import Check, Outcome, PfFacts, Result, Traffic
+from k8s_rdma.core.verification import Check, PfFacts, Result, TrafficKind, TrialOutcome
 from k8s_rdma.init import pf_setup
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -250,17 +250,17 @@ def show_init(page: Page) -> None:
     common = {"requested": 16, "previous": 8, "current": 8}
     init.show(
         [
-            pf_setup.Outcome(
-                pf="ens1f0np0", result=pf_setup.Result.CHANGED, message="16 made, 16 bound", **common
+            pf_setup.PfOutcome(
+                pf="ens1f0np0", result=pf_setup.PfResult.CHANGED, message="16 made, 16 bound", **common
             ),
-            pf_setup.Outcome(
+            pf_setup.PfOutcome(
                 pf="ens1f1np1",
-                result=pf_setup.Result.REFUSED,
+                result=pf_setup.PfResult.REFUSED,
                 message=LONG,
                 advice="drain the node, then start the agent's pod anew",
                 **common,
             ),
-            pf_setup.Outcome(pf="", result=pf_setup.Result.NOT_THERE, message="eth9 is not there"),
+            pf_setup.PfOutcome(pf="", result=pf_setup.PfResult.NOT_THERE, message="eth9 is not there"),
         ],
         page,
     )
@@ -275,10 +275,16 @@ def show_verify(page: Page) -> None:
         free_mbps=100_000,
     )
     outcomes = [
-        Outcome(
-            traffic=Traffic.TCP, check=Check.RESERVATION, rate_mbps=50_000, mbps=49_800.0, result=Result.PASS
+        TrialOutcome(
+            traffic=TrafficKind.TCP,
+            check=Check.RESERVATION,
+            rate_mbps=50_000,
+            mbps=49_800.0,
+            result=Result.PASS,
         ),
-        Outcome(traffic=Traffic.VERBS, check=Check.CAP, rate_mbps=10_000, result=Result.UNMEASURED, why=LONG),
+        TrialOutcome(
+            traffic=TrafficKind.VERBS, check=Check.CAP, rate_mbps=10_000, result=Result.UNMEASURED, why=LONG
+        ),
     ]
     page.print(verify.results_table([(pf, outcomes)]))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from extender.node_server import NodeServer
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
-from k8s_rdma.wire.report import Allocation, Enforced, Interface, NodeReport, Pod
+from k8s_rdma.wire.report import Allocation, Enforced, Interface, NodeReport, ReportedPod
 
 if TYPE_CHECKING:
     from cluster.control_plane import Json
@@ -133,7 +133,7 @@ def _allocation(pod: Json, placed: list[Json], generation: int) -> Allocation:
         for index, each in enumerate(placed)
     )
     return Allocation(
-        pod=Pod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),
+        pod=ReportedPod(namespace=meta["namespace"], name=meta["name"], uid=meta["uid"]),
         container_id=f"c-{meta['uid']}",
         phase="attached",
         interfaces=interfaces,

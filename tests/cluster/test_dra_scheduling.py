@@ -45,7 +45,7 @@ from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse
 from k8s_rdma.kube.grpc_calls import call, connect
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName, Offers, Prepare, decode_offers
+from k8s_rdma.wire.claims import DRIVER, ClaimAnswer, ClaimName, Offers, Prepare, decode_offers
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, RegistrationStatus
 from k8s_rdma.wire.resource_slice import slice_name, slice_specs
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
@@ -176,7 +176,7 @@ class Machine:
             await call(channel, GET_INFO, None, timeout_s=5)
             await call(channel, NOTIFY, RegistrationStatus(registered=True), timeout_s=5)
 
-    async def prepare(self, claims: Iterable[ClaimName]) -> dict[str, Answer]:
+    async def prepare(self, claims: Iterable[ClaimName]) -> dict[str, ClaimAnswer]:
         """Prepare each claim by itself, as kubelet does for each pod."""
         socket = self.host.directory / self.name / DRIVER / "dra-u.sock"
         async with connect(socket) as channel:
@@ -245,7 +245,7 @@ async def test_agents_refuse_claims_that_two_schedulers_gave_twice(machines: lis
             meta = claims[pod["metadata"]["name"]]["metadata"]
             name = ClaimName(namespace="default", name=meta["name"], uid=meta["uid"])
             by_node[pod["spec"]["nodeName"]].append(name)
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ClaimAnswer] = {}
         for found in await asyncio.gather(*(each.prepare(by_node[each.name]) for each in machines)):
             answers |= found
         check(claims, answers)
@@ -253,7 +253,7 @@ async def test_agents_refuse_claims_that_two_schedulers_gave_twice(machines: lis
             await check_ledger(machine, claims, answers)
 
 
-def check(claims: dict[str, Json], answers: dict[str, Answer]) -> None:
+def check(claims: dict[str, Json], answers: dict[str, ClaimAnswer]) -> None:
     """Of each PF as many claims are prepared as its link has; the others are refused with its numbers."""
     sold: Counter[str] = Counter()
     prepared: Counter[str] = Counter()
@@ -272,7 +272,7 @@ def check(claims: dict[str, Json], answers: dict[str, Answer]) -> None:
     assert prepared == {device: min(mbps, LINK_MBPS) for device, mbps in sold.items()}
 
 
-async def check_ledger(machine: Machine, claims: dict[str, Json], answers: dict[str, Answer]) -> None:
+async def check_ledger(machine: Machine, claims: dict[str, Json], answers: dict[str, ClaimAnswer]) -> None:
     """The ledger has the prepared claims and no more; only their pods have a marker."""
     ledger = await machine.ledger()
     prepared = {

@@ -25,7 +25,7 @@ from cluster.world import RBAC, Cluster, cluster
 from k8s_rdma.agent.cluster.publisher import timed
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.kube.api import ObjectEvent, Subject, about_node, about_pod
+from k8s_rdma.kube.api import EventSubject, ObjectEvent, about_node, about_pod
 from k8s_rdma.kube.client import Client
 from k8s_rdma.kube.errors import ApiRefusedError
 from k8s_rdma.kube.published_api import LeaseView
@@ -93,7 +93,7 @@ async def refusal(call: Awaitable[object]) -> str:
     return ""
 
 
-def event(about: Subject, host: str, name: str = "e") -> ObjectEvent:
+def event(about: EventSubject, host: str, name: str = "e") -> ObjectEvent:
     now = datetime.now(UTC)
     return ObjectEvent(
         about=about,

@@ -39,7 +39,7 @@ from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.deviceplugin.dra import ClaimsAgent
 from k8s_rdma.deviceplugin.prepared_claims import AbandonedClaims, AbandonmentTimes
 from k8s_rdma.kube.client import connect
-from k8s_rdma.wire.claims import DRIVER, Answer, Question, decode_offers, encode_line
+from k8s_rdma.wire.claims import DRIVER, ClaimAnswer, ClaimQuestion, decode_offers, encode_line
 from k8s_rdma.wire.dra import WATCH_HEALTH
 from k8s_rdma_demo.kubelet.device_manager import in_background
 
@@ -457,7 +457,7 @@ def prepared_on(node: Node) -> list[str]:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(node.deadline_s)
         connection.connect(str(node.run_dir / CLAIMS_SOCKET))
-        connection.sendall(encode_line(Question(follow=True)))
+        connection.sendall(encode_line(ClaimQuestion(follow=True)))
         with connection.makefile("rb") as lines:
             return [each.claim.name for each in decode_offers(lines.readline()).claims]
 
@@ -470,7 +470,7 @@ async def checking_claims(
     client = connect(str(cluster.node.directory / "plugin.kubeconfig"))
     agent = ClaimsAgent(cluster.node.run_dir / CLAIMS_SOCKET)
 
-    async def ask(question: Question) -> Answer:
+    async def ask(question: ClaimQuestion) -> ClaimAnswer:
         return await agent.ask(lambda: question, time.monotonic())
 
     times = AbandonmentTimes(youngest_s=0.2, every_s=0.2)

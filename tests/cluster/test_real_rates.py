@@ -26,7 +26,7 @@ from e2e.conftest import build_dir, make_node, program
 from e2e.test_claims import ask
 from e2e.test_rest import URL, serve
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
-from k8s_rdma.wire.claims import Question
+from k8s_rdma.wire.claims import ClaimQuestion
 from k8s_rdma_demo.cluster.containers import PodRef
 from resource_claims import claim, interface
 from resource_claims import prepare as preparing
@@ -102,7 +102,7 @@ async def create_train(c: Cluster, node: Node) -> PodRef:
     asked = interface("a", PF, "400M", maxTxRate="600M", name="rdma0")
     allocated = claim(asked, uid="claim-uid", name="c")
     allocated["status"]["reservedFor"] = [{"resource": "pods", "name": "gold", "uid": pod["metadata"]["uid"]}]
-    said = await asyncio.to_thread(ask, node, Question(prepare=preparing(allocated, pod)))
+    said = await asyncio.to_thread(ask, node, ClaimQuestion(prepare=preparing(allocated, pod)))
     assert said.error == ""
     return ref(pod)
 

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.wire.cni_socket import Reply, Request, decode_request, encode_reply, request_bytes_missing
+from k8s_rdma.wire.cni_socket import Reply, SocketRequest, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ ASKED = Reply(exit_status=1, stdout=b"asked")
 class Received:
     """A request, and the inode of the namespace that came with it."""
 
-    request: Request
+    request: SocketRequest
     netns_inode: int | None
 
 

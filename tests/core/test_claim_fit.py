@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest, claims_fit, judge
 from k8s_rdma.core.devices.requests import (
-    Comparison,
+    AttributeComparison,
+    CelSelector,
     Constraint,
     DeviceRequest,
     DeviceTaint,
-    Selector,
     Toleration,
 )
 from k8s_rdma.core.packing import Work
@@ -115,8 +115,8 @@ def test_constraint_holds_for_its_requests_alone():
 SPREAD = constraint(PF, distinct=True)
 
 
-def only(attribute: str, value: str | int) -> tuple[Selector, ...]:
-    return (Selector(f"{attribute} == {value}", ((Comparison(attribute, "==", (value,)),),)),)
+def only(attribute: str, value: str | int) -> tuple[CelSelector, ...]:
+    return (CelSelector(f"{attribute} == {value}", ((AttributeComparison(attribute, "==", (value,)),),)),)
 
 
 def test_match_attribute_keeps_interfaces_on_pfs_of_one_value():
@@ -175,7 +175,7 @@ def test_interfaces_are_spread_over_pfs_that_have_room_for_them():
 
 
 def test_interface_makes_way_for_one_that_fewer_pfs_take():
-    first = Selector("pf == f0", ((Comparison(PF, "==", ("f0",)),),))
+    first = CelSelector("pf == f0", ((AttributeComparison(PF, "==", ("f0",)),),))
     two = claims(request("a", 2_000), request("b", 1_000, selectors=(first,)), constraints=(SPREAD,))
     assert pfs_of(claims_fit(two, node(pf("f0"), pf("f1")))) == ["f1", "f0"]
 
@@ -183,7 +183,7 @@ def test_interface_makes_way_for_one_that_fewer_pfs_take():
 def test_interfaces_that_are_alike_but_for_constraints_take_any_order():
     near = constraint(NUMA, "a", "c")
     apart = constraint(NUMA, "b", "c", distinct=True)
-    far = Selector("numaNode == 1", ((Comparison(NUMA, "==", (1,)),),))
+    far = CelSelector("numaNode == 1", ((AttributeComparison(NUMA, "==", (1,)),),))
     three = claims(request("a"), request("b"), request("c", selectors=(far,)), constraints=(near, apart))
     pfs = (pf(f"f{at}", vfs=2, attributes={NUMA: at}) for at in (0, 1))
     assert sorted(pfs_of(claims_fit(three, node(*pfs)))) == ["f0", "f1", "f1"]
@@ -213,13 +213,13 @@ def test_tolerations_are_those_of_kubernetes(toleration: Toleration, *, tolerate
 
 
 def test_selector_leaves_pfs_out_and_one_that_is_not_judged_does_not():
-    only = Selector("expression", ((Comparison(PF, "==", ("f1",)),),))
+    only = CelSelector("expression", ((AttributeComparison(PF, "==", ("f1",)),),))
     both = node(pf("f0"), pf("f1", used_mbps=99_000))
     found = refused(claims_fit(claims(request("a", 2_000, selectors=(only,))), both))
     assert found.message == (
         "needs 1 interface of 2000 Mb/s; best PF has 1000 Mb/s and 8 VFs free; f0: not selected by expression"
     )
-    unjudged = request("a", 2_000, selectors=(Selector("anything"),))
+    unjudged = request("a", 2_000, selectors=(CelSelector("anything"),))
     assert pfs_of(claims_fit(claims(unjudged), both)) == ["f0"]
 
 
@@ -278,7 +278,7 @@ def test_constraint_on_the_last_alternative_does_not_bind_the_first_ones():
 
 
 def test_refusal_with_alternatives_is_of_the_smallest_and_names_pfs_that_take_none():
-    near = Selector("numaNode == 0", ((Comparison(NUMA, "==", (0,)),),))
+    near = CelSelector("numaNode == 0", ((AttributeComparison(NUMA, "==", (0,)),),))
     pod = alternatives(request("l", 60_000, selectors=(near,)), request("s", 20_000))
     full = node(pf("f0", used_mbps=50_000), pf("f1", used_mbps=110_000))
     found = refused(claims_fit(pod, full))
@@ -299,7 +299,7 @@ def test_constraint_that_no_alternative_meets_is_named():
 
 def test_alternatives_that_exclude_each_other_are_refused_together():
     """Each request may have the little bandwidth, and each PF is taken; not both at once."""
-    only = [Selector(name, ((Comparison(PF, "==", (name,)),),)) for name in ("f0", "f1")]
+    only = [CelSelector(name, ((AttributeComparison(PF, "==", (name,)),),)) for name in ("f0", "f1")]
     pod = alternatives(request("l", 60_000, selectors=(only[0],)), request("s", 10_000, selectors=(only[1],)))
     found = refused(claims_fit(pod, node(pf("f0"), pf("f1", mbps=15_000))))
     assert found.message == "no combination of the alternatives of firstAvailable fits"
@@ -337,7 +337,7 @@ def test_nodes_that_are_alike_are_judged_alike_by_their_own_names():
 
 
 def test_nodes_differ_in_attributes_that_the_request_compares():
-    first = Selector("vendor == 1", ((Comparison("x/vendor", "==", (1,)),),))
+    first = CelSelector("vendor == 1", ((AttributeComparison("x/vendor", "==", (1,)),),))
     both = [
         ClaimNode(node=NodeName(f"w{at}"), pfs=(pf("f0", attributes={"x/vendor": at, NUMA: at}),))
         for at in (0, 1)
@@ -572,7 +572,7 @@ def test_refusal_is_that_of_every_arrangement(
     agree(claims(*asked, constraints=tuple(having)), on, work)
 
 
-selections = st.sampled_from([(), (Selector("0", ((Comparison(NUMA, "==", (0,)),),)),)])
+selections = st.sampled_from([(), (CelSelector("0", ((AttributeComparison(NUMA, "==", (0,)),),)),)])
 alternative_lists = st.lists(st.tuples(rates, st.integers(1, 2), selections), min_size=1, max_size=3)
 
 
@@ -593,7 +593,7 @@ alternative_lists = st.lists(st.tuples(rates, st.integers(1, 2), selections), mi
 )
 def test_alternatives_fit_if_any_combination_does(
     on: ClaimNode,
-    asked: list[list[tuple[int, int, tuple[Selector, ...]]]],
+    asked: list[list[tuple[int, int, tuple[CelSelector, ...]]]],
     having: list[Constraint],
     work: int,
 ):

@@ -23,7 +23,7 @@ from k8s_rdma.core.types import NodeName, PfUse, RateAbility, RateRange, Setting
 from k8s_rdma.errors import LedgerError, Reason
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.claims import Offer
+    from k8s_rdma.core.claims import ClaimsOffer
     from k8s_rdma.core.kernel import Hardware
 
 W1 = NodeName("w1")
@@ -149,7 +149,7 @@ def test_weights_are_offered_as_far_as_any_mix_of_reservations_is_kept(vfs: int,
     assert (offer.mbps, offer.least_mbps) == (mbps, 1_000)
 
 
-def admitted(mins: list[int], offer: Offer) -> list[int]:
+def admitted(mins: list[int], offer: ClaimsOffer) -> list[int]:
     """The reservations that kube-scheduler makes of requests, in order, as far as their sum goes."""
     mix: list[int] = []
     for mbps in mins:

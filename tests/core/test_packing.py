@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.packing import (
     Demand,
+    NoPacking,
     OutOfWorkError,
     Room,
     Search,
-    Verdict,
     Work,
     attainable,
     balanced_fit,
@@ -137,7 +137,7 @@ def test_pack_finds_it_when_best_fit_does_not(rates: list[int], rooms: list[Room
     demand = Demand.from_rates(rates)
     assert best_fit(demand.descending, rooms) is None
     packing = pack(demand, rooms, Work(PLENTY))
-    assert not isinstance(packing, Verdict)
+    assert not isinstance(packing, NoPacking)
     _assert_packs(packing, demand, rooms)
 
 
@@ -167,7 +167,7 @@ def test_balanced_fit_succeeds_although_best_fit_fails_when_vfs_are_scarce() -> 
 
 
 def test_pack_is_undecided_when_it_has_no_work_to_spend() -> None:
-    assert pack(Demand.from_rates([6, 5, 4, 3]), [Room(9, 9), Room(9, 9)], Work(0)) is Verdict.UNDECIDED
+    assert pack(Demand.from_rates([6, 5, 4, 3]), [Room(9, 9), Room(9, 9)], Work(0)) is NoPacking.UNDECIDED
 
 
 def test_work_returns_the_unspent_part_of_a_share() -> None:

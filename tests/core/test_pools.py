@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from factories import PF0, PF1, hardware, pf_state
-from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
+from k8s_rdma.core.devices.pools import FunctionKind, FunctionSelector, Pool, PoolPf, in_pools
 from k8s_rdma.core.types import LinkType, PciAddress
 
 VFS = pf_state(PF0).vfs
@@ -39,12 +39,12 @@ def pooled(*pools: Pool) -> dict[str, set[tuple[str, int]]]:
     ("selector", "chosen"),
     [
         (FunctionSelector(), EVERY),
-        (FunctionSelector(functions=Functions.VF), EVERY),
-        (FunctionSelector(functions=Functions.PF), set()),
-        (FunctionSelector(pfs=(PfChoice(pf="enp3s0f0"),)), FIRST),
-        (FunctionSelector(pfs=(PfChoice(pf=PF1, vfs=frozenset({1, 3, 9})),)), {(PF1, 1), (PF1, 3)}),
+        (FunctionSelector(functions=FunctionKind.VF), EVERY),
+        (FunctionSelector(functions=FunctionKind.PF), set()),
+        (FunctionSelector(pfs=(PoolPf(pf="enp3s0f0"),)), FIRST),
+        (FunctionSelector(pfs=(PoolPf(pf=PF1, vfs=frozenset({1, 3, 9})),)), {(PF1, 1), (PF1, 3)}),
         (
-            FunctionSelector(pfs=(PfChoice(pf=PF0, vfs=frozenset({0})), PfChoice(pf="enp3s0f1"))),
+            FunctionSelector(pfs=(PoolPf(pf=PF0, vfs=frozenset({0})), PoolPf(pf="enp3s0f1"))),
             {(PF0, 0), *SECOND},
         ),
         (FunctionSelector(vendors=frozenset({"15b3"})), FIRST),

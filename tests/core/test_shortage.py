@@ -10,7 +10,7 @@ from k8s_rdma.core.inventory import Pf
 from k8s_rdma.core.packing import Demand, Room
 from k8s_rdma.core.refusal import Need, explain_room, explain_rooms
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.shortage import Lack, Totals
+from k8s_rdma.core.shortage import Lack, NodeTotals
 from k8s_rdma.core.types import PciAddress
 
 ROOMS = st.lists(st.builds(Room, st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3)
@@ -27,7 +27,7 @@ def need_of(rates: list[int]) -> Need:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=6), ROOMS)
 def test_sums_exclude_what_no_arrangement_of_the_interfaces_could_take(rates: list[int], rooms: list[Room]):
     demand = Demand.from_rates(rates)
-    lack = Totals.of_rooms(rooms).lack(len(rates), max(rates), demand.total)
+    lack = NodeTotals.of_rooms(rooms).lack(len(rates), max(rates), demand.total)
     excluded = {
         Lack.VFS: len(rates) > sum(room.vfs for room in rooms),
         Lack.LARGEST: not any(room.vfs and room.mbps >= max(rates) for room in rooms) and max(rates) > 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.core.traffic import ByteCounts, CounterSample, Meter, Rates, VfHolder
+from k8s_rdma.core.traffic import ByteCounts, CounterSample, MeanRates, Meter, VfHolder
 
 A = VfHolder(pf="enp3s0f0", pci="0000:03:00.0", vf=1, namespace="default", pod="a", interface="rdma0")
 B = A._replace(pod="b")
@@ -16,7 +16,7 @@ def sample(sampled_at: float, sent: int, received: int, holder: VfHolder = A) ->
 
 
 def test_rates_are_those_between_two_samples():
-    assert sample(110.0, 3_500_000, 500).rates(sample(100.0, 1_000_000, 500)) == {A: Rates(2.0, 0.0)}
+    assert sample(110.0, 3_500_000, 500).rates(sample(100.0, 1_000_000, 500)) == {A: MeanRates(2.0, 0.0)}
 
 
 @pytest.mark.parametrize(("sent", "received"), [(0, 900), (2_000, 0)])
@@ -39,7 +39,7 @@ def test_meter_takes_samples_of_one_time_for_one():
     meter.add(sample(100.4, 1_000_000, 0))
     assert meter.rates() == {}
     meter.add(sample(110.0, 2_500_000, 0))
-    assert meter.rates() == {A: Rates(2.0, 0.0)}
+    assert meter.rates() == {A: MeanRates(2.0, 0.0)}
 
 
 def test_meter_begins_anew_after_a_sample_that_is_missing():

@@ -12,12 +12,12 @@ from k8s_rdma.core.verification import (
     MAX_ATTEMPTS,
     Check,
     Flow,
-    Outcome,
+    InterfaceRates,
     PfFacts,
-    Rates,
     Result,
-    Traffic,
+    TrafficKind,
     Trial,
+    TrialOutcome,
     UnmeasuredError,
     exit_status,
     verify_pf,
@@ -60,8 +60,8 @@ def card(*, competing: Sequence[float] = FAIR, capped: float = 100.0, carried: f
     return answer
 
 
-def outcomes(site: ChosenSite, pf: PfFacts = PF, cap_mbps: int = 0) -> dict[Check, list[Outcome]]:
-    found: dict[Check, list[Outcome]] = {}
+def outcomes(site: ChosenSite, pf: PfFacts = PF, cap_mbps: int = 0) -> dict[Check, list[TrialOutcome]]:
+    found: dict[Check, list[TrialOutcome]] = {}
     for outcome in verify_pf(site, pf, cap_mbps=cap_mbps):
         found.setdefault(outcome.check, []).append(outcome)
     return found
@@ -127,7 +127,10 @@ def test_too_little_below_a_cap_is_measured_again_and_too_much_is_not():
     assert result_of(site, Check.CAP) == [Result.PASS]
     fast = ChosenSite(card(capped=500.0))
     assert result_of(fast, Check.CAP) == [Result.FAIL]
-    assert sum(trial.senders == (Rates(max_mbps=100),) and not trial.reverse for trial in fast.trials) == 1
+    assert (
+        sum(trial.senders == (InterfaceRates(max_mbps=100),) and not trial.reverse for trial in fast.trials)
+        == 1
+    )
 
 
 def test_slow_machine_leaves_a_cap_unmeasured():
@@ -169,7 +172,7 @@ def test_pf_that_is_almost_full_is_not_measured():
 
 def test_verbs_are_measured_if_there_are_rdma_devices():
     caps = outcomes(ChosenSite(card()), replace(PF, rdma=True))[Check.CAP]
-    assert [outcome.traffic for outcome in caps] == [Traffic.TCP, Traffic.VERBS]
+    assert [outcome.traffic for outcome in caps] == [TrafficKind.TCP, TrafficKind.VERBS]
 
 
 @pytest.mark.parametrize(
@@ -182,5 +185,8 @@ def test_verbs_are_measured_if_there_are_rdma_devices():
     ],
 )
 def test_exit_status_says_the_worst(results, status):
-    made = [Outcome(check=Check.CAP, traffic=Traffic.TCP, rate_mbps=1, result=result) for result in results]
+    made = [
+        TrialOutcome(check=Check.CAP, traffic=TrafficKind.TCP, rate_mbps=1, result=result)
+        for result in results
+    ]
     assert exit_status(made) == status

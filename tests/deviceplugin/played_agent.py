@@ -12,11 +12,11 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
+    ReportedPod,
     encode_report,
     rates_of,
 )
-from k8s_rdma.wire.state_socket import Kind, encode_message
+from k8s_rdma.wire.state_socket import MessageKind, encode_message
 from linux.small_machine import PF, vf_pci
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def report(*given: str, slots: tuple[str, ...] = ()) -> NodeReport:
         )
         for number, name in enumerate(given)
     )
-    pod = Pod(namespace="default", name="p", uid="u1")
+    pod = ReportedPod(namespace="default", name="p", uid="u1")
     held = Allocation(pod=pod, container_id="c1", phase="attached", interfaces=interfaces, slots=slots)
     return NodeReport(
         node="w1", generation="e.1", ledger="ok", pfs=(pf,), allocations=(held,) if interfaces else ()
@@ -85,10 +85,10 @@ class PlayedAgent:
     def tell(self, told: NodeReport) -> None:
         self.report = told
         for writer in self._readers:
-            writer.write(encode_message(Kind.REPORT, encode_report(told)))
+            writer.write(encode_message(MessageKind.REPORT, encode_report(told)))
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._readers.append(writer)
-        writer.write(encode_message(Kind.REPORT, encode_report(self.report)))
+        writer.write(encode_message(MessageKind.REPORT, encode_report(self.report)))
         await reader.read()
         writer.close()

@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.test_dra import ATTACHED, CLAIM, PREPARED, Agent, World, new_driver, prepared, serving
 from fakes.slices import FakeSlices
 from k8s_rdma.core.node_paths import CLAIMS_SOCKET
-from k8s_rdma.wire.claims import NO_POD, Answer, Offers, Prepare
+from k8s_rdma.wire.claims import NO_POD, ClaimAnswer, Offers, Prepare
 from resource_claims import claim, interface, of_pod, pod
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def prepared_for_p(directory: Path, api: FakeSlices | None = None) -> AsyncIterator[World]:
     """A driver whose agent has prepared a claim for `p`; the API server reserves it for `q`, and has both."""
-    api, agent = api or FakeSlices(), Agent(directory / CLAIMS_SOCKET, answer=Answer())
+    api, agent = api or FakeSlices(), Agent(directory / CLAIMS_SOCKET, answer=ClaimAnswer())
     api.objects["claim", "default", "c"] = of_pod(claim(interface("a")), "q")
     for name in ("p", "q"):
         api.objects["pod", "default", name] = pod(name)
@@ -104,7 +104,7 @@ async def test_claim_that_a_sandbox_has_is_left_alone_until_it_ends(tmp_path: Pa
         world.agent.publish(Offers(node="w1", claims=(prepared(**ATTACHED),)))
         await world.until(lambda: world.api.applied or world.api.reads)
         assert not world.agent.questions
-        world.agent.answer = Answer(error="pod default/p still has interfaces", reason="conflict")
+        world.agent.answer = ClaimAnswer(error="pod default/p still has interfaces", reason="conflict")
         world.agent.publish(Offers(node="w1", claims=(prepared(),)))
         await world.until(lambda: world.agent.questions)
         assert bytes(question_of(world).pod) == bytes(NO_POD)

@@ -14,7 +14,7 @@ from deviceplugin.plugin_process import DEADLINE_S, LOOK_S, Plugin, World
 from deviceplugin.test_dra import DEVICE, Agent
 from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.kube.grpc_calls import call, connect
-from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName
+from k8s_rdma.wire.claims import DRIVER, ClaimAnswer, ClaimName
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, RegistrationStatus
 from process_status import status
 from resource_claims import api_with_node
@@ -118,7 +118,7 @@ async def test_process_serves_kubelet_and_reports_its_state(world: World) -> Non
         claim = await node.create_claim("c")
         async with connect(socket) as channel:
             assert await call(channel, PREPARE, (claim,), timeout_s=50) == {
-                claim.uid: Answer(devices=(DEVICE,))
+                claim.uid: ClaimAnswer(devices=(DEVICE,))
             }
             assert set(await call(channel, UNPREPARE, (claim,), timeout_s=50)) == {claim.uid}
         figures = await node.figures()

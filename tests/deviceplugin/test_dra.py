@@ -23,14 +23,14 @@ from k8s_rdma.kube.grpc_calls import answers, call, connect
 from k8s_rdma.wire.claims import (
     MAX_LINE_BYTES,
     NO_POD,
-    Answer,
-    ClaimedInterface,
+    ClaimAnswer,
     ClaimName,
+    ClaimQuestion,
     Offers,
     PfOffer,
     PreparedClaim,
+    PreparedClaimInterface,
     PreparedDevice,
-    Question,
     decode_question,
     encode_line,
 )
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.anyio
 
 CLAIM = ClaimName(namespace="default", name="c", uid="claim-1")
 DEVICE = PreparedDevice(request="a", pool="w1", device="f0", share_id="s", cdi=("k8s-rdma.io/claim=x.a",))
-PREPARED = Answer(devices=(DEVICE,))
+PREPARED = ClaimAnswer(devices=(DEVICE,))
 SLICE = "w1-rdma.k8s-rdma.io-0"
 
 
@@ -109,7 +109,7 @@ def test_numa_node_is_published_in_one_form_and_left_out_if_there_is_none(*, as_
 
 def prepared(**changes: object) -> PreparedClaim:
     """The claim whose interface is `interface("a")`."""
-    made = ClaimedInterface(
+    made = PreparedClaimInterface(
         device="f0", share_id="share-0", pci="0000:03:00.2", rdma_device="mlx5_2", min_tx_rate=400
     )
     interfaces = (msgspec.structs.replace(made, **changes),)
@@ -124,9 +124,9 @@ class Agent:
     """What it is asked, and what it answers. offers: what followers get first."""
 
     path: Path
-    answer: Answer | bytes = PREPARED
+    answer: ClaimAnswer | bytes = PREPARED
     offers: Offers = field(default_factory=lambda: Offers(node="w1", pfs=(offer(),)))
-    questions: list[Question] = field(default_factory=list)
+    questions: list[ClaimQuestion] = field(default_factory=list)
     _followers: list[asyncio.StreamWriter] = field(default_factory=list)
     _server: asyncio.Server | None = None
 
@@ -183,11 +183,11 @@ class World:
             assert info.endpoint == str(self.socket)
             await call(channel, NOTIFY, RegistrationStatus(registered=True), timeout_s=5)
 
-    async def prepare(self, *claims: ClaimName) -> dict[str, Answer]:
+    async def prepare(self, *claims: ClaimName) -> dict[str, ClaimAnswer]:
         async with connect(self.socket) as channel:
             return dict(await call(channel, PREPARE, claims or (CLAIM,), timeout_s=50))
 
-    async def unprepare(self) -> dict[str, Answer]:
+    async def unprepare(self) -> dict[str, ClaimAnswer]:
         async with connect(self.socket) as channel:
             return dict(await call(channel, UNPREPARE, (CLAIM,), timeout_s=50))
 
@@ -238,19 +238,19 @@ async def test_registered_driver_prepares_and_unprepares_by_the_agents_word(worl
     await world.register()
     await world.until_published()
     assert world.driver.problem == ""
-    assert await world.prepare() == {"claim-1": Answer(devices=(DEVICE,))}
+    assert await world.prepare() == {"claim-1": ClaimAnswer(devices=(DEVICE,))}
     [question] = world.agent.questions
     assert question.prepare is not None
     assert msgspec.json.decode(question.prepare.resource)["metadata"]["uid"] == "claim-1"
     assert msgspec.json.decode(question.prepare.pod)["metadata"]["uid"] == "uid-p"
     assert 38 < question.prepare.wait_s <= 40
-    world.agent.answer = Answer()
-    assert await world.unprepare() == {"claim-1": Answer()}
+    world.agent.answer = ClaimAnswer()
+    assert await world.unprepare() == {"claim-1": ClaimAnswer()}
     assert world.agent.questions[-1].unprepare == CLAIM
 
 
 async def test_refusal_of_one_claim_is_its_own(world: World) -> None:
-    world.agent.answer = Answer(error="PF f0: the claim needs 2 Mb/s", reason="insufficient")
+    world.agent.answer = ClaimAnswer(error="PF f0: the claim needs 2 Mb/s", reason="insufficient")
     gone = ClaimName(namespace="default", name="gone", uid="claim-2")
     found = await world.prepare(CLAIM, gone)
     assert found["claim-1"].error == "PF f0: the claim needs 2 Mb/s"
@@ -312,7 +312,7 @@ async def test_garbage_from_the_agent_is_requested_again(world: World, garbage: 
     world.agent.answer = garbage
     waiting = asyncio.create_task(world.prepare())
     await world.until(lambda: len(world.agent.questions) > 1)
-    world.agent.answer = Answer(devices=(DEVICE,))
+    world.agent.answer = ClaimAnswer(devices=(DEVICE,))
     assert (await waiting)["claim-1"].devices == (DEVICE,)
 
 
@@ -404,7 +404,7 @@ async def test_health_is_reported_at_once_and_after_each_change(world: World) ->
 
 async def test_device_is_of_the_request_whatever_its_alternative(world: World) -> None:
     named = msgspec.structs.replace(DEVICE, request="nic/fast")
-    world.agent.answer = Answer(devices=(named,))
+    world.agent.answer = ClaimAnswer(devices=(named,))
     assert (await world.prepare())["claim-1"].devices[0].request == "nic"
 
 
@@ -594,7 +594,7 @@ async def test_refused_status_is_tried_again_and_another_claim_left_alone(world:
 
 
 async def test_status_says_why_a_claim_is_not_prepared(world: World) -> None:
-    world.agent.answer = Answer(error="PF f0: the claim needs 2 Mb/s", reason="insufficient")
+    world.agent.answer = ClaimAnswer(error="PF f0: the claim needs 2 Mb/s", reason="insufficient")
     await world.prepare()
     await world.until(lambda: world.api.applied)
     [device] = world.api.applied[0]["devices"]
@@ -620,7 +620,7 @@ async def test_prepared_claim_that_is_no_longer_its_pods_is_ended(
         if not document:
             made.api.objects.clear()
         await made.until(lambda: made.agent.questions)
-        assert made.agent.questions[0] == Question(unprepare=CLAIM, abandoned_by="uid-p")
+        assert made.agent.questions[0] == ClaimQuestion(unprepare=CLAIM, abandoned_by="uid-p")
 
 
 async def test_prepared_claim_stays_while_it_is_its_pods_or_a_sandbox_has_it(tmp_path: Path) -> None:
@@ -647,7 +647,7 @@ async def following_claims(
     directory: Path, *claims: PreparedClaim, api: FakeSlices | None = None
 ) -> AsyncIterator[tuple[World, dict[str, Any]]]:
     """A driver whose agent has prepared these; the first one's claim."""
-    api, agent = api or FakeSlices(), Agent(directory / CLAIMS_SOCKET, answer=Answer())
+    api, agent = api or FakeSlices(), Agent(directory / CLAIMS_SOCKET, answer=ClaimAnswer())
     document = api.objects["claim", "default", "c"] = claim(interface("a"))
     agent.offers = Offers(node="w1", claims=claims)
     await agent.start()

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.deviceplugin.resource import (
-    Endpoint,
     Followers,
+    ResourceEndpoint,
     check_path,
     is_served,
     open_endpoint,
@@ -45,7 +45,7 @@ def handlers(followers: Followers) -> Handlers:
     return {LISTS: stream_handler(LISTS, followers.follow)}
 
 
-async def opened(path: Path, message: bytes = b"list") -> Endpoint:
+async def opened(path: Path, message: bytes = b"list") -> ResourceEndpoint:
     followers = Followers(message, lambda: None)
     return await open_endpoint(path, handlers(followers), followers)
 

@@ -15,8 +15,8 @@ from k8s_rdma.deviceplugin.health import (
     RELAPSE_WINDOW_S,
     SILENT_AGENT_GRACE_S,
     UNCLAIMED_GRACE_S,
-    Agent,
     AgentReport,
+    AgentState,
     Health,
 )
 from k8s_rdma.linux.rdma.observation import AwayDevice, PresentDevice, RdmaSnapshot
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PF, VF = "0000:3b:00.0", "0000:3b:00.2"
 DEVICE = RdmaDevice(name="mlx5_1", pci=VF, pf=PF, pf_name="eth0", vf=0, netdev="eth11")
-NO_AGENT = Agent(silent_since=0.0)
+NO_AGENT = AgentState(silent_since=0.0)
 HERE = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE)})
 DOWN = ("port 1 is DOWN, not ACTIVE",)
 SICK = RdmaSnapshot(present={"mlx5_1": PresentDevice(device=DEVICE, port_faults=DOWN)})
@@ -37,9 +37,11 @@ def away(*, elsewhere: bool = False, told: bool = True, faults: tuple[str, ...] 
     return RdmaSnapshot(away={"mlx5_1": AwayDevice(device=device, elsewhere=elsewhere, is_listed=told)})
 
 
-def agent(*given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})) -> Agent:
+def agent(
+    *given: str, silent_since: float | None = None, pfs: frozenset[str] = frozenset({PF})
+) -> AgentState:
     devices = tuple(AllocatedDevice(name=name, pci=VF, pf=PF, vf=0, pod_uid="u1") for name in given)
-    return Agent(report=AgentReport(allocated=devices, pfs=pfs), silent_since=silent_since)
+    return AgentState(report=AgentReport(allocated=devices, pfs=pfs), silent_since=silent_since)
 
 
 def faults(seen: DeviceInventory) -> tuple[str, ...]:
@@ -231,7 +233,7 @@ def test_fault_after_a_calm_time_is_no_relapse() -> None:
 
 
 def test_slots_are_those_that_the_agent_reported_last() -> None:
-    told = Agent(report=AgentReport(held_slots=frozenset({"a"})), silent_since=3.0)
+    told = AgentState(report=AgentReport(held_slots=frozenset({"a"})), silent_since=3.0)
     assert Health().inventory(RdmaSnapshot(), told, 5).held_slots == {"a"}
     assert Health().inventory(RdmaSnapshot(), NO_AGENT, 5).held_slots is None
 
@@ -258,7 +260,7 @@ def test_a_report_of_many_devices_is_gone_through_as_often_as_one_of_few() -> No
                 for name in names[-5:]
             },
         )
-        Health().inventory(look, Agent(report=AgentReport(allocated=given)), 0)
+        Health().inventory(look, AgentState(report=AgentReport(allocated=given)), 0)
         return given.times
 
     assert times(1000) == times(10)

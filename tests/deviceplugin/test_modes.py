@@ -17,14 +17,14 @@ from k8s_rdma.config.devices import (
     SharedSelector,
 )
 from k8s_rdma.core.devices.pod_devices import Choice, DeviceSpec, slot_device
-from k8s_rdma.core.devices.pools import Functions
+from k8s_rdma.core.devices.pools import FunctionKind
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory, NetnsMode, NodeKind
 from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.modes import mode_of, modes_of, to_publish
 from k8s_rdma.errors import STATUS, K8sRdmaError, MalformedError, Reason
 
 EXCLUSIVE = "tencent.com/rdma"
-VFS = Selector(functions=Functions.VF)
+VFS = Selector(functions=FunctionKind.VF)
 RDMA_CM = DeviceSpec(path="/dev/infiniband/rdma_cm", permissions="rw")
 
 
@@ -416,8 +416,8 @@ def test_device_is_another_resources_once_its_pf_is_renamed():
         (Selector(vendors=("15b3",)), [each.name for each in ALL[:-1]]),
         (Selector(vendors=("15b3:1018",)), []),
         (Selector(drivers=("ice",)), []),
-        (Selector(functions=Functions.PF), ["mlx5_0", "mlx5_1"]),
-        (Selector(functions=Functions.VF, pfs=("enp3s0f0",)), ["mlx5_2", "mlx5_3"]),
+        (Selector(functions=FunctionKind.PF), ["mlx5_0", "mlx5_1"]),
+        (Selector(functions=FunctionKind.VF, pfs=("enp3s0f0",)), ["mlx5_2", "mlx5_3"]),
         (Selector(link_types=(LinkType.INFINIBAND,)), []),
     ],
 )
@@ -429,7 +429,7 @@ def test_exclusive_offers_devices_of_its_selector(selector, names):
 
 
 def test_shared_gives_the_nodes_of_all_matching_devices_to_every_holder():
-    mode = shared(select=SharedSelector(functions=Functions.PF))
+    mode = shared(select=SharedSelector(functions=FunctionKind.PF))
     answer = mode.allocate(["slot-1"], seen())
     assert paths(answer) == ["uverbs0", "umad0", "uverbs1", "umad1", "rdma_cm"]
     assert {each.permissions for each in answer.devices} == {"rwm"}
@@ -464,7 +464,7 @@ def test_shared_takes_devices_that_match_all_selectors_by_any_value(selector, na
 
 def test_shared_is_healthy_while_one_of_its_devices_is():
     broken = replace(PF_0, faults=("port 1 is DOWN, not ACTIVE",))
-    mode = shared(select=SharedSelector(functions=Functions.PF))
+    mode = shared(select=SharedSelector(functions=FunctionKind.PF))
     assert healthy(mode.offer(seen(broken, PF_1)))
     offered = mode.offer(seen(broken, replace(PF_1, nodes=())))
     assert why(offered, "slot-0") == "mlx5_0: port 1 is DOWN, not ACTIVE; mlx5_1: it has no uverbs device"
@@ -497,7 +497,7 @@ def test_shared_by_cdi_gives_its_cdi_device_once_the_agent_has_written_it():
 
 def test_agent_gets_the_devices_of_shared_resources_by_cdi():
     modes = (
-        shared(cdi=True, select=SharedSelector(functions=Functions.PF)),
+        shared(cdi=True, select=SharedSelector(functions=FunctionKind.PF)),
         shared(name="rdma/b"),
         exclusive(),
     )
@@ -526,7 +526,7 @@ def reach(answer, looked=None):
         (mode_of(ExactResource()), "slot-0", set()),
         (exclusive(), "mlx5_2", {"mlx5_2"}),
         (exclusive(cdi=True), "mlx5_2", set()),
-        (shared(select=SharedSelector(functions=Functions.PF)), "slot-0", {"mlx5_0", "mlx5_1"}),
+        (shared(select=SharedSelector(functions=FunctionKind.PF)), "slot-0", {"mlx5_0", "mlx5_1"}),
         (mode_of(MountResource(scope="rdma-cm-only")), "slot-0", set()),
         (mode_of(MountResource(scope="devices")), "slot-0", {each.name for each in ALL}),
         (mode_of(MountResource()), "slot-0", {each.name for each in ALL}),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_machine import RecordedMachine, read_machine
-from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool, in_pools
+from k8s_rdma.core.devices.pools import FunctionKind, FunctionSelector, Pool, PoolPf, in_pools
 from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import LinkType
@@ -39,11 +39,11 @@ def of_plugin(machine, pools, pfs):
 
 def selectors(hardware):
     """Each kind of selector, of what the machine has."""
-    yield from (FunctionSelector(functions=which) for which in Functions)
+    yield from (FunctionSelector(functions=which) for which in FunctionKind)
     yield from (FunctionSelector(link_types=frozenset({each})) for each in LinkType)
     for pf in hardware.pfs:
-        yield from (FunctionSelector(pfs=(PfChoice(pf=name),)) for name in (pf.name, pf.pci))
-        yield FunctionSelector(pfs=(PfChoice(pf=pf.name, vfs=frozenset({0, 2})),))
+        yield from (FunctionSelector(pfs=(PoolPf(pf=name),)) for name in (pf.name, pf.pci))
+        yield FunctionSelector(pfs=(PoolPf(pf=pf.name, vfs=frozenset({0, 2})),))
         yield FunctionSelector(pcis=frozenset(vf.pci for vf in pf.vfs[1:]))
         yield FunctionSelector(drivers=frozenset({pf.driver}))
         yield from (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s_rdma.core.devices.pod_devices import Neighbour
-from k8s_rdma.deviceplugin.topology import Candidate, Place, natural, preferred
+from k8s_rdma.deviceplugin.topology import DeviceCandidate, DevicePlace, natural, preferred
 
 PATHS = st.lists(st.sampled_from(["a", "b"]), max_size=3).map(tuple)
 NUMA_NODES = st.sampled_from([None, 0, 0, 1, 1])
@@ -20,9 +20,9 @@ RARELY = st.integers(0, 9).map(lambda drawn: drawn == 9)
 @st.composite
 def pfs(draw, number):
     """A PF and its devices; most are alike in size, so that there are many sets of few to choose from."""
-    place = Place(f"pf{number}", draw(NUMA_NODES), draw(PATHS))
+    place = DevicePlace(f"pf{number}", draw(NUMA_NODES), draw(PATHS))
     names = [f"mlx5_{number + 6 * index}" for index in range(draw(st.sampled_from([1, 1, 2, 2, 3])))]
-    return [Candidate(id=name, place=place, last=draw(RARELY)) for name in names]
+    return [DeviceCandidate(id=name, place=place, last=draw(RARELY)) for name in names]
 
 
 @st.composite
@@ -94,9 +94,9 @@ def test_preferred_takes_the_first_names_of_equal_devices(question):
 
 def many(pfs, each):
     return [
-        Candidate(
+        DeviceCandidate(
             id=f"mlx5_{pf}_{number}",
-            place=Place(f"pf{pf:03}", pf % 4, (f"root{pf % 8}", f"switch{pf % 16}")),
+            place=DevicePlace(f"pf{pf:03}", pf % 4, (f"root{pf % 8}", f"switch{pf % 16}")),
             last=number == 0,
         )
         for pf in range(pfs)
@@ -128,7 +128,7 @@ def test_preferred_of_too_many_pfs_to_compare_is_on_one_numa_node_beside_the_gpu
 def test_preferred_of_too_many_pfs_of_different_sizes_is_on_as_few_as_there_can_be():
     sizes = [1, 1, 2, 2, 3, 3, 4, 4] * 4
     candidates = [
-        Candidate(id=f"d{pf}_{number}", place=Place(f"pf{pf}", pf % 2))
+        DeviceCandidate(id=f"d{pf}_{number}", place=DevicePlace(f"pf{pf}", pf % 2))
         for pf, size in enumerate(sizes)
         for number in range(size)
     ]
@@ -139,7 +139,7 @@ def test_preferred_of_too_many_pfs_of_different_sizes_is_on_as_few_as_there_can_
 
 def test_preferred_of_thousands_of_pfs_of_different_sizes_is_found_before_the_test_times_out():
     candidates = [
-        Candidate(id=f"d{pf}_{number}", place=Place(f"pf{pf}", pf % 2))
+        DeviceCandidate(id=f"d{pf}_{number}", place=DevicePlace(f"pf{pf}", pf % 2))
         for pf in range(2857)
         for number in range(1 + pf % 6)
     ]

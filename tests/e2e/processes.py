@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from k8s_rdma.wire.report import NodeReport, decode_report
-from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
+from k8s_rdma.wire.state_socket import HEADER, MessageKind, decode_header
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
 from k8s_rdma_demo.cluster.containers import PodRef
 from policies import EVERYTHING_FILE
@@ -227,7 +227,7 @@ def pod(name: str, *interfaces: dict[str, int], text: str | None = None) -> PodR
 
 def _read_report(reader: socket.socket) -> NodeReport:
     kind, size = decode_header(reader.recv(HEADER.size, socket.MSG_WAITALL))
-    assert kind is Kind.REPORT
+    assert kind is MessageKind.REPORT
     return decode_report(reader.recv(size, socket.MSG_WAITALL))
 
 

@@ -15,7 +15,7 @@ from e2e.test_claims import prepared, unprepared
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.node_paths import CLAIMS_SOCKET
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.claims import Offers, Question, decode_offers, encode_line
+from k8s_rdma.wire.claims import ClaimQuestion, Offers, decode_offers, encode_line
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
 from resource_claims import interface
@@ -37,7 +37,7 @@ def offered(node: Node) -> Offers:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(node.deadline_s)
         connection.connect(str(node.run_dir / CLAIMS_SOCKET))
-        connection.sendall(encode_line(Question(follow=True)))
+        connection.sendall(encode_line(ClaimQuestion(follow=True)))
         with connection.makefile("rb") as lines:
             return decode_offers(lines.readline())
 

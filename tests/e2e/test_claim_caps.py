@@ -10,7 +10,7 @@ from e2e.test_claims import ask
 from e2e.test_live_rates import MERGE, MOMENTS_S, PODS_URL, Cluster, cluster_of
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
-from k8s_rdma.wire.claims import Question
+from k8s_rdma.wire.claims import ClaimQuestion
 from k8s_rdma_demo.cluster.containers import PodRef
 from resource_claims import claim, interface, prepare
 
@@ -36,7 +36,7 @@ async def create(c: Cluster, name: str) -> PodRef:
     allocated = claim(wanted, uid=f"claim-{name}", name=name)
     reserved = [{"resource": "pods", "name": name, "uid": uid}]
     allocated["status"] |= {"reservedFor": reserved}
-    answer = await asyncio.to_thread(ask, c.node, Question(prepare=prepare(allocated, document)))
+    answer = await asyncio.to_thread(ask, c.node, ClaimQuestion(prepare=prepare(allocated, document)))
     assert answer.error == ""
     return PodRef(namespace="default", name=name, uid=PodUid(uid), annotations={})
 

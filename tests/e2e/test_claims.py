@@ -25,9 +25,9 @@ from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claims import (
     HEARTBEAT_S,
     LONGEST_WAIT_S,
-    Answer,
+    ClaimAnswer,
     ClaimName,
-    Question,
+    ClaimQuestion,
     decode_answer,
     encode_line,
 )
@@ -61,7 +61,7 @@ def node(make_node: Callable[[int], Node]) -> Node:
     return node
 
 
-def ask(node: Node, question: Question) -> Answer:
+def ask(node: Node, question: ClaimQuestion) -> ClaimAnswer:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(node.deadline_s)
         connection.connect(str(node.run_dir / CLAIMS_SOCKET))
@@ -70,14 +70,14 @@ def ask(node: Node, question: Question) -> Answer:
             return decode_answer(lines.readline())
 
 
-def prepared(node: Node, name: str, *interfaces: dict[str, Any], uid: str = "") -> Answer:
+def prepared(node: Node, name: str, *interfaces: dict[str, Any], uid: str = "") -> ClaimAnswer:
     """Have the claim of a pod prepared, which has the pod's name. uid: of another claim of that name."""
     document = of_pod(claim(*interfaces, uid=uid or f"claim-{name}", name=name), name)
-    return ask(node, Question(prepare=prepare(document, pod_object(name, f"uid-{name}", name))))
+    return ask(node, ClaimQuestion(prepare=prepare(document, pod_object(name, f"uid-{name}", name))))
 
 
-def unprepared(node: Node, name: str) -> Answer:
-    return ask(node, Question(unprepare=ClaimName(namespace="default", name=name, uid=f"claim-{name}")))
+def unprepared(node: Node, name: str) -> ClaimAnswer:
+    return ask(node, ClaimQuestion(unprepare=ClaimName(namespace="default", name=name, uid=f"claim-{name}")))
 
 
 def recorded(node: Node) -> Ledger:
@@ -101,9 +101,9 @@ def test_pod_without_annotation_gets_the_interfaces_of_its_claim(node: Node) -> 
         await runtime.delete(sandbox)
         other = prepared(node, "q", interface("a", pf, "700M"))
         assert "the claim needs 700 Mb/s; 600 of 1000 are unreserved" in other.error
-        assert unprepared(node, "p") == Answer()
+        assert unprepared(node, "p") == ClaimAnswer()
         assert not prepared(node, "q", interface("a", pf, "700M")).error
-        assert unprepared(node, "q") == Answer()
+        assert unprepared(node, "q") == ClaimAnswer()
         assert node.leftovers() == {}
 
     asyncio.run(scenario())
@@ -147,7 +147,7 @@ def test_prepared_claims_are_rebuilt_with_the_ledger_and_a_pod_of_unknown_ones_i
         assert held(node)[sandbox.container_id][1] == next(iter(before[0].values()))[1]
         for name, started in (("p", sandbox), ("q", other)):
             await runtime.delete(started)
-            assert unprepared(node, name) == Answer()
+            assert unprepared(node, name) == ClaimAnswer()
         assert node.leftovers() == {}
 
     asyncio.run(scenario())
@@ -166,7 +166,7 @@ def test_pod_with_a_prepared_claim_does_not_start_without_the_agent(node: Node) 
         assert "rdma0" in {link["ifname"] for link in node.ip("link", "show", netns=sandbox.netns)}
         await runtime.delete(plain)
         await runtime.delete(sandbox)
-        assert unprepared(node, "p") == Answer()
+        assert unprepared(node, "p") == ClaimAnswer()
         assert node.leftovers() == {}
 
     asyncio.run(scenario())
@@ -180,10 +180,10 @@ def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_
         made = await http.post(PODS, json={"metadata": {"name": name}, "spec": spec})
         return PodRef(namespace="default", name=name, uid=made.json()["metadata"]["uid"], annotations={})
 
-    def question(of: PodRef, wait_s: float) -> Question:
+    def question(of: PodRef, wait_s: float) -> ClaimQuestion:
         document = claim(interface("a", node.pfs[0].name, "700M"), uid=f"claim-{of.name}", name=of.name)
         document["status"]["reservedFor"] = [{"resource": "pods", "name": of.name, "uid": of.uid}]
-        return Question(prepare=prepare(document, wait_s=wait_s))
+        return ClaimQuestion(prepare=prepare(document, wait_s=wait_s))
 
     async def scenario(http: httpx2.AsyncClient) -> None:
         first = await create(http, "first")
@@ -200,9 +200,9 @@ def test_claim_waits_for_a_pod_that_ends_and_is_refused_at_once_beside_one_that_
         done, _ = await asyncio.wait([waiting], timeout=2)
         assert not done
         await runtime.delete(sandbox)
-        assert unprepared(node, "first") == Answer()
+        assert unprepared(node, "first") == ClaimAnswer()
         assert not (await waiting).error
-        assert unprepared(node, "second") == Answer()
+        assert unprepared(node, "second") == ClaimAnswer()
         assert node.leftovers() == {}
 
     async def beside_an_api_server() -> None:
@@ -237,7 +237,7 @@ def test_mac_of_a_claim_is_a_lease_while_it_is_prepared(node: Node) -> None:
         await http.post("/api/v1/nodes", json={"metadata": {"name": "w1"}})
         assert not (await asyncio.to_thread(prepared, node, "p", wanted)).error
         assert await leases(http) == {"addresses.mac.02-00-00-00-00-77": "w1"}
-        assert await asyncio.to_thread(unprepared, node, "p") == Answer()
+        assert await asyncio.to_thread(unprepared, node, "p") == ClaimAnswer()
         while await leases(http):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.05)
         another = {"metadata": {"name": "addresses.mac.02-00-00-00-00-77"}, "spec": {"holderIdentity": "w2"}}

@@ -23,7 +23,7 @@ import pytest
 from e2e.node import Node
 from e2e.test_both_ways import offered
 from k8s_rdma.kube.grpc_calls import AioRpcError, call, connect
-from k8s_rdma.wire.claims import DRIVER, Answer, ClaimName
+from k8s_rdma.wire.claims import DRIVER, ClaimAnswer, ClaimName
 from k8s_rdma.wire.dra import PREPARE, UNPREPARE
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
@@ -122,7 +122,7 @@ class Pod:
     kubelet: Kubelet
     ref: PodRef
     claim: ClaimName
-    answer: Answer | None = None
+    answer: ClaimAnswer | None = None
     sandbox: Sandbox | None = None
 
     def steps(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -157,7 +157,7 @@ class Pod:
             except CniError:
                 await asyncio.sleep(RETRY_S)
 
-    async def _until_answered(self, method: Method[Any, Mapping[str, Answer]]) -> Answer:
+    async def _until_answered(self, method: Method[Any, Mapping[str, ClaimAnswer]]) -> ClaimAnswer:
         socket = self.kubelet.node.directory / DRIVER / "dra-u.sock"
         while True:
             try:

@@ -16,9 +16,9 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
     Range,
     Rates,
+    ReportedPod,
     encode_report,
     rates_of,
 )
@@ -73,7 +73,7 @@ def report(node: str, *pfs: PfReport, generation: int = 1, held: Held | None = N
     pfs = pfs or (pf(),)
     allocations = tuple(
         Allocation(
-            pod=Pod(namespace="default", name=f"pod-{uid}", uid=uid),
+            pod=ReportedPod(namespace="default", name=f"pod-{uid}", uid=uid),
             container_id=f"c-{uid}",
             phase="attached",
             interfaces=tuple(

@@ -12,7 +12,7 @@ import httpx2
 from extender.world import QUICK, World, until
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.extender.extender import BinderIdentity
-from k8s_rdma.extender.main import EVERYBODY, Access, ViewsPort, serve
+from k8s_rdma.extender.main import EVERYBODY, ExtenderAccess, ViewsPort, serve
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 
@@ -51,7 +51,7 @@ async def served(  # noqa: PLR0917 - those of before keep their places
     world: World,
     key: PlacementKeys | None = None,
     lease: LeaderElector | None = None,
-    access: Access = EVERYBODY,
+    access: ExtenderAccess = EVERYBODY,
     verify: ssl.SSLContext | bool = True,
     port: int = 0,
     views: ViewsPort | None = None,

@@ -35,7 +35,7 @@ from k8s_rdma.core.types import (
 )
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of
-from k8s_rdma.wire.report import Allocation, Pod, decode_report, encode_report
+from k8s_rdma.wire.report import Allocation, ReportedPod, decode_report, encode_report
 from k8s_rdma.wire.report_builder import node_report
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def test_receipt_without_interfaces_counts_no_pod():
     told = node_report(node=W1, generation=Generation("e", 1), hardware=hardware(), ledger=ledger)
     assert told.allocations == ()
     empty = Allocation(
-        pod=Pod(namespace="a", name="b", uid="c"), container_id="d", phase="attached", interfaces=()
+        pod=ReportedPod(namespace="a", name="b", uid="c"), container_id="d", phase="attached", interfaces=()
     )
     facts = facts_of(replace_struct(told, allocations=(empty,)), W1)
     assert (facts.reported, facts.entries) == ({}, {})

@@ -19,7 +19,7 @@ from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.report import Allocation, NodeReport, Pod
+from k8s_rdma.wire.report import Allocation, NodeReport, ReportedPod
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
@@ -47,7 +47,7 @@ def gives(node: NodeServer, **pods: Sequence[Given]) -> None:
     generation = int(node.report.generation.partition(".")[2]) + 1
     allocations = tuple(
         Allocation(
-            pod=Pod(namespace="default", name=f"pod-{uid}", uid=uid),
+            pod=ReportedPod(namespace="default", name=f"pod-{uid}", uid=uid),
             container_id=f"c-{uid}",
             phase="attached",
             interfaces=tuple(

@@ -30,9 +30,9 @@ from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.kube.api import NodeView, PodView
 from k8s_rdma.kube.errors import ApiUncertainError
-from k8s_rdma.kube.informer import Changed, Deleted, Listed, Page, follow
+from k8s_rdma.kube.informer import Changed, Deleted, Listed, ListPage, follow
 from k8s_rdma.wire.annotation import ANNOTATION
-from k8s_rdma.wire.extender import Pod, PodMetadata
+from k8s_rdma.wire.extender import PodMetadata, PodToSchedule
 from k8s_rdma.wire.node_facts import NodeFacts
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys, SharedKey
@@ -156,12 +156,12 @@ def test_changes_of_nodes_take_effect_at_the_end_of_the_first_list_and_later_wit
     for attempt in range(2):  # the first list is lost half way
         w.pods.stream(Lists())
         w.state.observe(W1, facts, float(attempt))
-        w.pods.on_event(Page((pod("p", "w1"),)))
+        w.pods.on_event(ListPage((pod("p", "w1"),)))
         assert not w.state.snapshots
     w.pods.on_event(Listed((pod("q", "w1"),)))
     assert w.state.snapshots[W1].used[pf.pci].vfs == 2
     w.pods.stream(Lists())
-    w.pods.on_event(Page((pod("r", "w1"),)))
+    w.pods.on_event(ListPage((pod("r", "w1"),)))
     assert w.state.snapshots[W1].used[pf.pci].vfs == 3
 
 
@@ -170,13 +170,13 @@ def test_pod_is_gone_when_a_list_that_began_anew_does_not_hold_it():
     w.listing(pod("p", "w1"), pod("q", "w1"))
     w.now += 1
     w.pods.stream(Lists())
-    w.pods.on_event(Page((pod("p", "w1"),)))
-    w.pods.on_event(Page((pod("q", "w1"),), is_anew=True))
+    w.pods.on_event(ListPage((pod("p", "w1"),)))
+    w.pods.on_event(ListPage((pod("q", "w1"),), is_anew=True))
     w.pods.on_event(Listed((pod("r", "w1"),)))
     assert [w.ended(name) for name in "pqr"] == [True, False, False]
     w.now += 1
     w.pods.stream(Lists())
-    w.pods.on_event(Page((pod("q", "w1"),)))
+    w.pods.on_event(ListPage((pod("q", "w1"),)))
     w.pods.on_event(Listed((pod("r", "w1"),), is_anew=True))
     assert [w.ended(name) for name in "pqr"] == [True, True, False]
 
@@ -315,7 +315,7 @@ def test_list_judged_partly_by_earlier_keys_is_incomplete():
     w.keys = PlacementKeys.from_keys(OLD)
     seen = signed("p", PlacementKeys.from_keys(NEW))
     w.pods.stream(Lists())
-    w.pods.on_event(Page((seen,)))
+    w.pods.on_event(ListPage((seen,)))
     w.keys = PlacementKeys.from_keys(OLD, [NEW])
     w.pods.on_event(Listed(()))
     assert not w.pods.listed
@@ -388,7 +388,7 @@ def test_pod_in_flight_is_kept_while_it_is_listed_unbound():
 def test_pod_that_is_gone_or_finished_has_ended_and_is_forgotten(event):
     w = Watched()
     w.listing(pod("p", "w1"))
-    w.requests.put(Pod(metadata=PodMetadata(name="p", namespace="default", uid="p")), 0.0)
+    w.requests.put(PodToSchedule(metadata=PodMetadata(name="p", namespace="default", uid="p")), 0.0)
     w.pods.on_event(event)
     assert w.ended("p")
     assert w.requests.get(PodUid("p")) is None

@@ -15,7 +15,7 @@ from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.pod_store import PodStore
 from k8s_rdma.kube.list_watch import decode_object
 from k8s_rdma.kube.objects import PodObject
-from k8s_rdma.wire.extender import Pod
+from k8s_rdma.wire.extender import PodToSchedule
 
 PODS = 4
 
@@ -74,7 +74,7 @@ def test_view_of_a_pod_with_very_many_amounts_takes_little_longer_than_to_decode
 
 def test_pod_of_more_extended_resources_than_nodes_have_is_refused_and_not_remembered():
     requests = PodRequestCache()
-    decoded = msgspec.json.decode(document(0, "", amounts(0)), type=Pod)
+    decoded = msgspec.json.decode(document(0, "", amounts(0)), type=PodToSchedule)
     with pytest.raises(MalformedError, match="10000 extended resources are more than 64"):
         requests.put(decoded, 0.0)
     assert requests.get(PodUid("p0")) is None

@@ -15,15 +15,15 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.pod_requests import MAX_CHARACTERS, PodRequestCache
 from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.annotation import ANNOTATION, POLICY_ANNOTATION
-from k8s_rdma.wire.extender import Pod, PodMetadata
+from k8s_rdma.wire.extender import PodMetadata, PodToSchedule
 from k8s_rdma.wire.objects.pod import PodSpecDemand
 
 LENGTH = 100_000
 
 
-def pod(name: str, annotations: dict[str, str], **spec: object) -> Pod:
+def pod(name: str, annotations: dict[str, str], **spec: object) -> PodToSchedule:
     """As filter sends it; its UID is its name."""
-    return Pod(
+    return PodToSchedule(
         metadata=PodMetadata(name=name, namespace="default", uid=name, annotations=annotations),
         spec=msgspec.convert(spec, PodSpecDemand),
     )

@@ -19,7 +19,7 @@ from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.rdmanode_informer import REPORTS_AT_ONCE, REPORTS_PER_S, RdmaNodeInformer
 from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.client import Client
-from k8s_rdma.kube.informer import Changed, Deleted, Listed, Page
+from k8s_rdma.kube.informer import Changed, Deleted, Listed, ListPage
 from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma.wire.node_lease import covers
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
@@ -288,7 +288,7 @@ async def test_object_listed_again_unchanged_is_not_read_again():
         changed = w.states.counts.changed
         events = w.watches.real.follow_rdma_nodes()
         listed = await anext(events)
-        w.states.on_event(Page(listed.items))
+        w.states.on_event(ListPage(listed.items))
         w.states.on_event(Listed(()))
         await events.aclose()
         assert w.states.counts.changed == changed
@@ -307,7 +307,7 @@ async def test_node_counts_as_without_a_report_when_a_restarted_list_does_not_ho
         events = w.watches.real.follow_rdma_nodes()
         listed = await anext(events)
         w.states.stream()
-        w.states.on_event(Page(listed.items))
+        w.states.on_event(ListPage(listed.items))
         w.states.on_event(Listed((), is_anew=True))
         await events.aclose()
         assert "publishes no RdmaNode" in w.state.why_unreadable(W1)

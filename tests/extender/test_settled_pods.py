@@ -13,7 +13,7 @@ from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.decision_log import SETTLED, LastRefusals, Outcome
-from k8s_rdma.extender.nominated_pods import Room
+from k8s_rdma.extender.nominated_pods import NominatedRoom
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Limited, UnschedulablePods
 from k8s_rdma.extender.settled_pods import SettledPods
@@ -78,7 +78,7 @@ def test_pod_does_not_wait_when_it_has_settled():
 def test_no_room_is_reserved_for_a_pod_that_has_settled():
     settled = SettledPods()
     cache = scheduler_cache(lambda: 0.0, settled=settled)
-    room = Room((PlacedInterface(pf=PciAddress("0000:03:00.0"), min_tx_rate_mbps=1),))
+    room = NominatedRoom((PlacedInterface(pf=PciAddress("0000:03:00.0"), min_tx_rate_mbps=1),))
     cache.nominations.answered(pending(P), {W1: room})
     settled.add(P)
     cache.nominations.answered(pending(P), {W1: room})

@@ -15,11 +15,11 @@ import msgspec
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaNetlinkDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.wire.machine import Entry, Machine, RdmaEntry, Refused, SymbolicLink, decode_machine
+from k8s_rdma.wire.machine import Entry, Machine, RdmaEntry, RefusedAnswer, SymbolicLink, decode_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ class RecordedTree:
     def read(self, path: str) -> str:
         """A file's text; one that is not empty ends with a newline."""
         node = self._nodes[self.resolved(path)]
-        if isinstance(node, Refused):
+        if isinstance(node, RefusedAnswer):
             raise _error(node.number, path)
         if not isinstance(node, str):
             raise _error(errno.EISDIR, path)
@@ -71,7 +71,7 @@ class RecordedTree:
         """What a directory holds."""
         found = self.resolved(path)
         node = self._nodes[found]
-        if isinstance(node, Refused):
+        if isinstance(node, RefusedAnswer):
             raise _error(node.number, path)
         if node is not _DIRECTORY:
             raise _error(errno.ENOTDIR, path)
@@ -111,7 +111,7 @@ class RecordedTree:
     def _node(self, directory: str, below: str, path: str) -> Entry:
         if self._nodes[directory] is not _DIRECTORY:
             node = self._nodes[directory]
-            raise _error(node.number if isinstance(node, Refused) else errno.ENOTDIR, path)
+            raise _error(node.number if isinstance(node, RefusedAnswer) else errno.ENOTDIR, path)
         if below not in self._nodes:
             raise _error(errno.ENOENT, path)
         return self._nodes[below]
@@ -275,7 +275,7 @@ class RecordedQueries:
         """As recorded."""
         return frozenset(self._query("addressed_links").addressed_links)
 
-    def rdma_devices(self) -> Sequence[RdmaDevice]:
+    def rdma_devices(self) -> Sequence[RdmaNetlinkDevice]:
         """As recorded."""
         return [_rdma_device(entry) for entry in self._query("rdma_devices").rdma_devices]
 
@@ -325,9 +325,9 @@ class RecordedQueries:
         return machine
 
 
-def _rdma_device(entry: RdmaEntry) -> RdmaDevice:
+def _rdma_device(entry: RdmaEntry) -> RdmaNetlinkDevice:
     ports = tuple(RdmaPort(**msgspec.structs.asdict(port)) for port in entry.ports)
-    return RdmaDevice(**msgspec.structs.asdict(entry) | {"ports": ports})
+    return RdmaNetlinkDevice(**msgspec.structs.asdict(entry) | {"ports": ports})
 
 
 def read_machine(path: Path) -> Machine:

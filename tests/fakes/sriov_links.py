@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from k8s_rdma.core.types import LinkType
-from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaNetlinkDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.vf.sriov_links import GuidOf, Setting, VfLinkState, VfMac, VfTrust
@@ -116,11 +116,11 @@ class MachineLinks:
         """None of the cards."""
         return frozenset()
 
-    def rdma_devices(self) -> Sequence[RdmaDevice]:
+    def rdma_devices(self) -> Sequence[RdmaNetlinkDevice]:
         """Those of PFs."""
         with self._machine.lock:
             return [
-                RdmaDevice(
+                RdmaNetlinkDevice(
                     index=state.index,
                     name=state.rdma_device,
                     ports=(RdmaPort(number=1, state="ACTIVE", netdev_index=state.index),),

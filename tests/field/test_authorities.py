@@ -19,7 +19,7 @@ from k8s_rdma.config.files import NodeTls
 from k8s_rdma.config.web import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server.asgi import client_tls
-from k8s_rdma.web.source import NoAnswerError, Source
+from k8s_rdma.web.source import Source, SourceUnavailableError
 from kube.asking import ask, document, serving, write
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_pages_verify_prometheus_as_go_does_and_the_extender_strictly(
         source = Source("it", known, field="it", explain_refusal=lambda _: "")
         asked = source.ask("a viewer", "/x", {}, lambda data: data)
         if ours and not strict:
-            with pytest.raises(NoAnswerError, match="certificate verify failed"):
+            with pytest.raises(SourceUnavailableError, match="certificate verify failed"):
                 asyncio.run(asked)
         else:
             assert asyncio.run(asked) is None

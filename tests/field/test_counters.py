@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.recommendation import MeasuredInterface, Trust, WorkloadName, advise
-from k8s_rdma.core.traffic import ByteCounts, CounterSample, Meter, Rates, VfHolder
+from k8s_rdma.core.traffic import ByteCounts, CounterSample, MeanRates, Meter, VfHolder
 from k8s_rdma.core.usage import CounterSeries, HeldInterface, Reading, intervals, use_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.node_metrics import CounterReader
@@ -26,12 +26,12 @@ def meter(*sent: int) -> Meter:
     ("sent", "rates"),
     [
         ((10_000_000_000, 0, 10_001_875_000), {}),
-        ((10_000_000_000, 0, 10_001_875_000, 10_003_750_000), {HOLDER: Rates(1.0, 0.0)}),
-        ((10_000_000_000, 0, 1_875_000), {HOLDER: Rates(1.0, 0.0)}),
+        ((10_000_000_000, 0, 10_001_875_000, 10_003_750_000), {HOLDER: MeanRates(1.0, 0.0)}),
+        ((10_000_000_000, 0, 1_875_000), {HOLDER: MeanRates(1.0, 0.0)}),
     ],
     ids=["back at once", "then as before", "began anew"],
 )
-def test_counter_that_is_0_now_and_then_is_no_burst(sent: tuple[int, ...], rates: dict[VfHolder, Rates]):
+def test_counter_that_is_0_now_and_then_is_no_burst(sent: tuple[int, ...], rates: dict[VfHolder, MeanRates]):
     """VFs' bytes are 0 or missing in some scrapes, and right in the next ones.
 
     Source: https://github.com/k8snetworkplumbingwg/sriov-network-metrics-exporter/issues/20

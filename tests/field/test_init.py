@@ -10,7 +10,7 @@ import pytest
 from fakes.sriov_machine import Card
 from init.conftest import IGB, IGB2
 from k8s_rdma.core.types import LinkType, PciAddress
-from k8s_rdma.init.pf_setup import Result, all_well
+from k8s_rdma.init.pf_setup import PfResult, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def test_init_refuses_pfs_whose_vfs_would_have_equal_addresses(
     w = world(one, other)
     planned, outcomes = w.init(dry_run=True), w.init()
     for card in (one, other):
-        assert planned[card.name].result is outcomes[card.name].result is Result.FAILED
+        assert planned[card.name].result is outcomes[card.name].result is PfResult.FAILED
         assert why in outcomes[card.name].message
         assert not w.card(card).vfs
 
@@ -58,14 +58,14 @@ def test_init_refuses_a_pf_without_permanent_address_even_if_it_is_alone(world: 
     """The VFs would have the addresses of another node's."""
     w = world(replace(IGB, mac=NO_MAC), IGB2)
     outcomes = w.init()
-    assert outcomes[IGB.name].result is Result.FAILED
-    assert outcomes[IGB2.name].result is Result.CHANGED
+    assert outcomes[IGB.name].result is PfResult.FAILED
+    assert outcomes[IGB2.name].result is PfResult.CHANGED
 
 
 def test_init_makes_no_objection_to_addresses_if_no_vfs_are_wanted(world: Make) -> None:
     w = world(replace(IGB, mac=NO_MAC))
     outcome = w.init(hardware={"pfs": [{"names": [IGB.name], "numVfs": 0}]})[IGB.name]
-    assert (outcome.result, outcome.message) == (Result.CHANGED, "PF up")
+    assert (outcome.result, outcome.message) == (PfResult.CHANGED, "PF up")
 
 
 def test_init_finds_a_pf_by_its_altname(world: Make) -> None:
@@ -75,7 +75,7 @@ def test_init_finds_a_pf_by_its_altname(world: Make) -> None:
     card = replace(IGB, name="ens7f0np0", altnames=("enp1s0f0np0", "ens7f0"))
     w = world(card)
     outcomes = w.init(hardware={"pfs": [{"names": ["ens7f0"], "numVfs": 2}]})
-    assert {pf: outcome.result for pf, outcome in outcomes.items()} == {"ens7f0np0": Result.CHANGED}
+    assert {pf: outcome.result for pf, outcome in outcomes.items()} == {"ens7f0np0": PfResult.CHANGED}
     assert len(w.card(card).vfs) == 2
 
 
@@ -84,7 +84,7 @@ def test_init_fails_if_a_named_pf_differs_by_the_naming_scheme_alone(world: Make
     w = world(replace(IGB, name="ens7f0np0"))
     outcomes = w.init(hardware={"pfs": [{"names": ["ens7f0", "eno1"]}]})
     assert not all_well(outcomes.values(), keep_used_vfs=True)
-    assert outcomes["ens7f0np0"].result is Result.SKIPPED
+    assert outcomes["ens7f0np0"].result is PfResult.SKIPPED
 
 
 @pytest.mark.parametrize("name", ["ens7", "ens70", "ens7f1", "eth0"])
@@ -106,7 +106,7 @@ def test_init_leaves_a_vf_with_the_override_of_another_tool_and_names_it(world: 
     w.machine.write(f"bus/pci/devices/{vf.pci}/driver_override", "vfio-pci\n")
     first, second = w.init()[IGB.name], w.init()[IGB.name]
     assert first == second
-    assert first.result is Result.READY
+    assert first.result is PfResult.READY
     assert "driver_override vfio-pci (VF 2)" in first.message
     assert (vf.driver, vf.override) == (None, "vfio-pci")
 
@@ -118,7 +118,7 @@ def test_init_names_the_override_that_keeps_a_vf_without_driver(world: Make) -> 
     w.machine.write(f"bus/pci/devices/{vf.pci}/driver/unbind", vf.pci)
     w.machine.write(f"bus/pci/devices/{vf.pci}/driver_override", "ixgbevf\n")
     outcome = w.init()[IGB.name]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert "its driver_override lets only ixgbevf be bound to it" in outcome.message
     assert "unset-override" in outcome.advice
 
@@ -130,16 +130,16 @@ def test_init_sets_the_mtu_of_a_pf_and_of_its_unused_vfs(world: Make) -> None:
     w.init()
     w.machine.move_away(IGB.pci, 1)
     hardware = {"pfs": [{"names": [IGB.name], "mtu": 9000}]}
-    assert w.init(hardware=hardware)[IGB.name].result is Result.CHANGED
+    assert w.init(hardware=hardware)[IGB.name].result is PfResult.CHANGED
     assert w.card().mtu == 9000
     assert {index: vf.mtu for index, vf in w.card().vfs.items()} == {0: 9000, 1: 1500, 2: 9000}
-    assert w.init(hardware=hardware)[IGB.name].result is Result.READY
+    assert w.init(hardware=hardware)[IGB.name].result is PfResult.READY
 
 
 def test_init_names_the_key_if_a_card_does_not_take_the_mtu(world: Make) -> None:
     w = world(replace(IGB, max_mtu=2044))
     outcome = w.init(hardware={"pfs": [{"names": [IGB.name], "mtu": 9000}]})[IGB.name]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert "MTU 9000" in outcome.message
     assert "hardware.pfs[].mtu" in outcome.advice
     assert w.machine.now_s < 5

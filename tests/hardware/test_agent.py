@@ -20,7 +20,14 @@ import pytest
 from contract.hardware_lab import PFS, needs_hardware
 from contract.linux_lab import BROADCAST, EXPERIMENTAL, ip, run
 from k8s_rdma.wire.report import NodeReport, decode_report
-from k8s_rdma.wire.state_socket import HEADER, Counters, Kind, decode_counters, decode_header, encode_message
+from k8s_rdma.wire.state_socket import (
+    HEADER,
+    Counters,
+    MessageKind,
+    decode_counters,
+    decode_header,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,13 +75,13 @@ class Agent:
     def close(self) -> None:
         self._stack.close()
 
-    def _message(self) -> tuple[Kind, bytes]:
+    def _message(self) -> tuple[MessageKind, bytes]:
         kind, size = decode_header(self._reader.recv(HEADER.size, socket.MSG_WAITALL))
         return kind, self._reader.recv(size, socket.MSG_WAITALL)
 
     def _next_report(self) -> NodeReport:
         kind, body = self._message()
-        assert kind is Kind.REPORT
+        assert kind is MessageKind.REPORT
         return decode_report(body)
 
     def until_link(self, pf: str, link_mbps: int | None) -> None:
@@ -86,10 +93,10 @@ class Agent:
         return next(pf.link_mbps for pf in self.report.pfs if pf.name == name)
 
     def counters(self) -> Counters:
-        self._reader.sendall(encode_message(Kind.SAMPLE))
+        self._reader.sendall(encode_message(MessageKind.SAMPLE))
         while True:
             kind, body = self._message()
-            if kind is Kind.COUNTERS:
+            if kind is MessageKind.COUNTERS:
                 return decode_counters(body)
             self.report = decode_report(body)
 

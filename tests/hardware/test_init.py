@@ -22,9 +22,9 @@ from contract.linux_lab import ip, run
 from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.core.types import pci_address
-from k8s_rdma.init.job import Machine, StoppableClock
+from k8s_rdma.init.job import MachineInterfaces, StoppableClock
 from k8s_rdma.init.main import make_all_ready
-from k8s_rdma.init.pf_setup import Outcome, Result
+from k8s_rdma.init.pf_setup import PfOutcome, PfResult
 from k8s_rdma.init.vf_settings import vf_mac
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.receipts import Receipts
@@ -62,8 +62,8 @@ class Node:
         hardware = {"requireRdma": False, "pfs": rules}
         return {"stateDir": str(self.state_dir), "hardware": hardware, "backoffS": 0.1}
 
-    def init(self, document: dict[str, object] | None = None) -> dict[str, Outcome]:
-        machine = Machine(
+    def init(self, document: dict[str, object] | None = None) -> dict[str, PfOutcome]:
+        machine = MachineInterfaces(
             sysfs=Sysfs(),
             queries=NetlinkQueries,
             links=KernelSriovLinks,
@@ -132,7 +132,7 @@ def test_vfs_of_both_pfs_are_made_named_and_addressed_and_have_a_link_soon(node:
     outcomes = node.init()
     for pf in PFS:
         assert (outcomes[pf].result, outcomes[pf].previous, outcomes[pf].current) == (
-            Result.CHANGED,
+            PfResult.CHANGED,
             0,
             total(pf),
         )
@@ -154,7 +154,7 @@ def test_second_run_has_no_effect_and_says_so(node: Node) -> None:
     node.init(document)
     before = [indexes(pf) for pf in PFS]
     outcomes = node.init(document)
-    assert {(outcome.result, outcome.message) for outcome in outcomes.values()} == {(Result.READY, "")}
+    assert {(outcome.result, outcome.message) for outcome in outcomes.values()} == {(PfResult.READY, "")}
     assert [indexes(pf) for pf in PFS] == before
 
 
@@ -171,12 +171,12 @@ def test_other_count_is_refused_while_a_vf_is_elsewhere_and_made_when_it_is_back
     before = indexes(PFS[0])
     with used_by_namespace(PFS[0], 1):
         outcomes = node.init(node.document(numVfs=3))
-        assert (outcomes[PFS[0]].result, outcomes[PFS[0]].current) == (Result.REFUSED, 2)
+        assert (outcomes[PFS[0]].result, outcomes[PFS[0]].current) == (PfResult.REFUSED, 2)
         assert "another network namespace (VF 1)" in outcomes[PFS[0]].message
         assert outcomes[PFS[1]].current == 3
     assert indexes(PFS[0]) == before
     outcome = node.init(node.document(numVfs=3))[PFS[0]]
-    assert (outcome.result, outcome.previous, outcome.current) == (Result.CHANGED, 2, 3)
+    assert (outcome.result, outcome.previous, outcome.current) == (PfResult.CHANGED, 2, 3)
     assert netdevs(PFS[0]) == [f"{PFS[0]}v{index}" for index in range(3)]
 
 
@@ -186,7 +186,7 @@ def test_other_count_is_refused_with_the_name_of_the_pod_that_holds_a_vf(node: N
     ledger.put(receipt_of("trainer", pci_address(device(PFS[0]).resolve().name), 0))
     ledger.close()
     outcome = node.init(node.document(numVfs=1))[PFS[0]]
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is PfResult.REFUSED
     assert "pod default/trainer (VF 0)" in outcome.message
 
 
@@ -199,7 +199,7 @@ def test_more_vfs_than_there_can_be_fail_their_pf_alone(node: Node) -> None:
     }
     outcomes = node.init(document)
     assert outcomes[PFS[0]].message == f"{most + 1} VFs requested, its sriov_totalvfs is {most}"
-    assert (outcomes[PFS[0]].result, outcomes[PFS[1]].result) == (Result.FAILED, Result.CHANGED)
+    assert (outcomes[PFS[0]].result, outcomes[PFS[1]].result) == (PfResult.FAILED, PfResult.CHANGED)
 
 
 def test_vfs_without_driver_get_it_once_it_is_loaded(node: Node) -> None:
@@ -212,7 +212,7 @@ def test_vfs_without_driver_get_it_once_it_is_loaded(node: Node) -> None:
     loading = threading.Timer(1.0, run, ("modprobe", module))
     loading.start()
     try:
-        assert node.init(node.document(numVfs=1))[PFS[0]].result is Result.CHANGED
+        assert node.init(node.document(numVfs=1))[PFS[0]].result is PfResult.CHANGED
     finally:
         loading.join()
         run("modprobe", module)
@@ -254,13 +254,13 @@ def test_pf_whose_driver_comes_late_is_waited_for(node: Node) -> None:
         outcomes = node.init(document)
     finally:
         binding.join()
-    assert outcomes.pop(PFS[0]).result is Result.SKIPPED
-    assert [outcome.result for outcome in outcomes.values()] == [Result.CHANGED]
+    assert outcomes.pop(PFS[0]).result is PfResult.SKIPPED
+    assert [outcome.result for outcome in outcomes.values()] == [PfResult.CHANGED]
 
 
 def test_autoprobe_that_is_off_stays_off_and_vfs_have_their_driver(node: Node) -> None:
     (device(PFS[0]) / "sriov_drivers_autoprobe").write_text("0")
-    assert node.init(node.document(numVfs=2))[PFS[0]].result is Result.CHANGED
+    assert node.init(node.document(numVfs=2))[PFS[0]].result is PfResult.CHANGED
     assert (device(PFS[0]) / "sriov_drivers_autoprobe").read_text() == "0\n"
     assert len(netdevs(PFS[0])) == 2
 

@@ -23,7 +23,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.binding import VfBinding
-from k8s_rdma.linux.vf.moves import Host, VfLocator, VfRdma
+from k8s_rdma.linux.vf.moves import HostNamespace, VfLocator, VfRdma
 from k8s_rdma.linux.vfio import vfio_group
 
 pytestmark = needs_hardware
@@ -183,7 +183,7 @@ def make_binding():
 
         def make(kind=VfRdma, **options):
             rdma = kind(queries=queries, sysfs=sysfs, host=namespace)
-            places = VfLocator(Host(queries.rtnl, namespace), sysfs)
+            places = VfLocator(HostNamespace(queries.rtnl, namespace), sysfs)
             return rdma, VfBinding(rtnl=queries.rtnl, sysfs=sysfs, places=places, rdma=rdma, **options)
 
         try:

@@ -19,7 +19,7 @@ from k8s_rdma.linux.changes import LINKS, Changes
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves, VfRdma
+from k8s_rdma.linux.vf.moves import HostNamespace, VfLocator, VfMoves, VfRdma
 from linux.watcher import Watcher
 
 pytestmark = needs_hardware
@@ -124,7 +124,7 @@ class CountedPlaces(VfLocator):
 def counted(lab):
     """What moves VFs, and does not wait long; and the counts of its looks."""
     with NetlinkQueries() as queries, closing_descriptor(current_namespace()) as descriptor:
-        host = Host(queries.rtnl, descriptor)
+        host = HostNamespace(queries.rtnl, descriptor)
         places = CountedPlaces(host, Sysfs())
         rdma = VfRdma(queries=queries, sysfs=Sysfs(), host=descriptor)
         moves = VfMoves(

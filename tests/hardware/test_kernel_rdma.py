@@ -15,7 +15,7 @@ from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink.rdma import NetnsMode
 from k8s_rdma.linux.netns import current_namespace
 from k8s_rdma.linux.sysfs import Sysfs
-from k8s_rdma.linux.vf.moves import Host, VfLocator, VfMoves, VfRdma
+from k8s_rdma.linux.vf.moves import HostNamespace, VfLocator, VfMoves, VfRdma
 
 pytestmark = needs_hardware
 
@@ -73,9 +73,12 @@ class Noted(VfRdma):
         self._host = current_namespace()
         super().__init__(queries=queries, sysfs=Sysfs(), host=self._host)
         self._lab, self._vf, self._netns = lab, vf, netns
-        self.places = VfLocator(Host(queries.rtnl, self._host), Sysfs())
+        self.places = VfLocator(HostNamespace(queries.rtnl, self._host), Sysfs())
         self.moves = VfMoves(
-            host=Host(queries.rtnl, self._host), namespaces=lab.namespaces, places=self.places, rdma=self
+            host=HostNamespace(queries.rtnl, self._host),
+            namespaces=lab.namespaces,
+            places=self.places,
+            rdma=self,
         )
         self.notes = []
 

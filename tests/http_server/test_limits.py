@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from http_server.serving import REQUEST, Client, run, served
-from k8s_rdma.http_server import Limits
+from k8s_rdma.http_server import ConnectionLimits
 
 QUICK = {"request_timeout_s": 0.2, "send_timeout_s": 0.2, "keep_alive_s": 0.2, "linger_s": 0.2}
 HEAD_LIMIT = 1024
@@ -43,7 +43,7 @@ def reason(body: bytes) -> str:
 @pytest.mark.parametrize("path", ["/now", "/later-without-waiting"])
 def test_head_is_refused_when_it_is_longer_than_the_limit_and_served_when_it_is_not(path: str) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+        async with served(limits=ConnectionLimits(head_bytes=HEAD_LIMIT)) as s:
             client = await s.connect()
             client.send(head_of(HEAD_LIMIT, path))
             assert (await client.answer())[0] == 200
@@ -59,7 +59,7 @@ def test_head_is_refused_when_it_is_longer_than_the_limit_and_served_when_it_is_
 @pytest.mark.parametrize("begin", [b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nX"])
 def test_head_is_refused_when_it_never_ends(begin: bytes) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+        async with served(limits=ConnectionLimits(head_bytes=HEAD_LIMIT)) as s:
             client = await s.connect()
             client.send(begin)
             refused = asyncio.ensure_future(client.answer())
@@ -74,7 +74,7 @@ def test_head_is_refused_when_it_never_ends(begin: bytes) -> None:
 
 def test_head_in_parts_is_served_when_it_is_within_the_limit() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+        async with served(limits=ConnectionLimits(head_bytes=HEAD_LIMIT)) as s:
             client = await s.connect()
             request = head_of(HEAD_LIMIT)
             for begin in range(0, len(request), 100):
@@ -89,7 +89,7 @@ def test_head_in_parts_is_served_when_it_is_within_the_limit() -> None:
 @pytest.mark.parametrize("path", ["/now", "/read"])
 def test_body_is_refused_before_it_comes_when_it_is_announced_too_long(path: str) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(body_bytes=100)) as s:
+        async with served(limits=ConnectionLimits(body_bytes=100)) as s:
             client = await s.connect()
             client.send(f"GET {path} HTTP/1.1\r\nHost: w1\r\nContent-Length: 101\r\n\r\n".encode())
             status, body = await client.answer()
@@ -103,7 +103,7 @@ def test_body_is_refused_before_it_comes_when_it_is_announced_too_long(path: str
 
 def test_body_without_a_length_is_refused_as_it_arrives() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(body_bytes=100)) as s:
+        async with served(limits=ConnectionLimits(body_bytes=100)) as s:
             client = await s.connect()
             client.send(b"POST /read HTTP/1.1\r\nHost: w1\r\nTransfer-Encoding: chunked\r\n\r\n")
             for _ in range(3):
@@ -116,7 +116,7 @@ def test_body_without_a_length_is_refused_as_it_arrives() -> None:
 
 def test_body_within_the_limit_is_taken_and_the_next_request_served() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(body_bytes=100)) as s:
+        async with served(limits=ConnectionLimits(body_bytes=100)) as s:
             client = await s.connect()
             for path in ("/read", "/now"):
                 head = f"GET {path} HTTP/1.1\r\nHost: w1\r\nContent-Length: 100\r\n\r\n"
@@ -152,7 +152,7 @@ def test_request_is_refused_when_it_is_not_http(request_bytes: bytes) -> None:
 @pytest.mark.parametrize("begin", [b"0\r\nX: ", b"0\r\nX", b"1;", b"1\r\nx\r\n0\r\nX: ", b"0\r\nX: y\r\nX: "])
 def test_body_with_endless_framing_is_refused(begin: bytes) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+        async with served(limits=ConnectionLimits(head_bytes=HEAD_LIMIT)) as s:
             client = await s.connect()
             client.send(b"POST /read HTTP/1.1\r\nHost: w1\r\nTransfer-Encoding: chunked\r\n\r\n" + begin)
             refused = asyncio.ensure_future(client.answer())
@@ -167,7 +167,7 @@ def test_body_with_endless_framing_is_refused(begin: bytes) -> None:
 
 def test_empty_lines_are_refused_when_they_never_end() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(head_bytes=HEAD_LIMIT)) as s:
+        async with served(limits=ConnectionLimits(head_bytes=HEAD_LIMIT)) as s:
             client = await s.connect()
             refused = asyncio.ensure_future(client.answer())
             while not refused.done():
@@ -317,7 +317,7 @@ def test_malformed_requests_are_not_logged(sent: bytes, caplog: pytest.LogCaptur
 )
 def test_client_gets_an_answer_if_its_request_takes_too_long(sent: bytes) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(**QUICK)) as s:
+        async with served(limits=ConnectionLimits(**QUICK)) as s:
             client = await s.connect()
             client.send(sent)
             assert (await client.answer())[0] == 408
@@ -328,7 +328,7 @@ def test_client_gets_an_answer_if_its_request_takes_too_long(sent: bytes) -> Non
 
 def test_client_is_cut_off_when_it_drips_its_request() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(**QUICK)) as s:
+        async with served(limits=ConnectionLimits(**QUICK)) as s:
             client = await s.connect()
             refused = asyncio.ensure_future(client.answer())
             client.send(b"GET / HTTP/1.1\r\nX: ")
@@ -346,7 +346,7 @@ def test_client_is_cut_off_when_it_drips_its_request() -> None:
 )
 def test_idle_connection_is_closed(before: bytes) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(**QUICK)) as s:
+        async with served(limits=ConnectionLimits(**QUICK)) as s:
             client = await s.connect()
             client.send(before)
             if before:
@@ -359,7 +359,7 @@ def test_idle_connection_is_closed(before: bytes) -> None:
 
 def test_server_sleeps_until_the_deadline_of_an_idle_client() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(send_timeout_s=0.2)) as s:
+        async with served(limits=ConnectionLimits(send_timeout_s=0.2)) as s:
             assert s.server.state.connections.due_s == inf
             client = await s.connect()
             client.send(REQUEST)
@@ -375,7 +375,7 @@ def test_server_sleeps_until_the_deadline_of_an_idle_client() -> None:
 @pytest.mark.parametrize("path", [b"/large", b"/large?through=the-application"])
 def test_client_is_cut_off_when_it_does_not_read(path: bytes) -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(**{**QUICK, "keep_alive_s": 60})) as s:
+        async with served(limits=ConnectionLimits(**{**QUICK, "keep_alive_s": 60})) as s:
             client = await s.connect()
             client.send(b"GET %b HTTP/1.1\r\nHost: w1\r\n\r\n" % path)
             await client.head()
@@ -389,7 +389,7 @@ def test_client_is_cut_off_when_it_does_not_read(path: bytes) -> None:
 
 def test_client_that_reads_slowly_but_reads_gets_all() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(**{**QUICK, "send_timeout_s": 10})) as s:
+        async with served(limits=ConnectionLimits(**{**QUICK, "send_timeout_s": 10})) as s:
             client = await s.connect()
             client.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
             await client.head()
@@ -444,7 +444,7 @@ def test_first_request_alone_is_answered_when_more_come_with_it(count: int) -> N
 
 def test_head_is_refused_when_it_has_too_many_fields() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(fields=8)) as s:
+        async with served(limits=ConnectionLimits(fields=8)) as s:
             for count, expected in ((7, 200), (8, 431)):
                 client = await s.connect()
                 client.send(b"GET /now HTTP/1.1\r\nHost: w1\r\n" + b"A:\r\n" * count + b"\r\n")
@@ -466,7 +466,7 @@ def test_connection_ends_when_nonsense_follows_a_request_that_is_not_answered_ye
 
 def test_silent_connections_make_room_when_there_are_too_many() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(connections=4)) as s:
+        async with served(limits=ConnectionLimits(connections=4)) as s:
             silent = [await s.connect() for _ in range(4)]
             await s.until(lambda: len(s.connections) == 4)
             for _ in range(8):
@@ -479,7 +479,7 @@ def test_silent_connections_make_room_when_there_are_too_many() -> None:
 
 def test_connection_that_was_served_stays_when_silent_ones_flood() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(connections=4)) as s:
+        async with served(limits=ConnectionLimits(connections=4)) as s:
             client = await s.connect()
             client.send(REQUEST)
             await client.answer()
@@ -493,7 +493,7 @@ def test_connection_that_was_served_stays_when_silent_ones_flood() -> None:
 
 def test_newcomer_gets_a_refusal_if_all_connections_are_busy() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(connections=2)) as s:
+        async with served(limits=ConnectionLimits(connections=2)) as s:
             busy = [await s.connect() for _ in range(2)]
             for client in busy:
                 client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
@@ -511,7 +511,7 @@ def test_newcomer_gets_a_refusal_if_all_connections_are_busy() -> None:
 
 def test_newcomer_that_is_refused_does_not_stay() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(connections=2)) as s:
+        async with served(limits=ConnectionLimits(connections=2)) as s:
             for _ in range(2):
                 client = await s.connect()
                 client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
@@ -528,7 +528,7 @@ def test_newcomer_that_is_refused_does_not_stay() -> None:
 
 def test_address_that_takes_all_connections_makes_room_for_others() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(connections=4)) as s:
+        async with served(limits=ConnectionLimits(connections=4)) as s:
             greedy = [await s.connect() for _ in range(4)]
             for client in greedy:
                 client.send(b"GET /later HTTP/1.1\r\nHost: w1\r\n\r\n")
@@ -545,7 +545,7 @@ def test_address_that_takes_all_connections_makes_room_for_others() -> None:
 
 def test_address_with_few_connections_keeps_them_when_another_floods() -> None:
     async def scenario() -> None:
-        async with served(limits=Limits(connections=4, keep_alive_s=5)) as s:
+        async with served(limits=ConnectionLimits(connections=4, keep_alive_s=5)) as s:
             kept = [await s.connect(local_addr=("127.0.0.2", 0)) for _ in range(2)]
             for client in kept:
                 client.send(REQUEST)

@@ -18,10 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from http_server.serving import Paths
-from k8s_rdma.http_server import HttpServer, Limits
+from k8s_rdma.http_server import ConnectionLimits, HttpServer
 from k8s_rdma.http_server.protocol import HttpProtocol
 
-LIMITS = Limits(head_bytes=256, fields=6, body_bytes=64)
+LIMITS = ConnectionLimits(head_bytes=256, fields=6, body_bytes=64)
 TURNS = 20
 """Of the loop, in which what can be done of a request is done."""
 BOTH = ("GET", "HEAD")

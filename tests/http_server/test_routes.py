@@ -12,7 +12,7 @@ from k8s_rdma.config.devices import DevicePluginConfig, MountResource
 from k8s_rdma.deviceplugin.device_monitor import DeviceMonitor
 from k8s_rdma.deviceplugin.main import PluginApp
 from k8s_rdma.http_server.asgi import Access, Tokens
-from k8s_rdma.server.agent_link import Deliveries, Shown, Traffic, outage_answers
+from k8s_rdma.server.agent_link import Deliveries, Shown, TrafficReader, outage_answers
 from k8s_rdma.server.app import NodeApp
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ UNREADABLE = Access(open_paths=frozenset({"/"}))
 
 def node(access: Access) -> Application:
     shown = Shown(outage_answers("no socket", datetime(2026, 1, 1, tzinfo=UTC)))
-    return NodeApp(shown, Traffic(timeout_s=0), Deliveries(), access=access)
+    return NodeApp(shown, TrafficReader(timeout_s=0), Deliveries(), access=access)
 
 
 def plugin(access: Access) -> Application:

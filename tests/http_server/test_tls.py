@@ -17,7 +17,7 @@ from http_server.certificates import Certificate, Issuer
 from http_server.serving import REQUEST, Served, run, served
 from k8s_rdma.config.files import TlsConfig
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server import Limits
+from k8s_rdma.http_server import ConnectionLimits
 from k8s_rdma.http_server.asgi import tls_context
 from k8s_rdma.http_server.protocol import HttpProtocol
 from k8s_rdma.http_server.server import Handshake
@@ -209,7 +209,7 @@ def test_client_authority_that_is_taken_away_is_not_trusted_any_more(
 
 def test_handshake_that_does_not_come_ends(ours: Certificate) -> None:
     async def scenario() -> None:
-        async with served(tls=tls_context(config(ours)), limits=Limits(request_timeout_s=0.2)) as s:
+        async with served(tls=tls_context(config(ours)), limits=ConnectionLimits(request_timeout_s=0.2)) as s:
             silent, stuck = await s.connect(), await s.connect()
             stuck.send(b"\x16\x03\x01\x02\x00\x01")
             assert await silent.ended()
@@ -223,7 +223,7 @@ def test_handshakes_that_do_not_come_make_room_when_there_are_too_many(
     issuer: Issuer, ours: Certificate
 ) -> None:
     async def scenario() -> None:
-        async with served(tls=tls_context(config(ours)), limits=Limits(connections=4)) as s:
+        async with served(tls=tls_context(config(ours)), limits=ConnectionLimits(connections=4)) as s:
             silent = [await s.connect() for _ in range(8)]
             for _ in range(3):
                 assert await answer(s, trusting(issuer)) == (200, b"now")
@@ -235,7 +235,7 @@ def test_handshakes_that_do_not_come_make_room_when_there_are_too_many(
 
 def test_client_is_cut_off_when_it_does_not_read(issuer: Issuer, ours: Certificate) -> None:
     async def scenario() -> None:
-        async with served(tls=tls_context(config(ours)), limits=Limits(send_timeout_s=0.2)) as s:
+        async with served(tls=tls_context(config(ours)), limits=ConnectionLimits(send_timeout_s=0.2)) as s:
             client = await s.connect(ssl=trusting(issuer))
             client.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
             await client.head()
@@ -262,7 +262,9 @@ def test_server_ends_when_handshakes_do_not(ours: Certificate) -> None:
 @pytest.mark.parametrize("connections", [2, 64], ids=["evicted", "left"])
 def test_failed_handshakes_leave_no_garbage(ours: Certificate, sent: bytes, connections: int) -> None:
     async def scenario() -> None:
-        async with served(tls=tls_context(config(ours)), limits=Limits(connections=connections)) as s:
+        async with served(
+            tls=tls_context(config(ours)), limits=ConnectionLimits(connections=connections)
+        ) as s:
             gc.collect()
             gc.disable()
             for _ in range(8):

@@ -14,13 +14,13 @@ from fakes.sriov_machine import Card, CardState, MachineClock, MachineSysfs, Sri
 from init.receipts import BOOT_ID
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.core.types import PciAddress
-from k8s_rdma.init.job import Clock, Machine
+from k8s_rdma.init.job import Clock, MachineInterfaces
 from k8s_rdma.init.main import make_all_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma.init.pf_setup import Outcome
+    from k8s_rdma.init.pf_setup import PfOutcome
 
 IGB = Card(name="enp1s0f0", pci=PciAddress("0000:01:00.0"), mac="52:54:00:aa:00:01")
 IGB2 = Card(name="enp2s0f0", pci=PciAddress("0000:02:00.0"), mac="52:54:00:aa:00:02")
@@ -35,11 +35,11 @@ class World:
 
     def init(
         self, *, clock: Clock | None = None, dry_run: bool = False, **changes: object
-    ) -> dict[str, Outcome]:
+    ) -> dict[str, PfOutcome]:
         """Run it; outcomes by PF. `changes` to the configuration, `hardware` to its section."""
         hardware = {"requireRdma": False} | dict(changes.pop("hardware", {}))  # type: ignore[call-overload]
         document = {"stateDir": str(self.state_dir), "hardware": hardware} | changes
-        machine = Machine(
+        machine = MachineInterfaces(
             sysfs=MachineSysfs(self.machine),
             queries=lambda: MachineLinks(self.machine),
             links=lambda: MachineLinks(self.machine),

@@ -13,7 +13,7 @@ from fakes.sriov_machine import Card, MachineClock, MachineSysfs
 from init.conftest import IGB, IGB2, World
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.init.job import StoppedError
-from k8s_rdma.init.pf_setup import Result
+from k8s_rdma.init.pf_setup import PfResult
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
 from k8s_rdma.linux.vf.creation import SriovPf
 from k8s_rdma.linux.vf.sriov_links import GuidOf, NetdevsOf
@@ -38,7 +38,7 @@ IB = Card(
 def test_init_makes_configures_binds_and_names_all_vfs(world: Make) -> None:
     w = world()
     outcome = w.init()["enp1s0f0"]
-    assert (outcome.result, outcome.previous, outcome.current) == (Result.CHANGED, 0, 7)
+    assert (outcome.result, outcome.previous, outcome.current) == (PfResult.CHANGED, 0, 7)
     vfs = w.card().vfs
     assert [vf.netdev for vf in vfs.values()] == [f"enp1s0f0v{index}" for index in range(7)]
     expected = [vf_mac(IGB.mac, index) for index in range(7)]
@@ -53,7 +53,7 @@ def test_init_has_no_effect_the_second_time(world: Make) -> None:
     w.init(hardware={"pfs": [{"trust": True}]})
     w.machine.written.clear()
     outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
-    assert (outcome.result, outcome.message, outcome.advice) == (Result.READY, "", "")
+    assert (outcome.result, outcome.message, outcome.advice) == (PfResult.READY, "", "")
     assert not w.machine.written
 
 
@@ -79,7 +79,7 @@ def test_autoprobe_is_left_as_it_was(world: Make) -> None:
     w = world()
     w.card().autoprobe = False
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_drivers_autoprobe", "0")
-    assert w.init()["enp1s0f0"].result is Result.CHANGED
+    assert w.init()["enp1s0f0"].result is PfResult.CHANGED
     assert not w.card().autoprobe
 
 
@@ -95,7 +95,7 @@ def test_trust_is_set_if_configured_and_otherwise_left(world: Make) -> None:
 def test_trust_that_the_driver_cannot_set_is_a_failure_without_another_try(world: Make) -> None:
     w = world(replace(IGB, settings=frozenset({"MAC"})))
     outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert "cannot set trust" in outcome.message
     assert "`trust`" in outcome.advice
 
@@ -103,14 +103,14 @@ def test_trust_that_the_driver_cannot_set_is_a_failure_without_another_try(world
 def test_mac_that_the_driver_cannot_set_is_said_and_no_failure(world: Make) -> None:
     w = world(replace(IGB, settings=frozenset()))
     outcome = w.init()["enp1s0f0"]
-    assert outcome.result is Result.CHANGED
+    assert outcome.result is PfResult.CHANGED
     assert "sets no MAC on VFs" in outcome.message
-    assert w.init()["enp1s0f0"].result is Result.READY
+    assert w.init()["enp1s0f0"].result is PfResult.READY
 
 
 def test_infiniband_vfs_have_guids_of_their_own_that_stay(world: Make) -> None:
     w = world(IB)
-    assert w.init(hardware={"requireRdma": True})["ibs1"].result is Result.CHANGED
+    assert w.init(hardware={"requireRdma": True})["ibs1"].result is PfResult.CHANGED
     port = "0c:42:a1:03:00:a1:b2:c3"
     for index, vf in w.card(IB).vfs.items():
         assert vf.node_guid == vf_guid(port, index, GuidOf.NODE)
@@ -118,7 +118,7 @@ def test_infiniband_vfs_have_guids_of_their_own_that_stay(world: Make) -> None:
         assert vf.netdev_mac.endswith(vf.port_guid)
         assert vf.link_state == "auto"
         assert vf.netdev == f"ibs1v{index}"
-    assert w.init()["ibs1"].result is Result.READY
+    assert w.init()["ibs1"].result is PfResult.READY
 
 
 def test_vf_whose_netdev_has_another_mac_is_bound_anew(world: Make) -> None:
@@ -145,7 +145,7 @@ def test_another_number_of_vfs_is_set_by_way_of_zero_if_no_vf_is_used(world: Mak
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.written.clear()
     outcome = w.init(hardware={"pfs": [{"numVfs": 5}]})["enp1s0f0"]
-    assert (outcome.previous, outcome.current, outcome.result) == (2, 5, Result.CHANGED)
+    assert (outcome.previous, outcome.current, outcome.result) == (2, 5, PfResult.CHANGED)
     assert [text for path, text in w.machine.written if path.endswith("numvfs")] == ["0", "5"]
     outcome = w.init(hardware={"pfs": [{"numVfs": 0}]})["enp1s0f0"]
     assert (outcome.previous, outcome.current, outcome.message) == (5, 0, "all removed")
@@ -154,7 +154,7 @@ def test_another_number_of_vfs_is_set_by_way_of_zero_if_no_vf_is_used(world: Mak
 def test_more_vfs_than_the_pf_can_have_are_refused_with_advice(world: Make) -> None:
     w = world()
     outcome = w.init(hardware={"pfs": [{"numVfs": 8}]})["enp1s0f0"]
-    assert (outcome.result, outcome.current) == (Result.FAILED, 0)
+    assert (outcome.result, outcome.current) == (PfResult.FAILED, 0)
     assert outcome.message == "8 VFs requested, its sriov_totalvfs is 7"
     assert "set numVfs to 7 or less" in outcome.advice
     assert not w.machine.written
@@ -163,9 +163,9 @@ def test_more_vfs_than_the_pf_can_have_are_refused_with_advice(world: Make) -> N
 def test_failure_of_one_pf_does_not_stop_the_others(world: Make) -> None:
     w = world(replace(IGB, max_created_vfs=3), IGB2)
     outcomes = w.init()
-    assert outcomes["enp1s0f0"].result is Result.FAILED
+    assert outcomes["enp1s0f0"].result is PfResult.FAILED
     assert "7 VFs requested, its driver created 3" in outcomes["enp1s0f0"].message
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
 
 
 def test_vfs_of_before_are_back_when_the_new_ones_cannot_be_made(world: Make) -> None:
@@ -173,7 +173,7 @@ def test_vfs_of_before_are_back_when_the_new_ones_cannot_be_made(world: Make) ->
     w.init(hardware={"pfs": [{"numVfs": 2}]})
     w.machine.refuse("sriov_numvfs", "7", errno.ENOMEM, times=3)
     outcome = w.init()["enp1s0f0"]
-    assert (outcome.result, outcome.previous, outcome.current) == (Result.FAILED, 2, 2)
+    assert (outcome.result, outcome.previous, outcome.current) == (PfResult.FAILED, 2, 2)
     assert "ENOMEM" in outcome.message
     assert all(vf.netdev for vf in w.card().vfs.values())
 
@@ -182,11 +182,11 @@ def test_try_is_repeated_with_growing_pauses_and_three_times_at_most(world: Make
     w = world()
     w.machine.refuse("sriov_numvfs", "7", errno.EBUSY, times=2)
     outcome = w.init(backoffS=40, driverTimeoutS=0)["enp1s0f0"]
-    assert (outcome.result, outcome.current) == (Result.CHANGED, 7)
+    assert (outcome.result, outcome.current) == (PfResult.CHANGED, 7)
     assert 120 <= w.machine.now_s < 130
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "0")
     w.machine.refuse("sriov_numvfs", "7", errno.EBUSY, times=3)
-    assert w.init()["enp1s0f0"].result is Result.FAILED
+    assert w.init()["enp1s0f0"].result is PfResult.FAILED
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_refusal_of_the_kernel_has_advice(world: Make, number: int, advice: str)
     w = world()
     w.machine.refuse("sriov_numvfs", "7", number, times=3)
     outcome = w.init()["enp1s0f0"]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert errno.errorcode[number] in outcome.message
     assert advice in outcome.advice
 
@@ -214,7 +214,7 @@ def test_read_only_sysfs_is_said_at_once(world: Make) -> None:
     w = world()
     w.machine.read_only = True
     outcome = w.init()["enp1s0f0"]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert "EROFS" in outcome.message
     assert "mount /sys writable" in outcome.advice
     assert w.machine.now_s < 1
@@ -222,14 +222,14 @@ def test_read_only_sysfs_is_said_at_once(world: Make) -> None:
 
 def test_netdevs_that_come_late_are_waited_for_with_the_number_of_vfs(world: Make) -> None:
     w = world(replace(IGB, total_vfs=100, vf_netdev_after_s=120.0))
-    assert w.init(vfTimeoutS=30, timeoutPerVfS=1)["enp1s0f0"].result is Result.CHANGED
+    assert w.init(vfTimeoutS=30, timeoutPerVfS=1)["enp1s0f0"].result is PfResult.CHANGED
     assert 120 <= w.machine.now_s < 125
 
 
 def test_netdevs_that_do_not_come_fail_the_pf_naming_the_first(world: Make) -> None:
     w = world(replace(IGB, vf_netdev_after_s=1e6))
     outcome = w.init(tries=1)["enp1s0f0"]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert "7 of 7 VFs without a netdev, the first VF 0 (0000:01:02.0): driver igbvf" in outcome.message
     assert 44 <= w.machine.now_s < 46
 
@@ -251,7 +251,7 @@ def test_vf_driver_that_is_not_loaded_is_named_with_its_module(world: Make) -> N
 
 def test_pf_without_cable_is_made_ready_all_the_same(world: Make) -> None:
     w = world(replace(IGB, has_cable=False, vf_driver="mlx5_core", settings=frozenset()))
-    assert w.init(carrierTimeoutS=4)["enp1s0f0"].result is Result.CHANGED
+    assert w.init(carrierTimeoutS=4)["enp1s0f0"].result is PfResult.CHANGED
     assert 4 <= w.machine.now_s < 6
 
 
@@ -265,7 +265,7 @@ def test_signalled_process_leaves_the_machine_in_order(world: Make) -> None:
 
     w = world(replace(IGB, link_after_s=100.0))
     outcome = w.init(clock=Ending(w.machine), carrierTimeoutS=50)["enp1s0f0"]
-    assert outcome.result is Result.FAILED
+    assert outcome.result is PfResult.FAILED
     assert outcome.message == "stopped by a signal (done before: 7 made, PF up)"
     assert w.card().autoprobe
     assert not any(vf.driver for vf in w.card().vfs.values())
@@ -305,4 +305,4 @@ def test_changes_of_a_failed_try_are_reported(world: Make) -> None:
     assert outcome.message.endswith("(done before: 1 made, 1 settings, PF up)")
     w.machine.write(f"bus/pci/devices/{IGB.pci}/sriov_numvfs", "0")
     w.machine.now_s = 0.0
-    assert w.init(vfTimeoutS=60, tries=2)["enp1s0f0"].result is Result.FAILED
+    assert w.init(vfTimeoutS=60, tries=2)["enp1s0f0"].result is PfResult.FAILED

@@ -20,7 +20,7 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
-from k8s_rdma.init.pf_setup import Outcome, Result, all_well
+from k8s_rdma.init.pf_setup import PfOutcome, PfResult, all_well
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,18 +110,20 @@ def test_sysfs_that_is_not_there_is_a_failure_and_no_empty_machine(tmp_path: Pat
 
 def test_table_has_requested_made_and_pending_changes_of_every_pf() -> None:
     outcomes = [
-        Outcome(pf="ens1f0", result=Result.CHANGED, message="8 made", requested=None, previous=0, current=8),
-        Outcome(
+        PfOutcome(
+            pf="ens1f0", result=PfResult.CHANGED, message="8 made", requested=None, previous=0, current=8
+        ),
+        PfOutcome(
             pf="ens1f1",
-            result=Result.REFUSED,
+            result=PfResult.REFUSED,
             message="[VF 3] is used",
             advice="drain",
             requested=4,
             previous=8,
             current=8,
         ),
-        Outcome(pf="0000:05:00.0", result=Result.FAILED, message="no driver"),
-        Outcome(pf="", result=Result.NOT_THERE, message="eth9 is not there"),
+        PfOutcome(pf="0000:05:00.0", result=PfResult.FAILED, message="no driver"),
+        PfOutcome(pf="", result=PfResult.NOT_THERE, message="eth9 is not there"),
     ]
     page = Page(markup=False)
     with page.capture() as captured:
@@ -135,11 +137,14 @@ def test_table_has_requested_made_and_pending_changes_of_every_pf() -> None:
     ]
 
 
-@pytest.mark.parametrize("result", Result)
-def test_process_succeeds_unless_a_pf_differs_from_its_configuration(result: Result) -> None:
-    outcomes = [Outcome(pf="a", result=Result.READY, message=""), Outcome(pf="b", result=result, message="")]
-    assert all_well(outcomes, keep_used_vfs=False) == (result not in {Result.REFUSED, Result.FAILED})
-    assert all_well(outcomes, keep_used_vfs=True) == (result is not Result.FAILED)
+@pytest.mark.parametrize("result", PfResult)
+def test_process_succeeds_unless_a_pf_differs_from_its_configuration(result: PfResult) -> None:
+    outcomes = [
+        PfOutcome(pf="a", result=PfResult.READY, message=""),
+        PfOutcome(pf="b", result=result, message=""),
+    ]
+    assert all_well(outcomes, keep_used_vfs=False) == (result not in {PfResult.REFUSED, PfResult.FAILED})
+    assert all_well(outcomes, keep_used_vfs=True) == (result is not PfResult.FAILED)
 
 
 def test_waiting_ends_when_the_process_is_signalled() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fakes.sriov_machine import Card
 from init.conftest import IGB, IGB2, World
 from k8s_rdma.core.types import PciAddress
-from k8s_rdma.init.pf_setup import Result, all_well
+from k8s_rdma.init.pf_setup import PfResult, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,42 +23,42 @@ IGB3 = Card(name="enp3s0f0", pci=PciAddress("0000:03:00.0"), mac="52:54:00:aa:00
 
 def test_driver_that_comes_late_is_waited_for(world: Make) -> None:
     w = world(replace(IGB, driver_after_s=20.0))
-    assert w.init()["enp1s0f0"].result is Result.CHANGED
+    assert w.init()["enp1s0f0"].result is PfResult.CHANGED
     assert 20 <= w.machine.now_s < 25
 
 
 def test_pf_whose_driver_never_comes_fails_and_others_do_not(world: Make) -> None:
     w = world(replace(IGB, driver_after_s=NEVER), IGB2)
     outcomes = w.init()
-    assert outcomes[IGB.pci].result is Result.FAILED
+    assert outcomes[IGB.pci].result is PfResult.FAILED
     assert "no driver" in outcomes[IGB.pci].message
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
     assert 60 <= w.machine.now_s < 65
 
 
 def test_late_rdma_device_is_awaited_if_one_is_demanded(world: Make) -> None:
     w = world(replace(IGB, has_rdma=True, rdma_after_s=8.0))
-    assert w.init(hardware={"requireRdma": True})["enp1s0f0"].result is Result.CHANGED
+    assert w.init(hardware={"requireRdma": True})["enp1s0f0"].result is PfResult.CHANGED
     assert 8 <= w.machine.now_s < 11
 
 
 def test_pf_without_rdma_device_is_left_out_and_no_failure_unless_it_is_named(world: Make) -> None:
     w = world(IGB, replace(IGB2, has_rdma=True))
     outcomes = w.init(hardware={"requireRdma": True})
-    assert outcomes["enp1s0f0"].result is Result.SKIPPED
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp1s0f0"].result is PfResult.SKIPPED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
     assert not w.card(IGB).vfs
     named = w.init(hardware={"requireRdma": True, "pfs": [{"names": ["enp1s0f0"]}]})
-    assert named["enp1s0f0"].result is Result.FAILED
+    assert named["enp1s0f0"].result is PfResult.FAILED
 
 
 def test_pf_that_no_rule_matches_is_not_touched_and_not_waited_for(world: Make) -> None:
     w = world(replace(IGB, driver_after_s=NEVER), IGB2)
     outcomes = w.init(hardware={"pfs": [{"pcis": [IGB2.pci]}]})
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
     left = outcomes[IGB.pci]
     assert (left.result, left.message) == (
-        Result.SKIPPED,
+        PfResult.SKIPPED,
         "no rule of hardware.pfs selects it; it can have 7 VFs",
     )
     assert not w.card(IGB).vfs
@@ -81,7 +81,7 @@ def test_pfs_without_a_rule_are_used_if_all_are(
 ) -> None:
     w = world(IGB, IGB2)
     planned = w.init(hardware=hardware, dry_run=True)
-    assert {pf for pf, outcome in planned.items() if outcome.result is Result.PLANNED} == made.keys()
+    assert {pf for pf, outcome in planned.items() if outcome.result is PfResult.PLANNED} == made.keys()
     assert not w.card(IGB).vfs
     assert not w.card(IGB2).vfs
     outcomes = w.init(hardware=hardware)
@@ -96,15 +96,15 @@ def test_plan_prints_pending_changes_without_effect(world: Make) -> None:
         hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 5}, {"names": ["enp2s0f0"], "numVfs": 8}]},
         dry_run=True,
     )
-    assert outcomes["enp1s0f0"].result is Result.PLANNED
+    assert outcomes["enp1s0f0"].result is PfResult.PLANNED
     assert outcomes["enp1s0f0"].message == "would make 5 VFs in place of 3"
-    assert outcomes["enp2s0f0"].result is Result.FAILED
+    assert outcomes["enp2s0f0"].result is PfResult.FAILED
     assert outcomes["enp2s0f0"].message == "8 VFs requested, its sriov_totalvfs is 7"
-    assert outcomes[IGB3.pci].result is Result.SKIPPED
+    assert outcomes[IGB3.pci].result is PfResult.SKIPPED
     assert (len(w.card(IGB).vfs), len(w.card(IGB2).vfs)) == (3, 0)
     assert w.machine.now_s == before, "it waits for no driver"
     again = w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 3}]}, dry_run=True)["enp1s0f0"]
-    assert (again.result, again.message) == (Result.READY, "has its 3 VFs")
+    assert (again.result, again.message) == (PfResult.READY, "has its 3 VFs")
 
 
 def test_each_pf_has_the_number_of_its_rule(world: Make) -> None:
@@ -117,8 +117,8 @@ def test_each_pf_has_the_number_of_its_rule(world: Make) -> None:
 def test_misspelt_pf_is_reported_beside_the_existing_ones(world: Make) -> None:
     outcomes = world(IGB).init(hardware={"pfs": [{"names": ["eno9"]}]})
     assert {pf: outcome.result for pf, outcome in outcomes.items()} == {
-        "enp1s0f0": Result.SKIPPED,
-        "": Result.NOT_THERE,
+        "enp1s0f0": PfResult.SKIPPED,
+        "": PfResult.NOT_THERE,
     }
     assert outcomes[""].message.startswith("hardware.pfs names eno9, and no network device that can have VFs")
     assert all_well(outcomes.values(), keep_used_vfs=False)
@@ -129,12 +129,12 @@ def test_port_of_a_bond_gets_no_vfs_unless_it_is_named(world: Make) -> None:
     w.card(IGB).bond = "bond0"
     outcomes = w.init()
     left = outcomes["enp1s0f0"]
-    assert (left.result, w.card(IGB).vfs) == (Result.SKIPPED, {})
+    assert (left.result, w.card(IGB).vfs) == (PfResult.SKIPPED, {})
     assert "it is a port of bond0 and has no VFs" in left.message
     assert "name it in hardware.pfs (names or pcis) to have VFs on it" in left.advice
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
     named = w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]})
-    assert (named["enp1s0f0"].result, len(w.card(IGB).vfs)) == (Result.CHANGED, 2)
+    assert (named["enp1s0f0"].result, len(w.card(IGB).vfs)) == (PfResult.CHANGED, 2)
 
 
 def test_port_of_a_bond_with_vfs_keeps_their_number_unless_it_is_named(world: Make) -> None:
@@ -142,7 +142,7 @@ def test_port_of_a_bond_with_vfs_keeps_their_number_unless_it_is_named(world: Ma
     w = world(IGB)
     w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 2}]})
     w.card(IGB).bond = "bond0"
-    assert w.init()["enp1s0f0"].result is Result.READY
+    assert w.init()["enp1s0f0"].result is PfResult.READY
     assert len(w.card(IGB).vfs) == 2
     w.init(hardware={"pfs": [{"names": ["enp1s0f0"], "numVfs": 3}]})
     assert len(w.card(IGB).vfs) == 3

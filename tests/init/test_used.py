@@ -10,7 +10,7 @@ import pytest
 from init.conftest import IGB, IGB2, World
 from init.receipts import BOOT_ID, receipt_of
 from k8s_rdma.core.types import ContainerId
-from k8s_rdma.init.pf_setup import Result, all_well
+from k8s_rdma.init.pf_setup import PfResult, all_well
 from k8s_rdma.linux.receipts import Receipts
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def test_count_is_not_changed_while_pods_have_vfs_and_they_are_named(world: Make
     outcomes = w.init(hardware=FIVE)
     outcome = outcomes["enp1s0f0"]
     assert planned == outcome
-    assert (outcome.result, outcome.previous, outcome.current) == (Result.REFUSED, 7, 7)
+    assert (outcome.result, outcome.previous, outcome.current) == (PfResult.REFUSED, 7, 7)
     assert outcome.message.endswith("used: pod default/a (VF 0, 2), pod default/b (VF 3)")
     assert "drain the node" in outcome.advice
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
     assert not [path for path, _ in w.machine.written if str(IGB.pci) in path]
 
 
@@ -63,7 +63,7 @@ def test_receipts_of_another_boot_hold_no_vf(world: Make) -> None:
     w = world()
     w.init()
     write_ledger(w, receipt("a", 0, boot_id="the boot before"))
-    assert w.init(hardware=FIVE)["enp1s0f0"].result is Result.CHANGED
+    assert w.init(hardware=FIVE)["enp1s0f0"].result is PfResult.CHANGED
 
 
 def test_ledger_stays_as_it_was(world: Make) -> None:
@@ -84,9 +84,9 @@ def test_running_agent_prevents_changes_and_creation_of_vfs(world: Make) -> None
     w.machine.written.clear()
     outcomes = w.init(hardware=FIVE)
     agent.close()
-    assert outcomes["enp1s0f0"].result is Result.REFUSED
+    assert outcomes["enp1s0f0"].result is PfResult.REFUSED
     assert "perhaps a pod (VF 0, 1, 2, 3, 4, 5, 6)" in outcomes["enp1s0f0"].message
-    assert outcomes["enp2s0f0"].result is Result.CHANGED
+    assert outcomes["enp2s0f0"].result is PfResult.CHANGED
 
 
 @pytest.mark.parametrize("spoilt", [b"no database" * 100, b""])
@@ -96,7 +96,7 @@ def test_ledger_that_cannot_be_understood_is_no_empty_one(world: Make, spoilt: b
     w.state_dir.mkdir()
     (w.state_dir / "ledger.db").write_bytes(spoilt)
     result = w.init(hardware=FIVE)["enp1s0f0"].result
-    assert result is (Result.REFUSED if spoilt else Result.CHANGED)
+    assert result is (PfResult.REFUSED if spoilt else PfResult.CHANGED)
 
 
 def test_vf_in_another_namespace_is_used(world: Make) -> None:
@@ -104,7 +104,7 @@ def test_vf_in_another_namespace_is_used(world: Make) -> None:
     w.init()
     w.machine.move_away(IGB.pci, 4)
     outcome = w.init(hardware=FIVE)["enp1s0f0"]
-    assert (outcome.result, outcome.current) == (Result.REFUSED, 7)
+    assert (outcome.result, outcome.current) == (PfResult.REFUSED, 7)
     assert "another network namespace (VF 4)" in outcome.message
 
 
@@ -151,7 +151,7 @@ def test_used_vfs_are_left_and_reported_while_others_are_made_ready(world: Make)
     for vf in w.card().vfs.values():
         vf.mac = "02:00:00:00:00:99"
     outcome = w.init(hardware={"pfs": [{"trust": True}]})["enp1s0f0"]
-    assert outcome.result is Result.CHANGED
+    assert outcome.result is PfResult.CHANGED
     assert outcome.message == "12 settings; used, and left as they are: pod default/a (VF 0)"
     assert w.card().vfs[0].mac == "02:00:00:00:00:99"
     assert not w.card().vfs[0].trust

@@ -20,8 +20,8 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.report import Allocation, NodeReport, Pod, encode_report
-from k8s_rdma.wire.state_socket import Kind, encode_message
+from k8s_rdma.wire.report import Allocation, NodeReport, ReportedPod, encode_report
+from k8s_rdma.wire.state_socket import MessageKind, encode_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +138,7 @@ def agent(host: Path, *pods: str) -> Iterator[None]:
     """One that answers everybody with a report of these pods."""
     held = tuple(
         Allocation(
-            pod=Pod(namespace="default", name=name, uid=name),
+            pod=ReportedPod(namespace="default", name=name, uid=name),
             container_id=name,
             phase="attached",
             interfaces=(),
@@ -146,7 +146,7 @@ def agent(host: Path, *pods: str) -> Iterator[None]:
         for name in pods
     )
     report = NodeReport(node="w1", generation="1.1", ledger="ok", pfs=(), allocations=held)
-    message = encode_message(Kind.REPORT, encode_report(report))
+    message = encode_message(MessageKind.REPORT, encode_report(report))
 
     def serve(listener: socket.socket) -> None:
         while True:

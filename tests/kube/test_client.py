@@ -15,8 +15,8 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.api import NodeView, PodBinding, PodView
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.errors import TOO_LARGE, ApiRefusedError, ApiUncertainError, ApiUnreachableError
-from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page
-from k8s_rdma.kube.list_watch import Selection, watch_objects
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage
+from k8s_rdma.kube.list_watch import ObjectSelection, watch_objects
 from k8s_rdma.kube.objects import PodObject
 from k8s_rdma.kube.published_api import LeaseView
 from k8s_rdma_demo.cluster.api import ApiConfig
@@ -304,7 +304,7 @@ async def test_whole_list_is_requested_when_continuations_expire(answering, padd
 async def read_list(events: AsyncIterator[Event[PodView]]) -> None:
     async with aclosing(events):
         async for event in events:
-            assert isinstance(event, Page)
+            assert isinstance(event, ListPage)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_list_without_an_end_is_given_up(answering, is_paged, is_expiring)
         return Response(status=200, body=json.dumps(listing).encode())
 
     async with answering(handle) as client:
-        pods = Selection(kind=PodObject, subject="pods")
+        pods = ObjectSelection(kind=PodObject, subject="pods")
         events = watch_objects(client._http, pods, silence_s=30, paged=is_paged, max_bytes=10_000)
         with pytest.raises(ApiUncertainError, match=r"list pods: .*without an end within 10000 bytes"):
             await read_list(events)

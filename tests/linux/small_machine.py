@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.pf_selection import Selection
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.discovery.observation import Observer
-from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, RdmaPort, VfInfo
+from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaNetlinkDevice, RdmaPort, VfInfo
 from k8s_rdma.linux.netlink.rtnl import Link
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import Sysfs
@@ -56,7 +56,7 @@ class Answers:
     vfs: dict[int, list[VfInfo]] = field(default_factory=dict)
     routes: frozenset[int] = frozenset()
     addressed: frozenset[int] = frozenset()
-    rdma: list[RdmaDevice] = field(default_factory=list)
+    rdma: list[RdmaNetlinkDevice] = field(default_factory=list)
     modes: dict[str, str] = field(default_factory=dict)
     rates_by_devlink: dict[str, dict[int, DevlinkRate]] = field(default_factory=dict)
     firmwares: dict[str, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Answers:
     def addressed_links(self) -> frozenset[int]:
         return self.addressed
 
-    def rdma_devices(self) -> list[RdmaDevice]:
+    def rdma_devices(self) -> list[RdmaNetlinkDevice]:
         return self.rdma
 
     def eswitch_modes(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ class SmallMachine:
         self.write(f"{directory}/ports/1/rate", "100 Gb/sec (4X EDR)")
         self.at(f"class/infiniband/{name}").symlink_to(f"../../{directory}")
         port = RdmaPort(number=1, state="ACTIVE", netdev_index=netdev_index)
-        self.answers.rdma.append(RdmaDevice(index=len(self.answers.rdma), name=name, ports=(port,)))
+        self.answers.rdma.append(RdmaNetlinkDevice(index=len(self.answers.rdma), name=name, ports=(port,)))
 
     def add_pf(
         self,

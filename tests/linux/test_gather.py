@@ -17,7 +17,14 @@ from k8s_rdma.linux.discovery.gather import RecordingQueries, RecordingSysfs, ga
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.socket import NetlinkError
 from k8s_rdma.linux.sysfs import error_name
-from k8s_rdma.wire.machine import LinkEntry, Machine, Refused, SymbolicLink, decode_machine, encode_machine
+from k8s_rdma.wire.machine import (
+    LinkEntry,
+    Machine,
+    RefusedAnswer,
+    SymbolicLink,
+    decode_machine,
+    encode_machine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +138,7 @@ def sysfs() -> RecordingSysfs:
         "bus/pci/devices/0000:02:00.0": SymbolicLink("/devices/pci0000:00/0000:02:00.0"),
         f"{HOME}/vendor": "0x8086",
         f"{HOME}/device": "0x10c9",
-        f"{HOME}/net/eth0/speed": Refused("EINVAL"),
+        f"{HOME}/net/eth0/speed": RefusedAnswer("EINVAL"),
         f"{HOME}/net/eth0/device": SymbolicLink(f"/{HOME}"),
         "devices/pci0000:00/0000:02:00.0/vendor": "0x1af4",
         "devices/virtual/net/lo/mtu": "65536",
@@ -151,7 +158,7 @@ def test_recording_notes_the_file_and_the_links_on_the_way(sysfs) -> None:
 def test_recording_notes_refused_reads_and_not_absent_files(sysfs) -> None:
     assert sysfs.value("class/net/eth0/speed") is None
     assert sysfs.value_if_any("class/net/eth0/flags") is None
-    assert sysfs.entries()[f"{HOME}/net/eth0/speed"] == Refused("EINVAL")
+    assert sysfs.entries()[f"{HOME}/net/eth0/speed"] == RefusedAnswer("EINVAL")
     assert f"{HOME}/net/eth0/flags" not in sysfs.entries()
 
 

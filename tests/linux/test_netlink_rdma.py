@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.linux.changes import RDMA_EVENTS
-from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaNetlinkDevice, RdmaPort
 from k8s_rdma.linux.netlink.rdma import NetnsMode, RdmaNetlink
 from k8s_rdma.linux.netlink.socket import NetlinkError, NetlinkSocket
 from linux.recorded import FOLDER, Replay, answering, refusal, replayed
@@ -25,13 +25,13 @@ PORTS_OF_4 = "> 180000000514010300000000000000000800010000000000"
 def test_devices_are_listed_with_their_ports():
     with RdmaNetlink(socket=replayed("rdma")) as rdma:
         assert rdma.devices() == (
-            RdmaDevice(
+            RdmaNetlinkDevice(
                 index=0,
                 name="rxe4",
                 node_guid="14dc:4aff:fea5:a240",
                 ports=(RdmaPort(number=1, state="ACTIVE", netdev_index=8),),
             ),
-            RdmaDevice(
+            RdmaNetlinkDevice(
                 index=1,
                 name="rxe5",
                 node_guid="0cc6:1cff:fe16:66eb",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s_rdma.linux.discovery.rdma_names import RdmaDevices
-from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaNetlinkDevice, RdmaPort
 from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 from linux.small_machine import INFINIBAND, PF, SmallMachine
 
@@ -44,7 +44,7 @@ def test_function_decides_while_its_netdev_is_away(machine: SmallMachine) -> Non
 def test_own_device_wins_over_a_soft_one_on_the_same_netdev(machine: SmallMachine) -> None:
     machine.add_pf(rdma="mlx5_7")
     port = RdmaPort(number=1, state="ACTIVE", netdev_index=10)
-    machine.answers.rdma.append(RdmaDevice(index=9, name="a_rxe", ports=(port,)))
+    machine.answers.rdma.append(RdmaNetlinkDevice(index=9, name="a_rxe", ports=(port,)))
     assert rdma_of(machine, "eth0") == "mlx5_7"
 
 
@@ -67,6 +67,6 @@ def test_firmware_is_read_from_netlink_or_else_from_sysfs(machine: SmallMachine)
     machine.write("class/infiniband/mlx5_7/fw_ver", "16.35.1012")
     sysfs = Sysfs(machine.root)
     assert RdmaDevices(sysfs, machine.answers.rdma).firmware("mlx5_7") == "16.35.1012"
-    told = [RdmaDevice(index=0, name="mlx5_7", firmware="16.35.2000")]
+    told = [RdmaNetlinkDevice(index=0, name="mlx5_7", firmware="16.35.2000")]
     assert RdmaDevices(sysfs, told).firmware("mlx5_7") == "16.35.2000"
     assert RdmaDevices(sysfs, ()).firmware("no_such") == ""

@@ -9,13 +9,13 @@ import pytest
 from contract.linux_lab import needs_namespaces
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netlink.socket import NetlinkError
-from k8s_rdma.linux.netlink.traffic_control import HtbClass, Source, TrafficControl
+from k8s_rdma.linux.netlink.traffic_control import HtbClass, SourceMac, TrafficControl
 from network_namespaces import create_namespace
 
 pytestmark = needs_namespaces
 QDISC = 0x10000
 SOURCES = QDISC, 7
-MAC = Source("02:00:00:00:00:2a", 3)
+MAC = SourceMac("02:00:00:00:00:2a", 3)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_single_class_is_read_alone_and_an_absent_one_is_none(ifb):
 
 def test_sources_are_listed_with_their_classes_also_with_equal_last_bytes(ifb):
     control, index = ifb
-    sources = {MAC: 1, Source("02:00:00:00:11:2a", 4): 2, Source("02:00:00:00:00:2b", 3): 2}
+    sources = {MAC: 1, SourceMac("02:00:00:00:11:2a", 4): 2, SourceMac("02:00:00:00:00:2b", 3): 2}
     for minor in (1, 2):
         control.set_class(index, htb(minor, 1000, 2000), "class")
     for source, minor in sources.items():

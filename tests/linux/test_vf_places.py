@@ -16,7 +16,7 @@ from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.changes import files_without_events
 from k8s_rdma.linux.discovery.observation import Observer
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named
-from k8s_rdma.linux.vf.moves import Host, VfLocator, netdev_of, netdevs_by_device
+from k8s_rdma.linux.vf.moves import HostNamespace, VfLocator, netdev_of, netdevs_by_device
 from network_namespaces import create_namespace
 
 MACHINES = Path(__file__).parent.parent / "machines"
@@ -30,7 +30,7 @@ def machine(name):
 @pytest.fixture
 def places(rtnl, namespace):
     """A recorded machine's sysfs beside a namespace that has none of its netdevs."""
-    return VfLocator(Host(rtnl, namespace), machine("igb").sysfs)
+    return VfLocator(HostNamespace(rtnl, namespace), machine("igb").sysfs)
 
 
 @needs_namespaces

@@ -11,7 +11,7 @@ from k8s_rdma.core.kernel import Hardware, PfState, Vf
 from k8s_rdma.core.step import NetnsRef, VfRef
 from k8s_rdma.core.types import PciAddress
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
-from k8s_rdma.linux.kernel import VfTraffic
+from k8s_rdma.linux.kernel import VfTrafficSampler
 from k8s_rdma.linux.netlink.rtnl import counters_of_all, named, of_kind
 from k8s_rdma.linux.netns import Namespaces
 from k8s_rdma.linux.sysfs import Sysfs
@@ -27,7 +27,7 @@ def traffic(namespace, tmp_path):
     with NetlinkQueries() as queries:
         sysfs = Sysfs(tmp_path)
         rdma = VfRdma(queries=queries, sysfs=sysfs, host=namespace)
-        yield VfTraffic(queries=queries, sysfs=sysfs, namespaces=Namespaces(), rdma=rdma)
+        yield VfTrafficSampler(queries=queries, sysfs=sysfs, namespaces=Namespaces(), rdma=rdma)
 
 
 def vf(index, netdev, rdma_device=None):
@@ -95,7 +95,9 @@ def test_namespace_that_takes_long_rests_for_ten_times_as_long_and_no_other(name
     with NetlinkQueries() as queries:
         sysfs = Sysfs(tmp_path)
         rdma = VfRdma(queries=queries, sysfs=sysfs, host=namespace)
-        traffic = VfTraffic(queries=queries, sysfs=sysfs, namespaces=slow, rdma=rdma, now=lambda: slow.now)
+        traffic = VfTrafficSampler(
+            queries=queries, sysfs=sysfs, namespaces=slow, rdma=rdma, now=lambda: slow.now
+        )
         holders = {VfRef(PF, number): NetnsRef("/run/netns/x", number) for number in (1, 2)}
         for pause_s in (15, 15, 15):
             traffic.sample(hardware(vf(1, None), vf(2, None)), holders)

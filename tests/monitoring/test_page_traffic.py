@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 from monitoring.test_alerts import needs_promtool, promtool
 from web.serving import listening
 
@@ -40,7 +40,7 @@ async def query_of_pages() -> str:
         await Answer('{"data": {"result": []}}', content_type=JSON)(scope, receive, send)
 
     async with listening(prometheus) as url:
-        await Traffic(PrometheusEndpoint(url=url), poll_s=60).poll()
+        await PrometheusTraffic(PrometheusEndpoint(url=url), poll_s=60).poll()
     [query] = queries
     return query
 

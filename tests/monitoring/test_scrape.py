@@ -18,7 +18,7 @@ from cluster.processes import running
 from deploy.rendering.chart import documents, render
 from k8s_rdma.config.web import PrometheusEndpoint
 from k8s_rdma.http_server import Answer
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 from web.cases import EXAMPLE
 from web.serving import listening, serving
 
@@ -182,7 +182,7 @@ async def test_answer_that_is_not_of_prometheus_is_no_traffic(body: bytes, why: 
         await Answer(body, content_type="application/json")(scope, receive, send)
 
     async with listening(answer) as url:
-        traffic = Traffic(PrometheusEndpoint(url=url), poll_s=60)
+        traffic = PrometheusTraffic(PrometheusEndpoint(url=url), poll_s=60)
         await traffic.poll()
     assert why in traffic.failure
     assert traffic.sent_mbps == {}

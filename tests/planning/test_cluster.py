@@ -13,7 +13,7 @@ from k8s_rdma.core.pf_use import NOTHING_USED, total
 from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.request import PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid, Strategy
-from k8s_rdma.planning.cluster import Cluster, Fit, Node
+from k8s_rdma.planning.cluster import Cluster, Fit, PlannedNode
 from packing_oracle import inventory, request
 from placement_oracle import REQUESTS, nodes
 
@@ -26,14 +26,14 @@ W1, W2 = NodeName("w1"), NodeName("w2")
 def one_node(situation: Situation, strategy: Strategy = Strategy.BINPACK) -> Cluster:
     hardware, foreign = situation
     cluster = Cluster(strategy)
-    cluster.add_node(W1, Node(hardware, foreign))
+    cluster.add_node(W1, PlannedNode(hardware, foreign))
     return cluster
 
 
 def two_nodes(*pfs: tuple[int | None, int], strategy: Strategy = Strategy.BINPACK) -> Cluster:
     cluster = Cluster(strategy)
     for name in (W1, W2):
-        cluster.add_node(name, Node(replace(inventory(*pfs), node=name)))
+        cluster.add_node(name, PlannedNode(replace(inventory(*pfs), node=name)))
     return cluster
 
 

@@ -13,7 +13,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.planning import manifest_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
 from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot
-from k8s_rdma.planning.whatif import Changes, Losses, Move, fit, headroom, lose, with_changes
+from k8s_rdma.planning.whatif import ClusterChanges, Move, PlannedFailures, fit, headroom, lose, with_changes
 from k8s_rdma.wire.objects.node import ApiTaint
 from k8s_rdma.wire.rdma_node import status_of
 
@@ -118,8 +118,8 @@ def test_workloads_of_one_manifest_take_room_from_each_other():
 def test_whatif_has_no_effect_on_the_snapshot():
     cluster = planned(*TWO_NODES)
     first = fit(cluster, read_workloads(manifest(4_000, replicas=3)))
-    lose(cluster, Losses(nodes=("w2",)))
-    with_changes(cluster, Changes(vfs=1, nodes=2, like="w1"), ())
+    lose(cluster, PlannedFailures(nodes=("w2",)))
+    with_changes(cluster, ClusterChanges(vfs=1, nodes=2, like="w1"), ())
     assert fit(cluster, read_workloads(manifest(4_000, replicas=3))) == first
 
 
@@ -190,7 +190,7 @@ def test_pods_of_a_lost_node_go_elsewhere_the_important_ones_first():
         node("w2", pf(vfs=1)),
         pods=(holder("low", "w1", 4_000), holder("high", "w1", 4_000, priority=5)),
     )
-    answer = lose(cluster, Losses(nodes=("w1",)))
+    answer = lose(cluster, PlannedFailures(nodes=("w1",)))
     assert not answer.fits
     first, second = answer.moves
     assert (first.pod, first.node, first.to) == ("team/high", "w1", "w2")
@@ -203,17 +203,21 @@ def test_a_lost_pf_moves_its_pods_and_a_lost_link_those_that_reserve():
         node("w1", pf(PF0), pf(PF1), held={"reserves": 4_000, "plain": 0}),
         pods=(holder("reserves", "w1", 4_000), holder("plain", "w1", 0)),
     )
-    moved = lose(cluster, Losses(pfs=("w1/enp3s0f0",))).moves
+    moved = lose(cluster, PlannedFailures(pfs=("w1/enp3s0f0",))).moves
     assert moved == (
         Move(pod="team/reserves", node="w1", to="w1"),
         Move(pod="team/plain", node="w1", to="w1"),
     )
-    assert [move.pod for move in lose(cluster, Losses(links=(f"w1/{PF0}",))).moves] == ["team/reserves"]
-    assert lose(cluster, Losses(pfs=("w1/enp3s0f1",))).moves == ()
+    assert [move.pod for move in lose(cluster, PlannedFailures(links=(f"w1/{PF0}",))).moves] == [
+        "team/reserves"
+    ]
+    assert lose(cluster, PlannedFailures(pfs=("w1/enp3s0f1",))).moves == ()
 
 
-@pytest.mark.parametrize("losses", [Losses(nodes=("w9",)), Losses(pfs=("w1",)), Losses(links=("w1/x",))])
-def test_losses_must_exist(losses: Losses):
+@pytest.mark.parametrize(
+    "losses", [PlannedFailures(nodes=("w9",)), PlannedFailures(pfs=("w1",)), PlannedFailures(links=("w1/x",))]
+)
+def test_losses_must_exist(losses: PlannedFailures):
     with pytest.raises(MalformedError, match=r"w9|w1"):
         lose(planned(*TWO_NODES), losses)
 
@@ -221,36 +225,38 @@ def test_losses_must_exist(losses: Losses):
 @pytest.mark.parametrize(
     ("changes", "then"),
     [
-        (Changes(), 7),
-        (Changes(vfs=1), 1),
-        (Changes(vfs=16), 14),
-        (Changes(headroom_percent=50), 4),
-        (Changes(nodes=2, like="w2"), 15),
-        (Changes(strategy=Strategy.SPREAD), 7),
+        (ClusterChanges(), 7),
+        (ClusterChanges(vfs=1), 1),
+        (ClusterChanges(vfs=16), 14),
+        (ClusterChanges(headroom_percent=50), 4),
+        (ClusterChanges(nodes=2, like="w2"), 15),
+        (ClusterChanges(strategy=Strategy.SPREAD), 7),
     ],
 )
-def test_changes_are_compared_side_by_side(changes: Changes, then: int):
+def test_changes_are_compared_side_by_side(changes: ClusterChanges, then: int):
     answer = with_changes(planned(*TWO_NODES), changes, read_workloads(manifest(1_000)))
     [found] = answer.shapes
     assert (found.now, found.then) == (7, then)
 
 
 def test_capacity_below_the_usage_of_pods_is_reported():
-    answer = with_changes(planned(*TWO_NODES), Changes(headroom_percent=50), ())
+    answer = with_changes(planned(*TWO_NODES), ClusterChanges(headroom_percent=50), ())
     assert not answer.fits
     assert answer.overcommitted == ("w2/enp3s0f0: 6000 of 5000 Mb/s in use",)
 
 
 def test_new_nodes_take_the_name_of_no_other():
     nodes = (node("w1"), node("w1-new-1"), node("w1-new-2", unschedulable=True))
-    answer = with_changes(planned(*nodes), Changes(nodes=3, like="w1"), read_workloads(manifest(1_000)))
+    answer = with_changes(
+        planned(*nodes), ClusterChanges(nodes=3, like="w1"), read_workloads(manifest(1_000))
+    )
     [found] = answer.shapes
     assert (found.now, found.then) == (8, 20)
 
 
 def test_new_nodes_need_a_model():
     with pytest.raises(MalformedError, match="there is none of that name"):
-        with_changes(planned(*TWO_NODES), Changes(nodes=1), ())
+        with_changes(planned(*TWO_NODES), ClusterChanges(nodes=1), ())
 
 
 @pytest.mark.parametrize(

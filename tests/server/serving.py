@@ -14,7 +14,7 @@ import uvloop
 from k8s_rdma.core.types import EVERY_RATE
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import EVERYBODY, Access
-from k8s_rdma.server.agent_link import AnswersLink, Traffic
+from k8s_rdma.server.agent_link import AnswersLink, TrafficReader
 from k8s_rdma.server.main import serve
 from k8s_rdma.wire.report import (
     Allocation,
@@ -23,12 +23,19 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
+    ReportedPod,
     VfReport,
     encode_report,
     rates_of,
 )
-from k8s_rdma.wire.state_socket import HEADER, Counters, Kind, decode_header, encode_counters, encode_message
+from k8s_rdma.wire.state_socket import (
+    HEADER,
+    Counters,
+    MessageKind,
+    decode_header,
+    encode_counters,
+    encode_message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -83,7 +90,7 @@ def report(generation: str = "e.1", **changes: Any) -> NodeReport:
         enforced=Enforced(min="hardware", max=None),
     )
     allocation = Allocation(
-        pod=Pod(namespace="default", name="p", uid="u"),
+        pod=ReportedPod(namespace="default", name="p", uid="u"),
         container_id="c",
         phase="attached",
         interfaces=(held,),
@@ -106,7 +113,7 @@ class PlayedAgent:
         self._readers.append(reader)
         self._writers.append(writer)
 
-    async def asked(self) -> Kind:
+    async def asked(self) -> MessageKind:
         """The kind of the reader's next message, which has no body."""
         kind, size = decode_header(await self._readers[-1].readexactly(HEADER.size))
         assert size == 0
@@ -115,11 +122,11 @@ class PlayedAgent:
     async def placement(self) -> bytes:
         """The next placement that comes."""
         kind, size = decode_header(await self._readers[-1].readexactly(HEADER.size))
-        assert kind is Kind.PLACEMENT
+        assert kind is MessageKind.PLACEMENT
         return await self._readers[-1].readexactly(size)
 
     async def answer(self, counters: Counters) -> None:
-        await self.send_bytes(encode_message(Kind.COUNTERS, encode_counters(counters)))
+        await self.send_bytes(encode_message(MessageKind.COUNTERS, encode_counters(counters)))
 
     async def send(self, told: NodeReport) -> None:
         await self.send_bytes(framed(encode_report(told)))
@@ -133,7 +140,7 @@ class PlayedAgent:
 
 
 def framed(document: bytes) -> bytes:
-    return encode_message(Kind.REPORT, document)
+    return encode_message(MessageKind.REPORT, document)
 
 
 @asynccontextmanager
@@ -167,7 +174,7 @@ async def serving(
     access: Access = EVERYBODY,
     headers: Mapping[str, str] | None = None,
     stop: asyncio.Event | None = None,
-    traffic: Traffic | None = None,
+    traffic: TrafficReader | None = None,
     **link: Any,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A server of this run directory, and a client of it; it does not wait for counters by default."""
@@ -175,7 +182,7 @@ async def serving(
     with listen("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
         made = AnswersLink(run_dir / "state.sock", **{"scan": None, "clock": lambda: THEN, **link})
-        made.traffic = traffic or Traffic(timeout_s=0)
+        made.traffic = traffic or TrafficReader(timeout_s=0)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(listener, made, stop, access=access))
             async with httpx2.AsyncClient(

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from k8s_rdma import __version__
 from k8s_rdma.server.agent_link import render_age, render_metrics, render_traffic
-from k8s_rdma.wire.report import NodeReport, Pod
+from k8s_rdma.wire.report import NodeReport, ReportedPod
 from k8s_rdma.wire.state_socket import (
     CapCounts,
     Counters,
@@ -160,7 +160,9 @@ def test_label_is_escaped_if_it_holds_a_quote() -> None:
 
 
 def test_traffic_is_exposed_for_every_vf_with_the_pod_that_holds_it() -> None:
-    held = traffic(pod=Pod(namespace="default", name="p", uid="u"), ifname="rdma0", rdma={"out_of_buffer": 9})
+    held = traffic(
+        pod=ReportedPod(namespace="default", name="p", uid="u"), ifname="rdma0", rdma={"out_of_buffer": 9}
+    )
     told = counters(replace(held, tx_dropped=5, tx_bytes=2**63), traffic(vf=1))
     found = read(render_traffic(told).decode())
     names = ("transmitted_bytes", "received_bytes", "transmitted_packets", "received_packets")

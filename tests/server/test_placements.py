@@ -9,7 +9,13 @@ import pytest
 
 from k8s_rdma.http_server.asgi import Access
 from k8s_rdma.server.agent_link import MAX_DELIVERIES, MAX_DELIVERIES_OF_CLIENT, Deliveries
-from k8s_rdma.wire.state_socket import MAX_PLACEMENT_BYTES, Kind, Verdict, encode_message, encode_verdict
+from k8s_rdma.wire.state_socket import (
+    MAX_PLACEMENT_BYTES,
+    MessageKind,
+    PlacementVerdict,
+    encode_message,
+    encode_verdict,
+)
 from server.serving import report, run, serving, telling_agent, until_generation
 
 if TYPE_CHECKING:
@@ -19,7 +25,7 @@ PATH = "/v1/placements"
 
 
 def verdict(**fields: str) -> bytes:
-    return encode_message(Kind.VERDICT, encode_verdict(Verdict(**fields)))
+    return encode_message(MessageKind.VERDICT, encode_verdict(PlacementVerdict(**fields)))
 
 
 def test_placement_goes_to_the_agent_and_its_verdict_back(tmp_path: Path) -> None:
@@ -99,10 +105,10 @@ async def test_verdicts_go_to_the_placements_that_they_are_about_also_after_a_ti
     assert await deliveries.deliver(b"slow", client="c") is None
     next_one = asyncio.ensure_future(deliveries.deliver(b"next", client="c"))
     await asyncio.sleep(0)
-    deliveries.judged(Verdict(reason="r", message="on the slow one"))
-    deliveries.judged(Verdict())
-    assert await next_one == Verdict()
-    deliveries.judged(Verdict())  # nobody asked
+    deliveries.judged(PlacementVerdict(reason="r", message="on the slow one"))
+    deliveries.judged(PlacementVerdict())
+    assert await next_one == PlacementVerdict()
+    deliveries.judged(PlacementVerdict())  # nobody asked
     assert len(sent) == 2
 
 
@@ -133,7 +139,7 @@ async def test_client_whose_placements_were_answered_may_send_others() -> None:
         ]
         await asyncio.sleep(0)
         for _ in waiting:
-            deliveries.judged(Verdict())
-        assert [await each for each in waiting] == [Verdict()] * MAX_DELIVERIES_OF_CLIENT
+            deliveries.judged(PlacementVerdict())
+        assert [await each for each in waiting] == [PlacementVerdict()] * MAX_DELIVERIES_OF_CLIENT
     deliveries.disconnected()
     assert len(sent) == 3 * MAX_DELIVERIES_OF_CLIENT

@@ -13,7 +13,7 @@ from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.http_server import listen
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.report import NodeReport, decode_report, encode_report
-from k8s_rdma.wire.state_socket import HEADER, MAX_BODY_BYTES, Kind
+from k8s_rdma.wire.state_socket import HEADER, MAX_BODY_BYTES, MessageKind
 from server.serving import (
     THEN,
     framed,
@@ -161,9 +161,9 @@ def test_documents_come_back_when_the_agent_does(tmp_path: Path) -> None:
         (framed(b"{}"), "missing required field `node`"),
         (framed(b"\xff"), "node report: "),
         (framed(b'{"node":"w1","generation":"a\\"b","ledger":"ok","pfs":[]}'), "$.generation"),
-        (HEADER.pack(Kind.REPORT, MAX_BODY_BYTES + 1), f"at most {MAX_BODY_BYTES}"),
-        (HEADER.pack(Kind.REPORT, 0), "ends too early"),
-        (HEADER.pack(Kind.COUNTERS, 2) + b"{}", "counters: "),
+        (HEADER.pack(MessageKind.REPORT, MAX_BODY_BYTES + 1), f"at most {MAX_BODY_BYTES}"),
+        (HEADER.pack(MessageKind.REPORT, 0), "ends too early"),
+        (HEADER.pack(MessageKind.COUNTERS, 2) + b"{}", "counters: "),
         (HEADER.pack(9, 0), "unknown kind 9"),
     ],
 )

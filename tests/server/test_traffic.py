@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from k8s_rdma.server.agent_link import Traffic
-from k8s_rdma.wire.report import Pod
-from k8s_rdma.wire.state_socket import Counters, Kind, ScanCounts, VfTraffic
+from k8s_rdma.server.agent_link import TrafficReader
+from k8s_rdma.wire.report import ReportedPod
+from k8s_rdma.wire.state_socket import Counters, MessageKind, ScanCounts, VfTraffic
 from server.exposition_reader import Family, read, value
 from server.serving import played_agent, report, run, serving, telling_agent, until_generation
 
@@ -39,7 +39,7 @@ def counters(sent: int, *, age_s: float | None = 0.0) -> Counters:
         rx_bytes=0,
         tx_packets=0,
         rx_packets=0,
-        pod=Pod(namespace="default", name="p", uid="u"),
+        pod=ReportedPod(namespace="default", name="p", uid="u"),
         ifname="rdma0",
     )
     scans = ScanCounts(total=1, failed=0, seconds=0.5)
@@ -58,12 +58,12 @@ def sent(families: dict[str, Family]) -> float:
 def test_scrape_shows_present_counters_of_the_agent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
-            serving(tmp_path, traffic=Traffic(timeout_s=LONG_S)) as client,
+            serving(tmp_path, traffic=TrafficReader(timeout_s=LONG_S)) as client,
             telling_agent(tmp_path, report("e.1")) as agent,
         ):
             await until_generation(client, "e.1")
             scrape = asyncio.create_task(scraped(client))
-            assert await agent.asked() is Kind.SAMPLE
+            assert await agent.asked() is MessageKind.SAMPLE
             await agent.answer(counters(7))
             found = await scrape
             assert sent(found) == 7
@@ -78,7 +78,7 @@ def test_agent_is_called_again_only_when_the_last_sample_is_old(tmp_path: Path) 
 
     async def scenario() -> None:
         nonlocal time_s
-        traffic = Traffic(clock=lambda: time_s, timeout_s=LONG_S)
+        traffic = TrafficReader(clock=lambda: time_s, timeout_s=LONG_S)
         async with serving(tmp_path, traffic=traffic) as client, telling_agent(tmp_path, report()) as agent:
             await until_generation(client, "e.1")
             scrape = asyncio.create_task(scraped(client))
@@ -107,7 +107,7 @@ def test_scrapes_share_a_question(tmp_path: Path) -> None:
             nonlocal asked
             asked += 1
 
-        traffic = Traffic(timeout_s=LONG_S)
+        traffic = TrafficReader(timeout_s=LONG_S)
         traffic.connected(ask)
         scrapes = [asyncio.create_task(traffic.exposition()) for _ in range(5)]
         await asyncio.sleep(0)
@@ -124,18 +124,18 @@ def test_scrape_gets_the_last_sample_with_its_age_when_the_agent_is_slow(tmp_pat
 
     async def scenario() -> None:
         nonlocal time_s
-        traffic = Traffic(clock=lambda: time_s, timeout_s=0)
+        traffic = TrafficReader(clock=lambda: time_s, timeout_s=0)
         async with serving(tmp_path, traffic=traffic) as client, telling_agent(tmp_path, report()) as agent:
             await until_generation(client, "e.1")
             assert "k8s_rdma_vf_transmitted_bytes_total" not in await scraped(client)
-            assert await agent.asked() is Kind.SAMPLE
+            assert await agent.asked() is MessageKind.SAMPLE
             await agent.answer(counters(7))
             await until(client, lambda found: "k8s_rdma_sample_age_seconds" in found)
             time_s += 40
             for _ in range(2):  # the second one does not ask once more
                 found = await scraped(client)
                 assert (sent(found), value(found, "k8s_rdma_sample_age_seconds", **NODE)) == (7, 40)
-            assert await agent.asked() is Kind.SAMPLE
+            assert await agent.asked() is MessageKind.SAMPLE
             await agent.answer(counters(8))
             await until(client, lambda found: sent(found) == 8)
 
@@ -149,7 +149,7 @@ async def until(client: httpx2.AsyncClient, holds: Callable[[dict[str, Family]],
 
 def test_no_old_counters_are_shown_when_the_agent_went_away(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with serving(tmp_path, traffic=Traffic(timeout_s=LONG_S)) as client:
+        async with serving(tmp_path, traffic=TrafficReader(timeout_s=LONG_S)) as client:
             async with telling_agent(tmp_path, report("e.1")) as agent:
                 await until_generation(client, "e.1")
                 scrape = asyncio.create_task(scraped(client))
@@ -173,7 +173,7 @@ def test_no_old_counters_are_shown_when_the_agent_went_away(tmp_path: Path) -> N
 
 def test_scrape_shows_how_looks_go_while_no_sample_could_be_taken(tmp_path: Path) -> None:
     async def scenario() -> None:
-        traffic = Traffic(timeout_s=LONG_S)
+        traffic = TrafficReader(timeout_s=LONG_S)
         async with serving(tmp_path, traffic=traffic) as client, telling_agent(tmp_path, report()) as agent:
             await until_generation(client, "e.1")
             for _ in range(2):  # there is none, so it is asked for each time

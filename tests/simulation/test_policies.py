@@ -11,7 +11,7 @@ from bench.compare_policies import MIXES, PAGE, best_load, compare, load_at_firs
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.request import PfPolicy, Request
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.planning.cluster import Cluster, Fit, Node
+from k8s_rdma.planning.cluster import Cluster, Fit, PlannedNode
 from k8s_rdma_simulation.policies import POLICIES, Candidate, Mix
 from k8s_rdma_simulation.scenario import Scenario, load_scenario
 from packing_oracle import inventory, pci, request
@@ -24,7 +24,7 @@ def worths(policy: str, pod: Request, reserved_mbps: list[int]) -> list[int]:
     found = []
     for index, mbps in enumerate(reserved_mbps):
         name = NodeName(f"node-{index}")
-        cluster.add_node(name, Node(inventory((100_000, 8)), foreign={pci(0): Used(1, mbps)}))
+        cluster.add_node(name, PlannedNode(inventory((100_000, 8)), foreign={pci(0): Used(1, mbps)}))
         state = cluster.state(name)
         fit = cluster.fit(pod, state)
         assert isinstance(fit, Fit)

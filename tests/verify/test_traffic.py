@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s_rdma.core.verification import Flow, Traffic, UnmeasuredError
-from k8s_rdma.verify.node import Endpoint, flow_of, frames_written
+from k8s_rdma.core.verification import Flow, TrafficKind, UnmeasuredError
+from k8s_rdma.verify.node import TrafficEndpoint, flow_of, frames_written
 from k8s_rdma.verify.traffic import Session, connect, listen, receive, send
 from k8s_rdma.wire.report import Enforced, Interface
 
@@ -128,9 +128,9 @@ def test_interface_that_is_not_there_is_named():
 @pytest.mark.parametrize(
     ("traffic", "rdma", "by"),
     [
-        (Traffic.TCP, "mlx5_2", "software"),
-        (Traffic.VERBS, "mlx5_2", None),
-        (Traffic.VERBS, "rxe_0", "software"),
+        (TrafficKind.TCP, "mlx5_2", "software"),
+        (TrafficKind.VERBS, "mlx5_2", None),
+        (TrafficKind.VERBS, "rxe_0", "software"),
     ],
 )
 def test_software_enforces_no_rate_of_the_verbs_of_a_card(traffic, rdma, by):
@@ -147,7 +147,7 @@ def test_software_enforces_no_rate_of_the_verbs_of_a_card(traffic, rdma, by):
         software_max_tx_rate=9,
         rdma_device="mlx5_2",
     )
-    endpoint = Endpoint(netns=Path("n"), address=HERE, interface=interface, rdma=rdma)
+    endpoint = TrafficEndpoint(netns=Path("n"), address=HERE, interface=interface, rdma=rdma)
     assert flow_of(1.0, endpoint, traffic) == Flow(mbps=1.0, max_by=by, cap_mbps=9)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.config.web import NodesEndpoint
 from k8s_rdma.http_server import Answer, HttpServer, listen
-from k8s_rdma.web.node_traffic import NodeServers, NodeTraffic
+from k8s_rdma.web.node_traffic import NodeCounterSource, NodeTraffic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -143,7 +143,7 @@ async def reading(
     endpoint: NodesEndpoint, turns: Turns, *, timeout_s: float = 60.0
 ) -> AsyncIterator[NodeTraffic]:
     """Run a reader of nodes."""
-    servers = NodeServers(endpoint, clock=turns.clock, timeout_s=timeout_s)
+    servers = NodeCounterSource(endpoint, clock=turns.clock, timeout_s=timeout_s)
     traffic = NodeTraffic(servers, clock=turns.clock, pause=turns.pause)
     running = asyncio.create_task(traffic.run())
     try:

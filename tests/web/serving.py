@@ -14,13 +14,13 @@ import httpx2
 from k8s_rdma.config.web import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.http_server import Answer, HttpServer, listen
 from k8s_rdma.http_server.asgi import JSON, error_answer
-from k8s_rdma.web.access import Access, LoopbackAccess
+from k8s_rdma.web.access import AccessRule, LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 from k8s_rdma.wire.http_error import Error
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
@@ -107,7 +107,7 @@ class Site:
     http: httpx2.AsyncClient
     documents: Documents
     extender: ExtenderViews
-    traffic: Traffic
+    traffic: PrometheusTraffic
     nodes: NodeTraffic
     app: WebApp
 
@@ -116,7 +116,7 @@ class Site:
 async def serving(
     view: ClusterView,
     *explanations: Explanation,
-    access: Access | None = None,
+    access: AccessRule | None = None,
     prometheus: PrometheusEndpoint | None = None,
     node_traffic: NodeTraffic | None = None,
     claims: ClaimPodReader | None = None,
@@ -128,7 +128,7 @@ async def serving(
     async with listening(documents) as url:
         extender = ExtenderViews(ExtenderEndpoint(url=url), poll_s=60, clock=monotonic)
         await extender.poll()
-        traffic = Traffic(prometheus, poll_s=60)
+        traffic = PrometheusTraffic(prometheus, poll_s=60)
         await traffic.poll()
         node_traffic = node_traffic or NodeTraffic(None, clock=monotonic)
         claims = claims or ClaimPodReader(connect=None, clock=monotonic)

@@ -18,7 +18,7 @@ from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 from k8s_rdma.wire.report import rates_of
 from web.serving import listening
 from web.test_pages import rows_of
@@ -39,7 +39,7 @@ async def test_pages_show_the_state_of_an_extender():
         views = ExtenderViews(endpoint, poll_s=60, clock=monotonic)
         await views.poll()
         assert views.failure == ""
-        traffic = Traffic(None, poll_s=60)
+        traffic = PrometheusTraffic(None, poll_s=60)
         sources = Sources(
             extender=views,
             traffic=traffic,

@@ -16,7 +16,7 @@ from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.config.web import NodesEndpoint
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import access_of
-from k8s_rdma.server.agent_link import AnswersLink, Traffic
+from k8s_rdma.server.agent_link import AnswersLink, TrafficReader
 from k8s_rdma.server.main import serve
 from server.serving import played_agent
 from server.serving import report as node_report
@@ -72,7 +72,7 @@ async def node_of_chart(run_dir: Path, turns: Turns, counted: Counted, **config:
     access = access_of(ServerConfig(run_dir=str(run_dir), **config))
     stop = asyncio.Event()
     link = AnswersLink(run_dir / "state.sock", scan=None)
-    link.traffic = Traffic(clock=turns.clock, timeout_s=60)
+    link.traffic = TrafficReader(clock=turns.clock, timeout_s=60)
     async with played_agent(run_dir) as agent:
         with listen(ADDRESS, 0) as listener:
             tasks = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.config.web import NodesEndpoint
-from k8s_rdma.core.traffic import ProgrammedRates, Rates
+from k8s_rdma.core.traffic import MeanRates, ProgrammedRates
 from k8s_rdma.web.node_traffic import MAX_BYTES, MAX_NODES, InterfaceTraffic, PodOnPf
 from k8s_rdma.web.open_pages import WATCH_S
 from web.node_servers import PCI, PF, Node, Turns, Vf, metrics, node_server, raw_server, reading
@@ -27,7 +27,7 @@ def sent(count: int, received: int = 0) -> str:
     return metrics("w1", Vf(1, "research/a", "rdma0", count, received))
 
 
-def interface(rates: Rates | None) -> tuple[InterfaceTraffic, ...]:
+def interface(rates: MeanRates | None) -> tuple[InterfaceTraffic, ...]:
     return (InterfaceTraffic("rdma0", ProgrammedRates(20_000, 40_000), rates),)
 
 
@@ -41,7 +41,7 @@ async def test_rates_are_known_from_the_second_sample_on_and_names_from_the_firs
         await turns.again(waiting)
         second = traffic.watch({"w1": (HONEST,)}, party="a")["w1"]
     assert (first.has_rates, first.interfaces, first.sent_mbps) == (False, {POD: interface(None)}, {PF: None})
-    assert second.interfaces == {POD: interface(Rates(8.0, 16.0))}
+    assert second.interfaces == {POD: interface(MeanRates(8.0, 16.0))}
     assert second.sent_mbps == {PF: 8.0}
     assert second.has_rates
 
@@ -58,7 +58,7 @@ async def test_counter_that_began_anew_has_no_rate_until_its_next_sample():
         await turns.again(waiting)
         later = traffic.watch({"w1": (HONEST,)}, party="a")["w1"]
     assert (reset.interfaces[POD], reset.sent_mbps) == (interface(None), {PF: None}), "unknown, and no zero"
-    assert later.interfaces[POD] == interface(Rates(1.0, 0.0))
+    assert later.interfaces[POD] == interface(MeanRates(1.0, 0.0))
 
 
 async def test_node_is_read_once_for_all_viewers_and_no_more_without_viewers():

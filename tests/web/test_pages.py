@@ -14,7 +14,7 @@ from k8s_rdma.http_server import Answer
 from k8s_rdma.http_server.asgi import JSON
 from k8s_rdma.web.pages import short_reason
 from k8s_rdma.web.source import MAX_QUESTIONS
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from k8s_rdma.wire.views import (
     ExtenderState,
@@ -389,7 +389,7 @@ HOSTILE_BODIES = [
 async def test_refusal_of_a_source_is_shown_whatever_it_says(body: bytes):
     async with serving(EXAMPLE) as site, listening(site.documents) as url:
         site.documents.broken, site.documents.status = body, 500
-        traffic = Traffic(PrometheusEndpoint(url=url), poll_s=60)
+        traffic = PrometheusTraffic(PrometheusEndpoint(url=url), poll_s=60)
         await traffic.poll()
         await site.extender.poll()
         page = await site.http.get("/")

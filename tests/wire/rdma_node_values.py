@@ -14,9 +14,9 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
     Range,
     Rates,
+    ReportedPod,
 )
 
 PCIS = ("0000:03:00.0", "0000:03:00.1", "0000:81:00.0")
@@ -96,7 +96,7 @@ def allocations(draw: st.DrawFn) -> Allocation:
     uid = draw(st.sampled_from(["uid-a", "uid-b", "uid-c"]))
     held = st.sampled_from(PCIS).flatmap(interfaces)
     return Allocation(
-        pod=Pod(namespace="default", name=f"pod-{uid}", uid=uid),
+        pod=ReportedPod(namespace="default", name=f"pod-{uid}", uid=uid),
         container_id=draw(texts),
         phase="attached",
         interfaces=tuple(draw(st.lists(held, max_size=5))),

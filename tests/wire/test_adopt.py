@@ -13,7 +13,7 @@ from k8s_rdma.wire.adopt import (
     encode_adopted,
     is_adopt,
 )
-from k8s_rdma.wire.cni_socket import Reply, Request, decode_request, encode_request
+from k8s_rdma.wire.cni_socket import Reply, SocketRequest, decode_request, encode_request
 
 ADOPTED = AdoptedVf(
     pf="f0",
@@ -46,7 +46,7 @@ def test_adopt_travels_in_the_frames_of_the_cni_executable() -> None:
     ],
 )
 def test_no_other_call_is_taken_for_adopt(env: dict[str, str]) -> None:
-    assert not is_adopt(Request(env=env, stdin=b"{}"))
+    assert not is_adopt(SocketRequest(env=env, stdin=b"{}"))
 
 
 def test_reply_says_by_its_status_whether_anything_was_done() -> None:
@@ -66,7 +66,7 @@ def test_reply_says_by_its_status_whether_anything_was_done() -> None:
 )
 def test_request_that_is_wrong_is_refused_by_field(document: bytes, words: str) -> None:
     with pytest.raises(MalformedError, match=words):
-        decode_adopt(Request(env={}, stdin=document))
+        decode_adopt(SocketRequest(env={}, stdin=document))
 
 
 def test_answer_that_is_wrong_is_refused_by_field() -> None:

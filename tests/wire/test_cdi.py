@@ -9,8 +9,8 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import (
     SLOT_CLASS,
     VF_CLASS,
+    CdiDevice,
     ContainerEdits,
-    Device,
     DeviceNode,
     character_node,
     device_of_file_name,
@@ -24,7 +24,7 @@ from k8s_rdma.wire.cdi import (
 NODE = ContainerEdits(device_nodes=(DeviceNode(path="/dev/x"),))
 
 
-def encode(*devices: Device, vendor: str = "k8s-rdma.io", device_class: str = "vf") -> dict[str, object]:
+def encode(*devices: CdiDevice, vendor: str = "k8s-rdma.io", device_class: str = "vf") -> dict[str, object]:
     data = encode_specification(devices, vendor=vendor, device_class=device_class)
     assert decode_specification(data) == (f"{vendor}/{device_class}", devices)
     return json.loads(data)
@@ -32,7 +32,7 @@ def encode(*devices: Device, vendor: str = "k8s-rdma.io", device_class: str = "v
 
 def test_specification_of_a_vf_gives_its_group_and_the_container_of_groups():
     edits = ContainerEdits(device_nodes=vfio_nodes("/dev/vfio/42"))
-    assert encode(Device(name="0000:03:00.2", container_edits=edits)) == {
+    assert encode(CdiDevice(name="0000:03:00.2", container_edits=edits)) == {
         "cdiVersion": "0.5.0",
         "kind": "k8s-rdma.io/vf",
         "devices": [
@@ -51,7 +51,7 @@ def test_specification_of_a_vf_gives_its_group_and_the_container_of_groups():
 
 def test_specification_leaves_out_default_values():
     edits = ContainerEdits(env=("A=b=c",), device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/y"),))
-    document = encode(Device(name="a", container_edits=edits))
+    document = encode(CdiDevice(name="a", container_edits=edits))
     assert document["devices"] == [
         {
             "name": "a",
@@ -81,7 +81,7 @@ def test_specification_leaves_out_default_values():
 )
 def test_text_that_is_no_kind_is_refused(vendor, device_class, field):
     with pytest.raises(MalformedError, match=f"kind: its {field}"):
-        encode(Device(name="a", container_edits=NODE), vendor=vendor, device_class=device_class)
+        encode(CdiDevice(name="a", container_edits=NODE), vendor=vendor, device_class=device_class)
     with pytest.raises(MalformedError, match=f"kind: its {field}"):
         qualified_name("a", vendor=vendor, device_class=device_class)
 
@@ -89,7 +89,7 @@ def test_text_that_is_no_kind_is_refused(vendor, device_class, field):
 @pytest.mark.parametrize("name", ["", "-a", "a-", "a b", "a/b", "ä", "a=b", "a\n"])
 def test_device_of_no_name_is_refused(name):
     with pytest.raises(MalformedError, match=r"devices\[0\].name"):
-        encode(Device(name=name, container_edits=NODE))
+        encode(CdiDevice(name=name, container_edits=NODE))
     with pytest.raises(MalformedError, match=r"devices\[0\].name"):
         qualified_name(name)
 
@@ -108,14 +108,14 @@ def test_device_of_no_name_is_refused(name):
 )
 def test_edit_that_no_runtime_takes_is_refused(edits, field):
     with pytest.raises(MalformedError, match=field):
-        encode(Device(name="a", container_edits=edits))
+        encode(CdiDevice(name="a", container_edits=edits))
 
 
 def test_specification_without_devices_or_with_one_twice_is_refused():
     with pytest.raises(MalformedError, match="wanted at least one"):
         encode()
     with pytest.raises(MalformedError, match="none twice"):
-        encode(*[Device(name="a", container_edits=NODE)] * 2)
+        encode(*[CdiDevice(name="a", container_edits=NODE)] * 2)
 
 
 def test_file_name_tells_the_device_and_is_of_no_other_class():

@@ -12,7 +12,7 @@ from k8s_rdma.wire.cni_socket import (
     MAX_STDIN_BYTES,
     MAX_STDOUT_BYTES,
     Reply,
-    Request,
+    SocketRequest,
     decode_reply,
     decode_request,
     encode_reply,
@@ -24,7 +24,7 @@ from k8s_rdma.wire.cni_socket import (
 VALUE = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
 KEY = st.from_regex(r"CNI_[A-Z_]{1,20}", fullmatch=True)
 REQUESTS = st.builds(
-    Request,
+    SocketRequest,
     env=st.dictionaries(KEY, VALUE, max_size=8),
     stdin=st.binary(max_size=300),
     has_netns=st.booleans(),
@@ -32,7 +32,7 @@ REQUESTS = st.builds(
 )
 REPLIES = st.builds(Reply, exit_status=st.integers(0, 255), stdout=st.binary(max_size=300))
 
-WHOLE_REQUEST = encode_request(Request(env={"CNI_COMMAND": "ADD"}, stdin=b"{}", deadline_ms=5))
+WHOLE_REQUEST = encode_request(SocketRequest(env={"CNI_COMMAND": "ADD"}, stdin=b"{}", deadline_ms=5))
 WHOLE_REPLY = encode_reply(Reply(exit_status=1, stdout=b"{}"))
 
 
@@ -49,7 +49,7 @@ def reply_header(*, magic=b"KRDC", version=1, exit_status=0, stdout_len=0) -> by
 
 
 def test_request_has_the_documented_bytes() -> None:
-    request = Request(env={"CNI_COMMAND": "DEL"}, stdin=b"{}", has_netns=True, deadline_ms=0x0102)
+    request = SocketRequest(env={"CNI_COMMAND": "DEL"}, stdin=b"{}", has_netns=True, deadline_ms=0x0102)
     assert encode_request(request).hex(" ", -4) == (
         "4b524443 01000100 10000000 02000000 02010000 00000000 434e495f 434f4d4d 414e443d 44454c00 7b7d"
     )
@@ -60,7 +60,7 @@ def test_reply_has_the_documented_bytes() -> None:
 
 
 @given(REQUESTS)
-def test_request_comes_back_as_it_was(request: Request) -> None:
+def test_request_comes_back_as_it_was(request: SocketRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 
@@ -70,7 +70,7 @@ def test_reply_comes_back_as_it_was(reply: Reply) -> None:
 
 
 @given(REQUESTS)
-def test_request_is_read_whole_when_the_reader_requests_the_missing_bytes(request: Request) -> None:
+def test_request_is_read_whole_when_the_reader_requests_the_missing_bytes(request: SocketRequest) -> None:
     frame, data = encode_request(request), bytearray()
     while missing := request_bytes_missing(data):
         data += frame[len(data) : len(data) + missing]
@@ -86,7 +86,7 @@ def test_reply_is_read_whole_when_the_reader_requests_the_missing_bytes(reply: R
 
 
 @given(REQUESTS, st.data())
-def test_request_is_incomplete_when_cut_anywhere(request: Request, data: st.DataObject) -> None:
+def test_request_is_incomplete_when_cut_anywhere(request: SocketRequest, data: st.DataObject) -> None:
     frame = encode_request(request)
     cut = data.draw(st.integers(0, len(frame) - 1))
     assert 0 < request_bytes_missing(frame[:cut]) <= len(frame) - cut
@@ -169,14 +169,14 @@ def test_request_keeps_equals_signs_in_a_value() -> None:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(env={"CNI_ARGS": "a" * MAX_ENV_BYTES}, stdin=b""), "env_len"),
-        (Request(env={}, stdin=bytes(MAX_STDIN_BYTES + 1)), "stdin_len"),
-        (Request(env={}, stdin=b"", deadline_ms=-1), "deadline_ms"),
-        (Request(env={"A=B": ""}, stdin=b""), "KEY=VALUE"),
-        (Request(env={"A": "b\0C=d"}, stdin=b""), "KEY=VALUE"),
+        (SocketRequest(env={"CNI_ARGS": "a" * MAX_ENV_BYTES}, stdin=b""), "env_len"),
+        (SocketRequest(env={}, stdin=bytes(MAX_STDIN_BYTES + 1)), "stdin_len"),
+        (SocketRequest(env={}, stdin=b"", deadline_ms=-1), "deadline_ms"),
+        (SocketRequest(env={"A=B": ""}, stdin=b""), "KEY=VALUE"),
+        (SocketRequest(env={"A": "b\0C=d"}, stdin=b""), "KEY=VALUE"),
     ],
 )
-def test_request_is_not_encoded_when_it_cannot_be_expressed(request_: Request, message: str) -> None:
+def test_request_is_not_encoded_when_it_cannot_be_expressed(request_: SocketRequest, message: str) -> None:
     with pytest.raises(MalformedError, match=message):
         encode_request(request_)
 
@@ -195,7 +195,7 @@ def test_reply_is_not_encoded_when_it_cannot_be_expressed(reply: Reply, message:
 
 
 def test_frames_hold_the_largest_bodies_allowed() -> None:
-    request = Request(env={"A": "a" * (MAX_ENV_BYTES - 3)}, stdin=bytes(MAX_STDIN_BYTES))
+    request = SocketRequest(env={"A": "a" * (MAX_ENV_BYTES - 3)}, stdin=bytes(MAX_STDIN_BYTES))
     assert decode_request(encode_request(request)) == request
     reply = Reply(exit_status=255, stdout=bytes(MAX_STDOUT_BYTES))
     assert decode_reply(encode_reply(reply)) == reply

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.claims import ClaimedInterface, ClaimName
+from k8s_rdma.wire.claims import ClaimName, PreparedClaimInterface
 from k8s_rdma.wire.device_metadata import (
     VERSIONS,
     DescribedRequest,
@@ -18,7 +18,7 @@ from k8s_rdma.wire.device_metadata import (
 )
 
 CLAIM = ClaimName(namespace="team", name="train-net-7xk2p", uid="claim-1")
-PREPARED = ClaimedInterface(
+PREPARED = PreparedClaimInterface(
     device="enp4s0f0",
     share_id="share-1",
     pci="0000:04:00.3",
@@ -26,7 +26,7 @@ PREPARED = ClaimedInterface(
     min_tx_rate=25_000,
     max_tx_rate=40_000,
 )
-ATTACHED = ClaimedInterface(
+ATTACHED = PreparedClaimInterface(
     device="enp4s0f0",
     share_id="share-1",
     pci="0000:04:00.3",
@@ -41,7 +41,7 @@ ATTACHED = ClaimedInterface(
 )
 
 
-def vf(interface: ClaimedInterface = PREPARED, **changes: Any) -> DescribedVf:
+def vf(interface: PreparedClaimInterface = PREPARED, **changes: Any) -> DescribedVf:
     found = DescribedVf(
         pool="w1", interface=interface, pf="enp4s0f0", vf=2, numa_node=1, pcie_root="pci0000:00"
     )
@@ -120,7 +120,7 @@ def test_attached_interface_is_described_with_its_network_and_enforcers() -> Non
 
 
 def test_unknown_facts_and_a_missing_cap_are_left_out() -> None:
-    uncapped = ClaimedInterface(device="f0", share_id="s", pci="0000:04:00.3")
+    uncapped = PreparedClaimInterface(device="f0", share_id="s", pci="0000:04:00.3")
     found = device(encode_metadata(request(vf(uncapped, numa_node=None, pcie_root="", pf="")), None))
     assert found["attributes"] == {
         "resource.kubernetes.io/pciBusID": {"string": "0000:04:00.3"},
@@ -148,11 +148,11 @@ def test_unreadable_file_is_written_anew(former: bytes) -> None:
 
 def test_addresses_that_the_agent_no_longer_has_stay() -> None:
     known = encode_metadata(request(vf(ATTACHED)), None)
-    forgotten = ClaimedInterface(
+    forgotten = PreparedClaimInterface(
         **{name: getattr(ATTACHED, name) for name in ATTACHED.__struct_fields__} | {"ips": None}
     )
     assert encode_metadata(request(vf(forgotten)), known) is known
-    renamed = ClaimedInterface(
+    renamed = PreparedClaimInterface(
         **{name: getattr(forgotten, name) for name in forgotten.__struct_fields__} | {"ifname": "rdma1"}
     )
     assert "ips" not in device(encode_metadata(request(vf(renamed)), known))["networkData"]

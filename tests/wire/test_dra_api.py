@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.claims import Answer, ClaimName, PreparedDevice
+from k8s_rdma.wire.claims import ClaimAnswer, ClaimName, PreparedDevice
 from k8s_rdma.wire.dra import (
     GET_INFO,
     NOTIFY,
@@ -67,28 +67,28 @@ def test_devices_are_numbered_as_kubelet_reads_them():
     names = text(1, b"a"), text(2, b"p"), text(3, b"d")
     device = text(1, *names, text(4, b"v/c=x"), text(4, b"v/c=y"), text(5, b"s"))
     answer = text(1, text(1, b"u"), text(2, device))
-    assert PREPARE.answer.encode({"u": Answer(devices=(DEVICE,))}) == answer
-    assert PREPARE.answer.decode(answer) == {"u": Answer(devices=(DEVICE,))}
+    assert PREPARE.answer.encode({"u": ClaimAnswer(devices=(DEVICE,))}) == answer
+    assert PREPARE.answer.decode(answer) == {"u": ClaimAnswer(devices=(DEVICE,))}
 
 
 def test_device_without_a_share_has_no_share_id():
     alone = PreparedDevice(request="a", pool="p", device="d", share_id="", cdi=())
     device = text(1, text(1, b"a"), text(2, b"p"), text(3, b"d"))
-    encoded = PREPARE.answer.encode({"u": Answer(devices=(alone,))})
+    encoded = PREPARE.answer.encode({"u": ClaimAnswer(devices=(alone,))})
     assert encoded == text(1, text(1, b"u"), text(2, device))
 
 
 def test_errors_are_beside_devices_and_alone():
     prepared = text(1, text(1, b"u"), text(2, text(2, b"why")))
-    assert PREPARE.answer.encode({"u": Answer(error="why")}) == prepared
+    assert PREPARE.answer.encode({"u": ClaimAnswer(error="why")}) == prepared
     unprepared = text(1, text(1, b"u"), text(2, text(1, b"why")))
-    assert UNPREPARE.answer.encode({"u": Answer(error="why")}) == unprepared
-    assert UNPREPARE.answer.decode(unprepared) == {"u": Answer(error="why")}
+    assert UNPREPARE.answer.encode({"u": ClaimAnswer(error="why")}) == unprepared
+    assert UNPREPARE.answer.decode(unprepared) == {"u": ClaimAnswer(error="why")}
 
 
 def test_claim_without_an_error_is_in_the_answer():
     """Kubelet counts the claims of an answer, even empty ones."""
-    assert UNPREPARE.answer.encode({"u": Answer()}) == text(1, text(1, b"u"), text(2))
+    assert UNPREPARE.answer.encode({"u": ClaimAnswer()}) == text(1, text(1, b"u"), text(2))
 
 
 @pytest.mark.parametrize(("healthy", "state"), [(True, 1), (False, 2)])

@@ -17,7 +17,7 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
+    ReportedPod,
     VfReport,
     rates_of,
 )
@@ -117,7 +117,7 @@ def test_part_of_the_link_for_claims_counts_as_used_with_or_without_claims(
 ) -> None:
     told = report(vf(0, rate=5_000, allocated=True), vf(1, rate=20_000, allocated=True), capacity_vfs=1)
     allocation = Allocation(
-        pod=Pod(namespace="default", name="p", uid="u"),
+        pod=ReportedPod(namespace="default", name="p", uid="u"),
         container_id="c",
         phase="attached",
         interfaces=(CLAIMED,),

@@ -11,7 +11,7 @@ from fakes.recorded_machine import read_machine
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.machine import (
     LinkEntry,
-    Refused,
+    RefusedAnswer,
     SymbolicLink,
     VfEntry,
     counted,
@@ -63,7 +63,7 @@ def test_machine_is_read_as_text_links_and_refusals() -> None:
         f"{device}/enabled": "no",
         f"{device}/uevent": "DRIVER=igb\nPCI_CLASS=20000",
         f"{device}/empty": "",
-        f"{device}/net/eth0/speed": Refused("EINVAL"),
+        f"{device}/net/eth0/speed": RefusedAnswer("EINVAL"),
         f"{device}/infiniband": None,
     }
     assert machine.links == (

@@ -11,7 +11,7 @@ from k8s_rdma.wire.machine import (
     Machine,
     PortEntry,
     RdmaEntry,
-    Refused,
+    RefusedAnswer,
     SymbolicLink,
     VfEntry,
     decode_machine,
@@ -41,7 +41,7 @@ MACHINE = Machine(
         "class/net/enxb8599f123456": SymbolicLink("/devices/0000:3b:00.0/net/enxb8599f123456"),
         "devices/0000:3b:00.0/net/enxb8599f123456/address": "b8:59:9f:12:34:56",
         "devices/0000:3b:00.0/net/enxb8599f123456/phys_switch_id": "563412000003",
-        "devices/0000:3b:00.0/net/enxb8599f123456/speed": Refused("EINVAL"),
+        "devices/0000:3b:00.0/net/enxb8599f123456/speed": RefusedAnswer("EINVAL"),
         "devices/0000:3b:00.0/net/enxb8599f123456/broadcast": "ff:ff:ff:ff:ff:ff",
         "devices/0000:3b:00.0/uevent": "PCI_SLOT_NAME=0000:3b:00.0\nMODALIAS=pci:v000015B3d00001017",
         "devices/0000:3b:00.0/sriov/0/config": "VF         : 0\nMAC        : b8:59:9f:12:34:56\nVLAN : 0",
@@ -89,7 +89,7 @@ def test_everything_else_stays() -> None:
     assert machine.about == MACHINE.about
     assert machine.sysfs[f"{home}/uevent"] == MACHINE.sysfs[f"{home}/uevent"]
     assert machine.sysfs[f"{home}/net/enxb8599f000001/broadcast"] == "ff:ff:ff:ff:ff:ff"
-    assert machine.sysfs[f"{home}/net/enxb8599f000001/speed"] == Refused("EINVAL")
+    assert machine.sysfs[f"{home}/net/enxb8599f000001/speed"] == RefusedAnswer("EINVAL")
     assert machine.sysfs[f"{home}/empty"] is None
     assert machine.firmware["enxb8599f000001"] == "16.35.2000 (MT_0000000012)"
     assert machine.links[0].device == "0000:3b:00.0"

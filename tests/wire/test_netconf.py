@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from k8s_rdma.core.types import VfDriver
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.cni_request import (
-    Attachment,
     NetConf,
+    ValidAttachment,
     decode_netconf,
     decode_network,
     meaningless_keys,
@@ -75,7 +75,9 @@ def test_netconf_is_read_as_recorded(path: Path) -> None:
     assert conf.pod_annotations == annotations
     valid = stdin.get("cni.dev/valid-attachments")
     assert conf.valid_attachments == (
-        None if valid is None else tuple(Attachment(item["containerID"], item["ifname"]) for item in valid)
+        None
+        if valid is None
+        else tuple(ValidAttachment(item["containerID"], item["ifname"]) for item in valid)
     )
 
 
@@ -222,7 +224,7 @@ def test_known_keys_are_checked_all_the_same_when_not_strict() -> None:
 )
 def test_attachments_to_keep_are_read_from_either_key(keys: dict[str, object], kept: str | None) -> None:
     found = decode_netconf(text(**keys)).attachments_to_keep
-    assert found == (None if kept is None else {Attachment(name, "eth0") for name in kept})
+    assert found == (None if kept is None else {ValidAttachment(name, "eth0") for name in kept})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from k8s_rdma.wire.report import (
     Interface,
     NodeReport,
     PfReport,
-    Pod,
+    ReportedPod,
     rates_of,
 )
 from wire.rdma_node_values import reports
@@ -60,7 +60,7 @@ def gpu(number: int = 0, **more: Any) -> GpuReport:
 def held(pod: int, *interfaces: tuple[str, int]) -> Allocation:
     name = f"training-worker-{pod:03}"
     return Allocation(
-        pod=Pod(namespace="research", name=name, uid=f"7c9d0a52-3f8e-4f6c-9d55-0d9a3c2f{pod:04x}"),
+        pod=ReportedPod(namespace="research", name=name, uid=f"7c9d0a52-3f8e-4f6c-9d55-0d9a3c2f{pod:04x}"),
         container_id="c" * 64,
         phase="attached",
         interfaces=tuple(

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.report import Pod
+from k8s_rdma.wire.report import ReportedPod
 from k8s_rdma.wire.state_socket import (
     HEADER,
     MAX_BODY_BYTES,
     MAX_PLACEMENT_BYTES,
     Counters,
-    Kind,
+    MessageKind,
     ScanCounts,
     VfTraffic,
     decode_counters,
@@ -33,23 +33,23 @@ COUNTERS = Counters(
             tx_packets=3,
             rx_packets=4,
             rdma={"out_of_buffer": 5},
-            pod=Pod(namespace="default", name="p", uid="u"),
+            pod=ReportedPod(namespace="default", name="p", uid="u"),
             ifname="rdma0",
         ),
     ),
 )
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_message_begins_with_its_kind_and_length(kind: Kind) -> None:
-    body = b"" if kind is Kind.SAMPLE else b"body"
+@pytest.mark.parametrize("kind", MessageKind)
+def test_message_begins_with_its_kind_and_length(kind: MessageKind) -> None:
+    body = b"" if kind is MessageKind.SAMPLE else b"body"
     message = encode_message(kind, body)
     assert decode_header(message[: HEADER.size]) == (kind, len(body))
     assert message[HEADER.size :] == body
 
 
 def test_message_is_these_bytes() -> None:
-    assert encode_message(Kind.REPORT, b"{}") == b"\x01\x02\x00\x00\x00{}"
+    assert encode_message(MessageKind.REPORT, b"{}") == b"\x01\x02\x00\x00\x00{}"
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,14 @@ def test_message_is_these_bytes() -> None:
         (HEADER.pack(0, 0), "unknown kind 0"),
         (HEADER.pack(6, 0), "unknown kind 6"),
         (
-            HEADER.pack(Kind.PLACEMENT, MAX_PLACEMENT_BYTES + 1),
+            HEADER.pack(MessageKind.PLACEMENT, MAX_PLACEMENT_BYTES + 1),
             f"placement of {MAX_PLACEMENT_BYTES + 1} bytes",
         ),
-        (HEADER.pack(Kind.REPORT, MAX_BODY_BYTES + 1), f"report of {MAX_BODY_BYTES + 1} bytes; at most"),
-        (HEADER.pack(Kind.SAMPLE, 1), "sample of 1 bytes; at most 0"),
+        (
+            HEADER.pack(MessageKind.REPORT, MAX_BODY_BYTES + 1),
+            f"report of {MAX_BODY_BYTES + 1} bytes; at most",
+        ),
+        (HEADER.pack(MessageKind.SAMPLE, 1), "sample of 1 bytes; at most 0"),
     ],
 )
 def test_header_that_begins_no_message_is_refused(header: bytes, words: str) -> None:
@@ -72,7 +75,7 @@ def test_header_that_begins_no_message_is_refused(header: bytes, words: str) -> 
 
 def test_message_beyond_the_limit_is_not_made() -> None:
     with pytest.raises(MalformedError, match="at most 0"):
-        encode_message(Kind.SAMPLE, b"x")
+        encode_message(MessageKind.SAMPLE, b"x")
 
 
 def test_counters_are_read_as_they_were_written() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_rdma.core.types import pci_address
-from k8s_rdma.core.verification import Check, Outcome, PfFacts, Result, Traffic
+from k8s_rdma.core.verification import Check, PfFacts, Result, TrafficKind, TrialOutcome
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rdma_node import (
     ForeignUse,
@@ -39,8 +39,13 @@ NAMES = {"enp1s0f0": "PF", "0000:01:00.0": "PF", "node-1.example": "NODE"}
 
 
 def report(why: str) -> VerificationReport:
-    outcome = Outcome(
-        check=Check.CAP, traffic=Traffic.TCP, rate_mbps=10_000, mbps=9_999.876, result=Result.FAIL, why=why
+    outcome = TrialOutcome(
+        check=Check.CAP,
+        traffic=TrafficKind.TCP,
+        rate_mbps=10_000,
+        mbps=9_999.876,
+        result=Result.FAIL,
+        why=why,
     )
     return VerificationReport(
         version="1.0", kernel="6.1", cards=(card_report(PF, "same PF", [outcome], NAMES),)

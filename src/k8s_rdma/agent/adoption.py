@@ -10,7 +10,7 @@ import structlog
 from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.cni.kubelet_devices import PodDeviceLookup
 from k8s_rdma.agent.node import Adopted, Node
-from k8s_rdma.core.allocation import Candidate, Scope
+from k8s_rdma.core.allocation import Scope, VfCandidate
 from k8s_rdma.wire.adopt import AdoptedVf, AdoptReply, decode_adopt, encode_adopted
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.report import Reporter
     from k8s_rdma.agent.worker import Worker
-    from k8s_rdma.wire.cni_socket import Reply, Request
+    from k8s_rdma.wire.cni_socket import Reply, SocketRequest
 
 _log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class Adoption:
         self._worker = worker
         self._reporter = reporter
 
-    async def call(self, request: Request) -> Reply:
+    async def call(self, request: SocketRequest) -> Reply:
         """Adopt the VFs that the request names. A failure is an answer, too."""
         return await AgentCall(
             name="adopt",
@@ -44,7 +44,7 @@ class Adoption:
             publish=self._reporter.publish,
         ).answer()
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: SocketRequest) -> Reply:
         adopt_request = decode_adopt(request)
         scope = Scope(pf=adopt_request.pf, vf=adopt_request.vf)
         in_use = await self._pod_devices.exclusive()
@@ -57,13 +57,13 @@ class Adoption:
         unreadable = tuple(f"{item.subject}: {item.why}" for item in self._node.hardware.unreadable)
         return encode_adopted(AdoptReply(vfs=vfs, unreadable=unreadable))
 
-    async def _adopt(self, found: Iterable[Candidate], in_use: Mapping[str, str]) -> list[Adopted]:
+    async def _adopt(self, found: Iterable[VfCandidate], in_use: Mapping[str, str]) -> list[Adopted]:
         adopted = [await self._worker.run(self._node.adopt, vf, in_use) for vf in found]
         await self._worker.run(self._node.refresh)
         return adopted
 
 
-def _supposed(candidate: Candidate) -> Adopted:
+def _supposed(candidate: VfCandidate) -> Adopted:
     """Predict the outcome for a VF, for a dry run."""
     if candidate.exemption:
         return Adopted(candidate=candidate, outcome="left alone", why=candidate.exemption)

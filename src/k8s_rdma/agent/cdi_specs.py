@@ -44,9 +44,9 @@ from k8s_rdma.wire.cdi import (
     SLOT_CLASS,
     VENDOR,
     VF_CLASS,
+    CdiDevice,
     ContainerEdits,
     Declared,
-    Device,
     DeviceNode,
     Hook,
     Written,
@@ -118,7 +118,7 @@ class CdiSpecs:
             _log.warning("device_files_not_restored", error=error.message)
 
 
-class DeviceNodes(Protocol):
+class DeviceNodeSource(Protocol):
     """Looks up current device nodes. KernelError when they cannot be looked up."""
 
     def vfio_group(self, pci: PciAddress) -> str:
@@ -152,7 +152,7 @@ class CdiDirectory:
 
     files: HostFiles
     path: PurePosixPath
-    nodes: DeviceNodes
+    nodes: DeviceNodeSource
     memlock_hook: str = ""
 
     def path_of(self, device_class: str, device: str) -> PurePosixPath:
@@ -165,11 +165,11 @@ class CdiDirectory:
         return [self.path / name for name, device in devices.items() if device and device not in current]
 
     def vfio_nodes(self, pci: str) -> tuple[DeviceNode, ...]:
-        """Look up the nodes of a PCI function that vfio-pci drives; errors as of `DeviceNodes`."""
+        """Look up the nodes of a PCI function that vfio-pci drives; errors as of `DeviceNodeSource`."""
         return vfio_nodes(self.nodes.vfio_group(pci_address(pci)))
 
     def rdma_nodes(self, pci: str, rdma_device: str) -> tuple[DeviceNode, ...]:
-        """Look up the nodes of a VF's RDMA device; arguments and errors as of `DeviceNodes.of_vf`."""
+        """Look up the nodes of a VF's RDMA device; arguments and errors as of `DeviceNodeSource.of_vf`."""
         found = self.nodes.of_vf(pci_address(pci), rdma_device)
         return tuple(character_node(character.path, character.major, character.minor) for character in found)
 
@@ -408,7 +408,7 @@ class ClaimSpecs:
                 hooks=hooks,
                 mounts=(mount,) if mount is not None else (),
             )
-            devices.append(Device(name=name, container_edits=edits))
+            devices.append(CdiDevice(name=name, container_edits=edits))
         return encode_specification(devices, vendor=VENDOR, device_class=CLAIM_CLASS)
 
     def _nodes_of(

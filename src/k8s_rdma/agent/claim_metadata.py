@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.host_files import HostFiles
 from k8s_rdma.core.ledger import ClaimUid, LedgerClaim
-from k8s_rdma.wire.cdi import Mount
+from k8s_rdma.wire.cdi import CdiMount
 from k8s_rdma.wire.device_metadata import DescribedRequest, base_name, container_path, encode_metadata
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class ClaimMetadata:
             if data != former:
                 self.files.rewrite(path, data)
 
-    def mounts(self, claim: LedgerClaim) -> dict[str, Mount]:
+    def mounts(self, claim: LedgerClaim) -> dict[str, CdiMount]:
         """Return the mount of each request's file, by the request's name."""
         return {
-            request.name: Mount(
+            request.name: CdiMount(
                 host_path=str(self._path(claim.uid, request.name)),
                 container_path=container_path(request),
                 options=READ_ONLY,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.claim_states import prepared_claims
 from k8s_rdma.agent.report import StatePublisher
-from k8s_rdma.core.claims import Offer, offers
+from k8s_rdma.core.claims import ClaimsOffer, offers
 from k8s_rdma.core.types import Enforce, Enforcer, PciAddress, enforcer_of
 from k8s_rdma.wire.claims import MAX_ERROR, MAX_PROBLEMS, Offers, PfOffer, encode_line
 
@@ -39,7 +39,7 @@ class ClaimOffers:
         )
 
 
-def _offer(offer: Offer) -> PfOffer:
+def _offer(offer: ClaimsOffer) -> PfOffer:
     pf = offer.pf
     by_driver: Enforcer = enforcer_of(pf.driver)
     by_software: Enforcer = "software" if pf.software_caps else "accounted"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, LedgerClaim, Phase, PreparedInterface
-from k8s_rdma.wire.claims import MAX_IPS, ClaimedInterface, ClaimName, PreparedClaim
+from k8s_rdma.wire.claims import MAX_IPS, ClaimName, PreparedClaim, PreparedClaimInterface
 from k8s_rdma.wire.device_metadata import DescribedRequest, DescribedVf
 from k8s_rdma.wire.report_builder import enforced_rates
 
@@ -43,7 +43,7 @@ def described_requests(node: Node, recorded: LedgerClaim) -> Iterator[DescribedR
         yield DescribedRequest(claim=claim.claim, name=name, pod_claim=pod_claim, vfs=described)
 
 
-def _described_vf(node: Node, prepared: PreparedInterface, interface: ClaimedInterface) -> DescribedVf:
+def _described_vf(node: Node, prepared: PreparedInterface, interface: PreparedClaimInterface) -> DescribedVf:
     pf = node.hardware.pf(prepared.vf.pf)
     return DescribedVf(
         pool=node.name,
@@ -78,8 +78,8 @@ def _prepared_claim(node: Node, recorded: LedgerClaim, attached: Mapping[VfRef, 
 
 def _claimed_interface(
     node: Node, prepared: PreparedInterface, attached: _Attached | None
-) -> ClaimedInterface:
-    found = ClaimedInterface(
+) -> PreparedClaimInterface:
+    found = PreparedClaimInterface(
         device=prepared.device,
         share_id=prepared.share_id,
         pci=prepared.pci,

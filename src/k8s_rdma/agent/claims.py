@@ -37,11 +37,11 @@ from k8s_rdma.wire.claims import (
     HEARTBEAT_S,
     MAX_ERROR,
     MAX_LINE_BYTES,
-    Answer,
+    ClaimAnswer,
     ClaimName,
+    ClaimQuestion,
     Prepare,
     PreparedDevice,
-    Question,
     decode_question,
     encode_line,
 )
@@ -344,7 +344,7 @@ class ClaimsSocket:
             else:
                 await _send(connection, await self._answer(question, lambda: not is_hung_up(connection)))
 
-    async def _answer(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
+    async def _answer(self, question: ClaimQuestion, still_waiting: Callable[[], bool]) -> ClaimAnswer:
         """Answer a question; a failure is an answer, too."""
         name = question.prepare.claim if question.prepare else question.unprepare
         return await AgentCall(
@@ -358,17 +358,17 @@ class ClaimsSocket:
             publish=self._offers.publish,
         ).answer()
 
-    async def _perform(self, question: Question, still_waiting: Callable[[], bool]) -> Answer:
+    async def _perform(self, question: ClaimQuestion, still_waiting: Callable[[], bool]) -> ClaimAnswer:
         former = None if question.abandoned_by is None else PodUid(question.abandoned_by)
         if question.prepare is not None and former is not None:
-            return Answer(devices=await self._commands.hand_over(question.prepare, former))
+            return ClaimAnswer(devices=await self._commands.hand_over(question.prepare, former))
         if question.prepare is not None:
-            return Answer(devices=await self._commands.prepare(question.prepare, still_waiting))
+            return ClaimAnswer(devices=await self._commands.prepare(question.prepare, still_waiting))
         if question.unprepare is not None and former is not None:
             await self._commands.end_abandoned(question.unprepare, former)
         elif question.unprepare is not None:
             await self._commands.unprepare(question.unprepare)
-        return Answer()
+        return ClaimAnswer()
 
     async def _follow(self, connection: socket.socket, lines: AsyncIterator[bytes]) -> None:
         """Send the offers after each change and as heartbeats, until the follower hangs up or says more."""
@@ -393,10 +393,10 @@ class ClaimsSocket:
                 await asyncio.get_running_loop().sock_sendall(connection, sent)
 
 
-def _failure(error: K8sRdmaError) -> Answer:
-    return Answer(error=error.message[:MAX_ERROR], reason=error.reason)
+def _failure(error: K8sRdmaError) -> ClaimAnswer:
+    return ClaimAnswer(error=error.message[:MAX_ERROR], reason=error.reason)
 
 
-async def _send(connection: socket.socket, answer: Answer) -> None:
+async def _send(connection: socket.socket, answer: ClaimAnswer) -> None:
     async with asyncio.timeout(SEND_TIMEOUT_S):
         await asyncio.get_running_loop().sock_sendall(connection, encode_line(answer))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeVar
 
 import structlog
 
-from k8s_rdma.agent.cluster.api_cluster import Cluster
+from k8s_rdma.agent.cluster.api_cluster import PodCluster
 from k8s_rdma.agent.cni.node_access import NodeAccess
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.inventory import CLAIMS_POOL
@@ -56,7 +56,7 @@ LAST_RETRY_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt:
+class RateAttempt:
     """The last attempt at a pod's change.
 
     target: the generation of a placement, or the text of an annotation.
@@ -81,10 +81,10 @@ class RateLoop(ABC, Generic[_Target]):
     """
 
     access: NodeAccess
-    cluster: Cluster
+    cluster: PodCluster
     now: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     pause: Callable[[float], Awaitable[None]] = field(default=asyncio.sleep, kw_only=True)
-    _attempts: dict[PodUid, Attempt] = field(default_factory=dict, init=False)
+    _attempts: dict[PodUid, RateAttempt] = field(default_factory=dict, init=False)
 
     subject: ClassVar[str]
     """The rates in a sentence that says that they are not programmed."""
@@ -172,7 +172,7 @@ class RateLoop(ABC, Generic[_Target]):
         attempt = self._attempts.get(pod.uid)
         if attempt is None or attempt.target != key:
             backoff = Backoff(self.first_retry_s, LAST_RETRY_S)
-            attempt = self._attempts[pod.uid] = Attempt(pod=pod, target=key, backoff=backoff)
+            attempt = self._attempts[pod.uid] = RateAttempt(pod=pod, target=key, backoff=backoff)
         attempt.why, attempt.state, attempt.tried_at = why, self._state(), self.now()
         return attempt.backoff.fail(attempt.tried_at)
 

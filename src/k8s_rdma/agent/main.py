@@ -17,13 +17,19 @@ import structlog
 from k8s_rdma import process
 from k8s_rdma.agent.adoption import Adoption
 from k8s_rdma.agent.cdi_socket import CdiSocket
-from k8s_rdma.agent.cdi_specs import AttachmentSpecs, CdiDirectory, CdiSpecs, DeviceNodes, SharedResourceSpecs
+from k8s_rdma.agent.cdi_specs import (
+    AttachmentSpecs,
+    CdiDirectory,
+    CdiSpecs,
+    DeviceNodeSource,
+    SharedResourceSpecs,
+)
 from k8s_rdma.agent.claim_metadata import DIRECTORY as METADATA_DIRECTORY
 from k8s_rdma.agent.claim_metadata import ClaimMetadata
 from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.claim_states import described_requests
 from k8s_rdma.agent.claims import ClaimCommands, ClaimsSocket
-from k8s_rdma.agent.cluster.api_cluster import Cluster, open_client, open_cluster
+from k8s_rdma.agent.cluster.api_cluster import PodCluster, open_client, open_cluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, HeldAddresses, UnknownAddresses
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.cni.add import AddCommand, PodSources
@@ -90,7 +96,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.devices import DevicePluginConfig
     from k8s_rdma.core.ledger import Ledger
     from k8s_rdma.kube.client import Client
-    from k8s_rdma.wire.cni_socket import Reply, Request
+    from k8s_rdma.wire.cni_socket import Reply, SocketRequest
     from k8s_rdma.wire.placement_keys import KeySource
 
     Talk = Callable[[socket.socket], Awaitable[None]]
@@ -147,7 +153,7 @@ def read_named(config: AgentConfig) -> tuple[KeySource, DevicePluginConfig | Non
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class AgentHost:
     """The node as its agent finds it: the kernel, files that outlive the agent, other plugins.
 
     worker: the only thread that uses the kernel and the files.
@@ -163,7 +169,7 @@ class Host:
     worker: Worker
     ledger_store: LedgerStore
     files: HostFiles
-    device_nodes: DeviceNodes
+    device_nodes: DeviceNodeSource
     plugins: CniPlugins
     cdi_dir: str
     run_dir: str
@@ -188,7 +194,7 @@ class Agent:
     claim_caps: ClaimCaps
 
 
-def build_agent(host: Host, pods: PodSources, on_prepared: Callable[[], Awaitable[None]]) -> Agent:
+def build_agent(host: AgentHost, pods: PodSources, on_prepared: Callable[[], Awaitable[None]]) -> Agent:
     """Observe the hardware, without a change.
 
     on_prepared: awaited after a receipt is on disk, before anything moves to the pod.
@@ -261,7 +267,7 @@ async def _run_on(
     client = open_client(config)
     host = await worker.run(_open_host, config, namespaces, plugin, worker, client)
     policies = policies_of(config.policy_file)
-    cluster: Cluster = (
+    cluster: PodCluster = (
         NoCluster(
             NodeName(config.node),
             keys,
@@ -338,7 +344,7 @@ async def _run_on(
         if not upkeep.hardware_changed.is_set():
             loop.call_soon_threadsafe(upkeep.hardware_changed.set)
 
-    async def answer(request: Request, netns: int | None, still_waiting: StillWaiting) -> Reply:
+    async def answer(request: SocketRequest, netns: int | None, still_waiting: StillWaiting) -> Reply:
         if is_adopt(request):
             return await adoption.call(request)
         return await service.call(request, netns, still_waiting)
@@ -383,7 +389,7 @@ def _rate_changes(agent: Agent) -> RateChangeCounts:
 
 
 def _publishing(
-    config: AgentConfig, client: Client | None, reporter: Reporter, cluster: Cluster
+    config: AgentConfig, client: Client | None, reporter: Reporter, cluster: PodCluster
 ) -> Iterable[Callable[[], Awaitable[None]]]:
     if client is None or not config.publish.anything():
         return ()
@@ -510,14 +516,14 @@ def _open_host(
     plugin: DevicePluginConfig | None,
     worker: Worker,
     client: Client | None,
-) -> Host:
+) -> AgentHost:
     """Open the host of the configuration; the worker closes its kernel and its ledger."""
     ledger_store = worker.opened.enter_context(closing(open_ledger_store(config)))
     kernel = worker.opened.enter_context(closing(open_kernel(config, namespaces, ledger_store.ledger)))
     pools = plugin.pools() if plugin else ()
     mark_exclusive_devices(Path(config.run_dir), present=bool(pools))
     files = HostFiles(Path(config.host_root))
-    return Host(
+    return AgentHost(
         name=NodeName(config.node),
         boot_id=BOOT_ID.read_text().strip(),
         kernel=kernel,

@@ -18,8 +18,8 @@ from k8s_rdma.agent.scanner import Scanner
 from k8s_rdma.agent.vf_homes import KnownHomes
 from k8s_rdma.core.allocation import (
     NOBODYS,
-    Candidate,
     Scope,
+    VfCandidate,
     candidates,
     choose_vfs,
     decide,
@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class InterfaceHolder:
     """The pod that has a VF, and the name of its interface."""
 
     pod: Pod
@@ -98,7 +98,7 @@ class Holder:
 class Adopted:
     """The outcome of a VF's adoption, with its reason."""
 
-    candidate: Candidate
+    candidate: VfCandidate
     outcome: Outcome
     why: str
 
@@ -509,10 +509,10 @@ class Node:
         """Announce the addresses (CIDR form) of an attachment's interfaces to their networks."""
         self._kernel.announce(receipt.netns, addresses)
 
-    def traffic(self) -> tuple[tuple[VfCounters, Holder | None], ...]:
+    def traffic(self) -> tuple[tuple[VfCounters, InterfaceHolder | None], ...]:
         """Sample the counters of all VFs, with their holders. KernelError if they cannot be sampled."""
         holders = {
-            interface.vf: (Holder(pod=receipt.pod, ifname=interface.ifname), receipt.netns)
+            interface.vf: (InterfaceHolder(pod=receipt.pod, ifname=interface.ifname), receipt.netns)
             for receipt in self.ledger.receipts.values()
             if receipt.phase is not Phase.PREPARED
             for interface in receipt.interfaces
@@ -520,14 +520,14 @@ class Node:
         counters = self._kernel.sample({vf: netns for vf, (_, netns) in holders.items()})
         return tuple((counter, holders.get(counter.vf, (None, None))[0]) for counter in counters)
 
-    def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[Candidate, ...]:
+    def adoptable(self, scope: Scope, in_use: Mapping[str, str] = NOBODYS) -> tuple[VfCandidate, ...]:
         """Scan for foreign VFs in scope; see `core.allocation.candidates`.
 
         MalformedError when there is no such VF, KernelError when the hardware cannot be read.
         """
         return candidates(self._scan(), self.ledger, scope, in_use)
 
-    def adopt(self, foreign: Candidate, in_use: Mapping[str, str] = NOBODYS) -> Adopted:
+    def adopt(self, foreign: VfCandidate, in_use: Mapping[str, str] = NOBODYS) -> Adopted:
         """Reset a foreign VF, if it still is unused by the latest observation.
 
         Resets one VF at a time, since each reads its PF several times, and no pod should wait for all.

@@ -12,7 +12,14 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.report import NodeReport, encode_report
 from k8s_rdma.wire.report_builder import NodeReports, Refusals, Unenforced
-from k8s_rdma.wire.state_socket import HEADER, Kind, Verdict, decode_header, encode_message, encode_verdict
+from k8s_rdma.wire.state_socket import (
+    HEADER,
+    MessageKind,
+    PlacementVerdict,
+    decode_header,
+    encode_message,
+    encode_verdict,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.node import Node
     from k8s_rdma.core.inventory import Gpu
 
-    Send = Callable[[Kind, bytes], Awaitable[None]]
+    Send = Callable[[MessageKind, bytes], Awaitable[None]]
 
 
 PLACEMENT_PAUSE_S = 0.05
@@ -161,7 +168,7 @@ class StateSocket:
         sample: Callable[[], Awaitable[bytes]],
         deliver: Callable[[bytes], None],
     ) -> None:
-        """sample: makes the body of a COUNTERS message. deliver: as `Cluster.deliver`."""
+        """sample: makes the body of a COUNTERS message. deliver: as `PodCluster.deliver`."""
         self._publisher = publisher
         self._sample = sample
         self._deliver = deliver
@@ -175,7 +182,7 @@ class StateSocket:
         sent = None
         while True:
             sent = await self._publisher.wait_for_change(sent)
-            await send(Kind.REPORT, sent)
+            await send(MessageKind.REPORT, sent)
 
     async def _answer(self, connection: socket.socket, send: Send) -> None:
         """Answer each request until the reader hangs up."""
@@ -184,20 +191,20 @@ class StateSocket:
                 kind, length = decode_header(header)
             except MalformedError:
                 return
-            if kind is Kind.SAMPLE:
-                await send(Kind.COUNTERS, await self._sample())
-            elif kind is Kind.PLACEMENT and (text := await _receive(connection, length)):
-                await send(Kind.VERDICT, encode_verdict(await self._verdict(text)))
+            if kind is MessageKind.SAMPLE:
+                await send(MessageKind.COUNTERS, await self._sample())
+            elif kind is MessageKind.PLACEMENT and (text := await _receive(connection, length)):
+                await send(MessageKind.VERDICT, encode_verdict(await self._verdict(text)))
                 await asyncio.sleep(PLACEMENT_PAUSE_S)
             else:
                 return
 
-    async def _verdict(self, text: bytes) -> Verdict:
+    async def _verdict(self, text: bytes) -> PlacementVerdict:
         """Take a placement; a fault is an answer, too, because any reader may send one."""
 
-        async def deliver() -> Verdict:
+        async def deliver() -> PlacementVerdict:
             self._deliver(text)
-            return Verdict()
+            return PlacementVerdict()
 
         return await AgentCall(
             name="placement_delivery",
@@ -208,15 +215,15 @@ class StateSocket:
         ).answer()
 
 
-def _refusing(error: K8sRdmaError) -> Verdict:
-    return Verdict(reason=error.reason, message=error.message)
+def _refusing(error: K8sRdmaError) -> PlacementVerdict:
+    return PlacementVerdict(reason=error.reason, message=error.message)
 
 
 def _sender(connection: socket.socket) -> Send:
     """Make a sender of whole messages, one at a time for several tasks."""
     turn = asyncio.Lock()
 
-    async def send(kind: Kind, body: bytes) -> None:
+    async def send(kind: MessageKind, body: bytes) -> None:
         async with turn, asyncio.timeout(SEND_TIMEOUT_S):
             await asyncio.get_running_loop().sock_sendall(connection, encode_message(kind, body))
 

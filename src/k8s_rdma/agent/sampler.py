@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from k8s_rdma.errors import KernelError
-from k8s_rdma.wire.report import Pod
+from k8s_rdma.wire.report import ReportedPod
 from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,
@@ -29,7 +29,7 @@ from k8s_rdma.wire.state_socket import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from k8s_rdma.agent.node import Holder, Node
+    from k8s_rdma.agent.node import InterfaceHolder, Node
     from k8s_rdma.agent.worker import Worker
     from k8s_rdma.core.kernel import PauseFrames, VfCounters
 
@@ -130,7 +130,7 @@ class Sampler:
         )
 
 
-def _traffic(counters: VfCounters, holder: Holder | None, pf_name: str) -> VfTraffic:
+def _traffic(counters: VfCounters, holder: InterfaceHolder | None, pf_name: str) -> VfTraffic:
     return VfTraffic(
         pf=counters.vf.pf,
         pf_name=pf_name,
@@ -142,6 +142,8 @@ def _traffic(counters: VfCounters, holder: Holder | None, pf_name: str) -> VfTra
         tx_dropped=counters.tx_dropped,
         rx_dropped=counters.rx_dropped,
         rdma=dict(counters.rdma),
-        pod=Pod(namespace=holder.pod.namespace, name=holder.pod.name, uid=holder.pod.uid) if holder else None,
+        pod=ReportedPod(namespace=holder.pod.namespace, name=holder.pod.name, uid=holder.pod.uid)
+        if holder
+        else None,
         ifname=holder.ifname if holder else "",
     )

@@ -13,7 +13,7 @@ from k8s_rdma.core.plan import software_capped
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from k8s_rdma.agent.cluster.api_cluster import Cluster
+    from k8s_rdma.agent.cluster.api_cluster import PodCluster
     from k8s_rdma.agent.node import Node
     from k8s_rdma.agent.observed_caps import CapFinding
     from k8s_rdma.agent.report import Reporter
@@ -40,7 +40,7 @@ class SoftwareCaps:
     """
 
     def __init__(
-        self, node: Node, worker: Worker, cluster: Cluster, now: Callable[[], float] = time.monotonic
+        self, node: Node, worker: Worker, cluster: PodCluster, now: Callable[[], float] = time.monotonic
     ) -> None:
         """Wait for the first check. now: in seconds; called from several threads."""
         self._now = now

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.wire.cni_socket import Reply, Request, decode_request, encode_reply, request_bytes_missing
+from k8s_rdma.wire.cni_socket import Reply, SocketRequest, decode_request, encode_reply, request_bytes_missing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 StillWaiting = Callable[[], bool]
-Handler = Callable[[Request, int | None, StillWaiting], Awaitable[Reply]]
+Handler = Callable[[SocketRequest, int | None, StillWaiting], Awaitable[Reply]]
 
 
 RECEIVE_TIMEOUT_S = 5.0
@@ -150,7 +150,7 @@ async def wait_until_removed(path: Path) -> None:
         await asyncio.sleep(LOST_CHECK_S)
 
 
-async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[Request, int | None]:
+async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[SocketRequest, int | None]:
     data = bytearray()
     netns = None
     while missing := request_bytes_missing(data):
@@ -168,7 +168,7 @@ async def _receive(connection: socket.socket, descriptors: ExitStack) -> tuple[R
     return decode_request(data), netns
 
 
-def _is_abandoned(connection: socket.socket, request: Request) -> bool:
+def _is_abandoned(connection: socket.socket, request: SocketRequest) -> bool:
     """Report whether the caller no longer waits: its deadline has passed, or it hung up."""
     return 0 < request.deadline_ms <= time.monotonic() * 1000 or is_hung_up(connection)
 

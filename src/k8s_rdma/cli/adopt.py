@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
 from k8s_rdma.cli.console import Page
-from k8s_rdma.cli.formats import Answer, indented
+from k8s_rdma.cli.formats import CommandAnswer, indented
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.core.node_paths import CNI_SOCKET
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
@@ -68,7 +68,7 @@ def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) 
     if adopted.error:
         raise K8sRdmaError(adopted.error)
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: indented(adopted),
             names=(f"vf/{vf.pf}/{vf.vf}" for vf in adopted.vfs),
             show=lambda page: show(adopted, page),

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from k8s_rdma.cli.formats import Answer, Format, Output
+from k8s_rdma.cli.formats import CommandAnswer, Format, Output
 from k8s_rdma.cli.yaml_output import write_yaml
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.config.manifests import annotations_of, documents, read_text
@@ -158,7 +158,7 @@ def _print(documents: Sequence[Mapping[str, Any]], output: Output) -> None:
         write_yaml(documents, allow_unicode=True)
         return
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: json.dumps(whole, indent=2).encode() + b"\n",
             names=map(_resource_name, documents),
             show=lambda _: None,

@@ -15,7 +15,7 @@ from rich.text import Text
 from k8s_rdma import __version__
 from k8s_rdma.cli.extender_address import ExtenderAddress
 from k8s_rdma.cli.extender_client import ExtenderReader, extender_reader, node_verdicts
-from k8s_rdma.cli.formats import Answer
+from k8s_rdma.cli.formats import CommandAnswer
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.config.agent import AgentConfig, load_device_plugin
@@ -61,7 +61,7 @@ def print_findings(
 ) -> int:
     """Print the findings, and return the exit status."""
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: encode_doctor(document(subject, findings)),
             names=(finding.id for finding in findings if finding.severity is not Severity.OK),
             show=lambda terminal: terminal.print(*page(findings), sep=""),

@@ -23,8 +23,8 @@ from k8s_rdma.wire.cluster_claims import (
     API,
     BUS_ID,
     SLICES_QUERY,
+    ClaimOfPod,
     Claims,
-    PodClaim,
     claim_nodes,
     class_names,
     consumption,
@@ -113,7 +113,7 @@ def explain_claims(
 
 
 def _extended_resources(
-    api: Documents, pod: dict[str, Any], entries: Iterable[PodClaim]
+    api: Documents, pod: dict[str, Any], entries: Iterable[ClaimOfPod]
 ) -> dict[str, dict[str, Any]]:
     """Make the claim for a pod's extended resources, by its name, if kube-scheduler has not made it."""
     is_bound = bool((pod.get("spec") or {}).get("nodeName"))
@@ -174,7 +174,7 @@ def _with_nodes(
     )
 
 
-def _claim_documents(api: Documents, namespace: str, entries: Iterable[PodClaim]) -> ClaimDocuments:
+def _claim_documents(api: Documents, namespace: str, entries: Iterable[ClaimOfPod]) -> ClaimDocuments:
     """Read a pod's claims, or the templates of those that are not generated."""
     in_namespace = f"{API}/namespaces/{segment(namespace)}"
 

@@ -18,7 +18,7 @@ from rich.markup import escape
 from k8s_rdma.cli.console import for_terminal, seconds
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.cli.extender_client import extender_reader
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import CommandAnswer, Output
 from k8s_rdma.cli.optional_api import optional_api, with_problem
 from k8s_rdma.cli.pod_constraints import UNCONSTRAINED, PodConstraints, read_constraints
 from k8s_rdma.cli.pod_group import read_group_constraints
@@ -128,7 +128,7 @@ def explain(address: ExtenderAddress, pod: str, options: ExplainOptions) -> None
             note = f"what it requests by annotation is not explained: {error.message}"
             noted = replace(claims.explanation, notes=(*claims.explanation.notes, note))
             claims = replace_fields(claims, explanation=noted, annotated=True)
-    answer = Answer(
+    answer = CommandAnswer(
         document=lambda: _document(body, claims) + b"\n",
         names=[f"node/{node}" for node in _nodes(body, claims)],
         show=lambda page: _show(body, claims, page),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from k8s_rdma.kube.bounded_http import Reply
+    from k8s_rdma.kube.bounded_http import HttpReply
 
 TIMEOUT_S = 20.0
 _ADVICE = (
@@ -164,7 +164,7 @@ def _is_distrust(error: BaseException) -> bool:
     return cause is not None
 
 
-def _refusal(url: str, path: str, reply: Reply) -> str:
+def _refusal(url: str, path: str, reply: HttpReply) -> str:
     if message := message_of(reply.body):
         return message
     if reply.status == httpx2.codes.SERVICE_UNAVAILABLE and reply.body.startswith(b"not there yet"):

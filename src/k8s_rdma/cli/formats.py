@@ -25,7 +25,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CommandAnswer:
     """The answer of a command.
 
     document: makes the JSON.
@@ -62,7 +62,7 @@ class Output:
 
         return Page(markup=markup, wide=self.format is Format.WIDE)
 
-    def write(self, answer: Answer, *, markup: bool = False) -> None:
+    def write(self, answer: CommandAnswer, *, markup: bool = False) -> None:
         """Print an answer. markup: as in `Page`."""
         match self.format:
             case Format.JSON:

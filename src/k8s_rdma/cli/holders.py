@@ -18,14 +18,14 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from k8s_rdma.cli.console import for_terminal
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import CommandAnswer, Output
 from k8s_rdma.cli.node_servers import NodeServers, chart_proxy, why_not_read
 from k8s_rdma.cli.omissions import first_notes
 from k8s_rdma.cli.options import Chart, PodScope
 from k8s_rdma.cli.service_proxy import ServiceProxy
 from k8s_rdma.cli.tables import NONE, UNKNOWN, Column, Table, mbps
 from k8s_rdma.core.refusal import count
-from k8s_rdma.core.traffic import Meter, Rates, VfHolder
+from k8s_rdma.core.traffic import MeanRates, Meter, VfHolder
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import API_ERRORS
@@ -119,7 +119,7 @@ def print_holders(options: HolderOptions) -> None:
             time.sleep(reader.next_sample_s())
             view = reader.view(subjects, options.sort)
     options.output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: encode_view(view) + b"\n",
             names=(f"pod/{row.pod}" for row in view.holders),
             show=lambda page: _show(for_terminal(view), page),
@@ -318,11 +318,11 @@ def reported_rows(node: str, report: NodeReport) -> Iterator[HolderRow]:
             )
 
 
-def _by_vf(rates: Mapping[VfHolder, Rates]) -> dict[tuple[str, int, str, str], Rates]:
+def _by_vf(rates: Mapping[VfHolder, MeanRates]) -> dict[tuple[str, int, str, str], MeanRates]:
     return {(holder.pci, holder.vf, holder.namespace, holder.pod): found for holder, found in rates.items()}
 
 
-def _measured(row: HolderRow, rates: Mapping[tuple[str, int, str, str], Rates]) -> HolderRow:
+def _measured(row: HolderRow, rates: Mapping[tuple[str, int, str, str], MeanRates]) -> HolderRow:
     if row.vf is None:
         return row
     found = rates.get((row.pci, row.vf, row.namespace, row.pod))

@@ -10,7 +10,7 @@ from k8s_rdma.cli.console import Page
 from k8s_rdma.cli.tables import NONE, Column, Table
 from k8s_rdma.errors import visible
 from k8s_rdma.init.main import run
-from k8s_rdma.init.pf_setup import Outcome, Result, all_well
+from k8s_rdma.init.pf_setup import PfOutcome, PfResult, all_well
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,13 +23,13 @@ NO_CARD = (
 )
 
 _STYLES = {
-    Result.READY: "green",
-    Result.CHANGED: "green",
-    Result.PLANNED: "cyan",
-    Result.REFUSED: "yellow",
-    Result.FAILED: "bold red",
-    Result.SKIPPED: "dim",
-    Result.NOT_THERE: "yellow",
+    PfResult.READY: "green",
+    PfResult.CHANGED: "green",
+    PfResult.PLANNED: "cyan",
+    PfResult.REFUSED: "yellow",
+    PfResult.FAILED: "bold red",
+    PfResult.SKIPPED: "dim",
+    PfResult.NOT_THERE: "yellow",
 }
 _COLUMNS = (
     Column("PF"),
@@ -52,15 +52,15 @@ def init(config: InitConfig, *, dry_run: bool) -> int:
     return 0 if dry_run or all_well(outcomes, keep_used_vfs=config.keep_used_vfs) else 1
 
 
-def show(outcomes: Sequence[Outcome], page: Page) -> None:
+def show(outcomes: Sequence[PfOutcome], page: Page) -> None:
     """Print a row for each PF, and a sentence if there is no card."""
-    if all(outcome.result is Result.NOT_THERE for outcome in outcomes):
+    if all(outcome.result is PfResult.NOT_THERE for outcome in outcomes):
         page.print(NO_CARD)
     if outcomes:
         page.print(_table(outcomes))
 
 
-def _table(outcomes: Sequence[Outcome]) -> Table:
+def _table(outcomes: Sequence[PfOutcome]) -> Table:
     rows = Table(*_COLUMNS)
     for outcome in outcomes:
         requested = "all" if outcome.requested is None else str(outcome.requested)

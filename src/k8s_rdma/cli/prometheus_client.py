@@ -14,7 +14,7 @@ from k8s_rdma.cli.extender_address import SERVICE_SCHEME
 from k8s_rdma.cli.service_proxy import NoAnswerError
 from k8s_rdma.config.authorities import verify_as_go
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.kube.bounded_http import Reply, bounded_reply, end_in_time
+from k8s_rdma.kube.bounded_http import HttpReply, bounded_reply, end_in_time
 from k8s_rdma.kube.documents import Documents, segment
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.wire.prometheus import decode_refusal
@@ -83,7 +83,7 @@ class PrometheusClient:
 
     def _way(
         self, address: PrometheusAddress, stack: ExitStack
-    ) -> Callable[[str, Mapping[str, str | list[str]]], Reply]:
+    ) -> Callable[[str, Mapping[str, str | list[str]]], HttpReply]:
         if address.url.startswith(SERVICE_SCHEME):
             return self._by_proxy(address, stack)
         if not re.fullmatch(r"https?://[^/?#@]+(/[^?#]*)?", address.url):
@@ -99,7 +99,7 @@ class PrometheusClient:
         )
         end_in_time(client, TIMEOUT_S)
 
-        def ask(path: str, query: Mapping[str, str | list[str]]) -> Reply:
+        def ask(path: str, query: Mapping[str, str | list[str]]) -> HttpReply:
             try:
                 request = client.build_request("GET", self.url + path, params=dict(query))
                 return bounded_reply(client, request, MAX_BYTES)
@@ -114,7 +114,7 @@ class PrometheusClient:
 
     def _by_proxy(
         self, address: PrometheusAddress, stack: ExitStack
-    ) -> Callable[[str, Mapping[str, str | list[str]]], Reply]:
+    ) -> Callable[[str, Mapping[str, str | list[str]]], HttpReply]:
         found = _SERVICE.fullmatch(address.url)
         if not found:
             msg = f"--prometheus {address.url}: wanted service://NAMESPACE/NAME:PORT"
@@ -123,7 +123,7 @@ class PrometheusClient:
         namespace, port, prefix = found[1], found[2], (found[3] or "").rstrip("/")
         base = f"/api/v1/namespaces/{segment(namespace)}/services/{segment(port)}/proxy{prefix}"
 
-        def ask(path: str, query: Mapping[str, str | list[str]]) -> Reply:
+        def ask(path: str, query: Mapping[str, str | list[str]]) -> HttpReply:
             try:
                 return api.proxied(base + path, query=query, headers={}, max_bytes=MAX_BYTES)
             except API_ERRORS as error:

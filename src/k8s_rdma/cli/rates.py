@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.markup import escape
 
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import CommandAnswer, Output
 from k8s_rdma.cli.pod_names import namespaced_name
 from k8s_rdma.cli.tables import Column, Table
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason, visible
@@ -100,7 +100,7 @@ def set_rates(options: RatesOptions) -> int:
             results.append(result)
             if len(names) > 1 and options.output.is_for_people:
                 page.print(f"{number}/{len(names)} {_line(result)}")
-    answer = Answer(
+    answer = CommandAnswer(
         document=lambda: msgspec.json.encode(results) + b"\n",
         names=[f"pod/{result.pod.partition('/')[2]}" for result in results],
         show=lambda page: _summarize(results, page),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from k8s_rdma.cli.console import for_terminal
-from k8s_rdma.cli.formats import Answer, Format, Output, indented
+from k8s_rdma.cli.formats import CommandAnswer, Format, Output, indented
 from k8s_rdma.cli.node_readings import MAX_NODES, NodeFactsOfUse, NodeReader, Sampling
 from k8s_rdma.cli.node_servers import NodeServers, chart_proxy
 from k8s_rdma.cli.omissions import first_notes
@@ -106,7 +106,7 @@ def recommend(options: RecommendOptions) -> int:
             return _status(found)
     found = msgspec.structs.replace(found, **_room(options, advice, pods, found.notes))
     options.output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: indented(found),
             names=(f"{entry.kind.lower()}/{entry.name}" for entry in found.workloads),
             show=lambda page: show(for_terminal(found), page),
@@ -133,7 +133,7 @@ def _print_requests(
         write_yaml(documents, allow_unicode=True)
         return
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: indented(documents),
             names=(str(found.get("workload") or found["metadata"]["name"]) for found in documents),
             show=lambda _: None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from k8s_rdma.core.usage import Quantiles, UnmetDemand
 
 
-class Used(msgspec.Struct, frozen=True, kw_only=True):
+class UsedRates(msgspec.Struct, frozen=True, kw_only=True):
     """Rates that were not exceeded for so many hundredths of the measured time, and the largest."""
 
     p50: float
@@ -30,7 +30,7 @@ class Used(msgspec.Struct, frozen=True, kw_only=True):
     maximum: float
 
     @classmethod
-    def from_quantiles(cls, found: Quantiles | None) -> Used | None:
+    def from_quantiles(cls, found: Quantiles | None) -> UsedRates | None:
         """Convert quantiles, if there are any."""
         if found is None:
             return None
@@ -80,8 +80,8 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
     cap_mbps: int | None
     min_by: str | None
     max_by: str | None
-    sent: Used | None
-    received: Used | None
+    sent: UsedRates | None
+    received: UsedRates | None
     measured_s: float
     resolution_s: float
     gaps: int
@@ -114,8 +114,8 @@ class WorkloadRecommendation(msgspec.Struct, frozen=True, kw_only=True):
     interface: str
     pods: tuple[PodUse, ...]
     reserved_mbps: int | None
-    sent: Used | None
-    received: Used | None
+    sent: UsedRates | None
+    received: UsedRates | None
     at_cap_percent: float
     losses: Lost
     losses_at_cap: Lost
@@ -164,8 +164,8 @@ def workload_recommendation(advice: WorkloadAdvice) -> WorkloadRecommendation:
         interface=advice.interface,
         pods=tuple(map(_pod, advice.pods)),
         reserved_mbps=advice.reserved_mbps,
-        sent=Used.from_quantiles(advice.sent),
-        received=Used.from_quantiles(advice.received),
+        sent=UsedRates.from_quantiles(advice.sent),
+        received=UsedRates.from_quantiles(advice.received),
         at_cap_percent=round(100 * advice.at_cap_share, 1),
         losses=Lost.from_losses(advice.losses),
         losses_at_cap=Lost.from_losses(advice.losses_at_cap),
@@ -203,8 +203,8 @@ def _pod(pod: MeasuredInterface) -> PodUse:
         cap_mbps=use.cap_mbps,
         min_by=pod.min_by,
         max_by=pod.max_by,
-        sent=Used.from_quantiles(use.sent),
-        received=Used.from_quantiles(use.received),
+        sent=UsedRates.from_quantiles(use.sent),
+        received=UsedRates.from_quantiles(use.received),
         measured_s=round(coverage.measured_s, 1),
         resolution_s=round(coverage.resolution_s, 1),
         gaps=coverage.gaps,

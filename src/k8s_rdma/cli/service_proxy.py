@@ -27,7 +27,7 @@ from k8s_rdma.wire.tokens import TOKEN_FIELD, TOKENS_SECRET
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from k8s_rdma.kube.bounded_http import Reply
+    from k8s_rdma.kube.bounded_http import HttpReply
 
 MAX_BYTES = 16 << 20
 """The limit for an answer: ten times the size of 1,024 VFs and as many pods."""
@@ -82,7 +82,7 @@ class ServiceProxy:
             return reply.body
         raise self._refusal(f"{self.namespace}/{port}{path}", reply)
 
-    def _refusal(self, subject: str, reply: Reply) -> K8sRdmaError:
+    def _refusal(self, subject: str, reply: HttpReply) -> K8sRdmaError:
         code = f"HTTP {reply.status}"
         try:
             message = decode(reply.body, _status, "Status").message

@@ -22,7 +22,7 @@ from rich.text import Text
 from k8s_rdma.cli.console import Page, for_terminal, line, seconds
 from k8s_rdma.cli.dra import PF_ATTRIBUTE, ClusterClaims, read_cluster
 from k8s_rdma.cli.extender_client import ExtenderReader, extender_reader
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import CommandAnswer, Output
 from k8s_rdma.cli.holders import HolderFilter, HolderReader, holders_table
 from k8s_rdma.cli.node_servers import chart_proxy
 from k8s_rdma.cli.optional_api import optional_api, with_problem
@@ -116,7 +116,7 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
     MalformedError if a kubeconfig cannot be used.
     """
     with ExitStack() as stack:
-        source = Source.connect(stack, address, options)
+        source = TopSource.connect(stack, address, options)
         terminal = Page()
         if options.output.format is None and terminal.is_terminal and not options.one_shot:
             _watch(source, terminal)
@@ -124,7 +124,7 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
         view = source.view(MAX_ROWS)
         named = view.nodes if view.holders is None else ()
         options.output.write(
-            Answer(
+            CommandAnswer(
                 document=lambda: encode_view(view) + b"\n",
                 names=[f"node/{row.name}" for row in named]
                 + [f"pod/{row.pod}" for row in view.holders or ()],
@@ -134,7 +134,7 @@ def top(address: ExtenderAddress, options: TopOptions) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Source:
+class TopSource:
     """Views of extender and API server.
 
     If an extender that has answered stops answering, the view is an error; if it never answered, the view is
@@ -154,7 +154,7 @@ class Source:
     _has_answered: bool = False
 
     @classmethod
-    def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> Source:
+    def connect(cls, stack: ExitStack, address: ExtenderAddress, options: TopOptions) -> TopSource:
         """Connect to both. MalformedError for a kubeconfig that is needed, or named, and cannot be used."""
         extender = stack.enter_context(extender_reader(address))
         kubeconfig = options.pods.kubeconfig
@@ -348,7 +348,7 @@ class Screen:
         return Group(*parts)
 
 
-def _watch(source: Source, console: Console) -> None:
+def _watch(source: TopSource, console: Console) -> None:
     screen = Screen(fetch=lambda rows: for_terminal(source.view(rows)))
     screen.refresh(console.size.height)
     if screen.view is None:  # nothing to show yet: say what to do

@@ -236,7 +236,7 @@ def whatif_without(
     if not (node or pf or link):
         msg = "name what fails: --node, --pf or --link"
         raise typer.BadParameter(msg)
-    losses = whatif.Losses(nodes=tuple(node or ()), pfs=tuple(pf or ()), links=tuple(link or ()))
+    losses = whatif.PlannedFailures(nodes=tuple(node or ()), pfs=tuple(pf or ()), links=tuple(link or ()))
     raise typer.Exit(whatif.answer_without(source, losses, output=output))
 
 
@@ -275,7 +275,9 @@ def whatif_with(  # noqa: PLR0913 - typer's options
     if vfs is None and not headroom and strategy is None and not nodes:
         msg = "name a change: --vfs, --headroom, --strategy, or --nodes and --like"
         raise typer.BadParameter(msg)
-    changes = whatif.Changes(vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like)
+    changes = whatif.ClusterChanges(
+        vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like
+    )
     raise typer.Exit(whatif.answer_with(source, changes, whatif.Question(manifest=file), output=output))
 
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from k8s_rdma import __version__
 from k8s_rdma.cli.console import require_writable
-from k8s_rdma.cli.formats import Answer
+from k8s_rdma.cli.formats import CommandAnswer
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
-from k8s_rdma.core.verification import Outcome, PfFacts, Result, Site, exit_status, verify_pf
+from k8s_rdma.core.verification import PfFacts, Result, Site, TrialOutcome, exit_status, verify_pf
 from k8s_rdma.errors import K8sRdmaError, MalformedError, visible
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.verify.cluster import ClusterSite, PodOptions
@@ -156,9 +156,9 @@ def run_trials(bench: Bench, options: TrialOptions, output: Output) -> int:
     if not tested:
         raise K8sRdmaError("there is no PF with VFs for pods: see `k8s-rdma doctor node`")
     _require_consent([*tested, *receivers], options)
-    results: list[tuple[PfFacts, list[Outcome]]] = []
+    results: list[tuple[PfFacts, list[TrialOutcome]]] = []
     for pf in tested:
-        outcomes: list[Outcome] = []
+        outcomes: list[TrialOutcome] = []
         results.append((pf, outcomes))
         for outcome in verify_pf(bench.site, pf, cap_mbps=options.cap_mbps):
             outcomes.append(outcome)
@@ -169,7 +169,7 @@ def run_trials(bench: Bench, options: TrialOptions, output: Output) -> int:
     cards = tuple(card_report(pf, bench.receiver, outcomes, stand_ins) for pf, outcomes in results)
     report = encode_verification(_report(cards))
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: report,
             names=(f"pf/{pf.name}" for pf, _ in results),
             show=lambda page: page.print(results_table(results)),
@@ -192,7 +192,7 @@ def _require_consent(pfs: Sequence[PfFacts], options: TrialOptions) -> None:
             raise MalformedError(msg)
 
 
-def _progress(pf: PfFacts, outcome: Outcome) -> None:
+def _progress(pf: PfFacts, outcome: TrialOutcome) -> None:
     figure = "" if outcome.mbps is None else f", {outcome.mbps:.0f} Mb/s"
     sys.stderr.write(
         f"{visible(pf.name)}: {outcome.traffic} {outcome.check} {outcome.rate_mbps} Mb/s{figure}: "
@@ -217,7 +217,7 @@ _COLUMNS = (
 )
 
 
-def results_table(results: Sequence[tuple[PfFacts, list[Outcome]]]) -> Table:
+def results_table(results: Sequence[tuple[PfFacts, list[TrialOutcome]]]) -> Table:
     """Make a row of each outcome."""
     rows = Table(*_COLUMNS)
     for pf, outcomes in results:

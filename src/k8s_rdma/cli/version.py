@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 import msgspec
 
 from k8s_rdma import __version__
-from k8s_rdma.cli.formats import Answer, Output
+from k8s_rdma.cli.formats import CommandAnswer, Output
 from k8s_rdma.linux import receipts
 from k8s_rdma.wire.doctor import Speaks, VersionDocument, encode_version
 from k8s_rdma.wire.nesting import require_shallow
@@ -22,7 +22,7 @@ def print_version(output: Output) -> None:
     commit = f", commit {components.commit}" if components.commit else ""
     line_of_text = f"{DISTRIBUTION} {components.version}{commit}, Python {components.python}"
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: encode_version(components),
             names=[f"{DISTRIBUTION}/{components.version}"],
             show=lambda page: page.print(line_of_text),

@@ -14,7 +14,7 @@ from rich.text import Text
 from k8s_rdma.cli.console import for_terminal
 from k8s_rdma.cli.extender_address import ExtenderAddress
 from k8s_rdma.cli.extender_client import extender_reader, node_verdicts
-from k8s_rdma.cli.formats import Answer, indented
+from k8s_rdma.cli.formats import CommandAnswer, indented
 from k8s_rdma.cli.omissions import MOST_ROWS, listed, print_omitted
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
@@ -27,12 +27,12 @@ from k8s_rdma.planning.manifest_workloads import load_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, workload_of
 from k8s_rdma.planning.snapshot import Snapshot, decode_snapshot, encode_snapshot, snapshot_of_cluster
 from k8s_rdma.planning.whatif import (
-    Changes,
+    ClusterChanges,
     Eviction,
     FitAnswer,
     HeadroomAnswer,
-    Losses,
     Move,
+    PlannedFailures,
     WithAnswer,
     WithoutAnswer,
     fit,
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from k8s_rdma.cli.formats import Output
 
 __all__ = [
-    "Changes",
-    "Losses",
+    "ClusterChanges",
+    "PlannedFailures",
     "Question",
     "answer_fit",
     "answer_headroom",
@@ -91,7 +91,9 @@ def write_snapshot(source: WhatifSource, output: Output, *, anonymous: bool) -> 
     document = encode_snapshot(anonymised(snapshot) if anonymous else snapshot)
     names = [f"node/{node.name}" for node in snapshot.nodes]
     output.write(
-        Answer(document=lambda: document, names=names, show=lambda _: sys.stdout.write(document.decode()))
+        CommandAnswer(
+            document=lambda: document, names=names, show=lambda _: sys.stdout.write(document.decode())
+        )
     )
     for sentence in snapshot.unreadable:
         sys.stderr.write(f"k8s-rdma: warning: {visible(sentence)}\n")
@@ -117,12 +119,12 @@ def answer_headroom(source: WhatifSource, question: Question, *, output: Output)
     )
 
 
-def answer_without(source: WhatifSource, losses: Losses, *, output: Output) -> int:
+def answer_without(source: WhatifSource, losses: PlannedFailures, *, output: Output) -> int:
     """Print where pods go that lose their place; return the exit status."""
     return _answer(source, lambda planned: lose(planned, losses), _show_without, output=output)
 
 
-def answer_with(source: WhatifSource, changes: Changes, question: Question, *, output: Output) -> int:
+def answer_with(source: WhatifSource, changes: ClusterChanges, question: Question, *, output: Output) -> int:
     """Print how changes alter the room for pods; return the exit status."""
     return _answer(
         source,
@@ -152,7 +154,7 @@ def _answer(
         page.print(shown.not_modelled, style="dim")
 
     output.write(
-        Answer(
+        CommandAnswer(
             document=lambda: indented(found),
             names=_names(found),
             show=show_all,

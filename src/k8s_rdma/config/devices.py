@@ -17,7 +17,7 @@ from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig, fit, load_config
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText, is_netdev_name
 from k8s_rdma.core.devices.pod_devices import shared_resource
-from k8s_rdma.core.devices.pools import Functions, FunctionSelector, PfChoice, Pool
+from k8s_rdma.core.devices.pools import FunctionKind, FunctionSelector, Pool, PoolPf
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.node_paths import RUN_DIR
 from k8s_rdma.core.types import LinkType, pci_address
@@ -95,12 +95,12 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     vendors: tuple[VendorText, ...] = ()
     drivers: tuple[str, ...] = ()
     link_types: tuple[LinkType, ...] = ()
-    functions: Functions = Functions.ANY
+    functions: FunctionKind = FunctionKind.ANY
 
     def __post_init__(self) -> None:
         """Refuse a selector that selects no device."""
         for pf in self.pfs:
-            if pf_choice(pf).vfs is not None and self.functions is Functions.PF:
+            if pf_choice(pf).vfs is not None and self.functions is FunctionKind.PF:
                 _refuse(f"pfs: {pf!r}: names VFs, and functions is pf")
 
     def to_core(self) -> FunctionSelector:
@@ -314,13 +314,13 @@ class DevicePluginConfig(
         )
 
 
-def pf_choice(text: str) -> PfChoice:
+def pf_choice(text: str) -> PoolPf:
     """Read `enp1s0f0`, `0000:03:00.0`, or either with `#0-3,6`. ValueError when it is neither."""
     found = _CHOICE.fullmatch(text)
     if not found:
         _refuse(f"pfs: {text!r}; wanted a netdev or a PCI address, then perhaps # and VFs as in 0-3,6")
     pf = pci_address(found["pci"]) if found["pci"] else found["netdev"]
-    return PfChoice(pf=pf, vfs=_vfs(text, found["vfs"]) if found["vfs"] else None)
+    return PoolPf(pf=pf, vfs=_vfs(text, found["vfs"]) if found["vfs"] else None)
 
 
 def _vfs(text: str, ranges: str) -> frozenset[int]:

@@ -304,7 +304,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class VfCandidate:
     """A VF in scope, in its present state.
 
     foreign: why it is not free.
@@ -320,7 +320,7 @@ class Candidate:
 
 def candidates(
     hardware: Hardware, ledger: Ledger, scope: Scope, in_use: Mapping[str, str] = NOBODYS
-) -> tuple[Candidate, ...]:
+) -> tuple[VfCandidate, ...]:
     """Return the foreign VFs in scope, by PF and index; a VF named by its index is returned in any case.
 
     in_use: exclusive devices, by name or PCI address, and the pods that kubelet gave them.
@@ -341,7 +341,7 @@ def _user(vf: Vf, in_use: Mapping[str, str]) -> str:
     return next((in_use[name] for name in (vf.rdma_device or "", vf.pci) if name in in_use), "")
 
 
-def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate:
+def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> VfCandidate:
     foreign = "" if holder else foreign_reason(vf)
     reason = ""
     if holder is not None:
@@ -352,7 +352,7 @@ def _judged(pf: PfState, vf: Vf, holder: Receipt | None, user: str) -> Candidate
         reason = f"its device was given to pod {user}, says kubelet"
     elif vf.netdev is None or (vf.unusable and not vf.set_aside):
         reason = foreign
-    return Candidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=reason)
+    return VfCandidate(ref=VfRef(pf.pci, vf.index), pf_name=pf.name, vf=vf, foreign=foreign, exemption=reason)
 
 
 def _pfs(hardware: Hardware, scope: Scope) -> Sequence[PfState]:
@@ -375,7 +375,7 @@ def _vfs(pf: PfState, scope: Scope) -> Iterator[Vf]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignVf:
+class ObservedForeignVf:
     """A VF that the ledger does not know and that is not free: rates in Mb/s, and why, in one clause.
 
     pool: as in `core.kernel.Vf`.
@@ -406,11 +406,11 @@ def foreign_reason(vf: Vf) -> str:
     return ""
 
 
-def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ForeignVf, ...]:
+def foreign_vfs(hardware: Hardware, ledger: Ledger) -> tuple[ObservedForeignVf, ...]:
     """VFs that the ledger does not know but that someone moved away or rated, or that cannot be given."""
     allocated = _allocated_vfs(ledger)
     return tuple(
-        ForeignVf(
+        ObservedForeignVf(
             vf=VfRef(pf.pci, vf.index),
             why=why,
             min_tx_rate_mbps=vf.min_tx_rate_mbps,
@@ -428,7 +428,7 @@ def foreign_usage(hardware: Hardware, ledger: Ledger) -> dict[PciAddress, Used]:
     return use_by_foreign(hardware, foreign_vfs(hardware, ledger))
 
 
-def use_by_foreign(hardware: Hardware, foreign_vfs: Iterable[ForeignVf]) -> dict[PciAddress, Used]:
+def use_by_foreign(hardware: Hardware, foreign_vfs: Iterable[ObservedForeignVf]) -> dict[PciAddress, Used]:
     """Return the use of each PF by these foreign VFs."""
     pfs = {pf.pci: pf for pf in hardware.pfs}
     usages: dict[PciAddress, list[Used]] = {}

@@ -18,7 +18,7 @@ from k8s_rdma.core.devices.requests import Attribute, Constraint, DeviceRequest,
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.offers import room_of
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
-from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work
+from k8s_rdma.core.packing import NoPacking, OutOfWorkError, Room, Work
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import DEFAULT_BUDGET, PlacedInterface, Placement, Rejection
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
@@ -204,7 +204,7 @@ def _candidates(request: ClaimsRequest, node: ClaimNode) -> list[tuple[_Candidat
 class _Failure(NamedTuple):
     """PFs were not found. why: the fault of the constraints, if PFs would do without them."""
 
-    verdict: Verdict
+    verdict: NoPacking
     why: str = ""
 
 
@@ -233,7 +233,7 @@ class _Alternatives:
         with self._work.share(_LEAST_PERCENT) as share:
             problem = _Problem(least, self._constraints, self._node, share)
             found = problem.solve()
-        if isinstance(found, _Failure) and found.verdict is Verdict.IMPOSSIBLE:
+        if isinstance(found, _Failure) and found.verdict is NoPacking.IMPOSSIBLE:
             return problem.rejection(found, "with the least alternatives of firstAvailable: ")
         with suppress(OutOfWorkError), self._work.share(_PREFERRED_PERCENT) as share:
             return self._preferred(least, share) or self._any(share)
@@ -277,9 +277,9 @@ class _Alternatives:
     def _solve(self, candidates: Sequence[_Candidate], work: Work) -> Placement | _Failure:
         work.spend(len(candidates))
         if sum(request.mbps * request.count for request, _ in candidates) > self._free_mbps:
-            return _Failure(Verdict.IMPOSSIBLE)
+            return _Failure(NoPacking.IMPOSSIBLE)
         found = _Problem(candidates, self._constraints, self._node, work).solve()
-        if isinstance(found, _Failure) and found.verdict is Verdict.UNDECIDED:
+        if isinstance(found, _Failure) and found.verdict is NoPacking.UNDECIDED:
             raise OutOfWorkError
         return found
 
@@ -358,14 +358,14 @@ class _Problem:
         try:
             self._work.spend(_PROBLEM_WORK + _UNIT_WORK * len(self._units))
             placed = self._place(range(len(self._units)), self._usable_pfs)
-            if isinstance(placed, Verdict):
+            if isinstance(placed, NoPacking):
                 return _Failure(placed)
             chosen = self._meet_all(placed)
         except OutOfWorkError:
             why = "the search for an arrangement that meets all constraints ended at its work budget"
-            return _Failure(Verdict.UNDECIDED, why)
+            return _Failure(NoPacking.UNDECIDED, why)
         if isinstance(chosen, str):
-            return _Failure(Verdict.IMPOSSIBLE, chosen)
+            return _Failure(NoPacking.IMPOSSIBLE, chosen)
         return Placement(
             node=self._node.node,
             interfaces=tuple(
@@ -400,11 +400,11 @@ class _Problem:
         text = f"count {candidate.request.count}"
         return _Rule(text, units, tuple(frozenset({pf.name}) for pf in self._node.pfs), distinct=True)
 
-    def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | Verdict:
+    def _place(self, units: Sequence[int], pfs: Sequence[int]) -> list[int] | NoPacking:
         """Find a PF of these for each of these interfaces, without regard to rules."""
         task, order = self._task(units, pfs)
         chosen = choose(task, self._node.used, self._work)
-        if isinstance(chosen, Verdict):
+        if isinstance(chosen, NoPacking):
             return chosen
         placed = dict(zip(order, chosen, strict=True))
         return [pfs[placed[position]] for position in range(len(units))]
@@ -450,9 +450,9 @@ class _Problem:
         ):
             pfs = [index for index in self._usable_pfs if value in (rule.values[index] or ())]
             found = self._place(rule.units, pfs)
-            if not isinstance(found, Verdict):
+            if not isinstance(found, NoPacking):
                 return found
-            undecided = undecided or found is Verdict.UNDECIDED
+            undecided = undecided or found is NoPacking.UNDECIDED
         if undecided:
             raise OutOfWorkError
         return None
@@ -495,7 +495,7 @@ class _Problem:
         condition: the beginning of the sentence.
         """
         if failure.why:
-            reason = Reason.INSUFFICIENT if failure.verdict is Verdict.IMPOSSIBLE else Reason.UNDECIDED
+            reason = Reason.INSUFFICIENT if failure.verdict is NoPacking.IMPOSSIBLE else Reason.UNDECIDED
         else:
             task, _ = self._task(range(len(self._units)), self._usable_pfs)
             reason, _ = explain_refusal(task, self._node.used, failure.verdict, self._work)

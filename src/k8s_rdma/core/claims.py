@@ -451,7 +451,7 @@ def prepared_interfaces(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ClaimsOffer:
     """A PF for claims.
 
     name: of its device.
@@ -471,7 +471,7 @@ class Offer:
 
 def offers(
     hardware: Hardware, ledger: Ledger, last_links: Mapping[PciAddress, int], rules: Sequence[PfRule]
-) -> tuple[Offer, ...]:
+) -> tuple[ClaimsOffer, ...]:
     """Return the PFs that new claims may be on, by name; of one that is split, the part for claims.
 
     Those that wait for their former use to end are left out, and those without a VF or a known link speed.
@@ -498,7 +498,7 @@ def offers(
         mbps -= mbps_by_claims(elsewhere)
         if vfs <= 0 or mbps < max(least_mbps, 1):
             continue  # the API server takes no capacity that is less than the start of its policy's range
-        offer = Offer(
+        offer = ClaimsOffer(
             name=name, pf=pf, mbps=mbps, least_mbps=least_mbps, vfs=vfs, link_up=pf.link_mbps is not None
         )
         found.append(offer)

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from itertools import combinations, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from k8s_rdma.core.packing import Room, Verdict, Work
+from k8s_rdma.core.packing import NoPacking, Room, Work
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -152,7 +152,7 @@ class Batch(NamedTuple):
         return cls(kind, number, tuple(costs), min(costs.values(), default=0))
 
 
-def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work) -> Shares | Verdict:
+def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work) -> Shares | NoPacking:
     """Find the number of each class on each PF; `IMPOSSIBLE` if there is provably no way.
 
     Every PF has VFs for its share, but changes of place may not have led to enough bandwidth for it. If all
@@ -169,11 +169,11 @@ def match_counts(numbers: Mapping[int, int], offers: Sequence[Offer], work: Work
     rooms = [offer.room for offer in offers]
     shared = share_out([Lot(*key, lots[key]) for key in lots], rooms, _reservations(batches, offers), work)
     if shared is None:
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     work.spend(sum([batch.number * (2 + len(batch.takers) // 4) for batch in batches]))
     mending = _Rebalancing(_deal(batches, dict(zip(lots, shared, strict=True)), offers), batches, offers)
     if not mending.is_balanced and crowded(batches, rooms, work):
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     return mending.run(work)
 
 

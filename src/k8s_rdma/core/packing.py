@@ -40,7 +40,7 @@ class Room(NamedTuple):
     vfs: int
 
 
-class Verdict(Enum):
+class NoPacking(Enum):
     """The reason for no packing: there is provably no packing, or the work budget ended before an answer."""
 
     IMPOSSIBLE = auto()
@@ -48,7 +48,7 @@ class Verdict(Enum):
 
 
 class OutOfWorkError(Exception):
-    """The budget is spent. Internal to packing, which turns it into `Verdict.UNDECIDED`."""
+    """The budget is spent. Internal to packing, which turns it into `NoPacking.UNDECIDED`."""
 
 
 @dataclass(slots=True)
@@ -515,7 +515,7 @@ Packing = list[dict[int, int]]
 """The number of items of each rate, by room."""
 
 
-def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict:
+def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | NoPacking:
     """Put the demand into the rooms, or say why not; the effort goes off `work`.
 
     Call it after `best_fit` has failed, because it does not repeat that.
@@ -524,13 +524,13 @@ def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | Verdict
     small = demand.in_units(unit)
     useful = [index for index, room in enumerate(rooms) if room.vfs > 0 and room.mbps >= demand.sizes[-1]]
     if not useful or len(demand.sizes) == 1:  # best fit is exact for one rate
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     try:
         found = _pack(small, [Room(rooms[index].mbps // unit, rooms[index].vfs) for index in useful], work)
     except OutOfWorkError:
-        return Verdict.UNDECIDED
+        return NoPacking.UNDECIDED
     if found is None:
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     packing: Packing = [{} for _ in rooms]
     for index, fill in zip(useful, found, strict=True):
         packing[index] = {size * unit: number for size, number in fill.items()}
@@ -611,19 +611,19 @@ def balanced_fit(descending: Sequence[int], rooms: Sequence[Room]) -> list[int] 
     return chosen
 
 
-def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int] | Verdict:
+def arrange(rates: Sequence[int], rooms: Sequence[Room], work: Work) -> list[int] | NoPacking:
     """Return a room's index for each rate; rates fall. OutOfWorkError on the way."""
     if len(rates) > sum([room.vfs for room in rooms]) or sum(rates) > sum([room.mbps for room in rooms]):
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     work.spend(len(rates) * len(rooms) // 8)
     chosen = best_fit(rates, rooms)
     if chosen is not None:
         return chosen
     demand = Demand.from_rates(rates)
     if not demand.sizes:
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     packing = pack(demand, rooms, work)
-    return packing if isinstance(packing, Verdict) else _dealt(rates, packing, rooms)
+    return packing if isinstance(packing, NoPacking) else _dealt(rates, packing, rooms)
 
 
 def _dealt(rates: Sequence[int], packing: Packing, rooms: Sequence[Room]) -> list[int]:

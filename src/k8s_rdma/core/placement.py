@@ -18,7 +18,7 @@ from k8s_rdma.core.devices.placement import (
 from k8s_rdma.core.mention import Mention, shown
 from k8s_rdma.core.offers import WHOLE, Worth, worth_to
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions, needs_of
-from k8s_rdma.core.packing import Verdict, Work
+from k8s_rdma.core.packing import NoPacking, Work
 from k8s_rdma.core.pf_needs import meets
 from k8s_rdma.core.pf_use import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.placement_problem import PlacementProblem, choose
@@ -387,7 +387,7 @@ def place(  # noqa: PLR0913 - all that a placement depends on
     )
     work = Work(budget)
     chosen = choose(task, used, work)
-    if isinstance(chosen, Verdict):
+    if isinstance(chosen, NoPacking):
         return _rejection(inventory, *explain_refusal(task, used, chosen, work))
     placed: list[PlacedInterface | None] = [None] * len(order)
     for index, pf in zip(order, chosen, strict=True):
@@ -456,7 +456,7 @@ def _beside(
     """Return the interfaces near GPUs on each PF that they may come to; None if a GPU has no PF with room."""
     entries = [entry for entry, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
     interface = request.interfaces[entries[0]]
-    demand = gpu_demand.Demand(len(entries), gpu_demand.gpus_requested(request.devices), gpus)
+    demand = gpu_demand.GpuDemand(len(entries), gpu_demand.gpus_requested(request.devices), gpus)
 
     def room(pf: Pf, number: int) -> bool:
         placed = [_placed(interface, pf)] * demand.largest(number)
@@ -518,7 +518,7 @@ def narrow_to_gpus(
     by_pf = Counter(placed.pf for placed in near_placed)
     pfs = [pf for pf in inventory.pfs if pf.pci in by_pf]
     near = [index for index, interface in enumerate(request.interfaces) if interface.needs.near_gpu]
-    demand = gpu_demand.Demand(len(near), len(gpus), gpus)
+    demand = gpu_demand.GpuDemand(len(near), len(gpus), gpus)
     for accepted in near_gpus.ACCEPTED[request.topology]:
         chosen = near_gpus.assign(
             demand.gpus, pfs, accepted, lambda pf, number: demand.largest(number) <= by_pf[pf.pci]

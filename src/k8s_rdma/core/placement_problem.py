@@ -33,7 +33,7 @@ from k8s_rdma.core.offers import (
     room_of,
     terms,
 )
-from k8s_rdma.core.packing import OutOfWorkError, Room, Verdict, Work, arrange
+from k8s_rdma.core.packing import NoPacking, OutOfWorkError, Room, Work, arrange
 from k8s_rdma.core.pf_needs import has_pf_constraints
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups
@@ -48,7 +48,7 @@ _BY_NUMBERS_PERCENT = 70
 """The share of the work, at most, for methods that are cheaper than an exhaustive search."""
 
 
-def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
+def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | NoPacking:
     """Return an offer's index for each interface, given as its class; the reservations of classes fall.
 
     The usual ways come first: best fit, then matching by numbers alone (`core.matching`), which is exact for
@@ -60,7 +60,7 @@ def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[
     work.spend(len(classes) + len(offers[0].costs) * len(offers) // 4)
     order = _order(classes, offers)
     chosen = _assign([classes[index] for index in order], offers, work)
-    if isinstance(chosen, Verdict):
+    if isinstance(chosen, NoPacking):
         return chosen
     found = dict(zip(order, chosen, strict=True))
     return [found[index] for index in range(len(classes))]
@@ -74,12 +74,12 @@ def _order(kinds: Sequence[int], offers: Sequence[Offer]) -> Sequence[int]:
     return sorted(range(len(kinds)), key=lambda index: (-refusing[kinds[index]], kinds[index]))
 
 
-def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | Verdict:
+def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | NoPacking:
     """Assign kinds to offers; OutOfWorkError when the work is used up."""
     numbers = Counter(kinds)
     least = [min([cost for cost in row if cost is not None], default=None) for row in _rows(offers)]
     if any(least[kind] is None for kind in numbers) or _exceeds_assignment(numbers, least, offers):
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     chosen = best_fit([(kind, len(list(group))) for kind, group in groupby(kinds)], offers, work)
     if chosen is not None:
         return chosen
@@ -88,7 +88,7 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
     try:
         with work.share(_BY_NUMBERS_PERCENT) as share:
             found = match_counts(numbers, offers, share)
-            if isinstance(found, Verdict):
+            if isinstance(found, NoPacking):
                 return found
             chosen = dealt(kinds, found)
             if board.holds(chosen, share):
@@ -100,17 +100,17 @@ def _assign(kinds: Sequence[int], offers: Sequence[Offer], work: Work) -> list[i
 
 def _searched(
     costs: Sequence[int], offers: Sequence[Offer], board: _Board, work: Work
-) -> list[int] | Verdict:
+) -> list[int] | NoPacking:
     """Search by packing the least costs, then by a search of everything."""
     falling = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
     packed = arrange([costs[index] for index in falling], [offer.room for offer in offers], work)
-    if isinstance(packed, Verdict):
+    if isinstance(packed, NoPacking):
         return packed
     homes = dict(zip(falling, packed, strict=True))
     chosen = [homes[position] for position in range(len(costs))]
     if board.holds(chosen, work):
         return chosen
-    return board.search(work) or Verdict.IMPOSSIBLE
+    return board.search(work) or NoPacking.IMPOSSIBLE
 
 
 def _exceeds_assignment(
@@ -330,10 +330,10 @@ class PlacementProblem:
         return Offered(class_indexes, self.found, offers(self.found, self.inventory.pfs, used))
 
 
-def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
+def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | NoPacking:
     """Return the index of a PF for each interface."""
     if _too_much(task, used):
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     try:
         if task.policy is PfPolicy.ANY:
             return _anywhere(task, used, work)
@@ -341,7 +341,7 @@ def choose(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdi
             return _place_spread(task, used, work)
         return _place_in_one_group(task, used, work)
     except OutOfWorkError:
-        return Verdict.UNDECIDED
+        return NoPacking.UNDECIDED
 
 
 def _too_much(task: PlacementProblem, used: Usage) -> bool:
@@ -352,7 +352,7 @@ def _too_much(task: PlacementProblem, used: Usage) -> bool:
     return bool(rates) and rates[0] > max([room.mbps for room in free if room.vfs], default=0)
 
 
-def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
+def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | NoPacking:
     """Search for any assignment; OutOfWorkError when the work is used up."""
     if task.strategy is not Strategy.BINPACK:
         chosen = _preferred(task, used, work)
@@ -368,7 +368,7 @@ def _anywhere(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Ve
     arranged = arrange(
         [costs[class_indexes[position]] for position in falling], [offer.room for offer in offers], work
     )
-    if isinstance(arranged, Verdict):
+    if isinstance(arranged, NoPacking):
         return arranged
     homes = dict(zip(falling, arranged, strict=True))
     return [homes[index] for index in range(len(class_indexes))]
@@ -393,20 +393,20 @@ def rooms(inventory: Inventory, used: Usage) -> list[Room]:
     return [room_of(pf, used.get(pf.pci, NOTHING_USED)) for pf in inventory.pfs]
 
 
-def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
+def _place_in_one_group(task: PlacementProblem, used: Usage, work: Work) -> list[int] | NoPacking:
     """Place all on one group of PFs: the first that takes them, in the strategy's order.
 
     Each may take its part of the work that is left, so that a hard one does not keep from trying the next.
     """
-    found = Verdict.IMPOSSIBLE
+    found = NoPacking.IMPOSSIBLE
     ordered = _roomy(task, used)
     for tried, group in enumerate(ordered):
         with work.share(100 // (len(ordered) - tried)) as share:
             chosen = choose(task.among(group), used, share)
-        if not isinstance(chosen, Verdict):
+        if not isinstance(chosen, NoPacking):
             positions = {pf.pci: index for index, pf in enumerate(task.inventory.pfs)}
             return [positions[group[index].pci] for index in chosen]
-        if chosen is Verdict.UNDECIDED:
+        if chosen is NoPacking.UNDECIDED:
             found = chosen
     return found
 
@@ -430,11 +430,11 @@ def _roomy(task: PlacementProblem, used: Usage) -> list[tuple[Pf, ...]]:
     ]
 
 
-def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] | Verdict:
+def _place_spread(task: PlacementProblem, used: Usage, work: Work) -> list[int] | NoPacking:
     """Place each interface on a PF of its own."""
     found = matched(task, used, work)
     if isinstance(found, TooFew):
-        return Verdict.IMPOSSIBLE
+        return NoPacking.IMPOSSIBLE
     positions = [index for index, pf in enumerate(task.inventory.pfs) if pf.pci not in task.sibling_pfs]
     return [positions[index] for index in found]
 

@@ -13,13 +13,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.bipartite_matching import TooFew
-from k8s_rdma.core.packing import Demand, OutOfWorkError, Room, Verdict, Work, best_fit, places
+from k8s_rdma.core.packing import Demand, NoPacking, OutOfWorkError, Room, Work, best_fit, places
 from k8s_rdma.core.pf_needs import unmet, unmet_cause
 from k8s_rdma.core.placement_problem import Offered, PlacementProblem, Usage, choose, matched, rooms
 from k8s_rdma.core.programming import demand, enforcement, objection, objection_cause
 from k8s_rdma.core.request import InterfaceClass, InterfaceRequest, PfPolicy
 from k8s_rdma.core.round_robin import effective_mins
-from k8s_rdma.core.shortage import Lack, Totals
+from k8s_rdma.core.shortage import Lack, NodeTotals
 from k8s_rdma.core.types import NO_NEEDS, Needs, Setting, Strategy
 from k8s_rdma.errors import Reason
 
@@ -189,7 +189,7 @@ class Scene:
         self.pfs = pfs
         self.rooms = rooms
         self.empty = empty
-        self.totals = Totals.of_rooms(rooms)
+        self.totals = NodeTotals.of_rooms(rooms)
         self.mbps, self.vfs, self.best = self.totals
 
     @classmethod
@@ -528,7 +528,7 @@ _TERMS = 4_000
 
 
 def explain_refusal(
-    task: PlacementProblem, used: Usage, verdict: Verdict, work: Work
+    task: PlacementProblem, used: Usage, verdict: NoPacking, work: Work
 ) -> tuple[Reason, RefusalMessage]:
     """Return the reason for `core.placement.Rejection`, and the sentence.
 
@@ -562,24 +562,24 @@ def _offered(task: PlacementProblem, used: Usage) -> Offered | None:
         return None
 
 
-def _reason(task: PlacementProblem, verdict: Verdict, work: Work) -> Reason:
+def _reason(task: PlacementProblem, verdict: NoPacking, work: Work) -> Reason:
     if not task.inventory.pfs:
         return Reason.NO_RDMA
-    if verdict is not Verdict.IMPOSSIBLE:
+    if verdict is not NoPacking.IMPOSSIBLE:
         return Reason.UNDECIDED
-    if choose(task, {}, work) is not Verdict.IMPOSSIBLE:
+    if choose(task, {}, work) is not NoPacking.IMPOSSIBLE:
         return Reason.INSUFFICIENT
-    if not task.rooms_alone and _plain(task, work) is not Verdict.IMPOSSIBLE:
+    if not task.rooms_alone and _plain(task, work) is not NoPacking.IMPOSSIBLE:
         return Reason.NO_SUCH_PF if _by_choice(task, work) else Reason.DRIVER_REFUSES
     return Reason.EXCEEDS_CAPACITY
 
 
 def _by_choice(task: PlacementProblem, work: Work) -> bool:
     """Report whether only its choice of PFs excludes it on the empty node, not drivers."""
-    return task.choosy and choose(task.anywhere(), {}, work) is not Verdict.IMPOSSIBLE
+    return task.choosy and choose(task.anywhere(), {}, work) is not NoPacking.IMPOSSIBLE
 
 
-def _plain(task: PlacementProblem, work: Work) -> list[int] | Verdict:
+def _plain(task: PlacementProblem, work: Work) -> list[int] | NoPacking:
     """Place the rates alone on the empty node, as if drivers supported everything."""
     return choose(task.plain(), {}, work)
 
@@ -588,7 +588,7 @@ def _by_policy(task: PlacementProblem, used: Usage, work: Work) -> bool:
     """Report whether it would fit without the policy."""
     if task.policy is PfPolicy.ANY or not task.inventory.pfs:
         return False
-    return choose(replace(task, policy=PfPolicy.ANY), used, work) is not Verdict.IMPOSSIBLE
+    return choose(replace(task, policy=PfPolicy.ANY), used, work) is not NoPacking.IMPOSSIBLE
 
 
 def _free_for(task: PlacementProblem, offered: Offered, free: Sequence[Free]) -> list[Free]:

@@ -31,7 +31,7 @@ class Lack(IntEnum):
     PLACES = auto()
 
 
-class Totals(NamedTuple):
+class NodeTotals(NamedTuple):
     """The free capacity of a node: Mb/s and VFs of all PFs, and the best PF that has a free VF."""
 
     mbps: int
@@ -39,7 +39,7 @@ class Totals(NamedTuple):
     best: Room
 
     @classmethod
-    def of_rooms(cls, rooms: Iterable[Room]) -> Totals:
+    def of_rooms(cls, rooms: Iterable[Room]) -> NodeTotals:
         """Return the sums over these PFs."""
         rooms = tuple(rooms)
         return cls(

@@ -42,7 +42,7 @@ class ProgrammedRates(NamedTuple):
     cap_mbps: int
 
 
-class Rates(NamedTuple):
+class MeanRates(NamedTuple):
     """Means between two samples, in Mb/s."""
 
     sent_mbps: float
@@ -72,7 +72,7 @@ class CounterSample:
     programmed: Mapping[VfHolder, ProgrammedRates]
     losses: Mapping[VfHolder, Losses] = field(default_factory=dict)
 
-    def rates(self, earlier: CounterSample) -> dict[VfHolder, Rates]:
+    def rates(self, earlier: CounterSample) -> dict[VfHolder, MeanRates]:
         """Compute the rates since an earlier sample, of those VFs for which they are known.
 
         A VF has no rate yet if it had no holder or another one then, or if a counter went back, which means
@@ -84,7 +84,7 @@ class CounterSample:
             former = earlier.counts.get(holder)
             if former is None or now.sent < former.sent or now.received < former.received:
                 continue
-            found = Rates(
+            found = MeanRates(
                 _mbps(now.sent - former.sent, seconds), _mbps(now.received - former.received, seconds)
             )
             if max(found) <= MAX_RATE_MBPS:
@@ -111,7 +111,7 @@ class Meter:
         elif sample.sampled_at - self.latest.sampled_at >= DISTINCT_S:
             self.latest, self.earlier, self.earliest = sample, self.latest, self.earlier
 
-    def rates(self) -> dict[VfHolder, Rates]:
+    def rates(self) -> dict[VfHolder, MeanRates]:
         """Compute the rates between the two; empty before the second.
 
         A counter that went back, and then returned to its value, has no rate: some drivers report a 0 now and

@@ -58,7 +58,7 @@ class Check(StrEnum):
 
 
 @unique
-class Traffic(StrEnum):
+class TrafficKind(StrEnum):
     """Traffic of a trial: TCP connections, or RDMA writes."""
 
     TCP = "tcp"
@@ -70,7 +70,7 @@ class UnmeasuredError(K8sRdmaError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class InterfaceRates:
     """Reservation and cap of an interface; 0 for no rate."""
 
     min_mbps: int = 0
@@ -108,8 +108,8 @@ class Trial:
     """
 
     pf: PfFacts
-    senders: tuple[Rates, ...]
-    traffic: Traffic = Traffic.TCP
+    senders: tuple[InterfaceRates, ...]
+    traffic: TrafficKind = TrafficKind.TCP
     reverse: bool = False
 
 
@@ -137,7 +137,7 @@ class Site(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrialOutcome:
     """One row of a report.
 
     mbps: measured, None if it was not.
@@ -146,7 +146,7 @@ class Outcome:
     """
 
     check: Check
-    traffic: Traffic
+    traffic: TrafficKind
     rate_mbps: int
     enforced: Enforcer | None = None
     mbps: float | None = None
@@ -154,7 +154,7 @@ class Outcome:
     why: str = ""
 
 
-def verify_pf(site: Site, pf: PfFacts, *, cap_mbps: int = 0) -> Iterator[Outcome]:
+def verify_pf(site: Site, pf: PfFacts, *, cap_mbps: int = 0) -> Iterator[TrialOutcome]:
     """Make the trials of a PF, and yield each outcome as soon as it is known. cap_mbps: 0 for the default.
 
     A site's error other than UnmeasuredError ends them.
@@ -166,13 +166,13 @@ def verify_pf(site: Site, pf: PfFacts, *, cap_mbps: int = 0) -> Iterator[Outcome
     cap = cap_mbps or max(1, round(CAP_SHARE * (pf.link_mbps or 0)))
     yield from _cap(site, pf, cap, carried_mbps)
     if pf.rdma:
-        yield from _cap(site, pf, cap, 0.0, Traffic.VERBS)
+        yield from _cap(site, pf, cap, 0.0, TrafficKind.VERBS)
 
 
-def _reservations(site: Site, pf: PfFacts) -> Iterator[Outcome]:
+def _reservations(site: Site, pf: PfFacts) -> Iterator[TrialOutcome]:
     """Let three interfaces compete for the PF."""
     reserved = [int(share * pf.free_mbps) for share in SHARES]
-    trial = Trial(pf=pf, senders=tuple(Rates(min_mbps=mbps) for mbps in reserved))
+    trial = Trial(pf=pf, senders=tuple(InterfaceRates(min_mbps=mbps) for mbps in reserved))
     try:
         _require_link(pf)
         if min(reserved) < _SMALLEST_MBPS:
@@ -185,7 +185,7 @@ def _reservations(site: Site, pf: PfFacts) -> Iterator[Outcome]:
     except UnmeasuredError as error:
         flows, judged = (), ((Result.UNMEASURED, error.message),) * len(reserved)
     for index, (mbps, (result, why)) in enumerate(zip(reserved, judged, strict=True)):
-        yield Outcome(
+        yield TrialOutcome(
             check=Check.RESERVATION,
             traffic=trial.traffic,
             rate_mbps=mbps,
@@ -227,10 +227,10 @@ def judge_reservations(
 
 
 def _cap(
-    site: Site, pf: PfFacts, cap_mbps: int, carried_mbps: float, traffic: Traffic = Traffic.TCP
-) -> Iterator[Outcome]:
+    site: Site, pf: PfFacts, cap_mbps: int, carried_mbps: float, traffic: TrafficKind = TrafficKind.TCP
+) -> Iterator[TrialOutcome]:
     """Let an interface with a cap send, and receive. carried_mbps: sent before without a cap."""
-    trial = Trial(pf=pf, senders=(Rates(max_mbps=cap_mbps),), traffic=traffic)
+    trial = Trial(pf=pf, senders=(InterfaceRates(max_mbps=cap_mbps),), traffic=traffic)
     reverse = Trial(pf=pf, senders=trial.senders, traffic=traffic, reverse=True)
     try:
         _require_link(pf)
@@ -241,7 +241,7 @@ def _cap(
             if result in (Result.PASS, Result.UNENFORCED) or sent.mbps > cap_mbps:
                 break
     except UnmeasuredError as error:
-        yield Outcome(
+        yield TrialOutcome(
             check=Check.CAP,
             traffic=traffic,
             rate_mbps=cap_mbps,
@@ -249,7 +249,7 @@ def _cap(
             why=error.message,
         )
         return
-    yield Outcome(
+    yield TrialOutcome(
         check=Check.CAP,
         traffic=traffic,
         rate_mbps=sent.cap_mbps or cap_mbps,
@@ -258,7 +258,7 @@ def _cap(
         result=result,
         why=why,
     )
-    yield Outcome(
+    yield TrialOutcome(
         check=Check.RECEIVED,
         traffic=traffic,
         rate_mbps=cap_mbps,
@@ -285,7 +285,7 @@ def judge_cap(flow: Flow, cap_mbps: int, carried_mbps: float) -> tuple[Result, s
     return Result.PASS, ""
 
 
-def exit_status(outcomes: Sequence[Outcome]) -> int:
+def exit_status(outcomes: Sequence[TrialOutcome]) -> int:
     """0 when every claim holds, 1 when one does not, 2 when there is one that could not be measured."""
     results = {outcome.result for outcome in outcomes}
     if Result.FAIL in results:

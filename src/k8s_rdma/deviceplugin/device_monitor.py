@@ -19,7 +19,7 @@ import structlog
 
 from k8s_rdma.core.devices.rdma_devices import INFINIBAND, RDMA_CM, DeviceInventory
 from k8s_rdma.core.node_paths import STATE_SOCKET
-from k8s_rdma.deviceplugin.health import Agent, AgentReport, Health, read_report
+from k8s_rdma.deviceplugin.health import AgentReport, AgentState, Health, read_report
 from k8s_rdma.deviceplugin.health_events import EventLimiter, HealthChange
 from k8s_rdma.deviceplugin.resource import Observable
 from k8s_rdma.errors import KernelError
@@ -56,14 +56,14 @@ class DeviceMonitor:
         self,
         config: DevicePluginConfig,
         *,
-        host: Host | None = None,
+        host: ScannedHost | None = None,
         on_health_changes: Callable[[Sequence[HealthChange]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with an empty inventory. clock: seconds of a monotonic clock."""
         self._run_dir = Path(config.run_dir)
         self._rescan_s = config.rescan_s or None
-        self._host = host or Host()
+        self._host = host or ScannedHost()
         self._on_health_changes = on_health_changes
         self._clock = clock
         self._event_limiter = EventLimiter()
@@ -111,7 +111,7 @@ class DeviceMonitor:
         return self._scanner.succeeded
 
     @property
-    def scan_counts(self) -> ScanCounts:
+    def scan_counts(self) -> DeviceScanCounts:
         """Counts of the scans so far."""
         return self._scanner.counts
 
@@ -147,7 +147,7 @@ class DeviceMonitor:
 
     async def _scan(self, *, anew: bool) -> None:
         self._wake.clear()
-        agent = Agent(report=self._agent.report, silent_since=self._agent.silent_since)
+        agent = AgentState(report=self._agent.report, silent_since=self._agent.silent_since)
         loop = asyncio.get_running_loop()
         previous = self.scan_counts
         observed = await loop.run_in_executor(
@@ -232,7 +232,7 @@ class HostScanner:
     It opens its resources at the first scan.
     """
 
-    def __init__(self, host: Host, *, changed: Callable[[], None]) -> None:
+    def __init__(self, host: ScannedHost, *, changed: Callable[[], None]) -> None:
         """changed: called from another thread when a scan may differ from the last."""
         self._host = host
         self._changed = changed
@@ -242,7 +242,7 @@ class HostScanner:
         self._health = Health()
         self._expected: Mapping[str, str] = {}
         self._last: RdmaSnapshot | None = None
-        self.counts = ScanCounts()
+        self.counts = DeviceScanCounts()
 
     def __enter__(self) -> Self:
         return self
@@ -255,7 +255,7 @@ class HostScanner:
         """Report whether a scan has succeeded."""
         return self._last is not None
 
-    def scan(self, agent: Agent, now_s: float, *, anew: bool = False) -> DeviceInventory:
+    def scan(self, agent: AgentState, now_s: float, *, anew: bool = False) -> DeviceInventory:
         """Return the devices as of now.
 
         If the host cannot be read, those of the last scan, with the reason.
@@ -321,11 +321,11 @@ class HostScanner:
         return frozenset(self._nodes.locate(path) for path in (INFINIBAND, RDMA_CM, *nodes))
 
     def _count(self, *, failed: bool) -> None:
-        self.counts = ScanCounts(self.counts.total + 1, self.counts.failed + failed)
+        self.counts = DeviceScanCounts(self.counts.total + 1, self.counts.failed + failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class ScannedHost:
     """The machine that is scanned. queries: opens the source of all that sysfs does not hold."""
 
     sysfs: Path = Path("/sys")
@@ -334,7 +334,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class ScanCounts:
+class DeviceScanCounts:
     """Counts of scans. failed: scans that could not read everything."""
 
     total: int = 0

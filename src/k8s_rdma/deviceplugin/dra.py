@@ -47,11 +47,11 @@ from k8s_rdma.wire.claims import (
     MAX_LINE_BYTES,
     NO_POD,
     SILENCE_S,
-    Answer,
+    ClaimAnswer,
     ClaimName,
+    ClaimQuestion,
     Offers,
     Prepare,
-    Question,
     decode_answer,
     decode_offers,
     encode_line,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
-    from k8s_rdma.deviceplugin.resource import Endpoint, Handlers
+    from k8s_rdma.deviceplugin.resource import Handlers, ResourceEndpoint
     from k8s_rdma.kube.resource_slices import SlicesApi
 
 _log = structlog.get_logger()
@@ -124,7 +124,7 @@ class ClaimsAgent:
         self.offers = Observable[Offers | None](None)
         self.away_since_s = Observable[float | None](time.monotonic())
 
-    async def ask(self, question: Callable[[], Question], deadline_s: float) -> Answer:
+    async def ask(self, question: Callable[[], ClaimQuestion], deadline_s: float) -> ClaimAnswer:
         """Ask, and again while the agent cannot be reached before the deadline (of the monotonic clock).
 
         question: makes it for each attempt.
@@ -136,10 +136,10 @@ class ClaimsAgent:
             except (OSError, EOFError, ValueError, TimeoutError, MalformedError) as error:
                 if time.monotonic() + RETRY_S >= deadline_s:
                     why = f"the agent cannot be reached at {self._socket}: {error or 'no answer in time'}"
-                    return Answer(error=why, reason=Reason.AGENT_UNREACHABLE)
+                    return ClaimAnswer(error=why, reason=Reason.AGENT_UNREACHABLE)
             await asyncio.sleep(RETRY_S)
 
-    async def _ask(self, question: Question) -> Answer:
+    async def _ask(self, question: ClaimQuestion) -> ClaimAnswer:
         incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
         try:
             writer.write(encode_line(question))
@@ -165,7 +165,7 @@ class ClaimsAgent:
     async def _follow(self) -> NoReturn:
         incoming, writer = await asyncio.open_unix_connection(self._socket, limit=MAX_LINE_BYTES)
         try:
-            writer.write(encode_line(Question(follow=True)))
+            writer.write(encode_line(ClaimQuestion(follow=True)))
             while True:
                 async with _within(self._silence_s):
                     line = _whole(await incoming.readline())
@@ -278,7 +278,7 @@ class DraDriver:
                 self.registration = str(error)
                 await asyncio.sleep(SERVE_RETRY_S)
 
-    async def _watch_sockets(self, endpoints: list[Endpoint]) -> None:
+    async def _watch_sockets(self, endpoints: list[ResourceEndpoint]) -> None:
         """Return when a socket is lost; if cancelled, end when the calls under way have been answered."""
         socket_lost = asyncio.Event()
 
@@ -312,7 +312,7 @@ class DraDriver:
             ),
         )
 
-    async def _open(self, opened: AsyncExitStack, path: Path, handlers: Handlers) -> Endpoint:
+    async def _open(self, opened: AsyncExitStack, path: Path, handlers: Handlers) -> ResourceEndpoint:
         path.parent.mkdir(parents=True, exist_ok=True)
         for socket in path.parent.glob(f"{'dra' if path == self._socket else DRIVER}-*.sock"):
             if socket != path and not is_served(socket):
@@ -341,7 +341,7 @@ class DraDriver:
         return await self._answer("unprepare", claims, self._unprepare)
 
     async def _answer(
-        self, command: str, claims: Claims, call: Callable[[ClaimName, float], Awaitable[Answer]]
+        self, command: str, claims: Claims, call: Callable[[ClaimName, float], Awaitable[ClaimAnswer]]
     ) -> Answers:
         self._calls += 1
         self._idle.clear()
@@ -360,7 +360,7 @@ class DraDriver:
             for claim, answer in zip(claims, answers, strict=True)
         }
 
-    def _record(self, command: str, answers: Mapping[ClaimName, Answer], took_s: float) -> None:
+    def _record(self, command: str, answers: Mapping[ClaimName, ClaimAnswer], took_s: float) -> None:
         self.durations.labels(command).observe(took_s)
         for claim, answer in answers.items():
             self.counts[command, not answer.error] += 1
@@ -370,7 +370,7 @@ class DraDriver:
             else:
                 _log.info(f"claim_{command}d", claim=name, took_ms=round(took_s * 1000, 3))
 
-    async def _prepare(self, claim: ClaimName, deadline_s: float) -> Answer:
+    async def _prepare(self, claim: ClaimName, deadline_s: float) -> ClaimAnswer:
         subject = f"claim {claim.namespace}/{claim.name}"
         backoff = Backoff(RETRY_S, LAST_RETRY_S)
         while True:
@@ -383,15 +383,15 @@ class DraDriver:
                 if isinstance(error, ApiRefusedError):
                     delay_s = max(delay_s, error.retry_after_s)
                 if time.monotonic() + delay_s >= deadline_s or not _is_passing(error):
-                    return Answer(error=f"{subject}: {_described(error)}", reason=error.reason)
+                    return ClaimAnswer(error=f"{subject}: {_described(error)}", reason=error.reason)
             await asyncio.sleep(delay_s)
         if resource is None:
-            return Answer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
+            return ClaimAnswer(error=f"{subject} does not exist", reason=Reason.CONFLICT)
         found = msgspec.Raw(resource)
         self._handovers.hurry(claim)
 
-        def question() -> Question:
-            return Question(
+        def question() -> ClaimQuestion:
+            return ClaimQuestion(
                 prepare=Prepare(
                     claim=claim,
                     resource=found,
@@ -413,10 +413,10 @@ class DraDriver:
             return None
         return await self._api.get_pod_document(namespace, pod) if pod else None
 
-    async def _unprepare(self, claim: ClaimName, deadline_s: float) -> Answer:
-        return await self._agent.ask(lambda: Question(unprepare=claim), deadline_s)
+    async def _unprepare(self, claim: ClaimName, deadline_s: float) -> ClaimAnswer:
+        return await self._agent.ask(lambda: ClaimQuestion(unprepare=claim), deadline_s)
 
-    async def _ask_now(self, question: Question) -> Answer:
+    async def _ask_now(self, question: ClaimQuestion) -> ClaimAnswer:
         return await self._agent.ask(lambda: question, time.monotonic())
 
     async def _offer(self) -> NoReturn:
@@ -476,14 +476,14 @@ def _described(error: K8sRdmaError) -> str:
 
 
 async def _isolated(
-    call: Callable[[ClaimName, float], Awaitable[Answer]], claim: ClaimName, deadline_s: float
-) -> Answer:
+    call: Callable[[ClaimName, float], Awaitable[ClaimAnswer]], claim: ClaimName, deadline_s: float
+) -> ClaimAnswer:
     """Call for one claim; a fault is its answer, so that the other claims of the call have theirs."""
     try:
         return await call(claim, deadline_s)
     except Exception:
         _log.exception("claim_failed", claim=f"{claim.namespace}/{claim.name}")
-        return Answer(error="a fault of the device plugin, see its log", reason=Reason.INTERNAL)
+        return ClaimAnswer(error="a fault of the device plugin, see its log", reason=Reason.INTERNAL)
 
 
 def health_of(offers: Offers, *, agent_away: bool) -> tuple[DeviceHealth, ...]:

@@ -59,7 +59,7 @@ class Health:
         self._damping = Damping()
         self._deadlines: list[float] = []
 
-    def expected(self, agent: Agent) -> Mapping[str, str]:
+    def expected(self, agent: AgentState) -> Mapping[str, str]:
         """List devices that may be away, with their functions' addresses, for the next scan."""
         allocated = {device.name: device.pci for device in self._allocated(agent).values()}
         return {**dict.fromkeys(self._history, ""), **allocated} | {
@@ -67,7 +67,7 @@ class Health:
         }
 
     def inventory(
-        self, snapshot: RdmaSnapshot, agent: Agent, now_s: float, *, unreadable: tuple[str, ...] = ()
+        self, snapshot: RdmaSnapshot, agent: AgentState, now_s: float, *, unreadable: tuple[str, ...] = ()
     ) -> DeviceInventory:
         """Return all devices with the faults that count at this time.
 
@@ -97,7 +97,7 @@ class Health:
         """Return the time at which health may change without an event, if it may."""
         return min(self._deadlines, default=None)
 
-    def _allocated(self, agent: Agent) -> dict[str, AllocatedDevice]:
+    def _allocated(self, agent: AgentState) -> dict[str, AllocatedDevice]:
         """Return the pods' devices of the last report.
 
         One without a name there gets the name of its last scan.
@@ -109,7 +109,7 @@ class Health:
         return {name: replace(device, name=name) for name, device in named if name}
 
     def _device(
-        self, name: str, snapshot: RdmaSnapshot, agent: Agent, now_s: float, *, allocated: bool
+        self, name: str, snapshot: RdmaSnapshot, agent: AgentState, now_s: float, *, allocated: bool
     ) -> RdmaDevice | None:
         if name in snapshot.present:
             present = snapshot.present[name]
@@ -122,7 +122,7 @@ class Health:
         return self._away(name, snapshot.away[name], agent, now_s, allocated=allocated)
 
     @staticmethod
-    def _free_at_home(present: PresentDevice, agent: Agent) -> RdmaDevice:
+    def _free_at_home(present: PresentDevice, agent: AgentState) -> RdmaDevice:
         """Return a device that no pod has, with the faults of its ports, which then matter.
 
         The ports of a VF that is not set up are down: the agent sets it up when it gives it to a pod, and
@@ -135,7 +135,7 @@ class Health:
         )
 
     def _away(
-        self, name: str, away: AwayDevice, agent: Agent, now_s: float, *, allocated: bool
+        self, name: str, away: AwayDevice, agent: AgentState, now_s: float, *, allocated: bool
     ) -> RdmaDevice | None:
         record = self._history.get(name)
         device = _as_last_seen(away, record.device if record else None)
@@ -159,7 +159,7 @@ class Health:
 
     @staticmethod
     def _absence(
-        away: AwayDevice, agent: Agent, missing_since: float, *, allocated: bool
+        away: AwayDevice, agent: AgentState, missing_since: float, *, allocated: bool
     ) -> tuple[str, float]:
         """Return the reason why an absent device is unhealthy, and the time from which it counts."""
         if allocated and agent.silent_since is None:
@@ -197,7 +197,7 @@ def _as_last_seen(away: AwayDevice, last: RdmaDevice | None) -> RdmaDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class AgentState:
     """The agent's last report, if there was one. silent_since: while it does not report."""
 
     report: AgentReport | None = None

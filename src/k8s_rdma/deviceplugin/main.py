@@ -29,7 +29,7 @@ from k8s_rdma.deviceplugin.plugin_server import PluginServer
 from k8s_rdma.deviceplugin.resource import PREFIX, InventorySource, Resource
 from k8s_rdma.deviceplugin.topology import neighbours
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import (
     CONTENT_TYPE,
     EVERYBODY,
@@ -406,7 +406,7 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
 SHUTDOWN_S = 2
 """Time for HTTP requests under way; each takes milliseconds."""
 
-LIMITS = Limits(connections=64, body_bytes=16 << 10)
+LIMITS = ConnectionLimits(connections=64, body_bytes=16 << 10)
 
 _log = structlog.get_logger()
 

@@ -32,7 +32,7 @@ from k8s_rdma.core.devices.pod_devices import (
     slot_device,
     slot_ids,
 )
-from k8s_rdma.core.devices.pools import Function, Functions, FunctionSelector, Pool
+from k8s_rdma.core.devices.pools import Function, FunctionKind, FunctionSelector, Pool
 from k8s_rdma.core.devices.rdma_devices import (
     INFINIBAND,
     RDMA_CM,
@@ -42,7 +42,7 @@ from k8s_rdma.core.devices.rdma_devices import (
     NodeKind,
     RdmaDevice,
 )
-from k8s_rdma.deviceplugin.topology import Candidate, Place, preferred
+from k8s_rdma.deviceplugin.topology import DeviceCandidate, DevicePlace, preferred
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cdi import SHARED_CLASS, SLOT_CLASS, qualified_name
 
@@ -141,7 +141,7 @@ def check_choice(resource: str, choice: Choice) -> None:
 
 def selects(selector: FunctionSelector, device: RdmaDevice) -> bool:
     """Report whether a selector matches; a device without a PCI function is neither a VF's nor a PF's."""
-    if not device.pf and selector.functions is not Functions.ANY:
+    if not device.pf and selector.functions is not FunctionKind.ANY:
         return False
     return selector.matches(
         Function(
@@ -307,7 +307,7 @@ class ExclusiveMode:
         check_choice(self.resource, choice)
         allocated = inventory.allocated or {}
         candidates = [
-            Candidate(id=name, place=_place(inventory.devices.get(name)), last=name in allocated)
+            DeviceCandidate(id=name, place=_place(inventory.devices.get(name)), last=name in allocated)
             for name in choice.available
         ]
         return preferred(candidates, choice.must_include, choice.size, choice.neighbours)
@@ -346,10 +346,10 @@ def _of_annotation(device: RdmaDevice, inventory: DeviceInventory) -> str:
     return "" if allocation is None or allocation.pool else "a pod has it by annotation"
 
 
-def _place(device: RdmaDevice | None) -> Place:
+def _place(device: RdmaDevice | None) -> DevicePlace:
     if device is None:
-        return Place()
-    return Place(pf=device.pf, numa_node=device.numa_node, pcie_path=device.pcie_path)
+        return DevicePlace()
+    return DevicePlace(pf=device.pf, numa_node=device.numa_node, pcie_path=device.pcie_path)
 
 
 class SlotsMode:

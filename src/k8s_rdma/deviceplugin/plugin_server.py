@@ -14,9 +14,9 @@ import structlog
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.deviceplugin.resource import (
     KUBELET_SOCKET,
-    Endpoint,
     Followers,
     Resource,
+    ResourceEndpoint,
     SocketFile,
     check_path,
     is_served,
@@ -66,7 +66,7 @@ class PluginServer:
         self._kubelet = directory / KUBELET_SOCKET
         self._clock = clock
         self._woken = asyncio.Event()
-        self._endpoint: Endpoint | None = None
+        self._endpoint: ResourceEndpoint | None = None
         self._renew = False
         self._registered_kubelet: SocketFile | None = None
         self._was_followed = False

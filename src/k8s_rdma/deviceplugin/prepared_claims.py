@@ -21,7 +21,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.informer import REAL_TIME, Time
 from k8s_rdma.wire.claim_status import ClaimState, decode_state, decode_uid, prepared_devices, refused_devices
-from k8s_rdma.wire.claims import NO_POD, Answer, ClaimName, Offers, Prepare, PreparedClaim, Question
+from k8s_rdma.wire.claims import NO_POD, ClaimAnswer, ClaimName, ClaimQuestion, Offers, Prepare, PreparedClaim
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -209,7 +209,7 @@ class Handovers:
         api: SlicesApi,
         node: NodeName,
         offers: Observable[Offers | None],
-        ask: Callable[[Question], Awaitable[Answer]],
+        ask: Callable[[ClaimQuestion], Awaitable[ClaimAnswer]],
         time: Time = REAL_TIME,
     ) -> None:
         """ask: asks the agent."""
@@ -273,7 +273,7 @@ class Handovers:
             pod=NO_POD if pod is None else msgspec.Raw(pod),
             wait_s=0.0,
         )
-        answer = await self._ask(Question(prepare=question, abandoned_by=prepared.pod_uid))
+        answer = await self._ask(ClaimQuestion(prepare=question, abandoned_by=prepared.pod_uid))
         if answer.error:
             entry.report("claim_not_handed_over", answer.error)
             return False
@@ -318,7 +318,7 @@ class AbandonedClaims:
         self,
         api: SlicesApi,
         offers: Observable[Offers | None],
-        ask: Callable[[Question], Awaitable[Answer]],
+        ask: Callable[[ClaimQuestion], Awaitable[ClaimAnswer]],
         times: AbandonmentTimes,
         time: Time = REAL_TIME,
     ) -> None:
@@ -372,7 +372,7 @@ class AbandonedClaims:
                 return
         elif found.uid == claim.uid and prepared.pod_uid in found.consumers:
             return
-        answer = await self._ask(Question(unprepare=claim, abandoned_by=prepared.pod_uid))
+        answer = await self._ask(ClaimQuestion(unprepare=claim, abandoned_by=prepared.pod_uid))
         name = f"{claim.namespace}/{claim.name}"
         if answer.error:
             _log.warning("abandoned_claim_not_unprepared", claim=name, error=answer.error)

@@ -73,7 +73,7 @@ class Resource:
     def __init__(self, mode: Mode, devices: InventorySource, complete: Complete) -> None:
         """Serve a mode. complete: adds to kubelet's request for a preference the devices that the pod has."""
         self.name = mode.resource
-        self.counts = Counts()
+        self.counts = ResourceCounts()
         self.devices: tuple[OfferedDevice, ...] = ()
         self.message = api.LIST_AND_WATCH.answer.encode(())
         """Encoded list for kubelet, shared by all that follow it."""
@@ -152,7 +152,7 @@ class Resource:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
+class ResourceCounts:
     """Counts since the process started.
 
     allocations: containers that got devices.
@@ -220,7 +220,7 @@ _SUFFIX = ".sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class ResourceEndpoint:
     """The gRPC server of a resource; another process's socket may have replaced its own.
 
     socket_file: the socket that it was opened with.
@@ -243,7 +243,7 @@ class Endpoint:
         await self.server.stop(GRACE_S)
 
 
-async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) -> Endpoint:
+async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) -> ResourceEndpoint:
     """Serve at a path, in place of any socket there.
 
     The socket is created under a temporary name and then renamed. So clients cannot connect to it before it
@@ -264,7 +264,7 @@ async def open_endpoint(path: Path, handlers: Handlers, followers: Followers) ->
     if identity is None or socket_at(path) != identity:
         await server.stop(None)
         raise K8sRdmaError(f"cannot serve at {path}: another process has just created it")
-    return Endpoint(path=path, socket_file=identity, followers=followers, server=server)
+    return ResourceEndpoint(path=path, socket_file=identity, followers=followers, server=server)
 
 
 async def _begin(server: Server, path: Path) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
-from k8s_rdma.kube.informer import REAL_TIME, Changed, Deleted, Event, Listed, Page, Time, follow
+from k8s_rdma.kube.informer import REAL_TIME, Changed, Deleted, Event, Listed, ListPage, Time, follow
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.objects.meta import OwnerReference
 from k8s_rdma.wire.resource_slice import (
@@ -213,7 +213,7 @@ class SlicePublisher:
     def _on_event(self, event: Event[SliceView]) -> None:
         found = dict(self._found or {})
         match event:
-            case Page():
+            case ListPage():
                 return
             case Listed(items):  # perhaps of an API server that was updated
                 found = {item.name: item for item in items}

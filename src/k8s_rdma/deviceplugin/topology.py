@@ -179,7 +179,7 @@ class AdmittedPodGuess:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePlace:
     """The place of a device. pf: its PF; all devices of unknown place share one."""
 
     pf: str = ""
@@ -188,16 +188,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class DeviceCandidate:
     """A device to choose. last: whether it is chosen only when no other is left."""
 
     id: str
-    place: Place = Place()
+    place: DevicePlace = DevicePlace()
     last: bool = False
 
 
 def preferred(
-    candidates: Sequence[Candidate],
+    candidates: Sequence[DeviceCandidate],
     must_include: Sequence[str],
     size: int,
     neighbours: Sequence[Neighbour] = (),
@@ -231,10 +231,15 @@ def natural(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def _nearest(
-    fixed: Sequence[Candidate], free: Sequence[Candidate], count: int, neighbours: Sequence[Neighbour]
-) -> list[Candidate]:
+    fixed: Sequence[DeviceCandidate],
+    free: Sequence[DeviceCandidate],
+    count: int,
+    neighbours: Sequence[Neighbour],
+) -> list[DeviceCandidate]:
     """Choose the best `count` of the free candidates, given the fixed ones."""
-    by_place: dict[Place, list[Candidate]] = {candidate.place: [] for candidate in (*fixed, *free)}
+    by_place: dict[DevicePlace, list[DeviceCandidate]] = {
+        candidate.place: [] for candidate in (*fixed, *free)
+    }
     for candidate in free:
         by_place[candidate.place].append(candidate)
     pfs = [
@@ -245,7 +250,7 @@ def _nearest(
     chosen = _best_pfs(
         [pf for pf in pfs if pf.place in used], [pf for pf in pfs if pf.place not in used], count
     )
-    found: list[Candidate] = []
+    found: list[DeviceCandidate] = []
     for pf in sorted(chosen, key=_distance):
         found += by_place[pf.place][: count - len(found)]
     return found
@@ -255,12 +260,12 @@ def _nearest(
 class _Pf:
     """A PF with devices to choose from. nearness: that of each device to the neighbours."""
 
-    place: Place
+    place: DevicePlace
     free: int
     nearness: int
 
 
-def _nearness(place: Place, neighbours: Iterable[Neighbour]) -> int:
+def _nearness(place: DevicePlace, neighbours: Iterable[Neighbour]) -> int:
     return max(
         (
             _shared(place.pcie_path, neighbour.pcie_path)

@@ -27,7 +27,7 @@ class HttpGetError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """A response; `etag` as sent, quotes included."""
 
     status: int
@@ -60,14 +60,14 @@ class _Exchange(asyncio.Protocol):
         self.received = 0
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpResponse] | None = None
         self._etag: str | None = None
         self._body = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
 
-    async def get(self, request: bytes) -> Answer:
+    async def get(self, request: bytes) -> HttpResponse:
         self._answer = asyncio.get_running_loop().create_future()
         self._etag, self._body, self.received, self.answered_nothing = None, bytearray(), 0, True
         self._transport.write(request)
@@ -111,7 +111,7 @@ class _Exchange(asyncio.Protocol):
         status = self._parser.get_status_code()
         self.reusable = self.reusable and self._parser.should_keep_alive()
         if self._answer and not self._answer.done():
-            self._answer.set_result(Answer(status, self._etag, bytes(self._body)))
+            self._answer.set_result(HttpResponse(status, self._etag, bytes(self._body)))
 
     def _fail(self, why: str) -> None:
         self.close()
@@ -134,7 +134,7 @@ class HttpPeer:
         self._head = f"Host: {shown}:{port}\r\nAccept: application/json\r\n"
         self._exchange: _Exchange | None = None
 
-    async def get(self, path: str, *, etag: str | None = None) -> Answer:
+    async def get(self, path: str, *, etag: str | None = None) -> HttpResponse:
         """Ask for a path, on condition that it is not `etag` any more (RFC 9110, 13.1.2).
 
         OSError when there is no answer. A kept connection that the peer has closed meanwhile is made anew,
@@ -142,12 +142,12 @@ class HttpPeer:
         """
         return await self._request(f"GET {path}", f"If-None-Match: {etag}\r\n" if etag else "")
 
-    async def post(self, path: str, body: bytes) -> Answer:
+    async def post(self, path: str, body: bytes) -> HttpResponse:
         """Send a body, which may arrive twice if a kept connection was closed. OSError as `get`."""
         fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         return await self._request(f"POST {path}", fields, body)
 
-    async def _request(self, line: str, fields: str, body: bytes = b"") -> Answer:
+    async def _request(self, line: str, fields: str, body: bytes = b"") -> HttpResponse:
         token = self._security.token
         bearer = f"Authorization: Bearer {token()}\r\n" if token else ""
         request = f"{line} HTTP/1.1\r\n{self._head}{bearer}{fields}\r\n".encode("latin-1") + body
@@ -175,7 +175,7 @@ class HttpPeer:
         )
         return self._exchange
 
-    async def _send(self, exchange: _Exchange, request: bytes) -> Answer:
+    async def _send(self, exchange: _Exchange, request: bytes) -> HttpResponse:
         try:
             answer = await exchange.get(request)
         except BaseException:  # cancellation too: the answer would be taken for the next question's

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from k8s_rdma.config.addresses import SERVER_PORT
 from k8s_rdma.config.extender import NODE_TIMEOUT_S, RETRY_S
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.http_client import PLAIN, Answer, HttpPeer, Security
+from k8s_rdma.extender.http_client import PLAIN, HttpPeer, HttpResponse, Security
 from k8s_rdma.extender.node_cache import ClusterState
 from k8s_rdma.extender.node_source import MAX_ADDRESSES, facts_of
 from k8s_rdma.http_server.asgi import client_tls, token_of
@@ -80,7 +80,7 @@ class NodePollConfig:
 
 
 @dataclass(slots=True)
-class Counts:
+class PollCounts:
     """Counts of answers by kind, for metrics; reports: changes that a long poll reported."""
 
     changed: int = 0
@@ -97,7 +97,7 @@ class NodePollContext:
     config: NodePollConfig
     clock: Callable[[], float]
     slots: asyncio.Semaphore
-    counts: Counts = field(default_factory=Counts)
+    counts: PollCounts = field(default_factory=PollCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class HttpNode:
             self._store(answer, requested_at)  # else a question was asked since, and knows better
         return answered
 
-    def _store(self, answer: Answer, requested_at: float) -> None:
+    def _store(self, answer: HttpResponse, requested_at: float) -> None:
         if self._is_removed:
             return
         counts, state = self._context.counts, self._context.state
@@ -325,7 +325,9 @@ class Answered(Enum):
     """The server did not wait: it knows no long poll, has no room for it, is ending, or has no report."""
 
 
-async def watch(peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float) -> tuple[Answered, Answer]:
+async def watch(
+    peer: HttpPeer, etag: str, *, hold_s: float, timeout_s: float
+) -> tuple[Answered, HttpResponse]:
     """Wait until the node's report is not `etag` any more, or for about `hold_s`.
 
     OSError and TimeoutError when there was no answer by then; timeout_s: for the way.

@@ -37,7 +37,7 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s
 from k8s_rdma.extender.http_poller import security_of
-from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import (
     CONTENT_TYPE,
     JSON,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ExtenderAccess:
     """The proofs by which clients are admitted; without any, everybody is.
 
     tls, tokens: the present ones; None for plain HTTP, and for no tokens. certificates: whether clients may
@@ -99,25 +99,25 @@ class Access:
         return f"it takes {' or '.join(proofs)}"
 
 
-EVERYBODY = Access()
+EVERYBODY = ExtenderAccess()
 
 
-def access_of(config: ExtenderConfig) -> Access:
+def access_of(config: ExtenderConfig) -> ExtenderAccess:
     """Read the configured access; MalformedError names the field whose file is unusable.
 
     Certificates are asked for, not demanded, by TLS itself, because kubelet's probes have no certificate.
     """
     tls = config.tls
-    return Access(
+    return ExtenderAccess(
         tls=None if tls is None else tls_context(tls, demand=False),
         tokens=None if config.token_file is None else tokens_of(config.token_file, field="tokenFile"),
         certificates=tls is not None and tls.client_ca_file is not None,
     )
 
 
-def views_access_of(views: ViewsConfig) -> Access:
+def views_access_of(views: ViewsConfig) -> ExtenderAccess:
     """Read the tokens of the port for viewers; MalformedError names the field whose file is unusable."""
-    return Access(tokens=tokens_of(views.token_file, field="views.tokenFile"))
+    return ExtenderAccess(tokens=tokens_of(views.token_file, field="views.tokenFile"))
 
 
 Verb: TypeAlias = Callable[[Buffer], Awaitable[Buffer]]
@@ -143,7 +143,7 @@ class ExtenderApp:
         self,
         extender: Extender,
         config: ExtenderConfig,
-        access: Access = EVERYBODY,
+        access: ExtenderAccess = EVERYBODY,
         *,
         read_only: bool = False,
     ) -> None:
@@ -306,7 +306,7 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
-LIMITS = Limits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
+LIMITS = ConnectionLimits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
 """An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
 since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
 
@@ -339,7 +339,7 @@ class ViewsPort:
     """The port for viewers, and who may use it."""
 
     listener: socket.socket
-    access: Access
+    access: ExtenderAccess
 
     @classmethod
     @contextmanager
@@ -360,7 +360,7 @@ async def serve(  # noqa: PLR0913  each is a part of its own, and tests leave mo
     *,
     stop: asyncio.Event,
     identity: BinderIdentity | None = None,
-    access: Access = EVERYBODY,
+    access: ExtenderAccess = EVERYBODY,
     views: ViewsPort | None = None,
     when_known: Callable[[], None] = lambda: None,
 ) -> None:
@@ -402,7 +402,7 @@ async def _until_signalled(
     config: ExtenderConfig,
     keys: KeySource,
     listener: socket.socket,
-    access: Access,
+    access: ExtenderAccess,
     views: ViewsPort | None,
 ) -> None:
     failures: Counter[tuple[str, ...]] = Counter()

@@ -19,7 +19,7 @@ from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.pf_use import Used, total
 from k8s_rdma.core.placement import PlacedInterface, Placement, capped_to_request, usage_of
 from k8s_rdma.core.reported_rates import ReportedRates
-from k8s_rdma.core.shortage import Totals
+from k8s_rdma.core.shortage import NodeTotals
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.errors import visible
 from k8s_rdma.extender.leased_addresses import LeasedAddresses
@@ -62,7 +62,7 @@ class NodeSnapshot(NodeState):
     def __init__(self, inventory: Inventory, used: Mapping[PciAddress, Used]) -> None:
         super().__init__(inventory, used)
         self.each_mbps = self.headroom.each_mbps if self.headroom else 0
-        self.totals = Totals.of_rooms(self.rooms)
+        self.totals = NodeTotals.of_rooms(self.rooms)
 
     @property
     def rooms(self) -> tuple[Room, ...]:

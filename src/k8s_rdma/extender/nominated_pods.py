@@ -134,7 +134,7 @@ _LOOK_AGAIN_S = 1.0
 _log = structlog.get_logger()
 
 
-class Room(NamedTuple):
+class NominatedRoom(NamedTuple):
     """Interfaces held on a node for a pod, and the pods evicted for it."""
 
     interfaces: tuple[PlacedInterface, ...]
@@ -270,7 +270,7 @@ class NominatedPods(PodIndex):
         if node in self._holds.nodes():
             self._on_release(node)
 
-    def answered(self, pod: PendingPod, found: Mapping[NodeName, Room]) -> None:
+    def answered(self, pod: PendingPod, found: Mapping[NodeName, NominatedRoom]) -> None:
         """Hold the rooms that the scheduler got as an answer for the pod; they replace its earlier holds."""
         if pod.uid in self._settled:
             self.on_delete(pod.uid)
@@ -304,7 +304,7 @@ class NominatedPods(PodIndex):
         released = self._holds.release(pod.uid)
         hold = released.pop(node, None)
         if hold is not None:
-            self._hold(pod, node, Room(hold.interfaces, hold.victims), named.deadline)
+            self._hold(pod, node, NominatedRoom(hold.interfaces, hold.victims), named.deadline)
         else:
             self._unreserved[pod.uid] = pod
             self._due.add(pod.uid)
@@ -376,7 +376,7 @@ class NominatedPods(PodIndex):
         self._refused.pop(uid, None)
         self._notify(uid, self._holds.release(uid))
 
-    def _hold(self, pod: PendingPod, node: NodeName, room: Room, deadline: float) -> None:
+    def _hold(self, pod: PendingPod, node: NodeName, room: NominatedRoom, deadline: float) -> None:
         hold = Hold(
             interfaces=room.interfaces,
             pod=pod.pod,
@@ -402,7 +402,7 @@ class NominatedPods(PodIndex):
             named = self._named[pod.uid]
             interfaces = self._placed(pod, named.node, now)
             if interfaces is not None:
-                self._hold(pod, named.node, Room(interfaces), named.deadline)
+                self._hold(pod, named.node, NominatedRoom(interfaces), named.deadline)
             if interfaces is not None or named.deadline <= now:
                 del self._unreserved[pod.uid]
 

@@ -24,7 +24,7 @@ from k8s_rdma.extender.unverified_placements import UnverifiedPlacements
 from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.extender.watch_marker import WatchMarker
 from k8s_rdma.kube.api import ClusterApi, PodView
-from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page, handle_item
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage, handle_item
 from k8s_rdma.kube.promises import promised_to, unverified_placement
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
@@ -127,7 +127,7 @@ class PodInformer:
     def on_event(self, event: Event[PodView]) -> None:
         """Handle an event of the watch."""
         match event:
-            case Page(pods, is_anew):
+            case ListPage(pods, is_anew):
                 self._page(pods, is_anew=is_anew)
             case Listed(pods, is_anew):
                 self._list(pods, is_anew=is_anew)

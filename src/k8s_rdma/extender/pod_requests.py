@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from k8s_rdma.kube.api import PodView
-    from k8s_rdma.wire.extender import Pod
+    from k8s_rdma.wire.extender import PodToSchedule
 
 _log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class PendingPod:
         return f"{self.namespace}/{self.name}"
 
     @classmethod
-    def from_pod(cls, pod: Pod, request: Request) -> PendingPod:
+    def from_pod(cls, pod: PodToSchedule, request: Request) -> PendingPod:
         """Return the pod of a scheduler's question."""
         return cls(
             uid=PodUid(pod.metadata.uid),
@@ -202,7 +202,7 @@ class PodRequestCache:
         request = with_gpus(replace(found.request, devices=devices()), request_name(annotations))
         return policies.permit(pod.namespace, request)
 
-    def parse(self, pod: Pod) -> PendingPod:
+    def parse(self, pod: PodToSchedule) -> PendingPod:
         """Return the pod of a scheduler's question.
 
         MalformedError: as `read`, and if the pod's numbers of VFs contradict each other.
@@ -226,7 +226,7 @@ class PodRequestCache:
             _check_count(request, view.annotations, counted, self._vf_resource)
         return request
 
-    def put(self, pod: Pod, now: float) -> PendingPod:
+    def put(self, pod: PodToSchedule, now: float) -> PendingPod:
         """Read a pod's request as `parse`, and keep it for bind unless it is malformed."""
         uid = PodUid(pod.metadata.uid)
         try:
@@ -252,7 +252,7 @@ class PodRequestCache:
         self._pods.pop(uid)
 
 
-def _counted(pod: Pod, resource: str) -> Fraction:
+def _counted(pod: PodToSchedule, resource: str) -> Fraction:
     """Read the number of VFs that the scheduler counts for a pod; MalformedError if this fails."""
     try:
         return requested(pod.spec, resource)
@@ -261,7 +261,7 @@ def _counted(pod: Pod, resource: str) -> Fraction:
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION) from error
 
 
-def _devices(pod: Pod) -> tuple[tuple[str, int], ...]:
+def _devices(pod: PodToSchedule) -> tuple[tuple[str, int], ...]:
     """Read the devices in the limits of the pod's containers; MalformedError if this fails."""
     try:
         return pod.devices

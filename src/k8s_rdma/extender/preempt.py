@@ -31,7 +31,7 @@ from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.extender.decision_log import FIT, NOTHING_ASKED, STARTING, DecisionLog, Outcome
 from k8s_rdma.extender.node_source import NodeSource
-from k8s_rdma.extender.nominated_pods import Room
+from k8s_rdma.extender.nominated_pods import NominatedRoom
 from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.search_queue import SearchQueue, Turn
 from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, follow
@@ -212,7 +212,9 @@ class Preempting:
         chosen = await self._search(pod, args, candidates)
         placed = self._places(pod, chosen)  # the first nodes that were found may be taken by now
         if placed:
-            rooms = {node: Room(interfaces, chosen[node].uids) for node, interfaces in placed.items()}
+            rooms = {
+                node: NominatedRoom(interfaces, chosen[node].uids) for node, interfaces in placed.items()
+            }
             self.cache.nominations.answered(pod, rooms)
         victims = {str(node): _meta(chosen[node]) for node in placed}
         return self._answer(args, began, victims, FIT if victims else Reason.INSUFFICIENT)

@@ -26,7 +26,7 @@ from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import MAX_ADDRESSES, facts_of_status
 from k8s_rdma.kube.errors import API_ERRORS
-from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page, follow, handle_item
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage, follow, handle_item
 from k8s_rdma.kube.published_api import LeaseView, PublishedApi, RdmaNodeView
 from k8s_rdma.wire.address_leases import ADDRESS_LEASES
 from k8s_rdma.wire.node_facts import NodeFacts
@@ -191,7 +191,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Counts:
+class WatchCounts:
     """Counts of the watches' events, for metrics."""
 
     changed: int = 0
@@ -219,7 +219,7 @@ class RdmaNodeInformer:
         namespace: str,
         look_s: float = 1.0,
     ) -> None:
-        self.counts = Counts()
+        self.counts = WatchCounts()
         self.marks = Marks()
         self._state = state
         self._api = api
@@ -345,7 +345,7 @@ class RdmaNodeInformer:
     def on_event(self, event: Event[RdmaNodeView]) -> None:
         """Handle an event of the `RdmaNode` objects."""
         match event:
-            case Page(views, is_anew):
+            case ListPage(views, is_anew):
                 self._on_page(views, is_anew=is_anew)
             case Listed(views, is_anew):
                 self._on_page(views, is_anew=is_anew)

@@ -21,7 +21,7 @@ from k8s_rdma.extender.node_cache import NodeSnapshot
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.shortage import Totals
+    from k8s_rdma.core.shortage import NodeTotals
 
 UNRESOLVABLE = frozenset(
     {
@@ -101,7 +101,7 @@ class Shortages:
         self._largest_mbps, self._total_mbps = max(need.demand.sizes, default=0), need.demand.total
         self._by_lack: dict[Lack, Shortage] = {}
 
-    def by_sums(self, totals: Totals) -> Shortage | None:
+    def by_sums(self, totals: NodeTotals) -> Shortage | None:
         """Return the verdict if sums over the PFs exclude the need."""
         lack = totals.lack(self._need.number, self._largest_mbps, self._total_mbps)
         return None if lack is Lack.PLACES else self._by_lack.get(lack) or self._verdict_of(lack)

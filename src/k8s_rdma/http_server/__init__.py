@@ -4,7 +4,7 @@ The application is the process's own, and so is the handling of signals.
 """
 
 from k8s_rdma.http_server.asgi import Answer
-from k8s_rdma.http_server.connections import Limits
+from k8s_rdma.http_server.connections import ConnectionLimits
 from k8s_rdma.http_server.server import HttpServer, listen
 
-__all__ = ["Answer", "HttpServer", "Limits", "listen"]
+__all__ = ["Answer", "ConnectionLimits", "HttpServer", "listen"]

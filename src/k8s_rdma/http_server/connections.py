@@ -33,7 +33,7 @@ _THRESHOLD_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ConnectionLimits:
     """Limits of one server; times are kept to a tenth of a second, that to send to a fifth of it.
 
     connections: at a time, including those that negotiate TLS; see `Connections.admit`.
@@ -95,7 +95,7 @@ class Connections:
     due_s: time of the next check by the loop's clock; `inf` without connections to check.
     """
 
-    def __init__(self, limits: Limits, *, sooner: Callable[[], None]) -> None:
+    def __init__(self, limits: ConnectionLimits, *, sooner: Callable[[], None]) -> None:
         """sooner: called when `due_s` becomes earlier."""
         self.limits = limits
         self.due_s = inf

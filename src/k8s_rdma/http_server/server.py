@@ -20,8 +20,8 @@ import structlog
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server.connections import (
     RECEIVE_BUFFER_BYTES,
+    ConnectionLimits,
     Connections,
-    Limits,
     set_receive_buffer,
 )
 from k8s_rdma.http_server.protocol import HttpProtocol, PlainHttpProtocol, ServerState
@@ -55,13 +55,13 @@ class HttpServer:
         app: Application,
         *,
         shutdown_s: float,
-        limits: Limits | None = None,
+        limits: ConnectionLimits | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         """Prepare a server. shutdown_s: for the requests under way when stopped. tls: None for plain HTTP."""
         self.started = False
         self._wake = asyncio.Event()
-        connections = Connections(limits or Limits(), sooner=self._wake.set)
+        connections = Connections(limits or ConnectionLimits(), sooner=self._wake.set)
         self.state = ServerState(app=app, connections=connections, tls=tls)
         self._shutdown_s = shutdown_s
         self._stopping = False

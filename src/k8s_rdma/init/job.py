@@ -95,7 +95,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineInterfaces:
     """The machine's interfaces.
 
     queries, links: open netlink for the calling thread.

@@ -19,8 +19,8 @@ import structlog
 
 from k8s_rdma import process
 from k8s_rdma.errors import KernelError
-from k8s_rdma.init.job import Machine, StoppableClock, Target, wait_until
-from k8s_rdma.init.pf_setup import Outcome, Result, make_ready, plan
+from k8s_rdma.init.job import MachineInterfaces, StoppableClock, Target, wait_until
+from k8s_rdma.init.pf_setup import PfOutcome, PfResult, make_ready, plan
 from k8s_rdma.init.used_vfs import ledger_held
 from k8s_rdma.init.vf_settings import address_conflicts
 from k8s_rdma.linux.discovery.functions import AbsentPf, Discovery, FoundPf, Missing, Selected, SkippedPf
@@ -43,7 +43,7 @@ MAX_PARALLEL = 16
 LOOK_EVERY_S = 0.5
 
 
-def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
+def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[PfOutcome]:
     """Make the machine's PFs ready; return the outcomes, as `make_all_ready` does.
 
     dry_run: plan only, and do not wait for drivers.
@@ -52,7 +52,7 @@ def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    machine = Machine(
+    machine = MachineInterfaces(
         sysfs=Sysfs(config.sys_root),
         queries=NetlinkQueries,
         links=KernelSriovLinks,
@@ -62,7 +62,9 @@ def run(config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
     return make_all_ready(machine, config, dry_run=dry_run)
 
 
-def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = False) -> Sequence[Outcome]:
+def make_all_ready(
+    machine: MachineInterfaces, config: InitConfig, *, dry_run: bool = False
+) -> Sequence[PfOutcome]:
     """Make every selected PF ready, in parallel; a failure of one does not affect others.
 
     Return one outcome for each PF of the machine, and one for each that is named and does not exist.
@@ -90,23 +92,23 @@ def make_all_ready(machine: Machine, config: InitConfig, *, dry_run: bool = Fals
     return outcomes
 
 
-def _skipped(selecting: Selecting) -> Iterator[Outcome]:
+def _skipped(selecting: Selecting) -> Iterator[PfOutcome]:
     """Yield PFs that are left alone, and those that cannot be seen; each with its reason."""
     for skipped in selecting.skipped:
-        result = Result.FAILED if is_fault(skipped) else Result.SKIPPED
-        yield Outcome(pf=skipped.pf.name, result=result, message=skipped.why, advice=skipped.advice)
+        result = PfResult.FAILED if is_fault(skipped) else PfResult.SKIPPED
+        yield PfOutcome(pf=skipped.pf.name, result=result, message=skipped.why, advice=skipped.advice)
     for pf in selecting.unmeant:
         message = f"no rule of hardware.pfs selects it; it can have {pf.total_vfs} VFs"
-        yield Outcome(pf=pf.name, result=Result.SKIPPED, message=message)
+        yield PfOutcome(pf=pf.name, result=PfResult.SKIPPED, message=message)
     for absent in selecting.absent:
         # One configuration serves unlike nodes; the name of another naming scheme is a mistake.
-        result = Result.FAILED if absent.likely else Result.NOT_THERE
+        result = PfResult.FAILED if absent.likely else PfResult.NOT_THERE
         advice = f"write {absent.likely} in hardware.pfs[].names" if absent.likely else ""
-        yield Outcome(pf="", result=result, message=str(absent), advice=advice)
+        yield PfOutcome(pf="", result=result, message=str(absent), advice=advice)
 
 
-def _counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    return {result.name.lower(): sum(outcome.result is result for outcome in outcomes) for result in Result}
+def _counts(outcomes: Sequence[PfOutcome]) -> dict[str, int]:
+    return {result.name.lower(): sum(outcome.result is result for outcome in outcomes) for result in PfResult}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class Selecting:
     unmeant: tuple[FoundPf, ...]
 
 
-def select_pfs(machine: Machine, config: InitConfig) -> Selecting:
+def select_pfs(machine: MachineInterfaces, config: InitConfig) -> Selecting:
     """Wait for drivers and netdevs, then for RDMA devices if they are demanded.
 
     KernelError if the machine cannot be scanned.
@@ -171,7 +173,7 @@ def lacks_rdma(skipped: SkippedPf) -> bool:
     return skipped.missing is Missing.RDMA
 
 
-def _with_conflicts(machine: Machine, targets: Sequence[Target]) -> Iterator[Target]:
+def _with_conflicts(machine: MachineInterfaces, targets: Sequence[Target]) -> Iterator[Target]:
     """Yield the targets, each with why no addresses for its VFs can be made."""
     with machine.links() as links:
         found = {target.pci: links.link(target.name) for target in targets if target.rule.num_vfs != 0}

@@ -21,7 +21,7 @@ import structlog
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma.init.job import (
     Job,
-    Machine,
+    MachineInterfaces,
     SetupError,
     StoppedError,
     Target,
@@ -55,7 +55,7 @@ _RENAMED = "4"
 
 
 @unique
-class Result(StrEnum):
+class PfResult(StrEnum):
     """Result for a PF.
 
     READY: as requested, without a change.
@@ -77,7 +77,7 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PfOutcome:
     """requested: VFs, None for all. previous, current: VFs before and now; None if it cannot have any.
 
     message: the changes, or the reason for a failure.
@@ -85,7 +85,7 @@ class Outcome:
     """
 
     pf: str
-    result: Result
+    result: PfResult
     message: str
     advice: str = ""
     requested: int | None = None
@@ -140,11 +140,11 @@ class PfSetup:
         self._used: Mapping[int, str] = used_vfs(job.target.pci, vfs, pods, job.links)
         self._waited_for: set[int] = set()
 
-    def decision(self) -> int | Refused:
+    def decision(self) -> int | RefusedSetup:
         """Decide the number of VFs, without a change; OSError if the PF cannot be read."""
         sriov, rule = self._job.sriov, self._job.target.rule
         if self._job.target.conflict:
-            return Refused(
+            return RefusedSetup(
                 why=f"its VFs would have addresses that others have: {self._job.target.conflict}",
                 advice="give the card a permanent address of its own by its maker's tool, or leave it out of "
                 "hardware.pfs",
@@ -152,11 +152,11 @@ class PfSetup:
             )
         return decide(requested=rule.num_vfs, total=sriov.total(), current=sriov.count(), used=self._used)
 
-    def attempt(self) -> Refused | None:
+    def attempt(self) -> RefusedSetup | None:
         """Make it ready. SetupError, another KernelError or OSError when something stands against that."""
         job = self._job
         current, count = job.sriov.count(), self.decision()
-        if isinstance(count, Refused):
+        if isinstance(count, RefusedSetup):
             return count
         with probing_restored(job):
             if count != current:
@@ -234,7 +234,7 @@ class PfSetup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedSetup:
     """The reason why a PF keeps its VFs as they are, and the remedy.
 
     in_use: that VFs are used is all that stands against it; the PF works on with those it has.
@@ -245,7 +245,7 @@ class Refused:
     in_use: bool = False
 
 
-def decide(*, requested: int | None, total: int, current: int, used: Mapping[int, str]) -> int | Refused:
+def decide(*, requested: int | None, total: int, current: int, used: Mapping[int, str]) -> int | RefusedSetup:
     """Decide the number of VFs; equal to `current` for no change.
 
     Another number than `current` requires the removal of all VFs (Linux `drivers/pci/iov.c`,
@@ -257,15 +257,15 @@ def decide(*, requested: int | None, total: int, current: int, used: Mapping[int
     """
     count = total if requested is None else requested
     if count > total:
-        return Refused(
+        return RefusedSetup(
             why=f"{count} VFs requested, its sriov_totalvfs is {total}",
             advice=f"set numVfs to {total} or less, or raise the limit in the NIC's firmware "
             "(Mellanox: mlxconfig NUM_OF_VFS) and reboot",
         )
     if count > MOST_VFS:
-        return Refused(why=f"{count} VFs requested", advice=f"set numVfs to {MOST_VFS} or less")
+        return RefusedSetup(why=f"{count} VFs requested", advice=f"set numVfs to {MOST_VFS} or less")
     if count != current and used:
-        return Refused(
+        return RefusedSetup(
             why=f"{current} VFs cannot become {count} while some are used: {who_uses(used)}",
             advice="stop their users (drain the node, clear a driver_override), then run init again",
             in_use=True,
@@ -452,13 +452,13 @@ def _write(job: Job, count: int) -> None:
         raise refused_write(f"PF {job.target.name}: sriov_numvfs {count}", error) from error
 
 
-def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Outcome:
+def make_ready(machine: MachineInterfaces, config: InitConfig, pods: Pods, target: Target) -> PfOutcome:
     """Set up one PF and return its outcome; raise unforeseen errors only."""
     log = _log.bind(pf=target.name, pci=target.pci)
     started = machine.clock.monotonic()
     with _job(machine, config, target, log) as job:
         outcome = _outcome(job, pods)
-    say = {Result.FAILED: log.error, Result.REFUSED: log.warning}.get(outcome.result, log.info)
+    say = {PfResult.FAILED: log.error, PfResult.REFUSED: log.warning}.get(outcome.result, log.info)
     say(
         "pf_ended",
         result=outcome.result,
@@ -471,7 +471,7 @@ def make_ready(machine: Machine, config: InitConfig, pods: Pods, target: Target)
     return outcome
 
 
-def plan(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Outcome:
+def plan(machine: MachineInterfaces, config: InitConfig, pods: Pods, target: Target) -> PfOutcome:
     """Return the outcome with which `make_ready` would begin, without a change."""
     with _job(machine, config, target, _log) as job:
         setup = None
@@ -481,16 +481,18 @@ def plan(machine: Machine, config: InitConfig, pods: Pods, target: Target) -> Ou
         except (K8sRdmaError, OSError) as error:
             failure = error if isinstance(error, K8sRdmaError) else refused_read(f"PF {target.name}", error)
             return _failed(job, setup, failure)
-        if isinstance(count, Refused):
+        if isinstance(count, RefusedSetup):
             return _ended(job, setup, count)
         if count == setup.previous_vfs:
-            return _outcome_of(job, setup, Result.READY, f"has its {count} VFs", "")
+            return _outcome_of(job, setup, PfResult.READY, f"has its {count} VFs", "")
         instead = f" in place of {setup.previous_vfs}" if setup.previous_vfs else ""
-        return _outcome_of(job, setup, Result.PLANNED, f"would make {count} VFs{instead}", "")
+        return _outcome_of(job, setup, PfResult.PLANNED, f"would make {count} VFs{instead}", "")
 
 
 @contextmanager
-def _job(machine: Machine, config: InitConfig, target: Target, log: FilteringBoundLogger) -> Iterator[Job]:
+def _job(
+    machine: MachineInterfaces, config: InitConfig, target: Target, log: FilteringBoundLogger
+) -> Iterator[Job]:
     with machine.links() as links:
         yield Job(
             target=target,
@@ -503,7 +505,7 @@ def _job(machine: Machine, config: InitConfig, target: Target, log: FilteringBou
         )
 
 
-def _outcome(job: Job, pods: Pods) -> Outcome:
+def _outcome(job: Job, pods: Pods) -> PfOutcome:
     setup = None
     for attempts_left in reversed(range(job.config.tries)):
         try:
@@ -537,30 +539,30 @@ def _rested(job: Job, failure: K8sRdmaError, attempts_left: int) -> bool:
     return True
 
 
-def _ended(job: Job, setup: PfSetup, refused: Refused | None) -> Outcome:
+def _ended(job: Job, setup: PfSetup, refused: RefusedSetup | None) -> PfOutcome:
     progress = setup.progress
     if refused is None:
-        result = Result.CHANGED if progress.changes() else Result.READY
+        result = PfResult.CHANGED if progress.changes() else PfResult.READY
         return _outcome_of(job, setup, result, progress.describe(), "")
     return _outcome_of(
-        job, setup, Result.REFUSED if refused.in_use else Result.FAILED, refused.why, refused.advice
+        job, setup, PfResult.REFUSED if refused.in_use else PfResult.FAILED, refused.why, refused.advice
     )
 
 
-def _failed(job: Job, setup: PfSetup | None, failure: K8sRdmaError) -> Outcome:
+def _failed(job: Job, setup: PfSetup | None, failure: K8sRdmaError) -> PfOutcome:
     changes = setup.progress.changes() if setup else ()
     message = f"{failure} (done before: {', '.join(changes)})" if changes else str(failure)
     return _outcome_of(
-        job, setup, Result.FAILED, message, failure.advice if isinstance(failure, SetupError) else ""
+        job, setup, PfResult.FAILED, message, failure.advice if isinstance(failure, SetupError) else ""
     )
 
 
-def _outcome_of(job: Job, setup: PfSetup | None, result: Result, message: str, advice: str) -> Outcome:
+def _outcome_of(job: Job, setup: PfSetup | None, result: PfResult, message: str, advice: str) -> PfOutcome:
     try:
         current = job.sriov.count()
     except OSError:
         current = None
-    return Outcome(
+    return PfOutcome(
         pf=job.target.name,
         result=result,
         message=message,
@@ -571,7 +573,7 @@ def _outcome_of(job: Job, setup: PfSetup | None, result: Result, message: str, a
     )
 
 
-def all_well(outcomes: Iterable[Outcome], *, keep_used_vfs: bool) -> bool:
+def all_well(outcomes: Iterable[PfOutcome], *, keep_used_vfs: bool) -> bool:
     """Report whether the run succeeded."""
-    bad = {Result.FAILED} if keep_used_vfs else {Result.FAILED, Result.REFUSED}
+    bad = {PfResult.FAILED} if keep_used_vfs else {PfResult.FAILED, PfResult.REFUSED}
     return all(outcome.result not in bad for outcome in outcomes)

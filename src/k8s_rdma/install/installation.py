@@ -135,7 +135,7 @@ class _Reconciler:
         self.is_complete = self._until_in_place and self._installation.serves(outcome)
         return pause_s
 
-    def _rewrote(self, outcome: Outcome) -> float:
+    def _rewrote(self, outcome: InstallOutcome) -> float:
         """Log the write and return the pause before the next pass: another program may undo ours."""
         event = "cni_conf_removed" if outcome.own is None else "cni_conf_written"
         _log.info(event, file=str(self._installation.conf.path), made_of=outcome.rival)
@@ -213,7 +213,7 @@ async def _first_of(seconds: float, *events: asyncio.Event) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class InstallOutcome:
     """Result of one pass.
 
     replaced: whether the executable was put there.
@@ -247,7 +247,7 @@ class Installation:
         """Report whether we keep a network's file."""
         return self._desired.network is not Network.NONE
 
-    def paths(self, outcome: Outcome) -> tuple[Path, ...]:
+    def paths(self, outcome: InstallOutcome) -> tuple[Path, ...]:
         """Return the paths of the executable, and of the file that has our plugin."""
         if not self.has_network:
             return self.program.paths
@@ -256,7 +256,7 @@ class Installation:
             self.conf.path.with_name(outcome.rival) if outcome.by_hand else self.conf.path,
         )
 
-    def serves(self, outcome: Outcome) -> bool:
+    def serves(self, outcome: InstallOutcome) -> bool:
         """Report whether pods get our plugin now, also by an earlier network."""
         has_network = outcome.own is not None or outcome.by_hand
         return self.program.exists() and (has_network or not self.has_network)
@@ -274,21 +274,21 @@ class Installation:
         ]
         return all_locked(present, wait_s)
 
-    def install(self, program: Path) -> Outcome:
+    def install(self, program: Path) -> InstallOutcome:
         """Make all of it as it should be; K8sRdmaError if a directory cannot be read or written.
 
         If there is no executable, and cannot be, our file is removed, because it would fail all pods.
         """
         replaced, problems = self._install_program(program)
         if not self.has_network:
-            return Outcome(replaced=replaced, problems=problems)
+            return InstallOutcome(replaced=replaced, problems=problems)
         found = self.conf.read()
         decision = self._decide(found, problems)
         rewritten = self.conf.apply(decision, found)
         messages = (
             (*problems, f"{self.conf.path.parent}: {decision.problem}") if decision.problem else problems
         )
-        return Outcome(
+        return InstallOutcome(
             replaced=replaced,
             rewritten=rewritten,
             own=decision.own,

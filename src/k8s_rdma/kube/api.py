@@ -98,7 +98,7 @@ class PodBinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class EventSubject:
     """The object of core/v1 that an Event is about, and the namespace of the Event."""
 
     kind: str
@@ -107,14 +107,14 @@ class Subject:
     uid: str
 
 
-def about_pod(pod: Pod) -> Subject:
+def about_pod(pod: Pod) -> EventSubject:
     """Return a pod as the subject of an event."""
-    return Subject(kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid)
+    return EventSubject(kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid)
 
 
-def about_node(node: NodeName) -> Subject:
+def about_node(node: NodeName) -> EventSubject:
     """Return a node as in kubelet's own Events: its UID is its name, by which kubectl finds them."""
-    return Subject(kind="Node", namespace="default", name=node, uid=node)
+    return EventSubject(kind="Node", namespace="default", name=node, uid=node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class ObjectEvent:
     component, host: the component that reports it, and its node.
     """
 
-    about: Subject
+    about: EventSubject
     name: str
     reason: str
     message: str

@@ -67,17 +67,17 @@ class ListBudget:
             raise httpx2.ReadTimeout(why)
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """The status and body of an HTTP answer."""
 
     status: int
     body: bytes
 
 
-def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> Reply:
+def bounded_reply(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> HttpReply:
     """Get an answer of any status. AnswerTooLongError for more than max_bytes."""
     response = bounded_response(http, request, max_bytes)
-    return Reply(response.status_code, response.content)
+    return HttpReply(response.status_code, response.content)
 
 
 def bounded_response(http: httpx2.Client, request: httpx2.Request, max_bytes: int) -> httpx2.Response:

@@ -18,7 +18,7 @@ from k8s_rdma.kube.connections import async_client
 from k8s_rdma.kube.documents import connections_of, named_errors, read_refusal, segment
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
 from k8s_rdma.kube.kubeconfig import process_api_server, usable_credentials
-from k8s_rdma.kube.list_watch import Selection, Status, decode_object, watch_objects
+from k8s_rdma.kube.list_watch import ObjectSelection, Status, decode_object, watch_objects
 from k8s_rdma.kube.objects import (
     BindingObject,
     BudgetObject,
@@ -195,7 +195,7 @@ class RdmaNodes:
     def _follow(
         self, kind: Any, subject: str, *, paged: bool = False, **selectors: Any
     ) -> AsyncIterator[Event[Any]]:
-        selection = Selection(kind=kind, subject=subject, **selectors)
+        selection = ObjectSelection(kind=kind, subject=subject, **selectors)
         return watch_objects(self._http, selection, silence_s=self._silence_s, paged=paged)
 
 

@@ -24,8 +24,8 @@ from k8s_rdma.kube.bounded_http import (
     MAX_ANSWER_BYTES,
     MAX_REFUSAL_BYTES,
     AnswerTooLongError,
+    HttpReply,
     ListBudget,
-    Reply,
     aread_body,
     bounded_reply,
     bounded_response,
@@ -214,7 +214,7 @@ class Documents:
 
     def proxied(
         self, path: str, *, query: Mapping[str, str | list[str]], headers: Mapping[str, str], max_bytes: int
-    ) -> Reply:
+    ) -> HttpReply:
         """Get an answer of any status through the API server's proxy.
 
         ApiUncertainError and the like if there is no answer, or one of more than max_bytes.

@@ -17,7 +17,7 @@ import structlog
 
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.kube.api import EventsApi, ObjectEvent, Subject
+from k8s_rdma.kube.api import EventsApi, EventSubject, ObjectEvent
 from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 
 if TYPE_CHECKING:
@@ -162,7 +162,9 @@ class EventRecorder:
         self._recorded: OrderedDict[Key, _Recorded] = OrderedDict()
         self._named_at_us = 0
 
-    def record(self, about: Subject, reason: str, message: str, *, warning: bool, part: str = "") -> None:
+    def record(
+        self, about: EventSubject, reason: str, message: str, *, warning: bool, part: str = ""
+    ) -> None:
         """Tell it, or that it happened again, when there is time.
 
         reason: one word in CamelCase.
@@ -172,7 +174,7 @@ class EventRecorder:
         if note is not None:
             self._outbox.put(("event", about.uid, f"{reason} {part}".rstrip()), partial(self._write, note))
 
-    async def record_now(self, about: Subject, reason: str, message: str, *, warning: bool) -> None:
+    async def record_now(self, about: EventSubject, reason: str, message: str, *, warning: bool) -> None:
         """Record an event and wait until it is written; raises as `kube.api` says."""
         note = self._note(about, reason, message, warning=warning)
         if note is not None:
@@ -184,7 +186,7 @@ class EventRecorder:
             del self._recorded[key]
 
     def _note(
-        self, about: Subject, reason: str, message: str, *, warning: bool, part: str = ""
+        self, about: EventSubject, reason: str, message: str, *, warning: bool, part: str = ""
     ) -> _Recorded | None:
         """Count it; return it unless its last write is too recent for another one."""
         key, now = (about.uid, reason, part), self._now()
@@ -207,7 +209,7 @@ class EventRecorder:
         return previous
 
     def _first(
-        self, about: Subject, reason: str, message: str, now: datetime, *, warning: bool
+        self, about: EventSubject, reason: str, message: str, now: datetime, *, warning: bool
     ) -> ObjectEvent:
         return ObjectEvent(
             about=about,
@@ -222,7 +224,7 @@ class EventRecorder:
             host=self._teller.node or NodeName(""),
         )
 
-    def _name(self, about: Subject, now: datetime) -> str:
+    def _name(self, about: EventSubject, now: datetime) -> str:
         """Return a unique name as client-go's: an object's events sort by their time."""
         self._named_at_us = max(int(now.timestamp() * 1e6), self._named_at_us + 1)
         return f"{about.name[:_MOST_OF_NAME].rstrip('.-')}.{self._named_at_us:x}"

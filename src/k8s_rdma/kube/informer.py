@@ -26,7 +26,7 @@ STEADY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class ListPage(Generic[T]):
     """Some of the objects there are, while a list is under way; `Listed` ends it and names the rest.
 
     is_anew: whether the list began again, so that objects on pages before this one may be gone.
@@ -40,7 +40,7 @@ class Page(Generic[T]):
 class Listed(Generic[T]):
     """The complete list, with the pages before it; objects that are not on it are gone.
 
-    is_anew: as of `Page`.
+    is_anew: as of `ListPage`.
     """
 
     items: tuple[T, ...]
@@ -61,7 +61,7 @@ class Deleted(Generic[T]):
     item: T
 
 
-Event = Page[T] | Listed[T] | Changed[T] | Deleted[T]
+Event = ListPage[T] | Listed[T] | Changed[T] | Deleted[T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ async def follow(
         try:
             async with aclosing(cast("Any", stream())) as events:
                 async for event in events:
-                    if isinstance(event, Page | Listed):
+                    if isinstance(event, ListPage | Listed):
                         on_event(event)
                     else:
                         handle_item(subject, on_event, event)

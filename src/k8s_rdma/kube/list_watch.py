@@ -24,7 +24,7 @@ from lightkube.core.selector import build_selector
 
 from k8s_rdma.kube.bounded_http import ANSWER_S, MAX_PODS_BYTES, ListBudget
 from k8s_rdma.kube.documents import PAGE, api_error, named_errors, segment, status_message
-from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, Page
+from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage
 from k8s_rdma.kube.list_stream import ListSplitter
 from k8s_rdma.wire.nesting import pruned
 from k8s_rdma.wire.objects.meta import ObjectIdentity
@@ -84,7 +84,7 @@ _identified = msgspec.json.Decoder(_Identified)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class ObjectSelection:
     """Objects to list and watch.
 
     kind: a lightkube resource with a method `view`.
@@ -112,7 +112,7 @@ class Selection:
 
 async def watch_objects(
     http: httpx2.AsyncClient,
-    selection: Selection,
+    selection: ObjectSelection,
     *,
     silence_s: float,
     paged: bool = False,
@@ -137,7 +137,7 @@ async def watch_objects(
                 items += reader.views(part.items)
                 version = part.version
                 if paged and not part.is_last:
-                    yield Page(tuple(items), is_anew)
+                    yield ListPage(tuple(items), is_anew)
                     is_anew = False
                     items.clear()
         if not version:
@@ -155,7 +155,7 @@ async def watch_objects(
 
 
 class _Part(NamedTuple):
-    """A part of a list. version: of the list, in the last part. is_anew: as of `Page`."""
+    """A part of a list. version: of the list, in the last part. is_anew: as of `ListPage`."""
 
     items: list[Any]
     version: str = ""

@@ -313,7 +313,7 @@ class _Expression(msgspec.Struct, frozen=True):
     values: list[str] | None = None
 
 
-class Selector(msgspec.Struct, frozen=True):
+class LabelSelector(msgspec.Struct, frozen=True):
     """A `metav1.LabelSelector`."""
 
     matchLabels: dict[str, str] | None = None  # noqa: N815  the API's name
@@ -328,7 +328,7 @@ class Selector(msgspec.Struct, frozen=True):
 
 
 class _Spec(msgspec.Struct, frozen=True):
-    selector: Selector | None = None
+    selector: LabelSelector | None = None
 
 
 class _Something(msgspec.Struct, frozen=True):
@@ -356,17 +356,17 @@ class BudgetObject(msgspec.Struct, NamespacedResourceG):
 
     def view(self) -> BudgetView:
         """Return the object as a value."""
-        selector = self.spec.selector or Selector()
+        selector = self.spec.selector or LabelSelector()
         return BudgetView(
             namespace=self.metadata.namespace or "",
             name=self.metadata.name,
-            selector=partial(_selects, selector if selector.terms <= _MAX_TERMS else Selector()),
+            selector=partial(_selects, selector if selector.terms <= _MAX_TERMS else LabelSelector()),
             allowed=self.status.disruptionsAllowed,
             disrupted=frozenset(self.status.disruptedPods or ()),
         )
 
 
-def _selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+def _selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     required, expressions = selector.matchLabels or {}, selector.matchExpressions or []
     if not required and not expressions:
         return False

@@ -19,7 +19,7 @@ from lightkube.types import PatchType
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.documents import named_errors, segment
 from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
-from k8s_rdma.kube.list_watch import Selection, watch_objects
+from k8s_rdma.kube.list_watch import ObjectSelection, watch_objects
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, require_shallow
 from k8s_rdma.wire.objects.meta import ObjectIdentity, OwnerReference, WholeMeta
@@ -154,7 +154,7 @@ class ResourceSlices:
 
     async def follow_slices(self, node: NodeName, driver: str) -> AsyncIterator[Event[SliceView]]:
         """List and watch `/apis/resource.k8s.io/v1/resourceslices` of a node and driver."""
-        selection = Selection(
+        selection = ObjectSelection(
             kind=ResourceSliceObject,
             subject=f"resourceslices of {driver} on node {node}",
             fields={"spec.nodeName": node, "spec.driver": driver},

@@ -67,7 +67,7 @@ _ANY_DRIVER_OF_SETTINGS = {
 """Errors of `do_setvfinfo` (net/core/rtnetlink.c) and those that mean the same for all drivers."""
 
 
-class Port(NamedTuple):
+class PortFacts(NamedTuple):
     """Facts on which a driver's ability depends; see `ability`."""
 
     link_type: LinkType
@@ -103,7 +103,7 @@ class Driver:
 
     cards: str
     linux: str = "6.1, 6.12"
-    ability: Callable[[Port], RateAbility]
+    ability: Callable[[PortFacts], RateAbility]
     rates_source: str
     settings: frozenset[Setting]
     settings_source: str
@@ -143,7 +143,7 @@ def ability(
     """
     if link_type is LinkType.INFINIBAND:
         return NO_RATE  # IPoIB has no ndo_set_vf_rate (drivers/infiniband/ulp/ipoib/ipoib_main.c)
-    return row_of(driver).ability(Port(link_type, link_mbps, vendor, vst))
+    return row_of(driver).ability(PortFacts(link_type, link_mbps, vendor, vst))
 
 
 def explain(driver: str, errno: int) -> str:
@@ -183,65 +183,65 @@ def supported_settings(
     return machine | (row.settings - row.switchdev_refuses if switchdev else row.settings)
 
 
-def _mlx5(_: Port) -> RateAbility:
+def _mlx5(_: PortFacts) -> RateAbility:
     """Minimum rates become shares of a scheduler, and their sum is not checked: see `core.programming`."""
     return RateAbility(min=ANY_RATE, max=ANY_RATE, weights=MLX5_MAX_TSAR_BW_SHARE)
 
 
-def _mlx4(port: Port) -> RateAbility:
+def _mlx4(port: PortFacts) -> RateAbility:
     """A maximum is stored in any mode, but enforced and reported for VFs in VST mode only."""
     return RateAbility(max=ANY_RATE) if port.vst else NO_RATE
 
 
-def _ice(port: Port) -> RateAbility:
+def _ice(port: PortFacts) -> RateAbility:
     """No rate, nor the sum of the minima, may exceed the link speed, which is 0 while the link is down."""
     rates = RateRange(largest=min(port.link_mbps or 100_000, 100_000))  # ICE_SCHED_MAX_BW
     return RateAbility(min=rates, max=rates, sum_checked=True, needs_link=True)
 
 
-def _i40e(port: Port) -> RateAbility:
+def _i40e(port: PortFacts) -> RateAbility:
     """Maxima are rounded down to multiples of 50 Mb/s, at least 50; more than the link speed is refused."""
     largest = (port.link_mbps or 40_000) // 50 * 50
     return RateAbility(max=RateRange(step=50, smallest=50, largest=largest)) if largest else NO_RATE
 
 
-def _ixgbe(port: Port) -> RateAbility:
+def _ixgbe(port: PortFacts) -> RateAbility:
     """Rates are accepted only on a link at 10 Gb/s, and all are reset when its speed changes."""
     if port.link_mbps not in (None, 10_000):
         return RateAbility(needs_link=True)
     return RateAbility(max=RateRange(smallest=11, largest=10_000), needs_link=True)
 
 
-def _igb(port: Port) -> RateAbility:
+def _igb(port: PortFacts) -> RateAbility:
     """Only the 82576 has rates, only while its link is up (10 Mb/s count as 0); a new speed resets them."""
     if port.vendor not in IGB_82576 or port.link_mbps not in (None, 100, 1000):
         return NO_RATE
     return RateAbility(max=RateRange(largest=port.link_mbps or 1000), needs_link=True)
 
 
-def _bnxt(port: Port) -> RateAbility:
+def _bnxt(port: PortFacts) -> RateAbility:
     """No rate may exceed the link speed; the sum is not checked, and the firmware may round silently."""
     rates = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
     return RateAbility(min=rates, max=rates)
 
 
-def _ionic(_: Port) -> RateAbility:
+def _ionic(_: PortFacts) -> RateAbility:
     """Any maximum is passed to the firmware; no minimum."""
     return RateAbility(max=ANY_RATE)
 
 
-def _hns3(port: Port) -> RateAbility:
+def _hns3(port: PortFacts) -> RateAbility:
     """A maximum up to the fastest speed of the port, which is no less than the present one; no minimum."""
     return RateAbility(max=ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps))
 
 
-def _hinic(port: Port) -> RateAbility:
+def _hinic(port: PortFacts) -> RateAbility:
     """No maximum may exceed the link speed. No rate, not even 0, is accepted while the link is down."""
     rates = ANY_RATE if port.link_mbps is None else RateRange(largest=port.link_mbps)
     return RateAbility(min=rates, max=rates, needs_link=True)
 
 
-def _qede(_: Port) -> RateAbility:
+def _qede(_: PortFacts) -> RateAbility:
     """The driver ignores 0, so that no rate could be reset when a pod ends: rates are not programmed.
 
     It would accept a maximum, and minima in whole percent of the link with 1 % left to every VF without one.

@@ -59,7 +59,14 @@ from k8s_rdma.linux.sysfs import Sysfs
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from k8s_rdma.linux.vf.binding import VfBinding
 from k8s_rdma.linux.vf.homes import VfHomes
-from k8s_rdma.linux.vf.moves import RETURN_TIMEOUT_S, Host, VfLocator, VfMoves, VfRdma, netdevs_by_device
+from k8s_rdma.linux.vf.moves import (
+    RETURN_TIMEOUT_S,
+    HostNamespace,
+    VfLocator,
+    VfMoves,
+    VfRdma,
+    netdevs_by_device,
+)
 from k8s_rdma.linux.vf.netdev import describe
 from k8s_rdma.linux.vf.programming import configure_vfs, present_rates, program_vfs, set_rates, with_rates
 
@@ -105,7 +112,7 @@ class SriovKernel:
             self._changes = undo.enter_context(Changes(self._notify))
             observer = Observer(self._sysfs, self._queries, selection)
             self._pfs = KnownPfs(observer=observer, queries=self._queries, changes=self._changes)
-            host = Host(self._queries.rtnl, namespace)
+            host = HostNamespace(self._queries.rtnl, namespace)
             self._caps = CapAbility(self._queries.rtnl.socket)
             self._places = VfLocator(host, self._sysfs)
             rdma = VfRdma(queries=self._queries, sysfs=self._sysfs, host=namespace)
@@ -128,7 +135,7 @@ class SriovKernel:
             self._homes = VfHomes(
                 attributes=attributes, places=self._places, rdma=rdma, binding=self._binding
             )
-            self._traffic = VfTraffic(
+            self._traffic = VfTrafficSampler(
                 queries=self._queries, sysfs=self._sysfs, namespaces=namespaces, rdma=rdma
             )
             self._files: frozenset[str] = frozenset()
@@ -413,7 +420,7 @@ def _sysfs_failures() -> Iterator[None]:
         raise KernelError(msg) from error
 
 
-class VfTraffic:
+class VfTrafficSampler:
     """Samples counters; it remembers only which namespaces took long."""
 
     def __init__(

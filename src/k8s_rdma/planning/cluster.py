@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     score: int
 
 
-class Outcome(NamedTuple):
+class PlannedPlacement(NamedTuple):
     """The state of a node with one more pod, and how many interfaces the pod has on each PF."""
 
     state: NodeState
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class Node:
+class PlannedNode:
     """A node and the interfaces of its pods. foreign: the VFs that others than pods hold."""
 
     inventory: Inventory
@@ -88,7 +88,7 @@ class Cluster:
 
     def __init__(self, strategy: Strategy = Strategy.BINPACK) -> None:
         self.strategy = strategy
-        self._nodes: dict[NodeName, Node] = {}
+        self._nodes: dict[NodeName, PlannedNode] = {}
         self._states: dict[NodeName, NodeState] = {}
         self._engine = FitEngine(strategy)
         self._interned = NodeStates(NodeState, _RECENT_STATES)
@@ -116,7 +116,7 @@ class Cluster:
         """Return the number of nodes."""
         return len(self._nodes)
 
-    def node(self, name: NodeName) -> Node:
+    def node(self, name: NodeName) -> PlannedNode:
         """Return the node, to be read only. KeyError if it does not exist."""
         return self._nodes[name]
 
@@ -134,12 +134,12 @@ class Cluster:
         """Return the pods that hold interfaces, with their nodes."""
         return {uid: name for name, node in self._nodes.items() for uid in node.pods}
 
-    def add_node(self, name: NodeName, node: Node) -> None:
+    def add_node(self, name: NodeName, node: PlannedNode) -> None:
         """Add a node, or replace the one of that name."""
         self._nodes[name] = node
         self._states[name] = self._interned.find(node.inventory, node.used())
 
-    def remove_node(self, name: NodeName) -> Node:
+    def remove_node(self, name: NodeName) -> PlannedNode:
         """Remove a node with the pods on it. KeyError if it does not exist."""
         del self._states[name]
         return self._nodes.pop(name)
@@ -193,16 +193,16 @@ class Cluster:
             count += 1
         return count
 
-    def outcome(self, request: Request, state: NodeState) -> Outcome | None:
+    def outcome(self, request: Request, state: NodeState) -> PlannedPlacement | None:
         """Return the state with one more such pod, if it fits."""
         counted = self._engine.count(self._bounds_of(request, state.inventory), state)
         if counted is not None:
-            return Outcome(self._interned.find(state.inventory, counted.used), counted.interfaces)
+            return PlannedPlacement(self._interned.find(state.inventory, counted.used), counted.interfaces)
         found = self._place(request, state)
         if isinstance(found, Rejection):
             return None
         after = self._interned.find(state.inventory, total(state.used, found.usage(state.inventory)))
-        return Outcome(after, Counter(interface.pf for interface in found.interfaces))
+        return PlannedPlacement(after, Counter(interface.pf for interface in found.interfaces))
 
     def _judgements_on(self, request: Request) -> _Judgements:
         found = self._judgements.get(request)

@@ -16,7 +16,7 @@ from k8s_rdma.core.reported_rates import ReportedRates
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning.cluster import Cluster, Node
+from k8s_rdma.planning.cluster import Cluster, PlannedNode
 from k8s_rdma.planning.snapshot import NodeRecord, PodRecord, PriorityClass, Snapshot
 from k8s_rdma.wire.annotation import read_pod, request_name, requests_interfaces, with_gpus
 from k8s_rdma.wire.node_affinity import node_selection
@@ -138,7 +138,7 @@ class PlannedCluster:
             _vfs=Counter(self._vfs),
         )
 
-    def add_node(self, name: NodeName, record: NodeRecord, node: Node) -> None:
+    def add_node(self, name: NodeName, record: NodeRecord, node: PlannedNode) -> None:
         """Add a node with the pods on it."""
         self.cluster.add_node(name, node)
         self.nodes[name] = record
@@ -147,7 +147,7 @@ class PlannedCluster:
         for uid, interfaces in node.pods.items():
             self._count(name, uid, interfaces, +1)
 
-    def remove_node(self, name: NodeName) -> Node:
+    def remove_node(self, name: NodeName) -> PlannedNode:
         """Remove a node with the pods on it. KeyError if it does not exist."""
         node = self.cluster.remove_node(name)
         del self.free_devices[name]
@@ -280,7 +280,7 @@ def _node(
     record: NodeRecord,
     promised: Mapping[PodUid, Placement],
     programmed: Mapping[PodUid, int],
-) -> Node:
+) -> PlannedNode:
     """Return the node of a record; ValueError or MalformedError if its status is not reliable.
 
     programmed: generations of rates by pod, of those that the node's report does not hold.
@@ -294,7 +294,7 @@ def _node(
     claims = interfaces_on_node(
         reported=rates.settled(promised), promised=rates.counted(promised), entries=facts.entries
     )
-    node = Node(facts.inventory, facts.foreign, claims)
+    node = PlannedNode(facts.inventory, facts.foreign, claims)
     place(_SIMPLEST, node.inventory, node.used())  # fails now, if ever
     return node
 

@@ -40,7 +40,7 @@ _OFFSET = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class NodeEvictions:
     """A node, and the pods to evict there, the important ones first."""
 
     node: NodeName
@@ -79,7 +79,7 @@ class Preemption:
         self._workload = workload
         self._is_limited = limit_of(planned.limits, workload.namespace) is not None
         self._ended: list[tuple[PodUid, Placement]] = []
-        self._rooms: dict[NodeName, Room | None] = dict.fromkeys(eligible)
+        self._rooms: dict[NodeName, NodeEvictions | None] = dict.fromkeys(eligible)
         self._outdated = set(eligible)
         self._gangs = _gangs(planned.pods.values())
 
@@ -116,7 +116,7 @@ class Preemption:
         self.evicted.clear()
         self._ended.clear()
 
-    def _search(self, name: NodeName) -> Room | None:
+    def _search(self, name: NodeName) -> NodeEvictions | None:
         pods = self._pods(name)
         terminating = _terminating(pods)
         lesser = {uid: pod.occupant() for uid, pod in pods.items() if pod.priority < self._workload.priority}
@@ -137,7 +137,7 @@ class Preemption:
         victims = conclude(
             correct(proposal, candidates, _unprotected), self._extender_fits(name, terminating)
         )
-        return Room(name, tuple(lesser[uid] for uid in victims.uids)) if victims else None
+        return NodeEvictions(name, tuple(lesser[uid] for uid in victims.uids)) if victims else None
 
     def _bound_groups(self, pods: Iterable[PodRecord]) -> Iterator[BoundGroup]:
         """Yield the gangs of a node's pods, with the nodes of all pods of theirs that hold interfaces."""

@@ -24,7 +24,7 @@ from k8s_rdma.core.placement import Placement, Rejection, Share
 from k8s_rdma.core.refusal import count
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.types import NodeName, PodUid, Strategy
-from k8s_rdma.planning.cluster import Cluster, Node
+from k8s_rdma.planning.cluster import Cluster, PlannedNode
 from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload, policy_of, relocated
 from k8s_rdma.planning.preemption import NO_ROOM, Preemption, obstacle_of
 
@@ -370,7 +370,7 @@ class WithoutAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class PlannedFailures:
     """Failures: of nodes; of PFs and of their links, as `NODE/PF`. A PF without its link keeps its VFs."""
 
     nodes: tuple[str, ...] = ()
@@ -378,7 +378,7 @@ class Losses:
     links: tuple[str, ...] = ()
 
 
-def lose(planned: PlannedCluster, losses: Losses) -> WithoutAnswer:
+def lose(planned: PlannedCluster, losses: PlannedFailures) -> WithoutAnswer:
     """Place pods again that lose their place. MalformedError names a node or PF that does not exist."""
     trial = planned.copy()
     displaced: list[tuple[Workload, NodeName]] = []
@@ -441,7 +441,7 @@ def _move(planned: PlannedCluster, workload: Workload, node: NodeName) -> Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ClusterChanges:
     """Changes of a cluster; None for no change.
 
     vfs: of each PF that has VFs for annotations.
@@ -478,7 +478,9 @@ class WithAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return not self.overcommitted
 
 
-def with_changes(planned: PlannedCluster, changes: Changes, workloads: Sequence[Workload]) -> WithAnswer:
+def with_changes(
+    planned: PlannedCluster, changes: ClusterChanges, workloads: Sequence[Workload]
+) -> WithAnswer:
     """Compare the room for workloads, or for common shapes. MalformedError names a node that there is not."""
     changed = _changed(planned, changes)
     compared = list(workloads) or common_shapes(planned.cluster)
@@ -496,7 +498,7 @@ def with_changes(planned: PlannedCluster, changes: Changes, workloads: Sequence[
     )
 
 
-def _changed(planned: PlannedCluster, changes: Changes) -> PlannedCluster:
+def _changed(planned: PlannedCluster, changes: ClusterChanges) -> PlannedCluster:
     changed = planned.copy(planned.cluster.copy(changes.strategy))
     if changes.vfs is not None or changes.headroom_percent:
         for name in list(changed.cluster):
@@ -507,7 +509,7 @@ def _changed(planned: PlannedCluster, changes: Changes) -> PlannedCluster:
         like = planned.named_node(changes.like)
         model = changed.cluster.node(like).inventory
         for name in islice(_new_names(changed, like), changes.nodes):
-            changed.add_node(name, changed.nodes[like], Node(replace(model, node=name)))
+            changed.add_node(name, changed.nodes[like], PlannedNode(replace(model, node=name)))
     return changed
 
 
@@ -517,7 +519,7 @@ def _new_names(planned: PlannedCluster, like: NodeName) -> Iterator[NodeName]:
     return (name for name in names if name not in planned.nodes)
 
 
-def _changed_pf(pf: Pf, changes: Changes) -> Pf:
+def _changed_pf(pf: Pf, changes: ClusterChanges) -> Pf:
     vfs = pf.capacity_vfs if changes.vfs is None or not pf.capacity_vfs else changes.vfs
     link = pf.link_mbps and int(pf.link_mbps * (100 - changes.headroom_percent) / 100)
     return replace(pf, capacity_vfs=vfs, link_mbps=link)

@@ -24,13 +24,13 @@ from k8s_rdma.http_server.asgi import JSON, Answer, counter, error_answer, expos
 from k8s_rdma.state_reader import FIRST_REPORT_TIMEOUT_S, AgentLink
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.http_error import Error
-from k8s_rdma.wire.report import NodeReport, PfReport, Pod, encode_report, held_vfs, without_vfs
+from k8s_rdma.wire.report import NodeReport, PfReport, ReportedPod, encode_report, held_vfs, without_vfs
 from k8s_rdma.wire.state_socket import (
     SAMPLE_EVERY_S,
     SOON_S,
     Counters,
-    Kind,
-    Verdict,
+    MessageKind,
+    PlacementVerdict,
     VfTraffic,
     encode_message,
 )
@@ -348,7 +348,7 @@ def _vf_metrics(counters: Counters) -> Iterator[Metric]:
     )
 
 
-def _holder_labels(pod: Pod, ifname: str) -> dict[str, str]:
+def _holder_labels(pod: ReportedPod, ifname: str) -> dict[str, str]:
     """Return the labels of an interface that a pod holds, by its name there."""
     return {"namespace": pod.namespace, "pod": pod.name, "interface": ifname}
 
@@ -386,7 +386,7 @@ class AnswersLink(AgentLink):
         self._away_since: datetime | None = clock()
         self.shown = Shown(outage_answers("not contacted yet", clock()))
         self._shown_scan: NodeReport | None = None
-        self.traffic = Traffic()
+        self.traffic = TrafficReader()
         self.deliveries = Deliveries()
 
     def reported(self, report: NodeReport) -> None:
@@ -397,14 +397,14 @@ class AnswersLink(AgentLink):
     def connected(self, send: Callable[[bytes], None]) -> None:
         """Request counters and deliver placements by `send` from now on."""
         self._away_since = None
-        self.traffic.connected(lambda: send(encode_message(Kind.SAMPLE)))
+        self.traffic.connected(lambda: send(encode_message(MessageKind.SAMPLE)))
         self.deliveries.connected(send)
 
     def counted(self, counters: Counters) -> None:
         """Pass counters to the scrapes that wait for them."""
         self.traffic.received(counters)
 
-    def judged(self, verdict: Verdict) -> None:
+    def judged(self, verdict: PlacementVerdict) -> None:
         """Pass the verdict to the delivery that waits for it."""
         self.deliveries.judged(verdict)
 
@@ -454,7 +454,7 @@ class Deliveries:
         self.takes_placements = False
         self._timeout_s = timeout_s
         self._send: Callable[[bytes], None] | None = None
-        self._verdicts: deque[asyncio.Future[Verdict | None]] = deque()
+        self._verdicts: deque[asyncio.Future[PlacementVerdict | None]] = deque()
         self._clients: deque[Hashable] = deque()
 
     def connected(self, send: Callable[[bytes], None]) -> None:
@@ -467,7 +467,7 @@ class Deliveries:
         while self._verdicts:
             self.judged(None)
 
-    def judged(self, verdict: Verdict | None) -> None:
+    def judged(self, verdict: PlacementVerdict | None) -> None:
         """Take the verdict on the oldest placement; its sender may have given up."""
         if not self._verdicts:
             return
@@ -476,7 +476,7 @@ class Deliveries:
         if not waiting.done():
             waiting.set_result(verdict)
 
-    async def deliver(self, text: bytes, *, client: Hashable) -> Verdict | None:
+    async def deliver(self, text: bytes, *, client: Hashable) -> PlacementVerdict | None:
         """Send the agent a placement; None if it does not answer, or has not answered others.
 
         client: it has a bounded number of them on their way.
@@ -487,11 +487,11 @@ class Deliveries:
             return None
         if not self.takes_placements:
             message = "the node's agent takes no placements from elsewhere: it has credentials, or is older"
-            return Verdict(reason=Reason.NOT_ALLOWED, message=message)
-        verdict: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+            return PlacementVerdict(reason=Reason.NOT_ALLOWED, message=message)
+        verdict: asyncio.Future[PlacementVerdict | None] = asyncio.get_running_loop().create_future()
         self._verdicts.append(verdict)
         self._clients.append(client)
-        self._send(encode_message(Kind.PLACEMENT, text))
+        self._send(encode_message(MessageKind.PLACEMENT, text))
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await verdict
@@ -499,7 +499,7 @@ class Deliveries:
             return None
 
 
-class Traffic:
+class TrafficReader:
     """The last traffic counters. At most one request is under way, however many scrapes wait for it."""
 
     def __init__(

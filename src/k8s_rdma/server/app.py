@@ -29,7 +29,7 @@ from k8s_rdma.http_server.asgi import (
     json_answer,
 )
 from k8s_rdma.http_server.bodies import Bodies, BodyError, ClientGoneError
-from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, Traffic
+from k8s_rdma.server.agent_link import RETRY, Deliveries, Shown, TrafficReader
 from k8s_rdma.wire.getpfs import LegacyPf
 from k8s_rdma.wire.http_error import Error, ErrorDocument
 from k8s_rdma.wire.json_faults import describe_unknown, shown
@@ -79,7 +79,7 @@ class NodeApp:
     def __init__(
         self,
         shown: Shown,
-        traffic: Traffic,
+        traffic: TrafficReader,
         deliveries: Deliveries,
         *,
         access: Access = EVERYBODY,

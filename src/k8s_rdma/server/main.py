@@ -24,7 +24,7 @@ from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.node_paths import STATE_SOCKET
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import KernelError, MalformedError
-from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import EVERYBODY, Access, access_of
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.linux.changes import CachedScan, files_without_events
@@ -51,7 +51,7 @@ SHUTDOWN_S = 5
 OTHER_FILES = 64
 """Open files other than connections."""
 
-LIMITS = Limits(body_bytes=MAX_BODY_BYTES)
+LIMITS = ConnectionLimits(body_bytes=MAX_BODY_BYTES)
 """Connections stay open for longer than the pauses between two requests of a scheduler. Bodies have a meaning
 for placements alone."""
 
@@ -77,7 +77,7 @@ def run(config: ServerConfig, *, scan: Scan | None = None) -> None:
 
 
 async def _until_signalled(
-    listener: socket.socket, link: AnswersLink, access: Access, limits: Limits
+    listener: socket.socket, link: AnswersLink, access: Access, limits: ConnectionLimits
 ) -> None:
     await serve(listener, link, stop_on_signals(), access=access, limits=limits)
 
@@ -88,7 +88,7 @@ async def serve(
     stop: asyncio.Event,
     *,
     access: Access = EVERYBODY,
-    limits: Limits = LIMITS,
+    limits: ConnectionLimits = LIMITS,
 ) -> None:
     """Serve until `stop` is set; then answer open watches, finish the requests under way, and close."""
     app = NodeApp(link.shown, link.traffic, link.deliveries, access=access)

@@ -19,7 +19,7 @@ import msgspec
 from k8s_rdma.core.programming import enforcers
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import NodeName
-from k8s_rdma.core.verification import Flow, PfFacts, Rates, Trial, UnmeasuredError
+from k8s_rdma.core.verification import Flow, InterfaceRates, PfFacts, Trial, UnmeasuredError
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.kube.chart_objects import node_containers
@@ -112,7 +112,7 @@ class ClusterSite:
     def run(self, trial: Trial) -> tuple[Flow, ...]:
         """Create the pods, wait for the receiver's figures, and delete them."""
         options, peer_pf = self._options, self._options.receiver_pf or trial.pf.name
-        peer = (options.receiver, peer_pf, Rates())
+        peer = (options.receiver, peer_pf, InterfaceRates())
         rated = [(options.sender, trial.pf.name, rates) for rates in trial.senders]
         [receiver], senders = ([peer], rated) if not trial.reverse else (rated, [peer])
         session = Session(
@@ -135,7 +135,7 @@ class ClusterSite:
             self._flow(figure, trial.pf, rates) for figure, rates in zip(mbps, trial.senders, strict=True)
         )
 
-    def _flow(self, mbps: float, pf: PfFacts, rates: Rates) -> Flow:
+    def _flow(self, mbps: float, pf: PfFacts, rates: InterfaceRates) -> Flow:
         """Combine a figure with the enforcers of such rates on the PF, as the agent published it."""
         node = NodeName(self._options.sender)
         published = facts_of_status(self._status(self._options.sender), node).inventory.pf(pf.pci)
@@ -149,7 +149,7 @@ class ClusterSite:
 
     # Pods
 
-    def _create(self, name: str, place: tuple[str, str, Rates], command: Sequence[str]) -> None:
+    def _create(self, name: str, place: tuple[str, str, InterfaceRates], command: Sequence[str]) -> None:
         node, pf, rates = place
         request: dict[str, Any] = {"name": IFNAME, "pf": pf}
         request |= {

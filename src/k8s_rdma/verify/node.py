@@ -23,7 +23,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from k8s_rdma.core.node_paths import STATE_SOCKET
-from k8s_rdma.core.verification import Flow, PfFacts, Rates, Traffic, Trial, UnmeasuredError
+from k8s_rdma.core.verification import Flow, InterfaceRates, PfFacts, TrafficKind, Trial, UnmeasuredError
 from k8s_rdma.doctor.collectors.processes import ask_agent
 from k8s_rdma.errors import STATUS, K8sRdmaError, Reason
 from k8s_rdma.linux.netns import entered
@@ -63,7 +63,7 @@ specification, chapter 9, annex A17)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class TrafficEndpoint:
     """An interface in its namespace (a file). rdma: its RDMA device; empty without one."""
 
     netns: Path
@@ -146,15 +146,15 @@ class NodeSite:
 
     def run(self, trial: Trial) -> tuple[Flow, ...]:
         """Attach the interfaces, send, and give them back."""
-        if trial.traffic is Traffic.VERBS and shutil.which("ib_write_bw") is None:
+        if trial.traffic is TrafficKind.VERBS and shutil.which("ib_write_bw") is None:
             raise UnmeasuredError("ib_write_bw is not installed: install the package perftest")
         with undisturbed() as disturbed, ExitStack() as stack, disturbed:
             hosts = iter(range(1, 255))
             receiver_pf = self.receiver_pf or trial.pf.pci
-            peer = self._attach(stack, receiver_pf, Rates(), next(hosts))
+            peer = self._attach(stack, receiver_pf, InterfaceRates(), next(hosts))
             senders = [self._attach(stack, trial.pf.pci, rates, next(hosts)) for rates in trial.senders]
             sources, destination = ([peer], senders[0]) if trial.reverse else (senders, peer)
-            if trial.traffic is Traffic.VERBS:
+            if trial.traffic is TrafficKind.VERBS:
                 figures = [self._write(source, destination) for source in sources]
             else:
                 figures = self._send(sources, destination, streams_of(trial.pf.link_mbps or 0))
@@ -165,7 +165,9 @@ class NodeSite:
 
     # Traffic
 
-    def _send(self, sources: Sequence[Endpoint], destination: Endpoint, streams: int) -> list[float]:
+    def _send(
+        self, sources: Sequence[TrafficEndpoint], destination: TrafficEndpoint, streams: int
+    ) -> list[float]:
         session = Session(token=token_hex(16), flows=len(sources), streams=streams, seconds=self._seconds)
         listener = destination.run(listen, destination.address, destination.interface.ifname)
         with listener, ThreadPoolExecutor(max_workers=len(sources)) as pool:
@@ -178,7 +180,7 @@ class NodeSite:
             future.result()
         return list(rates)
 
-    def _write(self, source: Endpoint, destination: Endpoint) -> float:
+    def _write(self, source: TrafficEndpoint, destination: TrafficEndpoint) -> float:
         """Send RDMA writes through one queue pair; the first and the last second do not count."""
         if not (source.rdma and destination.rdma):
             raise UnmeasuredError("the VF has no RDMA device; --soft-roce makes one of software")
@@ -201,7 +203,7 @@ class NodeSite:
 
     # Interfaces
 
-    def _attach(self, undo: ExitStack, pf: str, rates: Rates, host: int) -> Endpoint:
+    def _attach(self, undo: ExitStack, pf: str, rates: InterfaceRates, host: int) -> TrafficEndpoint:
         """Attach an interface on a PF to a new namespace. UnmeasuredError with the agent's refusal.
 
         host: the last part of its address, of a network for measurements (RFC 2544).
@@ -217,7 +219,9 @@ class NodeSite:
         _run(["unshare", f"--net={netns}", "--", "ip", "link", "set", "lo", "up"])
         self._call("ADD", netns, [request])
         interface, address = self._interface(netns.name), f"198.18.0.{host}"
-        endpoint = Endpoint(netns=netns, address=address, interface=interface, rdma=interface.rdma_device)
+        endpoint = TrafficEndpoint(
+            netns=netns, address=address, interface=interface, rdma=interface.rdma_device
+        )
         _run(endpoint.command("ip", "address", "add", f"{address}/24", "dev", interface.ifname))
         if self._soft_roce and not endpoint.rdma:
             device = f"rxe_{netns.name}"
@@ -286,14 +290,16 @@ class NodeSite:
         return report
 
 
-def flow_of(mbps: float, endpoint: Endpoint, traffic: Traffic) -> Flow:
+def flow_of(mbps: float, endpoint: TrafficEndpoint, traffic: TrafficKind) -> Flow:
     """Combine a figure with the node's report.
 
     A cap by a queueing discipline does not cover verbs of a card's own device, because it does not see them.
     """
     interface = endpoint.interface
     max_by = interface.enforced.max
-    bypassed = traffic is Traffic.VERBS and max_by == "software" and endpoint.rdma == interface.rdma_device
+    bypassed = (
+        traffic is TrafficKind.VERBS and max_by == "software" and endpoint.rdma == interface.rdma_device
+    )
     return Flow(
         mbps=mbps,
         min_by=interface.enforced.min,
@@ -302,7 +308,7 @@ def flow_of(mbps: float, endpoint: Endpoint, traffic: Traffic) -> Flow:
     )
 
 
-def _send_from(source: Endpoint, target: tuple[str, int], session: Session, flow: int) -> None:
+def _send_from(source: TrafficEndpoint, target: tuple[str, int], session: Session, flow: int) -> None:
     with ExitStack() as stack:
         ifname = source.interface.ifname
         connections = [

@@ -86,7 +86,7 @@ class Denial:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Access(Protocol):
+class AccessRule(Protocol):
     """The rule by which requests are admitted."""
 
     async def admit(self, scope: Scope) -> Viewer | Denial:

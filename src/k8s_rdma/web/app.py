@@ -17,15 +17,15 @@ from k8s_rdma.errors import MalformedError, visible
 from k8s_rdma.http_server.asgi import PROBE_PATHS, READ_METHODS, Answer, Receive, Scope, Send
 from k8s_rdma.kube.errors import API_ERRORS
 from k8s_rdma.web import pages
-from k8s_rdma.web.access import Access, Denial, Viewer, Visibility
+from k8s_rdma.web.access import AccessRule, Denial, Viewer, Visibility
 from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
 from k8s_rdma.web.holdings import Holdings, KnownTraffic
 from k8s_rdma.web.node_traffic import NodeTraffic
-from k8s_rdma.web.pages import Cluster, ListQuery, Part, Pending, namespace_of
+from k8s_rdma.web.pages import IndexedSnapshot, ListQuery, Part, Pending, namespace_of
 from k8s_rdma.web.right_sizing import RecordList, RecordReader
-from k8s_rdma.web.source import NoAnswerError
-from k8s_rdma.web.traffic import PfName, Traffic
+from k8s_rdma.web.source import SourceUnavailableError
+from k8s_rdma.web.traffic import PfName, PrometheusTraffic
 from k8s_rdma.wire.views import Sort, causes_text
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PageRequest:
     """An admitted request. names: of the path."""
 
     viewer: Viewer
@@ -84,7 +84,7 @@ class Sources:
     """The sources of the pages."""
 
     extender: ExtenderViews
-    traffic: Traffic
+    traffic: PrometheusTraffic
     nodes: NodeTraffic
     claims: ClaimPodReader
     records: RecordReader
@@ -94,7 +94,7 @@ class WebApp:
     """ASGI application of the pages."""
 
     def __init__(
-        self, sources: Sources, access: Access, *, pages_of_viewer: int = MAX_PAGES_OF_VIEWER
+        self, sources: Sources, access: AccessRule, *, pages_of_viewer: int = MAX_PAGES_OF_VIEWER
     ) -> None:
         """pages_of_viewer: that may be made at a time."""
         self._extender = sources.extender
@@ -107,8 +107,8 @@ class WebApp:
         self._in_progress: Counter[str] = Counter()
         self._templates = _environment()
         self._open = _open_paths()
-        self._indexed: Cluster | None = None
-        self._routes: tuple[tuple[re.Pattern[str], Callable[[Request], Awaitable[Answer]]], ...] = (
+        self._indexed: IndexedSnapshot | None = None
+        self._routes: tuple[tuple[re.Pattern[str], Callable[[PageRequest], Awaitable[Answer]]], ...] = (
             (re.compile("/"), self._overview),
             (re.compile("/pending"), self._pending),
             (re.compile("/right-sizing"), self._right_sizing),
@@ -131,7 +131,7 @@ class WebApp:
             return await self._show(scope)
         except MalformedError as error:
             return self._error(400, error.message)
-        except NoAnswerError as error:
+        except SourceUnavailableError as error:
             return self._error(503, error.message)
         except API_ERRORS as error:
             _log.warning("review_failed", error=error.message)
@@ -144,10 +144,10 @@ class WebApp:
         for pattern, page in self._routes:
             if match := pattern.fullmatch(scope["path"]):
                 query = ListQuery.parse(scope["query_string"])
-                return await self._make(page, Request(viewer, query, match.groupdict()))
+                return await self._make(page, PageRequest(viewer, query, match.groupdict()))
         return self._error(404, "look for it from the first page")
 
-    async def _make(self, page: Callable[[Request], Awaitable[Answer]], request: Request) -> Answer:
+    async def _make(self, page: Callable[[PageRequest], Awaitable[Answer]], request: PageRequest) -> Answer:
         """Make a page, unless too many of the viewer are being made."""
         party = request.viewer.party
         if self._in_progress[party] >= self._pages_of_viewer:
@@ -160,7 +160,7 @@ class WebApp:
             self._in_progress[party] -= 1
             self._in_progress += Counter()  # drops viewers without any
 
-    async def _overview(self, request: Request) -> Answer:
+    async def _overview(self, request: PageRequest) -> Answer:
         cluster = self._cluster()
         pending = await self._visible_pending(cluster, request.viewer, text="")
         nodes = cluster.list_nodes(request.query)
@@ -179,14 +179,14 @@ class WebApp:
             orders=list(Sort),
         )
 
-    async def _pending(self, request: Request) -> Answer:
+    async def _pending(self, request: PageRequest) -> Answer:
         cluster = self._cluster()
         pending = await self._visible_pending(cluster, request.viewer, request.query.text)
         rows = [row for row in pending.rows if request.query.text in row.pod]
         part = Part.cut(rows, number=request.query.page, size=pages.PODS_ON_A_PAGE)
         return self._page("pending.html", request.query, pending=pending, pods=part, **self._notes(cluster))
 
-    async def _right_sizing(self, request: Request) -> Answer:
+    async def _right_sizing(self, request: PageRequest) -> Answer:
         latest, text = self._records.want(), request.query.text
         rows = sorted(latest.workloads, key=lambda row: text not in row.name)
         visibility = await request.viewer.visibility(dict.fromkeys(row.namespace for row in rows))
@@ -199,7 +199,7 @@ class WebApp:
             records=RecordList.select(latest.workloads, visibility, request.query),
         )
 
-    async def _node(self, request: Request) -> Answer:
+    async def _node(self, request: PageRequest) -> Answer:
         cluster = self._cluster()
         node = cluster.nodes.get(request.names["node"])
         if node is None:
@@ -223,7 +223,7 @@ class WebApp:
             notes=notes,
         )
 
-    async def _namespace(self, request: Request) -> Answer:
+    async def _namespace(self, request: PageRequest) -> Answer:
         name = request.names["namespace"]
         visibility = await request.viewer.visibility([name])
         if not visibility.namespaces:
@@ -246,7 +246,7 @@ class WebApp:
             pods=tuple(holdings.by_pod(KnownTraffic(measured=measured, flows=flows))),
         )
 
-    async def _pod(self, request: Request) -> Answer:
+    async def _pod(self, request: PageRequest) -> Answer:
         namespace, name = request.names["namespace"], request.names["pod"]
         if not (await request.viewer.visibility([namespace])).namespaces:
             return self._error(403, f"you may not list pods of namespace {namespace}")
@@ -278,13 +278,13 @@ class WebApp:
         pod = f"{explanation.namespace}/{explanation.name}"
         return next((row for row in self._claims.want().rows if row.pod == pod), None)
 
-    async def _held_interfaces(self, request: Request, node: str, uid: str) -> list[HolderRow]:
+    async def _held_interfaces(self, request: PageRequest, node: str, uid: str) -> list[HolderRow]:
         """List the interfaces that a pod holds on a node."""
         view = await self._extender.holders(request.viewer.party, node)
         return [row for row in view.holders if row.uid == uid] if view else []
 
     def _measure(
-        self, request: Request, cluster: Cluster | None, names: Iterable[str]
+        self, request: PageRequest, cluster: IndexedSnapshot | None, names: Iterable[str]
     ) -> Mapping[str, Measured]:
         """Have nodes that a page shows be measured; return the present measurements."""
         nodes = cluster.nodes if cluster else {}
@@ -309,7 +309,7 @@ class WebApp:
         visibility = await viewer.visibility(dict.fromkeys(mention.namespace for mention in mentions))
         return {node.name: pages.visible_problems(node, visibility) for node in nodes}
 
-    async def _visible_pending(self, cluster: Cluster, viewer: Viewer, text: str) -> Pending:
+    async def _visible_pending(self, cluster: IndexedSnapshot, viewer: Viewer, text: str) -> Pending:
         """Select the pods that a viewer may see; asks first about those whose names contain the text."""
         waiting = self._waiting(cluster)
         rows = sorted(waiting, key=lambda row: text not in row.pod)
@@ -317,14 +317,14 @@ class WebApp:
         unlisted = cluster.snapshot.view.pending_total - len(cluster.snapshot.view.pending)
         return Pending.select(waiting, visibility, len(waiting) + unlisted)
 
-    def _waiting(self, cluster: Cluster) -> Sequence[PendingRow]:
+    def _waiting(self, cluster: IndexedSnapshot) -> Sequence[PendingRow]:
         """List the pods that wait, by annotation or by claim, those that wait longest first."""
         by_claim = self._claims.want().rows
         if not by_claim:
             return cluster.snapshot.view.pending
         return sorted((*cluster.snapshot.view.pending, *by_claim), key=lambda row: -row.waits_s)
 
-    def _notes(self, cluster: Cluster) -> dict[str, Any]:
+    def _notes(self, cluster: IndexedSnapshot) -> dict[str, Any]:
         """Return the notes of a list of waiting pods about those by claim, as values for a template."""
         claims = self._claims.want() if self._claims.is_on else None
         is_known = claims is not None and claims.read_at is not None and not claims.failure
@@ -335,13 +335,13 @@ class WebApp:
             "is_being_read": claims is not None and claims.read_at is None,
         }
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> IndexedSnapshot:
         """Return the latest snapshot. NoAnswerError before the first one."""
         snapshot = self._extender.snapshot
         if snapshot is None:
-            raise NoAnswerError(self._extender.failure)
+            raise SourceUnavailableError(self._extender.failure)
         if self._indexed is None or self._indexed.snapshot is not snapshot:
-            self._indexed = Cluster(snapshot)
+            self._indexed = IndexedSnapshot(snapshot)
         return self._indexed
 
     def _page(self, template: str, query: ListQuery, **values: Any) -> Answer:

@@ -30,8 +30,8 @@ from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.cluster_claims import (
     API,
     SLICES_QUERY,
+    ClaimOfPod,
     OurClasses,
-    PodClaim,
     claim_nodes,
     class_names,
     consumption,
@@ -43,7 +43,7 @@ from k8s_rdma.wire.extended_resources import EXTENDED_RESOURCES, claim_spec, has
 from k8s_rdma.wire.views import PendingRow
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.devices.requests import Selector
+    from k8s_rdma.core.devices.requests import CelSelector
     from k8s_rdma.wire.cluster_claims import Claims
 
 EVERY_S = 10.0
@@ -208,7 +208,7 @@ class _Waiting:
     name: str
     uid: str
     created: str
-    entries: tuple[PodClaim, ...] = ()
+    entries: tuple[ClaimOfPod, ...] = ()
     document: Mapping[str, Any] | None = None
 
     @classmethod
@@ -247,7 +247,7 @@ class _Judge:
     @cached_property
     def classes(self) -> OurClasses:
         """All DeviceClasses; one that cannot be read is not ours."""
-        found: dict[str, tuple[Selector, ...] | None] = {}
+        found: dict[str, tuple[CelSelector, ...] | None] = {}
         for document in self.class_documents:
             name = str(document["metadata"]["name"])
             try:

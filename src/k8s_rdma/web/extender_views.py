@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.web.source import NoAnswerError, Source
+from k8s_rdma.web.source import Source, SourceUnavailableError
 from k8s_rdma.wire.http_error import message_of
 from k8s_rdma.wire.views import (
     CLUSTER_PATH,
@@ -39,7 +39,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ViewSnapshot:
     """A view of the cluster. received_at: seconds, by the clock of `ExtenderViews`."""
 
     view: ClusterView
@@ -51,7 +51,7 @@ class ExtenderViews:
 
     def __init__(self, endpoint: ExtenderEndpoint, *, poll_s: float, clock: Callable[[], float]) -> None:
         """Read the files that the endpoint names. MalformedError names the field."""
-        self.snapshot: Snapshot | None = None
+        self.snapshot: ViewSnapshot | None = None
         self.failure = "the extender has not answered yet"
         self.clock = clock
         self._source = Source("extender", endpoint, field="extender", explain_refusal=message_of)
@@ -68,12 +68,12 @@ class ExtenderViews:
         query = {"sort": Sort.NAME.value, "limit": str(MAX_ROWS)}
         try:
             view = await self._source.get(CLUSTER_PATH, query, decode_view)
-        except NoAnswerError as error:
+        except SourceUnavailableError as error:
             if not self.failure:
                 _log.warning("extender_lost", error=error.message)
             self.failure = error.message
         else:
-            self.snapshot = Snapshot(view, self.clock())
+            self.snapshot = ViewSnapshot(view, self.clock())
             if self.failure:
                 _log.info("extender_answers", url=self._source.url)
             self.failure = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from k8s_rdma.core.traffic import ProgrammedRates
 from k8s_rdma.web.node_traffic import Measured, PodOnPf
 from k8s_rdma.web.pages import Part
-from k8s_rdma.web.traffic import Flow, FlowKey
+from k8s_rdma.web.traffic import FlowKey, PodFlow
 from k8s_rdma.wire.views import HolderRow
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Holding:
     row: HolderRow
     count: int
     names: tuple[str, ...] = ()
-    flow: Flow | None = None
+    flow: PodFlow | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class PodHoldings:
     row: HolderRow
     interfaces: int
     reserved_mbps: int
-    flow: Flow | None
+    flow: PodFlow | None
     holdings: tuple[Holding, ...]
 
 
@@ -61,9 +61,9 @@ class KnownTraffic:
     """Known traffic. measured: by node, at present. flows: means of some minutes, by Prometheus."""
 
     measured: Mapping[str, Measured]
-    flows: Mapping[FlowKey, Flow]
+    flows: Mapping[FlowKey, PodFlow]
 
-    def names_and_flow(self, alike: Alike, *, only: bool) -> tuple[tuple[str, ...], Flow | None]:
+    def names_and_flow(self, alike: Alike, *, only: bool) -> tuple[tuple[str, ...], PodFlow | None]:
         """Find the interfaces of a holding among those that its node names.
 
         only: whether the pod has no others on this PF. Otherwise their rates tell which they are.
@@ -76,7 +76,7 @@ class KnownTraffic:
             return (), None
         return tuple(interface.name for interface in found), _sum_of(found)
 
-    def flow_of(self, alike: Sequence[Alike], holdings: Sequence[Holding]) -> Flow | None:
+    def flow_of(self, alike: Sequence[Alike], holdings: Sequence[Holding]) -> PodFlow | None:
         """Add up the flows of a pod: the present ones if all are known, or else Prometheus'."""
         flows = [holding.flow for holding in holdings]
         if None in flows:
@@ -86,16 +86,16 @@ class KnownTraffic:
         return _add(flows)
 
 
-def _sum_of(interfaces: Iterable[InterfaceTraffic]) -> Flow | None:
-    return _add([interface.rates and Flow(*interface.rates) for interface in interfaces])
+def _sum_of(interfaces: Iterable[InterfaceTraffic]) -> PodFlow | None:
+    return _add([interface.rates and PodFlow(*interface.rates) for interface in interfaces])
 
 
-def _add(flows: Sequence[Flow | None]) -> Flow | None:
+def _add(flows: Sequence[PodFlow | None]) -> PodFlow | None:
     """Add up flows, if all are known."""
     known_flows = [flow for flow in flows if flow is not None]
     if not known_flows or len(known_flows) < len(flows):
         return None
-    return Flow(
+    return PodFlow(
         _total(flow.sent_mbps for flow in known_flows), _total(flow.received_mbps for flow in known_flows)
     )
 

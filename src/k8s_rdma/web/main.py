@@ -13,18 +13,18 @@ import uvloop
 
 from k8s_rdma import process
 from k8s_rdma.config.files import port_of
-from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import ServerTls, tls_context
 from k8s_rdma.http_server.connections import return_large_buffers
 from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.web.access import Access, LoopbackAccess, ReviewedAccess
+from k8s_rdma.web.access import AccessRule, LoopbackAccess, ReviewedAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader
 from k8s_rdma.web.extender_views import ExtenderViews
-from k8s_rdma.web.node_traffic import NodeServers, NodeTraffic
+from k8s_rdma.web.node_traffic import NodeCounterSource, NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
-from k8s_rdma.web.traffic import Traffic
+from k8s_rdma.web.traffic import PrometheusTraffic
 
 if TYPE_CHECKING:
     import socket
@@ -69,10 +69,10 @@ def _server_tls(config: WebConfig) -> ServerTls | None:
 
 
 def _sources(config: WebConfig) -> Sources:
-    servers = None if config.nodes is None else NodeServers(config.nodes, clock=monotonic)
+    servers = None if config.nodes is None else NodeCounterSource(config.nodes, clock=monotonic)
     return Sources(
         extender=ExtenderViews(config.extender, poll_s=config.poll_s, clock=monotonic),
-        traffic=Traffic(config.prometheus, poll_s=config.poll_s),
+        traffic=PrometheusTraffic(config.prometheus, poll_s=config.poll_s),
         nodes=NodeTraffic(servers, clock=monotonic),
         claims=ClaimPodReader(
             connect=(lambda: Documents(config.kubeconfig)) if config.claims else None, clock=monotonic
@@ -83,7 +83,7 @@ def _sources(config: WebConfig) -> Sources:
 
 async def _serve(listener: socket.socket, config: WebConfig, sources: Sources, tls: ServerTls | None) -> None:
     stop = process.stop_on_signals()
-    limits = Limits(body_bytes=BODY_BYTES, connections=config.max_connections)
+    limits = ConnectionLimits(body_bytes=BODY_BYTES, connections=config.max_connections)
     async with _access(config) as access, asyncio.TaskGroup() as tasks:
         app = WebApp(sources, access, pages_of_viewer=config.max_connections // 2)
         server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
@@ -103,7 +103,7 @@ async def _serve(listener: socket.socket, config: WebConfig, sources: Sources, t
 
 
 @asynccontextmanager
-async def _access(config: WebConfig) -> AsyncIterator[Access]:
+async def _access(config: WebConfig) -> AsyncIterator[AccessRule]:
     if config.access == "loopback":
         yield LoopbackAccess()
         return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import httpx2
 import structlog
 
-from k8s_rdma.core.traffic import Meter, ProgrammedRates, Rates, VfHolder
+from k8s_rdma.core.traffic import MeanRates, Meter, ProgrammedRates, VfHolder
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server.asgi import client_tls, token_of
 from k8s_rdma.web.open_pages import WATCH_S
@@ -56,7 +56,7 @@ class InterfaceTraffic(NamedTuple):
 
     name: str
     programmed: ProgrammedRates
-    rates: Rates | None
+    rates: MeanRates | None
 
 
 class PodOnPf(NamedTuple):
@@ -81,7 +81,7 @@ class Measured:
     failure: str = ""
 
 
-class NodeServers:
+class NodeCounterSource:
     """Asks the nodes' servers, each time over a connection of its own."""
 
     def __init__(
@@ -172,7 +172,7 @@ class NodeTraffic:
 
     def __init__(
         self,
-        servers: NodeServers | None,
+        servers: NodeCounterSource | None,
         *,
         clock: Callable[[], float],
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -236,7 +236,7 @@ class NodeTraffic:
                 if self._watched.get(node) is watched:
                     watched.task = tasks.create_task(self._follow(self._servers, node, watched))
 
-    async def _follow(self, servers: NodeServers, node: str, watched: _Watched) -> None:
+    async def _follow(self, servers: NodeCounterSource, node: str, watched: _Watched) -> None:
         """Read a node until no page wants it any more."""
         try:
             while watched.viewers(self._clock()):
@@ -253,7 +253,7 @@ class NodeTraffic:
         return max(AGAIN_S, meter.latest.sampled_at + SAMPLE_EVERY_S - SOON_S / 2 - self._clock())
 
 
-async def _read(servers: NodeServers, node: str, watched: _Watched) -> None:
+async def _read(servers: NodeCounterSource, node: str, watched: _Watched) -> None:
     """Read a node once; after a failure it is asked at its next address."""
     if not watched.addresses:
         watched.measured = Measured(failure="the extender knows no address of its server")
@@ -291,7 +291,7 @@ def _measured(meter: Meter) -> Measured:
         return Measured(failure="its agent has no counters")
     rates = meter.rates()
     interfaces: dict[PodOnPf, list[InterfaceTraffic]] = defaultdict(list)
-    on_pfs: dict[str, list[Rates | None]] = defaultdict(list)
+    on_pfs: dict[str, list[MeanRates | None]] = defaultdict(list)
     for holder, programmed in sorted(meter.latest.programmed.items()):
         found = rates.get(holder)
         interfaces[_place(holder)].append(InterfaceTraffic(holder.interface, programmed, found))

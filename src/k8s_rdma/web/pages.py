@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode
 from k8s_rdma.core.mention import Mention, pod_mention, pods_named, shown
 from k8s_rdma.core.refusal import count
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.web.extender_views import Snapshot
+from k8s_rdma.web.extender_views import ViewSnapshot
 from k8s_rdma.web.traffic import PfName
 from k8s_rdma.wire.extender import NOT_ENOUGH_FREE
 from k8s_rdma.wire.views import (
@@ -123,7 +123,7 @@ class Part(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class ClusterHealth:
     """The cluster in one line.
 
     totals: of PFs by annotation.
@@ -145,10 +145,10 @@ class Health:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class IndexedSnapshot:
     """A snapshot, indexed when it is first shown."""
 
-    snapshot: Snapshot
+    snapshot: ViewSnapshot
     _sorted: dict[Sort, tuple[NodeRow, ...]] = field(default_factory=dict)
 
     @cached_property
@@ -157,12 +157,12 @@ class Cluster:
         return {row.name: row for row in self.snapshot.view.nodes}
 
     @cached_property
-    def health(self) -> Health:
+    def health(self) -> ClusterHealth:
         """The sums of the first line."""
         view = self.snapshot.view
         pfs = [pf for row in view.nodes if not row.unreadable for pf in row.pfs]
         heard = [row.heard_s for row in view.nodes if row.heard_s is not None]
-        return Health(
+        return ClusterHealth(
             nodes=view.totals.nodes,
             ready=view.totals.nodes - view.totals.unreadable,
             with_problems=view.totals.with_problems,

@@ -18,7 +18,7 @@ from k8s_rdma.core.types import BITS_PER_MEGABIT
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.web.open_pages import OpenPages
 from k8s_rdma.web.pages import Part
-from k8s_rdma.web.source import NoAnswerError
+from k8s_rdma.web.source import SourceUnavailableError
 from k8s_rdma.web.traffic import prometheus_source
 from k8s_rdma.wire.prometheus import QUERY_PATH, VectorDecoder
 
@@ -197,7 +197,7 @@ class RecordReader:
     async def _read(self, source: Source) -> None:
         try:
             found = await source.get(QUERY_PATH, _QUERY, decode_records)
-        except NoAnswerError as error:
+        except SourceUnavailableError as error:
             if not self._latest.failure:
                 _log.warning("records_unread", error=error.message)
             self._latest = Records(is_read=True, failure=error.message)

@@ -31,7 +31,7 @@ MAX_QUESTIONS_OF_VIEWER = 3
 Document = TypeVar("Document")
 
 
-class NoAnswerError(K8sRdmaError):
+class SourceUnavailableError(K8sRdmaError):
     """A source does not answer, or with something else than its documents."""
 
     reason = Reason.NOT_READY
@@ -75,7 +75,7 @@ class Source:
         found = await self._get(path, query, decode)
         if found is None:
             msg = f"the {self.name} at {self.url} has no {path}"
-            raise NoAnswerError(msg)
+            raise SourceUnavailableError(msg)
         return found
 
     async def _get(
@@ -101,18 +101,18 @@ class Source:
                 body = await self._bounded_body(reply)
         except (httpx2.HTTPError, OSError, TimeoutError) as error:
             msg = f"no {self.name} answers at {self.url}: {str(error) or type(error).__name__}"
-            raise NoAnswerError(msg) from error
+            raise SourceUnavailableError(msg) from error
         if reply.status_code == httpx2.codes.NOT_FOUND:
             return None
         if reply.status_code != httpx2.codes.OK:
             refusal = self._explain_refusal(body) or body[:_MAX_REFUSAL].decode(errors="replace").strip()
             msg = f"the {self.name} at {self.url} answers HTTP {reply.status_code}: {refusal[:_MAX_REFUSAL]}"
-            raise NoAnswerError(msg)
+            raise SourceUnavailableError(msg)
         try:
             return decode(body)
         except MalformedError as error:
             msg = f"the {self.name}'s answer cannot be read: {error.message}"
-            raise NoAnswerError(msg) from error
+            raise SourceUnavailableError(msg) from error
 
     async def _bounded_body(self, reply: httpx2.Response) -> bytes:
         body = bytearray()
@@ -120,5 +120,5 @@ class Source:
             body += part
             if len(body) > MAX_ANSWER_BYTES:
                 msg = f"the {self.name}'s answer is longer than {MAX_ANSWER_BYTES} bytes"
-                raise NoAnswerError(msg)
+                raise SourceUnavailableError(msg)
         return bytes(body)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import structlog
 
-from k8s_rdma.web.source import NoAnswerError, Source
+from k8s_rdma.web.source import Source, SourceUnavailableError
 from k8s_rdma.wire.prometheus import QUERY_PATH, VectorDecoder, decode_refusal, selector
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class PfName(NamedTuple):
     pf: str
 
 
-class Flow(NamedTuple):
+class PodFlow(NamedTuple):
     """A pod's traffic on a PF, in Mb/s; None if it is not known."""
 
     sent_mbps: float | None
@@ -80,7 +80,7 @@ def prometheus_source(endpoint: PrometheusEndpoint) -> Source:
     return Source("Prometheus", endpoint, field="prometheus", explain_refusal=decode_refusal)
 
 
-class Traffic:
+class PrometheusTraffic:
     """Asks Prometheus. failure: why the last question got no answer; empty when it did, or without one.
 
     sent_mbps: of PFs whose VFs pods hold, by the last answer.
@@ -105,7 +105,7 @@ class Traffic:
             return
         try:
             found = await self._source.get(QUERY_PATH, _query(_SENT, _PF_LABELS, {}), decode_rates)
-        except NoAnswerError as error:
+        except SourceUnavailableError as error:
             if not self.failure:
                 _log.warning("prometheus_lost", error=error.message)
             self.sent_mbps, self.failure = {}, error.message
@@ -115,7 +115,7 @@ class Traffic:
             self.sent_mbps = {PfName(labels.node, labels.pf): mbps for labels, mbps in found.items()}
             self.failure = ""
 
-    async def flows(self, party: str, **labels: str) -> Mapping[FlowKey, Flow]:
+    async def flows(self, party: str, **labels: str) -> Mapping[FlowKey, PodFlow]:
         """Return the rates at which pods send and receive, of series with these labels, if known."""
         if self._source is None or self.failure:
             return {}
@@ -124,11 +124,11 @@ class Traffic:
             answers = await asyncio.gather(
                 *(self._source.ask(party, QUERY_PATH, query, decode_rates) for query in queries)
             )
-        except NoAnswerError:
+        except SourceUnavailableError:
             return {}  # the next poll finds it too, and says so
         sent, received = (found or {} for found in answers)
         return {
-            FlowKey(pod.node, pod.pf, pod.namespace, pod.pod): Flow(sent.get(pod), received.get(pod))
+            FlowKey(pod.node, pod.pf, pod.namespace, pod.pod): PodFlow(sent.get(pod), received.get(pod))
             for pod in sent.keys() | received.keys()
         }
 

@@ -47,8 +47,8 @@ class CreatedPod(KubePod, frozen=True, kw_only=True):
     spec: WholePodSpec
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """An `AdmissionRequest`."""
+class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An `AdmissionRequest` of admission.k8s.io/v1."""
 
     uid: str
     namespace: str = ""
@@ -60,7 +60,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     api_version: Literal["admission.k8s.io/v1"]
     kind: Literal["AdmissionReview"]
-    request: Request
+    request: AdmissionRequest
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Operation(msgspec.Struct, frozen=True):
 _reviews = msgspec.json.Decoder(Review)
 
 
-def decode_review(body: Buffer) -> Request:
+def decode_review(body: Buffer) -> AdmissionRequest:
     """Return the request of a review; MalformedError names the field."""
     return decode(body, _reviews, "AdmissionReview").request
 

@@ -16,7 +16,7 @@ from prometheus_client import Counter, disable_created_metrics
 from k8s_rdma import __version__, process
 from k8s_rdma.config.files import port_of
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server import HttpServer, Limits, listen
+from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import (
     CONTENT_TYPE,
     JSON,
@@ -91,7 +91,7 @@ async def _serve(
     listener: socket.socket, app: WebhookApp, tls: ServerTls | None, config: WebhookConfig
 ) -> None:
     stop = stop_on_signals()
-    limits = Limits(body_bytes=MAX_BODY_BYTES, connections=config.max_connections)
+    limits = ConnectionLimits(body_bytes=MAX_BODY_BYTES, connections=config.max_connections)
     server = HttpServer(app, shutdown_s=SHUTDOWN_S, limits=limits, tls=tls)
     host, port = listener.getsockname()[:2]
     async with asyncio.TaskGroup() as tasks:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from k8s_rdma.wire.cni_socket import Reply, Request
+from k8s_rdma.wire.cni_socket import Reply, SocketRequest
 from k8s_rdma.wire.json import decode
 
 VARIABLE = "K8S_RDMA_COMMAND"
@@ -55,17 +55,17 @@ _request_decoder = msgspec.json.Decoder(AdoptRequest)
 _reply_decoder = msgspec.json.Decoder(AdoptReply)
 
 
-def is_adopt(request: Request) -> bool:
+def is_adopt(request: SocketRequest) -> bool:
     """Report whether a request is one of these."""
     return request.env == {VARIABLE: ADOPT}
 
 
-def encode_adopt(request: AdoptRequest, deadline_ms: int) -> Request:
+def encode_adopt(request: AdoptRequest, deadline_ms: int) -> SocketRequest:
     """Return the request that carries it."""
-    return Request(env={VARIABLE: ADOPT}, stdin=_encoder.encode(request), deadline_ms=deadline_ms)
+    return SocketRequest(env={VARIABLE: ADOPT}, stdin=_encoder.encode(request), deadline_ms=deadline_ms)
 
 
-def decode_adopt(request: Request) -> AdoptRequest:
+def decode_adopt(request: SocketRequest) -> AdoptRequest:
     """Decode a request; MalformedError names the field that does not fit."""
     return decode(request.stdin, _request_decoder, "adopt")
 

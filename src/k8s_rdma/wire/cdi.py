@@ -71,7 +71,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     timeout: int = 0
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class CdiMount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A file of the host that the container sees at another path. options: as of mount(8)."""
 
     host_path: str
@@ -85,10 +85,10 @@ class ContainerEdits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     hooks: tuple[Hook, ...] = ()
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[CdiMount, ...] = ()
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CdiDevice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A device by its name in the specification's kind."""
 
     name: str
@@ -98,13 +98,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class _Specification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cdi_version: str
     kind: str
-    devices: tuple[Device, ...]
+    devices: tuple[CdiDevice, ...]
 
 
 _encoder = msgspec.json.Encoder()
 
 
-def encode_specification(devices: Sequence[Device], *, vendor: str, device_class: str) -> bytes:
+def encode_specification(devices: Sequence[CdiDevice], *, vendor: str, device_class: str) -> bytes:
     """Return a specification file's content.
 
     MalformedError names the violation of the specification: a name, a path that is not absolute, no device, a
@@ -136,7 +136,7 @@ def character_node(path: str, major: int, minor: int) -> DeviceNode:
 
 def encode_own(device_class: str, name: str, edits: ContainerEdits) -> bytes:
     """Return the specification of one device of ours; MalformedError as of `encode_specification`."""
-    device = Device(name=name, container_edits=edits)
+    device = CdiDevice(name=name, container_edits=edits)
     return encode_specification([device], vendor=VENDOR, device_class=device_class)
 
 
@@ -153,7 +153,7 @@ def device_of_file_name(device_class: str, name: str) -> str | None:
     return name.removeprefix(start).removesuffix(end)
 
 
-def _check(vendor: str, device_class: str, devices: Sequence[Device]) -> None:
+def _check(vendor: str, device_class: str, devices: Sequence[CdiDevice]) -> None:
     names = [device.name for device in devices]
     _check_names(vendor, device_class, names)
     if not names or len(set(names)) != len(names):

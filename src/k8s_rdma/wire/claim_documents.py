@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from k8s_rdma.wire.cluster_claims import PodClaim
+    from k8s_rdma.wire.cluster_claims import ClaimOfPod
 
 
 class ClaimDocuments(NamedTuple):
@@ -20,7 +20,7 @@ class ClaimDocuments(NamedTuple):
 
 def claim_documents(
     namespace: str,
-    entries: Iterable[PodClaim],
+    entries: Iterable[ClaimOfPod],
     *,
     claim_of: Callable[[str], Mapping[str, Any] | None],
     template_of: Callable[[str], Mapping[str, Any] | None],

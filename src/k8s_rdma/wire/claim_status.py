@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from k8s_rdma.wire.claims import DRIVER, ClaimedInterface, PreparedClaim
+from k8s_rdma.wire.claims import DRIVER, PreparedClaim, PreparedClaimInterface
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.objects.claims import KubeClaim
 from k8s_rdma.wire.objects.meta import WholeMeta
@@ -153,7 +153,7 @@ def _conditions(device: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield condition
 
 
-def network_data(interface: ClaimedInterface, former: object) -> dict[str, Any]:
+def network_data(interface: PreparedClaimInterface, former: object) -> dict[str, Any]:
     """Describe an interface in a pod's network.
 
     former: the description until now. Addresses that the agent no longer has are taken from it.
@@ -177,7 +177,7 @@ def _canonical(ips: Iterable[str]) -> Iterator[str]:
             yield str(ip_interface(ip))
 
 
-def _data(interface: ClaimedInterface) -> dict[str, Any]:
+def _data(interface: PreparedClaimInterface) -> dict[str, Any]:
     data: dict[str, Any] = {"pci": interface.pci}
     if interface.rdma_device:
         data["rdmaDevice"] = interface.rdma_device

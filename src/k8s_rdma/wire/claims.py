@@ -69,7 +69,7 @@ class Prepare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     wait_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WAIT_S)] = LONGEST_WAIT_S
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClaimQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Exactly one of `prepare`, `unprepare` and `follow`. unprepare: NodeUnprepareResources of one claim.
 
     abandoned_by: the UID of the pod that the claim was prepared for and is not reserved for any more. Because
@@ -103,7 +103,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     cdi: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=512)], ...], msgspec.Meta(max_length=8)]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to `prepare` and `unprepare`.
 
     devices: of `prepare`, in the order of the allocation's results.
@@ -150,7 +150,7 @@ class PfOffer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problems: Annotated[tuple[Sentence, ...], msgspec.Meta(max_length=MAX_PROBLEMS)] = ()
 
 
-class ClaimedInterface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PreparedClaimInterface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An interface of a prepared claim.
 
     device, share_id: of the allocation.
@@ -179,7 +179,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True):
     claim: ClaimName
     pod: Text
     pod_uid: Text
-    interfaces: Annotated[tuple[ClaimedInterface, ...], msgspec.Meta(max_length=MAX_RESULTS)]
+    interfaces: Annotated[tuple[PreparedClaimInterface, ...], msgspec.Meta(max_length=MAX_RESULTS)]
 
     @property
     def attached(self) -> bool:
@@ -196,22 +196,22 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _encoder = msgspec.json.Encoder()
-_question = msgspec.json.Decoder(Question)
-_answer = msgspec.json.Decoder(Answer)
+_question = msgspec.json.Decoder(ClaimQuestion)
+_answer = msgspec.json.Decoder(ClaimAnswer)
 _offers = msgspec.json.Decoder(Offers)
 
 
-def encode_line(message: Question | Answer | Offers) -> bytes:
+def encode_line(message: ClaimQuestion | ClaimAnswer | Offers) -> bytes:
     """Encode a message and the end of its line."""
     return _encoder.encode(message) + b"\n"
 
 
-def decode_question(line: bytes) -> Question:
+def decode_question(line: bytes) -> ClaimQuestion:
     """Decode a question; MalformedError names the field."""
     return decode(line, _question, CLAIMS_SOCKET)
 
 
-def decode_answer(line: bytes) -> Answer:
+def decode_answer(line: bytes) -> ClaimAnswer:
     """Decode an answer; MalformedError names the field."""
     return decode(line, _answer, CLAIMS_SOCKET)
 

@@ -15,11 +15,11 @@ import msgspec
 
 from k8s_rdma.core.claim_fit import ClaimNode, ClaimPf, ClaimsRequest
 from k8s_rdma.core.devices.requests import (
-    Comparison,
+    AttributeComparison,
+    CelSelector,
     Constraint,
     DeviceRequest,
     DeviceTaint,
-    Selector,
     Toleration,
 )
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
@@ -40,7 +40,7 @@ from k8s_rdma.wire.objects.claims import (
 from k8s_rdma.wire.objects.pod import KubePod
 from k8s_rdma.wire.pod_spec import quantity
 from k8s_rdma.wire.resource_slice import Device, SliceSpec
-from k8s_rdma.wire.views import AllocatedClaim, AllocatedPf
+from k8s_rdma.wire.views import AllocatedClaimView, AllocatedPf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ class _Slice(msgspec.Struct, frozen=True):
     spec: _ListedSpec
 
 
-class PodClaim(NamedTuple):
+class ClaimOfPod(NamedTuple):
     """A claim of a pod. claim: the ResourceClaim's name, empty while it is not generated of its template."""
 
     name: str
@@ -91,7 +91,7 @@ class Consumption(NamedTuple):
 NOTHING_CONSUMED = Consumption({}, {})
 
 
-def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
+def pod_claims(pod: Mapping[str, Any]) -> tuple[ClaimOfPod, ...]:
     """List the claims of a pod, including that of its extended resources; MalformedError names the field."""
     found = _read(pod, KubePod, "pod")
     generated = {
@@ -100,7 +100,7 @@ def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
     extended = found.status.extended_resource_claim_status
     of_resources = extended.resource_claim_name if extended is not None else None
     listed = (
-        PodClaim(
+        ClaimOfPod(
             name=entry.name,
             claim=entry.resource_claim_name or generated.get(entry.name) or "",
             template=entry.resource_claim_template_name or "",
@@ -109,7 +109,7 @@ def pod_claims(pod: Mapping[str, Any]) -> tuple[PodClaim, ...]:
         # A template's claim with a status that has no name was not needed.
         if entry.resource_claim_name or generated.get(entry.name, "") is not None
     )
-    return (*listed, *([PodClaim(EXTENDED_RESOURCES, of_resources)] if of_resources else ()))
+    return (*listed, *([ClaimOfPod(EXTENDED_RESOURCES, of_resources)] if of_resources else ()))
 
 
 def consumption(claims: Iterable[Mapping[str, Any]]) -> Consumption:
@@ -254,9 +254,9 @@ def _qualified(attribute: str) -> str:
 class OurClasses(NamedTuple):
     """DeviceClasses by name: selectors of those that may be of our driver, None for those that cannot."""
 
-    selectors: Mapping[str, tuple[Selector, ...] | None]
+    selectors: Mapping[str, tuple[CelSelector, ...] | None]
 
-    def selectors_of(self, request: ClaimRequest, path: str) -> tuple[Selector, ...] | None:
+    def selectors_of(self, request: ClaimRequest, path: str) -> tuple[CelSelector, ...] | None:
         """Return the class's selectors; MalformedError if there is no such class."""
         if request.device_class_name not in self.selectors:
             _refuse(path, f"there is no DeviceClass {shown(request.device_class_name)}")
@@ -285,7 +285,7 @@ def our_classes(classes: Mapping[str, Mapping[str, Any] | None]) -> OurClasses:
     )
 
 
-def _class_selectors(class_: DeviceClass) -> tuple[Selector, ...] | None:
+def _class_selectors(class_: DeviceClass) -> tuple[CelSelector, ...] | None:
     written = class_.spec.selectors or ()
     selectors = tuple(map(_selector, written))
     names_us = any(DRIVER in selector.cel.expression for selector in written)
@@ -296,7 +296,7 @@ def _class_selectors(class_: DeviceClass) -> tuple[Selector, ...] | None:
     return selectors
 
 
-def _is_of_driver(selector: Selector) -> bool:
+def _is_of_driver(selector: CelSelector) -> bool:
     """Report whether a selector compares only the driver."""
     return selector.alternatives is not None and all(
         comparison.attribute == _DRIVER for comparisons in selector.alternatives for comparison in comparisons
@@ -313,7 +313,7 @@ class Claims(NamedTuple):
     """
 
     request: ClaimsRequest
-    allocated: Mapping[str, AllocatedClaim]
+    allocated: Mapping[str, AllocatedClaimView]
     foreign: tuple[str, ...]
     unjudged: tuple[str, ...]
 
@@ -328,7 +328,7 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, po
     requests: list[tuple[DeviceRequest, ...]] = []
     constraints: list[Constraint] = []
     foreign: list[str] = []
-    allocated: dict[str, AllocatedClaim] = {}
+    allocated: dict[str, AllocatedClaimView] = {}
     for name, document in claims.items():
         claim = _read(document, KubeClaim, f"claim {name}")
         if claim.status.allocation is not None:
@@ -370,11 +370,11 @@ def read_claims(claims: Mapping[str, Mapping[str, Any]], classes: OurClasses, po
 
 def _allocated(
     results: Sequence[tuple[AllocationResult, Used]], consumers: Iterable[ClaimConsumer], pod_uid: str
-) -> AllocatedClaim:
+) -> AllocatedClaimView:
     used: dict[str, Used] = {}
     for result, additional in results:
         used[result.device] = used.get(result.device, NOTHING_USED) + additional
-    return AllocatedClaim(
+    return AllocatedClaimView(
         nodes=tuple(sorted({result.pool for result, _ in results})),
         pfs=tuple(
             AllocatedPf(name=name, interfaces=amount.vfs, reserved_mbps=amount.mbps)
@@ -400,7 +400,7 @@ def _device_requests(
 
 
 def _device_request(
-    claim: str, name: str, request: ClaimRequest, selectors: tuple[Selector, ...]
+    claim: str, name: str, request: ClaimRequest, selectors: tuple[CelSelector, ...]
 ) -> DeviceRequest:
     path = f"claim {claim}: request {shown(name)}"
     if request.allocation_mode != "ExactCount":
@@ -457,33 +457,33 @@ _TERM = re.compile(
 _LITERALS = re.compile(_LITERAL)
 
 
-def _selector(selector: DeviceSelector) -> Selector:
+def _selector(selector: DeviceSelector) -> CelSelector:
     """Read a CEL expression: alternatives of comparisons, or None if it is anything else."""
     expression, position = selector.cel.expression, 0
-    alternatives: list[list[Comparison]] = [[]]
+    alternatives: list[list[AttributeComparison]] = [[]]
     while found := _TERM.match(expression, position):
         alternatives[-1].append(_comparison(found))
         position = found.end()
         if position == len(expression):
-            return Selector(shown(expression), tuple(map(tuple, alternatives)))
+            return CelSelector(shown(expression), tuple(map(tuple, alternatives)))
         joint = expression[position : position + 2]
         if joint not in ("&&", "||"):
             break
         if joint == "||":
             alternatives.append([])
         position += len(joint)
-    return Selector(shown(expression))
+    return CelSelector(shown(expression))
 
 
-def _comparison(found: re.Match[str]) -> Comparison:
+def _comparison(found: re.Match[str]) -> AttributeComparison:
     domain = found["domain"]
     attribute = f"{_value(domain)}/{found['name']}" if domain else _DRIVER
     if found["prefix"]:
-        return Comparison(attribute, "startsWith", (_value(found["prefix"]),))
+        return AttributeComparison(attribute, "startsWith", (_value(found["prefix"]),))
     if found["values"]:
         values = tuple(map(_value, _LITERALS.findall(found["values"])))
-        return Comparison(attribute, "in", values)
-    return Comparison(attribute, found["operator"], (_value(found["value"]),))
+        return AttributeComparison(attribute, "in", values)
+    return AttributeComparison(attribute, found["operator"], (_value(found["value"]),))
 
 
 def _value(literal: str) -> Attribute:

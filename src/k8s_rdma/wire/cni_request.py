@@ -166,7 +166,7 @@ def ifname_fault(name: str) -> str | None:
     return None
 
 
-class Attachment(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}):
+class ValidAttachment(msgspec.Struct, frozen=True, rename={"container_id": "containerID"}):
     """An attachment that the runtime holds valid (GC)."""
 
     container_id: ContainerId
@@ -230,10 +230,10 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
     prev_result: msgspec.Raw = msgspec.Raw()
     runtime_config: RuntimeConfig | None = None
     top_device_id: str = msgspec.field(name="deviceID", default="")
-    valid_attachments: tuple[Attachment, ...] | None = msgspec.field(
+    valid_attachments: tuple[ValidAttachment, ...] | None = msgspec.field(
         name="cni.dev/valid-attachments", default=None
     )
-    attachments: tuple[Attachment, ...] | None = msgspec.field(name="cni.dev/attachments", default=None)
+    attachments: tuple[ValidAttachment, ...] | None = msgspec.field(name="cni.dev/attachments", default=None)
 
     @property
     def chained(self) -> bool:
@@ -251,7 +251,7 @@ class NetConf(_Network, frozen=True, kw_only=True, rename="camel"):
         return VfDriver.VFIO_PCI if any(self.dpdk.values()) else VfDriver.KERNEL
 
     @property
-    def attachments_to_keep(self) -> frozenset[Attachment] | None:
+    def attachments_to_keep(self) -> frozenset[ValidAttachment] | None:
         """The attachments that the runtime holds valid, by either of the keys of GC, if the call has one."""
         valid = self.valid_attachments if self.valid_attachments is not None else self.attachments
         return None if valid is None else frozenset(valid)

@@ -35,7 +35,7 @@ MAX_EXIT_STATUS = 255
 """The largest exit status of a process (wait(2))."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SocketRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A call of the runtime, as the shim passes it on.
 
     env: the CNI_* variables.
@@ -72,14 +72,14 @@ def request_bytes_missing(data: bytes | bytearray) -> int:
     return _body_missing(data, REQUEST_HEADER.size + env_len + stdin_len, "request")
 
 
-def decode_request(data: bytes | bytearray) -> Request:
+def decode_request(data: bytes | bytearray) -> SocketRequest:
     """Return the request in exactly these bytes; MalformedError when they are not one whole request."""
     if missing := request_bytes_missing(data):
         msg = f"cni.sock request: cut short, {missing} bytes missing at least"
         raise MalformedError(msg)
     flags, env_len, _, deadline_ms = _request_header(data)
     env_end = REQUEST_HEADER.size + env_len
-    return Request(
+    return SocketRequest(
         env=_decode_env(bytes(data[REQUEST_HEADER.size : env_end])),
         stdin=bytes(data[env_end:]),
         has_netns=bool(flags & FLAG_NETNS),
@@ -87,7 +87,7 @@ def decode_request(data: bytes | bytearray) -> Request:
     )
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: SocketRequest) -> bytes:
     """Return the bytes of a request; MalformedError if it exceeds a limit or a variable is invalid."""
     env = b"".join(_encode_variable(key, value) for key, value in request.env.items())
     _check_limit("request", "env_len", len(env), MAX_ENV_BYTES)

@@ -16,7 +16,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claim_status import network_data
-from k8s_rdma.wire.claims import DRIVER, ClaimedInterface, ClaimName
+from k8s_rdma.wire.claims import DRIVER, ClaimName, PreparedClaimInterface
 from k8s_rdma.wire.json_faults import shown
 from k8s_rdma.wire.resource_slice import MAX_TEXT
 
@@ -44,7 +44,7 @@ class DescribedVf(NamedTuple):
     """
 
     pool: str
-    interface: ClaimedInterface
+    interface: PreparedClaimInterface
     pf: str
     vf: int
     numa_node: int | None
@@ -149,7 +149,7 @@ def _attributes(vf: DescribedVf) -> dict[str, dict[str, str | int]]:
     return found | {key: {"int": number} for key, number in numbers.items() if number is not None}
 
 
-def _enforced(interface: ClaimedInterface) -> str:
+def _enforced(interface: PreparedClaimInterface) -> str:
     """Say who enforces both rates, for example `min=hardware,max=software`; empty before the pod has it."""
     rates = {"min": interface.min_enforced, "max": interface.max_enforced}
     return ",".join(f"{rate}={enforcer}" for rate, enforcer in rates.items() if enforcer)
@@ -172,7 +172,7 @@ class _Found(msgspec.Struct, frozen=True):
     metadata: _Metadata = _Metadata()
     requests: tuple[_Request, ...] = ()
 
-    def network_of(self, interface: ClaimedInterface) -> object:
+    def network_of(self, interface: PreparedClaimInterface) -> object:
         """Return the network data of an interface's VF, if the file has any."""
         pci = {"string": interface.pci}
         for device in (device for request in self.requests for device in request.devices):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from k8s_rdma.wire.claims import Answer, ClaimName, PreparedDevice
+from k8s_rdma.wire.claims import ClaimAnswer, ClaimName, PreparedDevice
 from k8s_rdma.wire.pb import dra_health_pb2 as health_pb
 from k8s_rdma.wire.pb import dra_pb2 as pb
 from k8s_rdma.wire.pb import plugin_registration_pb2 as registration_pb
@@ -23,7 +23,7 @@ VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """The services that kubelet may call, as it names them."""
 
 Claims = tuple[ClaimName, ...]
-Answers = Mapping[str, Answer]
+Answers = Mapping[str, ClaimAnswer]
 """Answers by the UID of the claim."""
 
 
@@ -67,7 +67,7 @@ def _claims_to(claims: Claims) -> list[pb.Claim]:
     return [pb.Claim(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in claims]
 
 
-def _devices_to(answer: Answer) -> pb.NodePrepareResourceResponse:
+def _devices_to(answer: ClaimAnswer) -> pb.NodePrepareResourceResponse:
     devices = [
         pb.Device(
             request_names=[device.request.partition("/")[0]],  # without the alternative
@@ -81,7 +81,7 @@ def _devices_to(answer: Answer) -> pb.NodePrepareResourceResponse:
     return pb.NodePrepareResourceResponse(devices=devices, error=answer.error)
 
 
-def _devices_from(message: pb.NodePrepareResourceResponse) -> Answer:
+def _devices_from(message: pb.NodePrepareResourceResponse) -> ClaimAnswer:
     devices = (
         PreparedDevice(
             request=device.request_names[0] if device.request_names else "",
@@ -92,7 +92,7 @@ def _devices_from(message: pb.NodePrepareResourceResponse) -> Answer:
         )
         for device in message.devices
     )
-    return Answer(devices=tuple(devices), error=message.error)
+    return ClaimAnswer(devices=tuple(devices), error=message.error)
 
 
 def _health_to(devices: tuple[DeviceHealth, ...]) -> health_pb.NodeWatchResourcesResponse:
@@ -183,7 +183,7 @@ UNPREPARE: Method[Claims, Answers] = Method(
                 uid: pb.NodeUnprepareResourceResponse(error=answer.error) for uid, answer in answers.items()
             }
         ),
-        lambda message: {uid: Answer(error=answer.error) for uid, answer in message.claims.items()},
+        lambda message: {uid: ClaimAnswer(error=answer.error) for uid, answer in message.claims.items()},
     ),
 )
 WATCH_HEALTH: Method[None, tuple[DeviceHealth, ...]] = Method(

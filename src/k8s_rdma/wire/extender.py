@@ -63,7 +63,7 @@ class PodMetadata(ObjectMeta, frozen=True, kw_only=True):
     uid: Uid
 
 
-class Pod(KubePod, frozen=True, kw_only=True):
+class PodToSchedule(KubePod, frozen=True, kw_only=True):
     """The pod to be scheduled."""
 
     metadata: PodMetadata
@@ -105,7 +105,7 @@ class NodeList(msgspec.Struct, frozen=True, kw_only=True):
 class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """The body of filter and prioritize: `Nodes`, or `NodeNames` when registered `nodeCacheCapable`."""
 
-    pod: Pod
+    pod: PodToSchedule
     nodes: NodeList | None = None
     node_names: list[str] | None = None
 
@@ -250,7 +250,7 @@ class VictimPod(KubePod, frozen=True, kw_only=True):
     metadata: VictimMetadata
 
 
-class Victims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+class NodeVictims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """The scheduler's victims on a node, and the number of evictions that no disruption budget allows."""
 
     pods: list[VictimPod] | None = None
@@ -278,8 +278,8 @@ class MetaVictims(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """The body of a preempt request."""
 
-    pod: Pod
-    node_name_to_victims: dict[str, Victims] | None = None
+    pod: PodToSchedule
+    node_name_to_victims: dict[str, NodeVictims] | None = None
     node_name_to_meta_victims: dict[str, MetaVictims] | None = None
 
     @property

@@ -106,7 +106,7 @@ def _filled(part: Any, values: Mapping[str, str]) -> Any:
             raise MalformedError(msg) from error
     if isinstance(part, SymbolicLink):
         return SymbolicLink(_filled(part.target, values))
-    if isinstance(part, Refused):
+    if isinstance(part, RefusedAnswer):
         return part
     if isinstance(part, Mapping):
         return {_filled(key, values): _filled(value, values) for key, value in part.items()}
@@ -149,7 +149,7 @@ class SymbolicLink:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedAnswer:
     """error: the name of the kernel's error (errno(3))."""
 
     error: str
@@ -166,7 +166,7 @@ class Refused:
         return int(getattr(errno, self.error))
 
 
-class Flow(dict[str, Any]):
+class FlowMapping(dict[str, Any]):
     """A mapping that is written in one line."""
 
 
@@ -182,7 +182,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _scalar(kind: type[SymbolicLink | Refused]) -> Any:
+def _scalar(kind: type[SymbolicLink | RefusedAnswer]) -> Any:
     return lambda loader, node: kind(loader.construct_scalar(node))
 
 
@@ -192,18 +192,22 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 _Dumper.yaml_implicit_resolvers = {}
 _Loader.add_constructor(_LINK, _scalar(SymbolicLink))
-_Loader.add_constructor(_REFUSED, _scalar(Refused))
+_Loader.add_constructor(_REFUSED, _scalar(RefusedAnswer))
 _Dumper.add_representer(str, _text)
 _Dumper.add_representer(int, lambda dumper, number: _text(dumper, str(number)))
 _Dumper.add_representer(bool, lambda dumper, flag: _text(dumper, str(flag).lower()))
 _Dumper.add_representer(type(None), lambda dumper, _: _text(dumper, "null"))
-_Dumper.add_representer(Flow, lambda dumper, flow: dumper.represent_mapping(_MAP, flow, flow_style=True))
+_Dumper.add_representer(
+    FlowMapping, lambda dumper, flow: dumper.represent_mapping(_MAP, flow, flow_style=True)
+)
 _Dumper.add_representer(SymbolicLink, lambda dumper, link: dumper.represent_scalar(_LINK, link.target))
-_Dumper.add_representer(Refused, lambda dumper, refused: dumper.represent_scalar(_REFUSED, refused.error))
+_Dumper.add_representer(
+    RefusedAnswer, lambda dumper, refused: dumper.represent_scalar(_REFUSED, refused.error)
+)
 
 
 def load(text: str) -> Any:
-    """Mappings, lists, text, `SymbolicLink` and `Refused`. MalformedError names the line, or the tag."""
+    """Mappings, lists, text, `SymbolicLink`, `RefusedAnswer`. MalformedError names the line, or the tag."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - it makes nothing but the five kinds of value
     except yaml.YAMLError as error:
@@ -218,7 +222,7 @@ def dump(document: Any) -> str:
 FORMAT = 1
 """The version of the document's format; it changes when this program cannot read the document."""
 
-Entry = str | SymbolicLink | Refused | None
+Entry = str | SymbolicLink | RefusedAnswer | None
 """The entry at a path of sysfs: a file's text, a symbolic link or a refusal; None for an empty directory."""
 
 ErrorName = Annotated[str, msgspec.Meta(pattern=r"^E[A-Z0-9]+$")]
@@ -297,7 +301,7 @@ class PortEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RdmaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An RDMA device, as `linux.netlink.queries.RdmaDevice`."""
+    """An RDMA device, as `linux.netlink.queries.RdmaNetlinkDevice`."""
 
     index: int
     name: str
@@ -353,9 +357,9 @@ def encode_machine(machine: Machine) -> str:
     document = _sections(machine)
     for section in ("links", "rdma_devices"):
         if section in document:
-            document[section] = [Flow(entry) for entry in document[section]]
+            document[section] = [FlowMapping(entry) for entry in document[section]]
     if "vfs" in document:
-        document["vfs"] = {pf: [Flow(vf) for vf in vfs] for pf, vfs in document["vfs"].items()}
+        document["vfs"] = {pf: [FlowMapping(vf) for vf in vfs] for pf, vfs in document["vfs"].items()}
     return dump(document)
 
 
@@ -371,14 +375,14 @@ def _sections(machine: Machine) -> dict[str, Any]:
     return {"format": FORMAT, **sections, "sysfs": _tree(machine.sysfs)}
 
 
-_TAGS: dict[str, type[SymbolicLink | Refused]] = {_LINK: SymbolicLink, _REFUSED: Refused}
+_TAGS: dict[str, type[SymbolicLink | RefusedAnswer]] = {_LINK: SymbolicLink, _REFUSED: RefusedAnswer}
 
 
 def _with_tagged_objects(node: Any) -> Any:
     match node:
         case SymbolicLink():
             return {_LINK: node.target}
-        case Refused():
+        case RefusedAnswer():
             return {_REFUSED: node.error}
         case dict():
             return {name: _with_tagged_objects(child) for name, child in node.items()}
@@ -406,7 +410,7 @@ def _flat(tree: Any) -> dict[str, Entry]:
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Entry]]:
     """Yield every path below the node that is a leaf: a text, a link, a refusal or an empty directory."""
     node = _from_tagged_object(node)
-    if isinstance(node, str | SymbolicLink | Refused):
+    if isinstance(node, str | SymbolicLink | RefusedAnswer):
         yield path, node
         return
     if not isinstance(node, dict):

@@ -47,7 +47,9 @@ _Set = tuple[str, ...]
 _Name = Annotated[str, msgspec.Meta(max_length=15)]
 
 
-class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class WrittenPfSelector(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A `core.types.PfSelector`; each set in order."""
 
     name: _Set = ()
@@ -63,7 +65,7 @@ _TYPES = {
     Syntax.PKEY: Annotated[int, msgspec.Meta(ge=1, le=0xFFFF)],
     Syntax.INTERFACE_NAME: _Name,
     Syntax.NETWORK_NAME: str,
-    Syntax.PFS: Selector,
+    Syntax.PFS: WrittenPfSelector,
 }
 
 
@@ -85,7 +87,7 @@ if TYPE_CHECKING:
     class Options(msgspec.Struct):
         """A `core.options.InterfaceOptions`, field by field."""
 
-        pf: Selector | None
+        pf: WrittenPfSelector | None
 
 else:
     Options = msgspec.defstruct(
@@ -114,8 +116,8 @@ def to_core(options: Options) -> InterfaceOptions:
     return InterfaceOptions(**fields, pf=None if options.pf is None else _selector(options.pf))
 
 
-def _selector_of(selector: PfSelector) -> Selector:
-    return Selector(
+def _selector_of(selector: PfSelector) -> WrittenPfSelector:
+    return WrittenPfSelector(
         name=_sorted(selector.names),
         pci=_sorted(selector.pcis),
         vendor=_sorted(selector.vendors),
@@ -123,7 +125,7 @@ def _selector_of(selector: PfSelector) -> Selector:
     )
 
 
-def _selector(selector: Selector) -> PfSelector:
+def _selector(selector: WrittenPfSelector) -> PfSelector:
     return PfSelector(
         names=frozenset(selector.name),
         pcis=frozenset(pci_address(pci) for pci in selector.pci),

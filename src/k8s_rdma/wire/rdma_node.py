@@ -34,10 +34,10 @@ from k8s_rdma.wire.report import (
     Pci,
     PfRates,
     PfReport,
-    Pod,
     Problem,
     RatesGeneration,
     RatesRefusal,
+    ReportedPod,
     Resource,
     SomeVfs,
     Vfs,
@@ -451,7 +451,7 @@ def _gpu(gpu: GpuReport) -> GpuStatus:
 def _allocations(report: NodeReport) -> tuple[PodAllocation, ...]:
     """Group allocations by pod; pods with only their ordinary interface are left out."""
     pfs = {pf.pci: pf for pf in report.pfs}
-    pods: dict[str, Pod] = {}
+    pods: dict[str, ReportedPod] = {}
     generations: dict[str, int] = {}
     refusals = {allocation.pod.uid: allocation.refused for allocation in report.allocations}
     alike: dict[str, dict[_Kind, list[int | None]]] = {}

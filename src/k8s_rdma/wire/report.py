@@ -153,7 +153,7 @@ def ability_of(rates: PfRates) -> RateAbility:
     return EVERY_RATE if ability == EVERY_RATE else ability
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
+class ReportedPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod by name and UID."""
 
     namespace: str
@@ -224,7 +224,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         it is tried again.
     """
 
-    pod: Pod
+    pod: ReportedPod
     container_id: str
     phase: str
     interfaces: tuple[Interface, ...]

@@ -35,8 +35,8 @@ from k8s_rdma.wire.report import (
     MentionedPod,
     NodeReport,
     PfReport,
-    Pod,
     RatesRefusal,
+    ReportedPod,
     VfReport,
     rates_of,
 )
@@ -288,7 +288,7 @@ def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
 
 def _allocation(receipt: Receipt, hardware: Hardware, unenforced: Unenforced) -> Allocation:
     return Allocation(
-        pod=Pod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
+        pod=ReportedPod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
         interfaces=tuple(

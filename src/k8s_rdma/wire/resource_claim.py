@@ -162,7 +162,7 @@ def decode_prepare(prepare: Prepare, node: NodeName) -> PreparedPod:
     )
 
 
-class Allocation(NamedTuple):
+class ClaimResults(NamedTuple):
     """The parts of a claim that name its allocation. results: request, device, share and Mb/s of each."""
 
     uid: str
@@ -170,13 +170,13 @@ class Allocation(NamedTuple):
     results: tuple[tuple[str, str, str, int], ...]
 
 
-def read_allocation(prepare: Prepare) -> Allocation:
+def read_allocation(prepare: Prepare) -> ClaimResults:
     """Read these parts alone; MalformedError as `decode_prepare`."""
     subject = f"claim {prepare.claim.namespace}/{prepare.claim.name}"
     found = _claim(prepare, subject)
     devices = found.status.allocation.devices if found.status.allocation is not None else _Devices()
     results = [result for result in devices.results or () if result.driver == DRIVER]
-    return Allocation(
+    return ClaimResults(
         uid=found.metadata.uid,
         consumers=_pods(found, subject),
         results=tuple(

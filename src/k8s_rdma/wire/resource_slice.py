@@ -160,7 +160,7 @@ class Device(msgspec.Struct, frozen=True, rename="camel"):
     taints: tuple[ApiTaint, ...] = ()
 
 
-class Pool(msgspec.Struct, frozen=True, rename="camel"):
+class SlicePool(msgspec.Struct, frozen=True, rename="camel"):
     """The pool that a slice is of."""
 
     name: str = ""
@@ -171,7 +171,7 @@ class Pool(msgspec.Struct, frozen=True, rename="camel"):
 class SliceSpec(msgspec.Struct, frozen=True, rename="camel"):
     """A slice's `spec` in the fields that this driver writes; the API server adds others."""
 
-    pool: Pool = Pool()
+    pool: SlicePool = SlicePool()
     devices: tuple[Device, ...] = ()
 
 

@@ -7,7 +7,7 @@ Each message is its kind (one byte), a little-endian 32-bit length, and as many 
     SAMPLE    from a reader: no bytes
     PLACEMENT from a reader: the text of a signed placement (`wire.placement_annotation`), to an agent whose
               report has `takes_placements`; an older agent closes the connection
-    VERDICT   from the agent: `Verdict`, the answer to each PLACEMENT
+    VERDICT   from the agent: `PlacementVerdict`, the answer to each PLACEMENT
 
 Whole reports rather than changes: a reader can never be out of step, and a node's report is some tens of
 kilobytes.
@@ -22,7 +22,7 @@ import msgspec
 
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.report import Pod
+from k8s_rdma.wire.report import ReportedPod
 
 _encoder = msgspec.json.Encoder()
 
@@ -43,7 +43,7 @@ MAX_PLACEMENT_BYTES = 256 << 10
 
 
 @unique
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """The kind of a message."""
 
     REPORT = 1
@@ -53,7 +53,7 @@ class Kind(IntEnum):
     VERDICT = 5
 
 
-_MAX_BYTES = {Kind.SAMPLE: 0, Kind.PLACEMENT: MAX_PLACEMENT_BYTES}
+_MAX_BYTES = {MessageKind.SAMPLE: 0, MessageKind.PLACEMENT: MAX_PLACEMENT_BYTES}
 
 
 class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,7 +74,7 @@ class VfTraffic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tx_dropped: int | None = None
     rx_dropped: int | None = None
     rdma: dict[str, int] = {}
-    pod: Pod | None = None
+    pod: ReportedPod | None = None
     ifname: str = ""
 
 
@@ -100,7 +100,7 @@ class ScanCounts(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PlacementVerdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's answer to a placement: the reason for its refusal and a message, both empty without one."""
 
     reason: str = ""
@@ -145,23 +145,23 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(Counters)
-_verdict_decoder = msgspec.json.Decoder(Verdict)
+_verdict_decoder = msgspec.json.Decoder(PlacementVerdict)
 
 
-def encode_message(kind: Kind, body: bytes = b"") -> bytes:
+def encode_message(kind: MessageKind, body: bytes = b"") -> bytes:
     """Return a message's bytes; MalformedError when its body is longer than any reader takes."""
     _check_length(kind, len(body))
     return HEADER.pack(kind, len(body)) + body
 
 
-def decode_header(header: bytes) -> tuple[Kind, int]:
+def decode_header(header: bytes) -> tuple[MessageKind, int]:
     """Return the kind of a message and the length of its body, from its first `HEADER.size` bytes.
 
     MalformedError when no message begins so.
     """
     number, length = HEADER.unpack(header)
     try:
-        kind = Kind(number)
+        kind = MessageKind(number)
     except ValueError as error:
         msg = f"state.sock: message of unknown kind {number}"
         raise MalformedError(msg) from error
@@ -179,17 +179,17 @@ def decode_counters(body: bytes) -> Counters:
     return decode(body, _decoder, "counters")
 
 
-def encode_verdict(verdict: Verdict) -> bytes:
+def encode_verdict(verdict: PlacementVerdict) -> bytes:
     """Return the body of a VERDICT message."""
     return _encoder.encode(verdict)
 
 
-def decode_verdict(body: bytes) -> Verdict:
+def decode_verdict(body: bytes) -> PlacementVerdict:
     """Parse the body of a VERDICT message; MalformedError names the field that does not fit."""
     return decode(body, _verdict_decoder, "verdict")
 
 
-def _check_length(kind: Kind, length: int) -> None:
+def _check_length(kind: MessageKind, length: int) -> None:
     limit = _MAX_BYTES.get(kind, MAX_BODY_BYTES)
     if length > limit:
         msg = f"state.sock: {kind.name.lower()} of {length} bytes; at most {limit}"

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from k8s_rdma.core.types import Enforcer, pci_address
-from k8s_rdma.core.verification import Check, PfFacts, Result, Traffic
+from k8s_rdma.core.verification import Check, PfFacts, Result, TrafficKind
 from k8s_rdma.wire.json import decode
 from k8s_rdma.wire.rdma_node import in_use
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from k8s_rdma.core.verification import Outcome
+    from k8s_rdma.core.verification import TrialOutcome
     from k8s_rdma.wire.rdma_node import RdmaNodeStatus
 
 FORMAT: Literal[1] = 1
@@ -28,10 +28,10 @@ Receiver = Literal["same PF", "another PF", "another node"]
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A check, as `core.verification.Outcome`; rates in Mb/s of frames, null if not measured."""
+    """A check, as `core.verification.TrialOutcome`; rates in Mb/s of frames, null if not measured."""
 
     check: Check
-    traffic: Traffic
+    traffic: TrafficKind
     rate_mbps: int
     enforced: Enforcer | None
     measured_mbps: float | None
@@ -74,7 +74,7 @@ def decode_verification(data: bytes, subject: str) -> VerificationReport:
 
 
 def card_report(
-    pf: PfFacts, receiver: Receiver, outcomes: Collection[Outcome], names: Mapping[str, str]
+    pf: PfFacts, receiver: Receiver, outcomes: Collection[TrialOutcome], names: Mapping[str, str]
 ) -> CardReport:
     """Report a PF's outcomes. names: those that reasons may contain, with their replacements."""
     return CardReport(

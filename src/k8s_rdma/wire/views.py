@@ -206,7 +206,7 @@ class AllocatedPf(msgspec.Struct, frozen=True, kw_only=True):
     reserved_mbps: int
 
 
-class AllocatedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AllocatedClaimView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A claim that is allocated. other_pods: that it is reserved for, besides the one it is listed for."""
 
     nodes: tuple[str, ...]
@@ -232,7 +232,7 @@ class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     node: str = ""
     interfaces: int = 0
     reserved_mbps: int = 0
-    allocated: dict[str, AllocatedClaim] = {}
+    allocated: dict[str, AllocatedClaimView] = {}
     caps: str = ""
     obstacles: tuple[str, ...] = ()
     malformed: str = ""

@@ -23,7 +23,7 @@ import structlog
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.grpc_calls import AioRpcError, call, connect
-from k8s_rdma.wire.claims import Answer, ClaimName, PreparedDevice
+from k8s_rdma.wire.claims import ClaimAnswer, ClaimName, PreparedDevice
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, RegistrationStatus
 from k8s_rdma_demo.cluster.claim_allocator import AllocationError, Inventory, allocate
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, Informer
@@ -504,14 +504,16 @@ class ClaimManager:
 
     async def _ask(
         self, driver: str, method: Method[Any, Any], claims: Sequence[_PodClaim]
-    ) -> Mapping[str, Answer]:
+    ) -> Mapping[str, ClaimAnswer]:
         endpoints = [endpoint for name, endpoint in self._drivers.values() if name == driver]
         if not endpoints:
             raise ClaimError(f"DRA driver {driver} is not registered")
         names = tuple(claim.name for claim in claims)
         try:
             async with connect(endpoints[-1]) as channel:  # the one that registered last
-                answers: Mapping[str, Answer] = await call(channel, method, names, timeout_s=CALL_TIMEOUT_S)
+                answers: Mapping[str, ClaimAnswer] = await call(
+                    channel, method, names, timeout_s=CALL_TIMEOUT_S
+                )
         except (AioRpcError, MalformedError) as error:
             raise ClaimError(f"{method.name}: {error}") from error
         for name in names:

@@ -14,7 +14,7 @@ import pytest
 from cluster.allocations import claim, pfs, request
 from k8s_rdma.deviceplugin.resource import Followers, open_endpoint
 from k8s_rdma.kube.grpc_calls import handler
-from k8s_rdma.wire.claims import DRIVER, Answer, PreparedDevice
+from k8s_rdma.wire.claims import DRIVER, ClaimAnswer, PreparedDevice
 from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, PluginInfo
 from k8s_rdma_demo.cluster.dynamic_resources import controlling_claims
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
@@ -75,20 +75,20 @@ class Driver:
             yield
 
     def _methods(self):
-        async def prepare(claims: Claims) -> Mapping[str, Answer]:
+        async def prepare(claims: Claims) -> Mapping[str, ClaimAnswer]:
             return self._answer("prepare", claims)
 
-        async def unprepare(claims: Claims) -> Mapping[str, Answer]:
+        async def unprepare(claims: Claims) -> Mapping[str, ClaimAnswer]:
             return self._answer("unprepare", claims)
 
         return ((PREPARE, prepare), (UNPREPARE, unprepare))
 
-    def _answer(self, name: str, claims: Claims) -> Mapping[str, Answer]:
+    def _answer(self, name: str, claims: Claims) -> Mapping[str, ClaimAnswer]:
         self.calls.append((name, len(claims)))
         if self.errors.get(name):
             error = self.errors[name].pop()
-            return {claim.uid: Answer(error=error) for claim in claims}
-        return {claim.uid: Answer(devices=_devices(self.requests)) for claim in claims}
+            return {claim.uid: ClaimAnswer(error=error) for claim in claims}
+        return {claim.uid: ClaimAnswer(devices=_devices(self.requests)) for claim in claims}
 
     async def _notified(self, status: RegistrationStatus) -> None:
         assert status.registered

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from k8s_rdma.doctor.cluster.nodes import NodeFacts, PublishedNode, check_nodes
+from k8s_rdma.doctor.cluster.nodes import PublishedNode, PublishedNodeFacts, check_nodes
 from k8s_rdma.wire.node_lease import silence
 
 if TYPE_CHECKING:
@@ -17,18 +17,22 @@ NODE = PublishedNode(name="w1", ready="True")
 
 
 def nodes(*published: PublishedNode, agents: frozenset[str] = frozenset()) -> list[Finding]:
-    return list(check_nodes(NodeFacts(published=published, agents=agents, lease_namespace="k8s-rdma")))
+    return list(
+        check_nodes(PublishedNodeFacts(published=published, agents=agents, lease_namespace="k8s-rdma"))
+    )
 
 
 IN_ORDER = nodes(NODE, agents=frozenset({"w1"}))
 
 CASES = {
     "nodes-by-http": list(
-        check_nodes(NodeFacts(published=(), agents=frozenset(), lease_namespace="k8s-rdma", needed=False))
+        check_nodes(
+            PublishedNodeFacts(published=(), agents=frozenset(), lease_namespace="k8s-rdma", needed=False)
+        )
     ),
     "nodes-every-device": list(
         check_nodes(
-            NodeFacts(
+            PublishedNodeFacts(
                 published=(NODE,),
                 agents=frozenset({"w1"}),
                 lease_namespace="k8s-rdma",

@@ -7,8 +7,17 @@ from typing import Any
 
 from msgspec import structs
 
-from k8s_rdma.doctor.node.processes import Answer, ProcessFacts, check_processes
-from k8s_rdma.wire.report import Allocation, Enforced, ForeignVf, Interface, NodeReport, PfReport, Pod, Rates
+from k8s_rdma.doctor.node.processes import HttpAnswer, ProcessFacts, check_processes
+from k8s_rdma.wire.report import (
+    Allocation,
+    Enforced,
+    ForeignVf,
+    Interface,
+    NodeReport,
+    PfReport,
+    Rates,
+    ReportedPod,
+)
 
 NODE_REPORT = "/run/k8s-rdma/state.sock"
 RATES = Rates(min=None, max=None, sum_checked=False, needs_link=False, weights=None)
@@ -35,7 +44,7 @@ def report(*, foreign: tuple[ForeignVf, ...] = (), phase: str = "attached", prob
         rates=RATES,
         foreign=foreign,
     )
-    pod = Pod(namespace="default", name="a", uid="u")
+    pod = ReportedPod(namespace="default", name="a", uid="u")
     allocation = Allocation(pod=pod, container_id="c", phase=phase, interfaces=(HELD,))
     return NodeReport(
         node="w1",
@@ -57,8 +66,8 @@ def report_of_pf(**fields: Any) -> NodeReport:
 PROCESSES = ProcessFacts(
     socket=NODE_REPORT,
     report=report(),
-    server=Answer(url="http://127.0.0.1:54005/healthz", version="0.1.0"),
-    plugin=Answer(url="http://127.0.0.1:54006/healthz"),
+    server=HttpAnswer(url="http://127.0.0.1:54005/healthz", version="0.1.0"),
+    plugin=HttpAnswer(url="http://127.0.0.1:54006/healthz"),
     version="0.1.0",
 )
 
@@ -68,10 +77,10 @@ IN_ORDER = list(check_processes(PROCESSES))
 CASES = {
     "processes-agent-down": list(check_processes(replace(PROCESSES, report=None, why="Connection refused"))),
     "processes-down": list(
-        check_processes(replace(PROCESSES, server=Answer(url="http://x", why="HTTP 500")))
+        check_processes(replace(PROCESSES, server=HttpAnswer(url="http://x", why="HTTP 500")))
     ),
     "processes-versions": list(
-        check_processes(replace(PROCESSES, server=Answer(url="http://x", version="0.0.9")))
+        check_processes(replace(PROCESSES, server=HttpAnswer(url="http://x", version="0.0.9")))
     ),
     "processes-ends-left": list(
         check_processes(replace(PROCESSES, leftovers=("c1:eth0:net",), left_in="/run/x"))

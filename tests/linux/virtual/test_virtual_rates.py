@@ -11,7 +11,7 @@ from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.virtual.pf import Rates, Shaper
+from k8s_rdma.linux.virtual.pf import Shaper, VfRateCache
 
 pytestmark = needs_namespaces
 VFS = 8
@@ -46,7 +46,7 @@ def shaper(lab):
 @pytest.fixture
 def rates(lab, shaper):
     """As of an agent that has looked at the PF once."""
-    made = Rates(shaper)
+    made = VfRateCache(shaper)
     made.read_all(lab.pfs[0], scheduler(lab))
     shaper.lists = shaper.singles = 0
     return made
@@ -84,14 +84,14 @@ def test_sum_of_reservations_includes_other_vfs(lab, rates):
 
 def test_others_are_looked_at_again_before_a_sum_is_refused(lab, rates):
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 600)))
-    Rates(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0)))
+    VfRateCache(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0)))
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(1, 500)))
     assert [vf.min_tx_rate_mbps for vf in classes(lab)[:2]] == [0, 500]
 
 
 def test_rates_changed_by_another_program_are_set_again(lab, rates):
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 100, 200)))
-    Rates(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0, 5, 6)))
+    VfRateCache(Shaper(lab.rtnl)).set(lab.pfs[0], scheduler(lab), step(VfRate(0, 5, 6)))
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(0, 100, 200)))
     assert (classes(lab)[0].min_tx_rate_mbps, classes(lab)[0].max_tx_rate_mbps) == (100, 200)
 

@@ -53,7 +53,7 @@ CapsRequests = Mapping[PodUid, CapsRequest]
 """The caps that unfinished pods of this node with ResourceClaims ask for."""
 
 
-class Cluster(Protocol):
+class PodCluster(Protocol):
     """Knows this node's pods, and writes their events and status. Used on the agent's loop.
 
     takes_placements: whether placements are delivered, as there is no API server to follow them in.
@@ -185,23 +185,23 @@ class NodePods:
         return self._placements
 
     async def wait_for_placements(self, previous: Mapping[PodUid, Placement]) -> Mapping[PodUid, Placement]:
-        """Implement `Cluster.wait_for_placements`."""
+        """Implement `PodCluster.wait_for_placements`."""
         while self._placements == previous:
             await self._change.wait()
         return self._placements
 
     def lasting_pods(self) -> Set[PodUid]:
-        """Implement `Cluster.lasting_pods`."""
+        """Implement `PodCluster.lasting_pods`."""
         return (self._consumers or {}).keys() - self._terminating
 
     async def wait_for_consumers(self, previous: Consumers | None) -> Consumers:
-        """Implement `Cluster.wait_for_consumers`; empty before the first list."""
+        """Implement `PodCluster.wait_for_consumers`; empty before the first list."""
         while self._consumers is None or self._consumers == previous:
             await self._change.wait()
         return self._consumers
 
     async def wait_for_caps(self, previous: CapsRequests | None) -> CapsRequests:
-        """Implement `Cluster.wait_for_caps`; empty before the first list."""
+        """Implement `PodCluster.wait_for_caps`; empty before the first list."""
         while self._consumers is None or self._caps == previous:
             await self._change.wait()
         return self._caps
@@ -318,11 +318,11 @@ _MOST_STATUSES = 512
 
 
 class ApiCluster:
-    """Implements `Cluster` with the API server; it owns the connection."""
+    """Implements `PodCluster` with the API server; it owns the connection."""
 
     takes_placements = False
 
-    def __init__(self, api: NodePodsApi, terms: Terms, time: Time = REAL_TIME) -> None:
+    def __init__(self, api: NodePodsApi, terms: ClusterTerms, time: Time = REAL_TIME) -> None:
         """Send no request until `run`."""
         self._api = api
         self._terms = terms
@@ -508,7 +508,7 @@ class ApiCluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class ClusterTerms:
     """The settings of a cluster: whose pods to follow, and how to treat refused ones.
 
     keys: verify placements. policies: limit the PFs of unsigned placements.
@@ -536,9 +536,9 @@ def open_client(config: AgentConfig) -> Client | None:
 
 def open_cluster(
     config: AgentConfig, keys: KeySource, policies: Callable[[], NamespacePolicies], api: NodePodsApi
-) -> Cluster:
+) -> PodCluster:
     """Open the cluster of that API server."""
-    terms = Terms(
+    terms = ClusterTerms(
         node=NodeName(config.node), keys=keys, policies=policies, stuck_after_s=config.stuck_after_s
     )
     return ApiCluster(api, terms)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NoCluster:
-    """Implements `Cluster` without an API server."""
+    """Implements `PodCluster` without an API server."""
 
     takes_placements = True
 
@@ -44,7 +44,7 @@ class NoCluster:
         self._change = asyncio.Event()
 
     def deliver(self, text: bytes) -> None:
-        """Implement `Cluster.deliver`."""
+        """Implement `PodCluster.deliver`."""
         keys = self._keys()
         if keys is None:
             msg = "the agent has no key that verifies placements (placementKeyFile)"

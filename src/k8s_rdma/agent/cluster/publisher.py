@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import structlog
 from msgspec.structs import replace as replaced
 
-from k8s_rdma.agent.cluster.api_cluster import Cluster, retry_forever
+from k8s_rdma.agent.cluster.api_cluster import PodCluster, retry_forever
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.core.backoff import Backoff
 from k8s_rdma.core.types import NodeName
@@ -73,7 +73,7 @@ class Publishing:
         reports: Reports,
         time: Time = REAL_TIME,
         *,
-        cluster: Cluster = _NO_CLUSTER,
+        cluster: PodCluster = _NO_CLUSTER,
     ) -> None:
         """Send no request until `run`. cluster: tells which pods end."""
         publish = config.publish
@@ -140,7 +140,7 @@ class StatusPublisher:
         reports: Reports,
         own: OwnNode,
         terms: PublishConfig,
-        cluster: Cluster,
+        cluster: PodCluster,
         time: Time,
     ) -> None:
         """Publish in `run` alone."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from k8s_rdma.agent.cluster.api_cluster import Cluster
+from k8s_rdma.agent.cluster.api_cluster import PodCluster
 from k8s_rdma.agent.cluster.held_addresses import AddressRegistry, SingleNodeAddresses
 from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.grant import Grant, Policy, read_grant, resolve, slots_of_pod
@@ -445,7 +445,7 @@ class PodSources:
     """
 
     policy: Policy
-    cluster: Cluster
+    cluster: PodCluster
     devices: PodDeviceLookup = field(default_factory=PodDeviceLookup)
     addresses: AddressRegistry = field(default_factory=SingleNodeAddresses)
 

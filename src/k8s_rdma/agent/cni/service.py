@@ -20,7 +20,7 @@ from k8s_rdma.agent.software_caps import SoftwareCaps
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.wire.cni_request import CniEnvironment, decode_netconf, decode_network, parse_environment
 from k8s_rdma.wire.cni_result import encode_error, encode_result
-from k8s_rdma.wire.cni_socket import Reply, Request
+from k8s_rdma.wire.cni_socket import Reply, SocketRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +64,9 @@ class Service:
         self._reporter = reporter
         self._pods_changed = pods_changed
 
-    async def call(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> Reply:
+    async def call(
+        self, request: SocketRequest, netns: int | None, still_waiting: Callable[[], bool]
+    ) -> Reply:
         """Answer one call of the CNI executable. A failure is an answer, too.
 
         still_waiting: reports whether the caller still waits for the answer.
@@ -92,7 +94,9 @@ class Service:
             self._pods_changed()
         return reply
 
-    async def _perform(self, request: Request, netns: int | None, still_waiting: Callable[[], bool]) -> bytes:
+    async def _perform(
+        self, request: SocketRequest, netns: int | None, still_waiting: Callable[[], bool]
+    ) -> bytes:
         call, stdin = parse_environment(request.env), request.stdin
         with self._open_namespace(call, netns) as sandbox:
             match call.command:
@@ -137,7 +141,7 @@ class Service:
             self._namespaces.release(sandbox)
 
 
-def _failure(request: Request, error: K8sRdmaError) -> Reply:
+def _failure(request: SocketRequest, error: K8sRdmaError) -> Reply:
     try:
         _, version = decode_network(request.stdin)
     except K8sRdmaError:

@@ -62,7 +62,7 @@ _NO_VERB = "not implemented"
 0.9.3, `cmd/whereabouts.go`: "CNI CHECK method is not implemented")."""
 
 
-class NoAnswerError(K8sRdmaError):
+class PluginTimeoutError(K8sRdmaError):
     """A plugin exceeded its time and was killed; the same call again would take as long."""
 
 
@@ -71,7 +71,7 @@ class NoVerbError(K8sRdmaError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PluginTarget:
     """The interface that a call is for. netns: the namespace's path; empty, on DEL, for one that is gone."""
 
     container: str
@@ -79,9 +79,9 @@ class Target:
     ifname: str
 
 
-def target_of(receipt: Receipt, ifname: str | None = None) -> Target:
+def target_of(receipt: Receipt, ifname: str | None = None) -> PluginTarget:
     """Select one interface of an attachment; by default the one named by `CNI_IFNAME`."""
-    return Target(
+    return PluginTarget(
         container=receipt.attachment.container,
         netns=receipt.netns.path,
         ifname=receipt.attachment.ifname if ifname is None else ifname,
@@ -107,7 +107,7 @@ class Plugins:
         path, identity = self._identified(plugin)
         cached_identity, versions = self._versions.get(path, ((), ()))
         if cached_identity != identity:
-            dummy = Target(container=_DUMMY, netns=_DUMMY, ifname=_DUMMY)
+            dummy = PluginTarget(container=_DUMMY, netns=_DUMMY, ifname=_DUMMY)
             stdout = await self.run(plugin, "VERSION", _VERSION_QUESTION, dummy)
             try:
                 versions = decode_versions(stdout)
@@ -126,7 +126,7 @@ class Plugins:
         return version
 
     async def run(
-        self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: Target | None = None
+        self, plugin: DelegatedPlugin, verb: str, stdin: bytes, target: PluginTarget | None = None
     ) -> bytes:
         """Run a plugin and return its output. K8sRdmaError when it fails, is missing, or takes too long.
 
@@ -143,7 +143,7 @@ class Plugins:
             )
         except TimeoutError as error:
             msg = f"{call}: no answer within {self._timeout_s:g} s"
-            raise NoAnswerError(msg, reason=self._reason) from error
+            raise PluginTimeoutError(msg, reason=self._reason) from error
         except OSError as error:
             raise self._failed(f"{call}: cannot run {DIES_WITH_US[0]}: {error.strerror}") from error
         details = ended.stderr.decode(errors="replace").strip()[-_SHOWN:]
@@ -178,7 +178,7 @@ class Plugins:
             raise self._failed(f"plugin {plugin.plugin}: {path}: {error.strerror}") from error
         return path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
-    def _command(self, path: Path, target: Target | None) -> list[str]:
+    def _command(self, path: Path, target: PluginTarget | None) -> list[str]:
         # A program of util-linux, as a pre-exec hook is not safe in a threaded Python. The node's /proc knows
         # no pids of a container, by which plugins look themselves up there (libcni 1.2, `CheckNetNS` in
         # pkg/ns/ns_linux.go): they have one of their own, unless the namespace is named by a pid of the node.
@@ -197,7 +197,7 @@ def _exit_reason(code: int) -> str:
     return f"exit status {code}" if code > 0 else f"killed by signal {-code} ({signal.strsignal(-code)})"
 
 
-def _environment(plugin: DelegatedPlugin, verb: str, target: Target | None) -> Mapping[str, str]:
+def _environment(plugin: DelegatedPlugin, verb: str, target: PluginTarget | None) -> Mapping[str, str]:
     common = {
         "PATH": f"{os.environ.get('PATH') or os.defpath}:{_HOST_PATH}",
         "CNI_COMMAND": verb,

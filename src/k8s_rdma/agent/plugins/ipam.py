@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from k8s_rdma.agent.plugins.called_plugins import CalledPlugins, delete_by
-from k8s_rdma.agent.plugins.execution import NoAnswerError, NoVerbError, Plugins, Target, target_of
+from k8s_rdma.agent.plugins.execution import NoVerbError, Plugins, PluginTarget, PluginTimeoutError, target_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.wire.cni_result import SINCE_CHECK, SINCE_GC, convert
 from k8s_rdma.wire.ipam_result import IpamResult, decode_ipam_result
@@ -94,7 +94,7 @@ class IpamPlugins:
         """
         calls = _plugins_of(receipt)
         networks = {interface.ifname: interface.options.network for interface in receipt.interfaces}
-        silent: dict[DelegatedPlugin, NoAnswerError] = {}
+        silent: dict[DelegatedPlugin, PluginTimeoutError] = {}
 
         async def delete_one(ifname: str, ipam: DelegatedPlugin) -> None:
             if ipam in silent:
@@ -102,7 +102,7 @@ class IpamPlugins:
             try:
                 stdin = stdin_of(ipam.netconf, await self._plugins.negotiate(ipam))
                 await self._plugins.run(ipam, "DEL", stdin, target_of(receipt, ifname))
-            except NoAnswerError as error:
+            except PluginTimeoutError as error:
                 silent[ipam] = error
                 raise
 
@@ -258,7 +258,7 @@ class Delegate:
         """Raise K8sRdmaError when the plugin is not on this node."""
         self._plugins.require(plugin)
 
-    async def add(self, plugin: DelegatedPlugin, target: Target) -> bytes:
+    async def add(self, plugin: DelegatedPlugin, target: PluginTarget) -> bytes:
         """Call ADD. Returns the result in the version of the recorded configuration.
 
         After a failure, `delete` is to be called as after any ADD (section 2, "ADD").
@@ -268,12 +268,12 @@ class Delegate:
         stdout = await self._plugins.run(plugin, "ADD", stdin, target)
         return convert(stdout, version, f"result of plugin {plugin.plugin}")
 
-    async def delete(self, plugin: DelegatedPlugin, target: Target, prev_result: bytes = b"") -> None:
+    async def delete(self, plugin: DelegatedPlugin, target: PluginTarget, prev_result: bytes = b"") -> None:
         """Call DEL, after a successful or failed ADD."""
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         await self._plugins.run(plugin, "DEL", _stdin(plugin, version, prev_result), target)
 
-    async def check(self, plugin: DelegatedPlugin, target: Target, prev_result: bytes) -> None:
+    async def check(self, plugin: DelegatedPlugin, target: PluginTarget, prev_result: bytes) -> None:
         """Call CHECK, where the version has it (0.4.0). K8sRdmaError when the plugin reports a difference."""
         version = await self._plugins.negotiate(plugin, version_of(plugin.netconf))
         if version in SINCE_CHECK:

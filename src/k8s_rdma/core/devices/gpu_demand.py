@@ -41,7 +41,7 @@ def candidates(request: Request, inventory: Inventory) -> tuple[Gpu, ...]:
     return free if sum(gpu.devices for gpu in free) >= gpus_requested(request.devices) else gpus
 
 
-class Demand:
+class GpuDemand:
     """The interfaces near GPUs of a request: how many may come to the GPUs of one PF.
 
     interfaces: their number.
@@ -68,7 +68,7 @@ class Demand:
         return min(gpus, chosen) * share + min(gpus, remainder)
 
 
-def entries_by_pf(pfs: Sequence[Pf], entries: Sequence[int], demand: Demand) -> Iterator[tuple[Pf, int]]:
+def entries_by_pf(pfs: Sequence[Pf], entries: Sequence[int], demand: GpuDemand) -> Iterator[tuple[Pf, int]]:
     """List each PF with the entries for which it reserves room, as many as may come to it.
 
     pfs: the PF of each GPU, as `assign` chose.

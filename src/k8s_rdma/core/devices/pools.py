@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @unique
-class Functions(StrEnum):
+class FunctionKind(StrEnum):
     """The functions that a selector matches."""
 
     ANY = "any"
@@ -24,7 +24,7 @@ class Functions(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PfChoice:
+class PoolPf:
     """A PF by its netdev's name or PCI address; vfs: some of its VFs, by index, None for all."""
 
     pf: str
@@ -48,18 +48,18 @@ class Function:
 class FunctionSelector:
     """Selects functions: each set that is not empty must hold their value; vendors as in `PfRule`."""
 
-    pfs: tuple[PfChoice, ...] = ()
+    pfs: tuple[PoolPf, ...] = ()
     pcis: frozenset[str] = frozenset()
     vendors: frozenset[str] = frozenset()
     drivers: frozenset[str] = frozenset()
     link_types: frozenset[LinkType] = frozenset()
-    functions: Functions = Functions.ANY
+    functions: FunctionKind = FunctionKind.ANY
 
     def matches(self, function: Function) -> bool:
         """Report whether a function is selected."""
         vendor = function.pf_vendor
         return (
-            self.functions in (Functions.ANY, Functions.PF if function.vf is None else Functions.VF)
+            self.functions in (FunctionKind.ANY, FunctionKind.PF if function.vf is None else FunctionKind.VF)
             and (not self.pfs or any(_chosen(pf, function) for pf in self.pfs))
             and (not self.pcis or function.pci in self.pcis)
             and (not self.vendors or not self.vendors.isdisjoint({vendor, vendor.partition(":")[0]}))
@@ -68,7 +68,7 @@ class FunctionSelector:
         )
 
 
-def _chosen(choice: PfChoice, function: Function) -> bool:
+def _chosen(choice: PoolPf, function: Function) -> bool:
     if choice.pf not in (function.pf, function.pf_name):
         return False
     return choice.vfs is None or function.vf in choice.vfs

@@ -51,7 +51,7 @@ class Toleration:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AttributeComparison:
     """A comparison with an attribute's fully qualified name; false if the device has no such attribute.
 
     operator: of CEL, or `startsWith`.
@@ -77,11 +77,11 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
+class CelSelector:
     """A CEL selector. alternatives: all comparisons of one hold; None if the expression is not judged."""
 
     expression: str
-    alternatives: tuple[tuple[Comparison, ...], ...] | None = None
+    alternatives: tuple[tuple[AttributeComparison, ...], ...] | None = None
 
     def accepts(self, attributes: Mapping[str, Attribute]) -> bool:
         """Report whether it selects a device; an expression that is not judged does."""
@@ -102,7 +102,7 @@ class DeviceRequest:
     name: str
     mbps: int = 0
     count: int = 1
-    selectors: tuple[Selector, ...] = ()
+    selectors: tuple[CelSelector, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
 
 

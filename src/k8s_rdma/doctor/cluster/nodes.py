@@ -55,7 +55,7 @@ class PublishedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class PublishedNodeFacts:
     """Nodes that publish themselves, or should.
 
     published: all RdmaNodes.
@@ -72,8 +72,8 @@ class NodeFacts:
     mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@NODES.check(NodeFacts)
-def check_nodes(facts: NodeFacts) -> Iterator[Finding]:
+@NODES.check(PublishedNodeFacts)
+def check_nodes(facts: PublishedNodeFacts) -> Iterator[Finding]:
     """Check each node that publishes itself, or should, and resources beyond reservations."""
     yield from _check_mounts(facts.mounts)
     if not facts.needed:
@@ -163,7 +163,7 @@ def _check_mounts(mounts: Mapping[str, tuple[str, ...]]) -> Iterator[Finding]:
         )
 
 
-def _check_node(node: PublishedNode, facts: NodeFacts) -> Finding:
+def _check_node(node: PublishedNode, facts: PublishedNodeFacts) -> Finding:
     lease = f"lease {facts.lease_namespace}/{node.name}"
     if not node.has_lease:
         return NO_LEASE(

@@ -370,8 +370,8 @@ def _check_entry(
         )
     if not entry.get("nodeCacheCapable"):
         yield WHOLE_NODES(
-            "not set: from 1.33 on kube-scheduler's own plugins score every node as if it had no pods; it also "
-            "sends whole nodes, 10 KB each",
+            "not set: from 1.33 on kube-scheduler's own plugins score every node as if it had no pods; "
+            "it also sends whole nodes, 10 KB each",
             about="nodeCacheCapable",
             source=path,
             expected="true",

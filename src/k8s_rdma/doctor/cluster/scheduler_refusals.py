@@ -71,7 +71,7 @@ _DURATION = re.compile(r"[+-]?(\d+(\.\d*)?(ns|us|µs|ms|s|m|h))+|0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class FileRefusal:
     """A reason why kube-scheduler refuses a file: the field, the reason, and the correction."""
 
     field: str
@@ -79,7 +79,7 @@ class Refusal:
     fix: str
 
 
-def shape_refusals(document: Json) -> Iterator[Refusal]:
+def shape_refusals(document: Json) -> Iterator[FileRefusal]:
     """Find fields that kube-scheduler does not know, and those of a wrong type.
 
     An unknown field of the whole file may be of a newer release, unless it is close to a known one, or was
@@ -98,30 +98,34 @@ def shape_refusals(document: Json) -> Iterator[Refusal]:
             yield from _shape(resource, _RESOURCE, f"{path}managedResources[{number}].")
 
 
-def value_refusals(document: Json, ours: Json | None) -> Iterator[Refusal]:
+def value_refusals(document: Json, ours: Json | None) -> Iterator[FileRefusal]:
     """Find values that kube-scheduler refuses; our entry's weight has its own check."""
     for index, extender in enumerate(_maps(document, "extenders")):
         if extender is not ours and extender.get("prioritizeVerb") and not _is_weight(extender.get("weight")):
             why = "missing, though prioritizeVerb is set"
-            yield Refusal(field=f"extenders[{index}].weight", why=why, fix="weight: 1")
+            yield FileRefusal(field=f"extenders[{index}].weight", why=why, fix="weight: 1")
         timeout = extender.get("httpTimeout")
         if isinstance(timeout, str) and not _DURATION.fullmatch(timeout):
             why = f"{shown(timeout)} is no duration"
-            yield Refusal(field=f"extenders[{index}].httpTimeout", why=why, fix="such as 10s")
+            yield FileRefusal(field=f"extenders[{index}].httpTimeout", why=why, fix="such as 10s")
         for number, resource in enumerate(_maps(extender, "managedResources")):
             if not _is_extended(name := str(resource.get("name", ""))):
                 field = f"extenders[{index}].managedResources[{number}].name"
                 why = f"{shown(name)} is no extended resource"
-                yield Refusal(field=field, why=why, fix="DOMAIN/NAME, of a domain other than kubernetes.io")
+                yield FileRefusal(
+                    field=field, why=why, fix="DOMAIN/NAME, of a domain other than kubernetes.io"
+                )
     names = [str(p.get("schedulerName") or "default-scheduler") for p in _maps(document, "profiles")]
     for name in _repeated(names):
         why = f"two profiles are named {shown(name)}"
-        yield Refusal(field="profiles[].schedulerName", why=why, fix="a name of its own for each profile")
+        yield FileRefusal(field="profiles[].schedulerName", why=why, fix="a name of its own for each profile")
     for index, profile in enumerate(_maps(document, "profiles")):
         arguments = [str(entry.get("name", "")) for entry in _maps(profile, "pluginConfig")]
         for name in _repeated(arguments):
             why = f"{shown(name)} has two entries"
-            yield Refusal(field=f"profiles[{index}].pluginConfig", why=why, fix="one entry for each plugin")
+            yield FileRefusal(
+                field=f"profiles[{index}].pluginConfig", why=why, fix="one entry for each plugin"
+            )
 
 
 def binders(document: Json) -> list[Json]:
@@ -139,15 +143,17 @@ def _repeated(names: list[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-def _shape(section: Json, fields: Mapping[str, str], path: str) -> Iterator[Refusal]:
+def _shape(section: Json, fields: Mapping[str, str], path: str) -> Iterator[FileRefusal]:
     for name, value in section.items():
         kind = fields.get(name)
         if kind is None:
             near = nearest(name, fields)
             fix = f"{near}:" if near else f"one of {', '.join(sorted(fields))}"
-            yield Refusal(field=f"{path}{name}", why="kube-scheduler knows no such field", fix=fix)
+            yield FileRefusal(field=f"{path}{name}", why="kube-scheduler knows no such field", fix=fix)
         elif value is not None and not _is(value, kind):
-            yield Refusal(field=f"{path}{name}", why=f"wanted {kind}, found {shown(str(value))}", fix=kind)
+            yield FileRefusal(
+                field=f"{path}{name}", why=f"wanted {kind}, found {shown(str(value))}", fix=kind
+            )
 
 
 def _is(value: object, kind: str) -> bool:

@@ -27,7 +27,7 @@ from k8s_rdma.doctor.checks import collected, run_checks
 from k8s_rdma.doctor.cluster.claims import ClaimFacts
 from k8s_rdma.doctor.cluster.components import ExtenderFacts, KeyFacts
 from k8s_rdma.doctor.cluster.crd import CrdFacts
-from k8s_rdma.doctor.cluster.nodes import NodeFacts
+from k8s_rdma.doctor.cluster.nodes import PublishedNodeFacts
 from k8s_rdma.doctor.cluster.pods import PodFacts
 from k8s_rdma.doctor.cluster.policies import PolicyFacts
 from k8s_rdma.doctor.cluster.rates import RunningRates
@@ -275,7 +275,7 @@ class ClusterCollector:
         return webhook_facts(self.api, self._component("webhook"))
 
     @collected
-    def _nodes(self) -> NodeFacts:
+    def _nodes(self) -> PublishedNodeFacts:
         stale_s = (self._extender or ExtenderConfig()).stale_s
         liveness = read_liveness(
             self.api, namespace=self._leases, stale_s=stale_s, extender=self._query_extender.nodes
@@ -283,7 +283,7 @@ class ClusterCollector:
         if liveness.faults:
             raise MalformedError("; ".join(liveness.faults))
         agents = (str(pod["spec"].get("nodeName", "")) for pod in self._component("node"))
-        return NodeFacts(
+        return PublishedNodeFacts(
             published=tuple(
                 published_node(name, published, liveness, self._skews.get(name))
                 for name, published in self._published.items()

@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from k8s_rdma import __version__
 from k8s_rdma.agent.ledger_store import DIRECTORY, deferred_deletes_in
 from k8s_rdma.doctor.cluster.components import KeyUsage
-from k8s_rdma.doctor.node.processes import Answer, ProcessFacts
+from k8s_rdma.doctor.node.processes import HttpAnswer, ProcessFacts
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.nesting import load
 from k8s_rdma.wire.report import NodeReport, decode_report
-from k8s_rdma.wire.state_socket import HEADER, Kind, decode_header
+from k8s_rdma.wire.state_socket import HEADER, MessageKind, decode_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,9 @@ def ask_agent(path: Path) -> tuple[NodeReport | None, str]:
             reader.connect(str(path))
             kind, length = decode_header(_receive(reader, HEADER.size))
             body = _receive(reader, length)
-        return (decode_report(body), "") if kind is Kind.REPORT else (None, f"it says {kind.name} first")
+        return (
+            (decode_report(body), "") if kind is MessageKind.REPORT else (None, f"it says {kind.name} first")
+        )
     except OSError as error:
         return None, f"{path}: {error.strerror or error}"
     except MalformedError as error:
@@ -90,7 +92,7 @@ def _receive(reader: socket.socket, count: int) -> bytes:
     return data
 
 
-def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
+def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> HttpAnswer:
     """Probe a process over HTTP; read its version if that is allowed.
 
     Its certificate is not verified, because the process is on this node and receives no secret. A process
@@ -104,8 +106,8 @@ def _fetch(url: str, *, version_at: str, read: Callable[[str], str]) -> Answer:
         demanding = url.startswith("https:") and isinstance(
             error, httpx2.RemoteProtocolError | httpx2.ReadError
         )
-        return Answer(url=f"{url}/healthz", why="" if demanding else str(error) or type(error).__name__)
-    return Answer(
+        return HttpAnswer(url=f"{url}/healthz", why="" if demanding else str(error) or type(error).__name__)
+    return HttpAnswer(
         url=f"{url}/healthz",
         version=read(response.text) if response.status_code == httpx2.codes.OK else "",
         why="" if alive.status_code == httpx2.codes.OK else f"HTTP {alive.status_code}",

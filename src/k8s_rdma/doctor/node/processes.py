@@ -31,7 +31,7 @@ RELEASING = VFS.warning("releasing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HttpAnswer:
     """An answer over HTTP.
 
     version: empty if it is unknown.
@@ -56,8 +56,8 @@ class ProcessFacts:
     socket: str
     report: NodeReport | None
     why: str = ""
-    server: Answer | None
-    plugin: Answer | None
+    server: HttpAnswer | None
+    plugin: HttpAnswer | None
     version: str
     leftovers: tuple[str, ...] = ()
     left_in: str = ""
@@ -119,7 +119,7 @@ def _other_version(facts: ProcessFacts, name: str, version: str, source: str) ->
     )
 
 
-def _check_answer(facts: ProcessFacts, name: str, answer: Answer) -> Finding:
+def _check_answer(facts: ProcessFacts, name: str, answer: HttpAnswer) -> Finding:
     if answer.why:
         consequence = (
             "the extender cannot see this node" if name == "server" else "no container gets device nodes"

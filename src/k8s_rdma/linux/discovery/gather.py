@@ -29,7 +29,7 @@ from k8s_rdma.wire.machine import (
     LinkEntry,
     Machine,
     RdmaEntry,
-    Refused,
+    RefusedAnswer,
     SymbolicLink,
     VfEntry,
     disguised,
@@ -38,7 +38,7 @@ from k8s_rdma.wire.machine import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, RdmaDevice, VfInfo
+    from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, RdmaNetlinkDevice, VfInfo
     from k8s_rdma.linux.netlink.rtnl import Link
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class RecordingSysfs(Sysfs):
             return read()
         except OSError as error:
             if not is_absent(error):
-                self._entries[place] = Refused(error_name(error.errno or errno.EIO))
+                self._entries[place] = RefusedAnswer(error_name(error.errno or errno.EIO))
             raise
 
     def _note_child(self, place: str, name: str) -> None:
@@ -209,10 +209,10 @@ class RecordingQueries:
         self.addressed = tuple(sorted(found))
         return found
 
-    def rdma_devices(self) -> Sequence[RdmaDevice]:
+    def rdma_devices(self) -> Sequence[RdmaNetlinkDevice]:
         """Return all RDMA devices."""
         query = self._queries.rdma_devices
-        found: Sequence[RdmaDevice] = self._noting("rdma_devices", query, ())
+        found: Sequence[RdmaNetlinkDevice] = self._noting("rdma_devices", query, ())
         self.rdma_entries = tuple(
             msgspec.convert(device, RdmaEntry, from_attributes=True) for device in found
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.devices.rdma_devices import NetnsMode
     from k8s_rdma.core.kernel import PauseFrames
-    from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaDevice, VfInfo
+    from k8s_rdma.linux.netlink.queries import DevlinkRate, RdmaNetlinkDevice, VfInfo
 
 
 class NetlinkQueries:
@@ -77,7 +77,7 @@ class NetlinkQueries:
                     raise
         return self._rdma
 
-    def rdma_devices(self) -> Sequence[RdmaDevice]:
+    def rdma_devices(self) -> Sequence[RdmaNetlinkDevice]:
         """Return all RDMA devices that this namespace sees; empty while the kernel has no RDMA."""
         rdma = self.rdma()
         return rdma.devices() if rdma else ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from k8s_rdma.linux.netlink.queries import RdmaDevice
+    from k8s_rdma.linux.netlink.queries import RdmaNetlinkDevice
     from k8s_rdma.linux.netlink.rtnl import Link
     from k8s_rdma.linux.sysfs import PciFunction, Sysfs
 
@@ -17,7 +17,7 @@ _CLASS = "class/infiniband"
 class RdmaDevices:
     """Snapshot of the RDMA devices that RDMA netlink and sysfs list."""
 
-    def __init__(self, sysfs: Sysfs, reported: Sequence[RdmaDevice]) -> None:
+    def __init__(self, sysfs: Sysfs, reported: Sequence[RdmaNetlinkDevice]) -> None:
         """Index the devices that RDMA netlink reported; empty without RDMA in the kernel."""
         self._sysfs = sysfs
         self._by_name = {device.name: device for device in reported}

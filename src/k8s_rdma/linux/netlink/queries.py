@@ -69,7 +69,7 @@ class RdmaPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RdmaDevice:
+class RdmaNetlinkDevice:
     """A device of RDMA netlink (Linux `include/uapi/rdma/rdma_netlink.h`, RDMA_NLDEV_CMD_GET, PORT_GET).
 
     node_guid: as `rdma dev` and sysfs print it, `0011:2233:4455:6677`.
@@ -101,7 +101,7 @@ class Queries(Protocol):
         """Return the links with an IPv4 or IPv6 address of more than link scope."""
         ...
 
-    def rdma_devices(self) -> Sequence[RdmaDevice]:
+    def rdma_devices(self) -> Sequence[RdmaNetlinkDevice]:
         """Return all RDMA devices; empty if the kernel has no RDMA."""
         ...
 

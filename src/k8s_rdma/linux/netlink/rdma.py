@@ -9,7 +9,7 @@ import errno
 from contextlib import nullcontext
 
 from k8s_rdma.core.devices.rdma_devices import NetnsMode
-from k8s_rdma.linux.netlink.queries import RdmaDevice, RdmaPort
+from k8s_rdma.linux.netlink.queries import RdmaNetlinkDevice, RdmaPort
 from k8s_rdma.linux.netlink.socket import (
     RDMA,
     NetlinkError,
@@ -57,7 +57,7 @@ class RdmaNetlink(SocketClient[NetlinkSocket]):
         found = attributes(self.socket.get(_SYS_GET, b"", "RDMA namespace mode"))
         return NetnsMode.SHARED if number(found[_NETNS_MODE]) else NetnsMode.EXCLUSIVE
 
-    def devices(self) -> tuple[RdmaDevice, ...]:
+    def devices(self) -> tuple[RdmaNetlinkDevice, ...]:
         """Return all devices that this namespace sees, ordered by index."""
         for _ in range(_ATTEMPTS):
             try:
@@ -109,10 +109,10 @@ class RdmaNetlink(SocketClient[NetlinkSocket]):
         with nullcontext() if self._namespace is None else entered(self._namespace):
             self.socket.request(_SET, u32(_DEV_INDEX, index) + u32(_NET_NS_FD, namespace), operation)
 
-    def _device(self, found: dict[int, bytes]) -> RdmaDevice:
+    def _device(self, found: dict[int, bytes]) -> RdmaNetlinkDevice:
         index, name = number(found[_DEV_INDEX]), string(found[_DEV_NAME])
         ports = self.socket.dump(_PORT_GET, u32(_DEV_INDEX, index), f"ports of RDMA device {name}")
-        return RdmaDevice(
+        return RdmaNetlinkDevice(
             index=index,
             name=name,
             node_guid=_guid(found.get(_NODE_GUID, b"")),

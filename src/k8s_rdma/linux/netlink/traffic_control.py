@@ -295,7 +295,7 @@ class ClassState:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceMac:
     """A source MAC and a number of its own, 1 to 4095, among those with the same last byte."""
 
     mac: str
@@ -400,14 +400,16 @@ class TrafficControl:
         selector += _ANY_KEY
         self._filter(index, (parent, priority), selector, u32(_U32_LINK, _TABLE), operation=operation)
 
-    def classify_source(self, index: int, place: Place, source: Source, handle: int, operation: str) -> None:
+    def classify_source(
+        self, index: int, place: Place, source: SourceMac, handle: int, operation: str
+    ) -> None:
         """Put frames from this source MAC into class `handle`."""
         options = (u32(_U32_CLASSID, handle), u32(_U32_HASH, source.node & _BUCKET))
         selector = _source_selector(source.mac)
         self._filter(index, place, selector, *options, operation=operation, handle=source.node)
 
     def classified_sources(self, index: int, place: Place, operation: str) -> dict[int, int]:
-        """Return the nodes (`Source.node`) that `classify_source` made, each with its class."""
+        """Return the nodes (`SourceMac.node`) that `classify_source` made, each with its class."""
         parent, priority = place
         found = {}
         for body in self._socket.dump(_GETFILTER, _header(index, 0, parent, _info(priority)), operation):

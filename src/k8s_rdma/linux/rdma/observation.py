@@ -16,7 +16,7 @@ from k8s_rdma.core.types import LinkType, PciAddress, pci_address
 from k8s_rdma.errors import printable
 from k8s_rdma.linux.discovery.netdevs import own_link, vf_link
 from k8s_rdma.linux.netlink.queries import USABLE_PORT_STATES, RdmaPort
-from k8s_rdma.linux.netlink.queries import RdmaDevice as ListedDevice
+from k8s_rdma.linux.netlink.queries import RdmaNetlinkDevice as ListedDevice
 from k8s_rdma.linux.netlink.rtnl import INFINIBAND, Link
 from k8s_rdma.linux.rdma.character_devices import DeviceNodes, character_devices
 from k8s_rdma.linux.sysfs import USERSPACE_DRIVERS, PciFunction, Sysfs, is_absent

@@ -56,7 +56,7 @@ class VfMoves:
     def __init__(
         self,
         *,
-        host: Host,
+        host: HostNamespace,
         namespaces: Namespaces,
         places: VfLocator,
         rdma: VfRdma,
@@ -213,7 +213,7 @@ class _Moved:
     index: int
 
 
-class Host(NamedTuple):
+class HostNamespace(NamedTuple):
     """The host's network namespace: its links, and a descriptor of it."""
 
     rtnl: Rtnl
@@ -223,7 +223,7 @@ class Host(NamedTuple):
 class VfLocator:
     """Finds VFs, and their netdevs in the host's namespace."""
 
-    def __init__(self, host: Host, sysfs: Sysfs) -> None:
+    def __init__(self, host: HostNamespace, sysfs: Sysfs) -> None:
         """Read this sysfs, mounted in the host's namespace."""
         self._rtnl = host.rtnl
         self._sysfs = sysfs

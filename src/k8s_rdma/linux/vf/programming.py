@@ -53,13 +53,13 @@ def program_vfs(
     check_rates_of_vfs(step.rates, pf, present_rates(pf))
     check_settings(step.settings, pf)
 
-    def differing(observed: PfState) -> list[VfRate | Difference]:
+    def differing(observed: PfState) -> list[VfRate | SettingDifference]:
         return [
             *differing_rates(step.rates, present_rates(observed)),
             *differing_settings(step.settings, observed),
         ]
 
-    def write(desired: Sequence[VfRate | Difference]) -> None:
+    def write(desired: Sequence[VfRate | SettingDifference]) -> None:
         those_rates = [item for item in desired if isinstance(item, VfRate)]
         settings = [item for item in desired if not isinstance(item, VfRate)]
         if those_rates:
@@ -130,7 +130,7 @@ def set_rates(
     return dict(now)
 
 
-class Difference(NamedTuple):
+class SettingDifference(NamedTuple):
     """A setting to write: the required support by the driver, the setting, the present value in words."""
 
     kind: Setting
@@ -173,7 +173,7 @@ def with_settings(pf: PfState, infos: Iterable[VfInfo]) -> PfState:
     return replace(pf, vfs=tuple(changed))
 
 
-def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
+def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[SettingDifference]:
     """Yield the settings to write for a VF to match `config`, in an order that every driver accepts.
 
     The spoof check is turned on after the MAC is set, and off before the MAC is reset (`mlx4_set_vf_mac`,
@@ -188,24 +188,24 @@ def differences(pf: PfState, vf: Vf, config: VfConfig) -> Iterator[Difference]:
         yield difference._replace(setting=VfSetting(label, difference.setting.attribute))
 
 
-def _of_vf(vf: Vf, config: VfConfig) -> Iterator[Difference]:
+def _of_vf(vf: Vf, config: VfConfig) -> Iterator[SettingDifference]:
     number, desired = config.index, shown(config)
     check, trust, state = config.spoof_check, config.trust, config.link_state
     if check is not None and vf.spoof_check != desired["spoof_check"]:
-        yield Difference(Setting.SPOOF_CHECK, sriov.spoof_check(number, on=check), vf.spoof_check)
+        yield SettingDifference(Setting.SPOOF_CHECK, sriov.spoof_check(number, on=check), vf.spoof_check)
     if config.mac is not None and vf.admin_mac != config.mac:
-        yield Difference(Setting.MAC, sriov.mac(number, config.mac), vf.admin_mac)
+        yield SettingDifference(Setting.MAC, sriov.mac(number, config.mac), vf.admin_mac)
     if config.vlan is not None:
         yield from _of_vlan(vf, config.vlan, desired)
     if trust is not None and vf.trust != desired["trust"]:
-        yield Difference(Setting.TRUST, sriov.trust(number, on=trust), vf.trust)
+        yield SettingDifference(Setting.TRUST, sriov.trust(number, on=trust), vf.trust)
     if state is not None and vf.link_state != desired["link_state"]:
-        yield Difference(Setting.LINK_STATE, sriov.link_state(number, state.value), vf.link_state)
+        yield SettingDifference(Setting.LINK_STATE, sriov.link_state(number, state.value), vf.link_state)
     if config.guid is not None:
         yield from _of_guids(vf, config.guid, config.node_guid or config.guid)
 
 
-def _of_vlan(vf: Vf, vlan: Vlan, desired: Mapping[str, Any]) -> Iterator[Difference]:
+def _of_vlan(vf: Vf, vlan: Vlan, desired: Mapping[str, Any]) -> Iterator[SettingDifference]:
     if all(getattr(vf, name) == desired[name] for name in ("vlan", "qos", "vlan_proto")):
         return
     kind = Setting.VLAN
@@ -214,17 +214,17 @@ def _of_vlan(vf: Vf, vlan: Vlan, desired: Mapping[str, Any]) -> Iterator[Differe
     elif vlan.qos:
         kind = Setting.QOS
     found = f"VLAN {vf.vlan}, QoS {vf.qos}, {vf.vlan_proto}"
-    yield Difference(kind, sriov.vlan(vf.index, vlan.id, vlan.qos, vlan.proto.value), found)
+    yield SettingDifference(kind, sriov.vlan(vf.index, vlan.id, vlan.qos, vlan.proto.value), found)
 
 
-def _of_guids(vf: Vf, port: str, node: str) -> Iterator[Difference]:
+def _of_guids(vf: Vf, port: str, node: str) -> Iterator[SettingDifference]:
     if (vf.node_guid or NO_GUID) != node:
-        yield Difference(Setting.GUID, sriov.node_guid(vf.index, node), vf.node_guid)
+        yield SettingDifference(Setting.GUID, sriov.node_guid(vf.index, node), vf.node_guid)
     if (vf.admin_mac or NO_GUID) != port:
-        yield Difference(Setting.GUID, sriov.port_guid(vf.index, port), vf.admin_mac)
+        yield SettingDifference(Setting.GUID, sriov.port_guid(vf.index, port), vf.admin_mac)
 
 
-def differing_settings(step: ConfigureVfs, pf: PfState) -> list[Difference]:
+def differing_settings(step: ConfigureVfs, pf: PfState) -> list[SettingDifference]:
     """Return the settings that the step still has to write; see `differences`."""
     return [
         difference for config in step.configs for difference in differences(pf, _vf(pf, config.index), config)
@@ -248,7 +248,7 @@ def _supplemented(step: ConfigureVfs, pf: PfState) -> PfState:
 
 
 def write_settings_to(
-    pf: PfState, write: Callable[[Sequence[VfSetting]], None], desired: Sequence[Difference]
+    pf: PfState, write: Callable[[Sequence[VfSetting]], None], desired: Sequence[SettingDifference]
 ) -> None:
     """Write them; KernelError with an explanation of the driver's error."""
     deadline = time.monotonic() + BUSY_S

@@ -68,7 +68,14 @@ from k8s_rdma.linux.pod_interface import (
 )
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from k8s_rdma.linux.virtual.known_links import KnownLinks
-from k8s_rdma.linux.virtual.pf import DEFAULT_MTU, Rates, Settings, Shaper, revive_vf, supported_settings
+from k8s_rdma.linux.virtual.pf import (
+    DEFAULT_MTU,
+    Settings,
+    Shaper,
+    VfRateCache,
+    revive_vf,
+    supported_settings,
+)
 from k8s_rdma.linux.virtual.topology import (
     VirtualPf,
     pf_of,
@@ -107,7 +114,7 @@ class VirtualSriov:
         self._rtnl = self._open.enter_context(rtnl or Rtnl())
         self._caps = CapAbility(self._rtnl.socket)
         shaper = Shaper(self._rtnl)
-        self._rates, self._settings = Rates(shaper), Settings(self._rtnl, shaper)
+        self._rates, self._settings = VfRateCache(shaper), Settings(self._rtnl, shaper)
         self._moves = Moves(self._rtnl, self._host, namespaces, self._pf)
         self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
         self._links = self._open.enter_context(KnownLinks(self._rtnl))

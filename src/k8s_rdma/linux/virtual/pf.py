@@ -39,7 +39,7 @@ from k8s_rdma.linux.netlink.rtnl import (
     without_link_local,
 )
 from k8s_rdma.linux.netlink.socket import NetlinkError, nested, u32
-from k8s_rdma.linux.netlink.traffic_control import TICKS_PER_S, HtbClass, Place, Source, TrafficControl
+from k8s_rdma.linux.netlink.traffic_control import TICKS_PER_S, HtbClass, Place, SourceMac, TrafficControl
 from k8s_rdma.linux.virtual.topology import (
     NO_VLAN,
     PortState,
@@ -98,7 +98,7 @@ _SINGLE_READ_COST = 4
 _SUPPORTED = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
 
 
-class Rates:
+class VfRateCache:
     """Cache of the rates of all VFs; those that a step does not set are not queried again."""
 
     def __init__(self, shaper: Shaper) -> None:
@@ -308,7 +308,7 @@ class Shaper:
     def _classify(self, pf: VirtualPf, scheduler: int, index: int, state: PortState) -> None:
         """Put a VF's traffic into its class by its MAC, or by its port if it may use any MAC."""
         operation = f"{pf.scheduler_name}: VF {index}"
-        source = Source(pf.mac_of(index, state), index + 1)
+        source = SourceMac(pf.mac_of(index, state), index + 1)
         self._tc.classify_source(scheduler, _SOURCES, source, _handle(index), operation)
         if state.sends_as_anybody:
             self._tc.classify_port(scheduler, _by_port(index), pf.port_name(index), _handle(index), operation)
