@@ -297,7 +297,7 @@ def calling(script):
         "import asyncio, sys; from pathlib import Path; from k8s_rdma.agent.plugins.execution import *;"
         "from k8s_rdma.core.ledger import DelegatedPlugin;"
         "plugin = DelegatedPlugin(plugin='scripted', netconf=b'{}', cni_path=sys.argv[1], cni_args='');"
-        "target = Target(container='c', netns='', ifname='i');"
+        "target = PluginTarget(container='c', netns='', ifname='i');"
         "asyncio.run(Plugins(host_root=Path('/'), timeout_s=90).run(plugin, 'ADD', b'{\"a\":1}', target))"
     )
     return [sys.executable, "-c", code, str(script.file.parent)]

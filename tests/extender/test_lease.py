@@ -242,7 +242,7 @@ async def test_release_that_fails_is_no_failure():
     assert api.stored.holder == "me"
 
 
-async def test_extender_makes_no_promise_until_it_holds_its_lease_and_has_listed_the_pods_since():
+async def test_extender_makes_no_promise_until_it_holds_its_lease_and_its_watch_has_caught_up():
     api = SteppedLeases()
     api.put("before")
     lease = api.lease()
@@ -253,13 +253,13 @@ async def test_extender_makes_no_promise_until_it_holds_its_lease_and_has_listed
         assert "is starting" in (await w.filter("p"))["Error"]
         assert await w.bind("plain", "w1") == ""
         await until(lambda: any("held by before" in what for what in w.extender.missing()))
-        w.api.watching.clear()
+        w.api.streaming.clear()
         api.put("")
         api.step()
         await until(lease.holds)
         assert w.extender.missing() == ["pods"]
         assert "is starting" in await w.bind("p", "w1")
-        w.api.watching.set()
+        w.api.streaming.set()
         await until(lambda: not w.extender.missing())
         assert await w.bind("p", "w1") == ""
     assert api.stored.holder == ""
@@ -302,7 +302,7 @@ async def test_scheduler_keeps_its_connection_when_there_is_no_lease():
         assert "connection" not in (await s.post(FILTER, c.args("p"))).headers
 
 
-async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_and_has_listed_anew():
+async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_and_has_caught_up():
     api = SteppedLeases()
     lease = api.lease()
     async with cluster("w1") as c, extending(c, lease=lease) as w:
@@ -312,12 +312,12 @@ async def test_extender_that_lost_its_lease_promises_again_when_it_has_it_back_a
         await until(lambda: not lease.holds())
         await w.create_pod("p", 1)
         assert "is starting" in await w.bind("p", "w1")
-        w.api.watching.clear()
+        w.api.streaming.clear()
         api.put("")
         api.step()
         await until(lease.holds)
         assert "is starting" in await w.bind("p", "w1")
-        w.api.watching.set()
+        w.api.streaming.set()
         await until(lambda: not w.extender.missing())
         assert await w.bind("p", "w1") == ""
 
