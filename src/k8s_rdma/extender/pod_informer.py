@@ -23,7 +23,6 @@ from k8s_rdma.extender.scheduler_cache import SchedulerCache
 from k8s_rdma.extender.unverified_placements import UnverifiedPlacements
 from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.extender.watch_marker import WatchMarker
-from k8s_rdma.kube.api import ClusterApi, PodView
 from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage, handle_item
 from k8s_rdma.kube.promises import promised_to, unverified_placement
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in

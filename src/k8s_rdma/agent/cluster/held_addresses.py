@@ -24,7 +24,6 @@ from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.held_leases import HeldLeases
 from k8s_rdma.kube.informer import REAL_TIME, Time
-from k8s_rdma.kube.published_api import AddressesApi
 from k8s_rdma.linux.atomic_file import write_file
 from k8s_rdma.process import wait_for_first
 from k8s_rdma.wire.address_leases import kind, lease_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,7 +14,6 @@ from k8s_rdma.wire.rdma_node import GROUP, KIND, VERSION, RdmaNodeStatus
 if TYPE_CHECKING:
     from k8s_rdma.kube.documents import Documents
 
-_FORBIDDEN = 403
 _OBJECT = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD_NAME}"
 _SCHEMAS = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 _GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
@@ -25,7 +25,7 @@ def crd_facts(api: Documents, *, needed: bool | None) -> CrdFacts:
     try:
         found = api.get(_OBJECT)
     except ApiRefusedError as refused:
-        if refused.status != _FORBIDDEN:
+        if refused.status != HTTPStatus.FORBIDDEN:
             raise
         found = _as_object(api.get(_SCHEMAS))
     return CrdFacts(found=found, expected=expected, needed=needed)

@@ -7,6 +7,7 @@ import ssl
 from base64 import b64decode
 from contextlib import suppress
 from dataclasses import replace
+from http import HTTPStatus
 from math import floor
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.kube.documents import Documents
 
-_FORBIDDEN = 403
 _DAY_S = 86_400
 _EXPIRED = 10
 """`X509_V_ERR_CERT_HAS_EXPIRED` (OpenSSL, x509_vfy.h)."""
@@ -50,7 +50,7 @@ def webhook_facts(api: Documents, pods: Iterable[Mapping[str, Any]]) -> WebhookF
     try:
         found = api.get(f"/api/v1/namespaces/{namespace}/secrets/{secret}")
     except ApiRefusedError as refused:
-        if refused.status != _FORBIDDEN:
+        if refused.status != HTTPStatus.FORBIDDEN:
             raise
         return replace(facts, denied=True)
     data = (found or {}).get("data") or {}

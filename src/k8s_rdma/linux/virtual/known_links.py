@@ -45,7 +45,7 @@ class KnownLinks(SocketClient[socket.socket]):
         Of a link whose other end has left this namespace, `peer` and `peer_elsewhere` are those of when it
         left.
 
-        carriers: the names of links whose carrier is to be that of now.
+        carriers: the names of links that are read again in any case, for their present carrier.
         """
         changed = self._changed()
         if self._links is not None and changed is not None:
