@@ -9,6 +9,7 @@ import yaml
 
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.doctor.cluster.scheduler import SchedulerFacts, SchedulerFile, check_scheduler
+from k8s_rdma.doctor.finding import Severity
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scheduler"
 API = "kubescheduler.config.k8s.io/v1"
@@ -78,6 +79,20 @@ def test_our_entry_beside_one_that_binds_has_no_bind_verb(theirs: str):
 
 def test_our_entry_is_taken_beside_one_that_does_not_bind():
     assert found(beside(TOPOLVM, OURS)) == {"scheduler-ok"}
+
+
+@pytest.mark.parametrize("node_cache_capable", [False, None], ids=["false", "unset"])
+def test_entry_that_gets_whole_nodes_has_a_warning_because_scores_leave_their_pods_out(
+    node_cache_capable: bool | None,
+):
+    """github.com/kubernetes/kubernetes/issues/141781: registrations as others have them, by default."""
+    ours = {key: value for key, value in OURS.items() if key != "nodeCacheCapable"}
+    if node_cache_capable is not None:
+        ours["nodeCacheCapable"] = node_cache_capable
+    file = SchedulerFile(location="scheduler.yaml", text=HEAD + yaml.safe_dump({"extenders": [ours]}))
+    [warning] = check_scheduler(SchedulerFacts(files=(file,), extender=ExtenderConfig()))
+    assert (warning.id, warning.severity) == ("scheduler-whole-nodes", Severity.WARNING)
+    assert "as if it had no pods" in warning.found
 
 
 def test_resource_of_two_entries_is_refused():
