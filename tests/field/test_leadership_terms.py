@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-def newest(extender: Extender) -> str:
-    pod = extender.cache.pods.any_pod()
-    return pod.name if pod is not None else ""
+def waiting_pods(extender: Extender) -> set[str]:
+    return {pod.name for pod in extender.cache.pods.unbound_pods()}
 
 
 async def test_preparation_for_a_former_lease_does_not_make_a_replica_ready_for_the_next_one():
@@ -40,7 +39,7 @@ async def test_preparation_for_a_former_lease_does_not_make_a_replica_ready_for_
         await until(lambda: not lease.holds())
         w.api.streaming.set()
         await w.create_pod("later", 1)
-        await until(lambda: newest(w.extender) == "later")
+        await until(lambda: "later" in waiting_pods(w.extender))
         w.api.streaming.clear()
         leases.put("")
         leases.step()
