@@ -38,8 +38,10 @@ async def test_preparation_for_a_former_lease_does_not_make_a_replica_ready_for_
         leases.step()
         await until(lambda: not lease.holds())
         w.api.streaming.set()
-        await w.create_pod("later", 1)
-        await until(lambda: "later" in waiting_pods(w.extender))
+        await until(lambda: "p" in waiting_pods(w.extender))
+        for later in map(str, range(10)):  # long enough for the former preparation, if it goes on
+            await w.create_pod(later, 1)
+            await until(lambda later=later: later in waiting_pods(w.extender))
         w.api.streaming.clear()
         leases.put("")
         leases.step()
