@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_INVALID_ARGUMENT, _NOT_FOUND, _ALREADY_EXISTS, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 6, 7, 8
+_FAILED_PRECONDITION, _ABORTED, _OUT_OF_RANGE, _INTERNAL, _UNAVAILABLE = 9, 10, 11, 13, 14
+
+TRY_AGAIN_LATER = 11
+"""CNI error code: the runtime should retry the operation (CNI specification 1.1.0, section 5)."""
+
+NOT_AVAILABLE = 50
+"""CNI error code: an ADD could not succeed now (CNI specification 1.1.0, section 2 "STATUS")."""
+
 
 @unique
 class Reason(StrEnum):
@@ -69,16 +78,6 @@ class ProtocolStatus:
     cni: int
     grpc: int
 
-
-_INVALID_ARGUMENT, _NOT_FOUND, _ALREADY_EXISTS, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 6, 7, 8
-_FAILED_PRECONDITION, _ABORTED, _OUT_OF_RANGE, _INTERNAL, _UNAVAILABLE = 9, 10, 11, 13, 14
-
-
-TRY_AGAIN_LATER = 11
-"""CNI error code: the runtime should retry the operation (CNI specification 1.1.0, section 5)."""
-
-NOT_AVAILABLE = 50
-"""CNI error code: an ADD could not succeed now (CNI specification 1.1.0, section 2 "STATUS")."""
 
 STATUS: Mapping[Reason, ProtocolStatus] = {
     Reason.MALFORMED_ANNOTATION: ProtocolStatus(422, 100, _INVALID_ARGUMENT),

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.request import Request
 
+NOBODYS: Mapping[str, str] = MappingProxyType({})
+
 
 def used_on_node(  # noqa: PLR0913 - all that anyone says of the node
     *,
@@ -153,9 +155,6 @@ def inherited_placement(
     generation = max((receipt.generation for receipt in older), default=0)
     found = Placement(node=node, interfaces=placed, policy=request.policy, generation=generation)
     return found if placed and found.request() == request else None
-
-
-NOBODYS: Mapping[str, str] = MappingProxyType({})
 
 
 def decide(  # noqa: PLR0913 - all that a decision rests on

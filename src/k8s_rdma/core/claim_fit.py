@@ -32,6 +32,18 @@ if TYPE_CHECKING:
 
 _MAX_CLAUSES = 3
 
+MAX_WORK = 3_000_000
+"""Work units for all nodes of an answer: about a second, see `core.packing.Work`."""
+
+_NODE_WORK = 100
+"""Work units that a node costs beside the search."""
+
+_PROBLEM_WORK, _UNIT_WORK = 100, 10
+"""Work units to pose a problem, and for each interface of it."""
+
+_LEAST_PERCENT, _PREFERRED_PERCENT = 40, 70
+"""Shares of the work; each is a share of the rest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsRequest:
@@ -135,13 +147,6 @@ class ClaimNode:
             )
             for pf in self.pfs
         )
-
-
-MAX_WORK = 3_000_000
-"""Work units for all nodes of an answer: about a second, see `core.packing.Work`."""
-
-_NODE_WORK = 100
-"""Work units that a node costs beside the search."""
 
 
 def judge(
@@ -282,13 +287,6 @@ class _Alternatives:
         if isinstance(found, _Failure) and found.verdict is NoPacking.UNDECIDED:
             raise OutOfWorkError
         return found
-
-
-_PROBLEM_WORK, _UNIT_WORK = 100, 10
-"""Work units to pose a problem, and for each interface of it."""
-
-_LEAST_PERCENT, _PREFERRED_PERCENT = 40, 70
-"""Shares of the work; each is a share of the rest."""
 
 
 def _least(alternatives: Sequence[_Candidate]) -> _Candidate:

@@ -16,6 +16,9 @@ from k8s_rdma.core.step import NetnsRef, VfConfig, VfHome, VfRate, VfRef
 from k8s_rdma.core.types import ContainerId, Enforce, PciAddress, PodUid, VfDriver
 from k8s_rdma.errors import LedgerError
 
+ClaimUid = NewType("ClaimUid", str)
+"""The UID of a ResourceClaim."""
+
 
 @unique
 class Phase(StrEnum):
@@ -245,10 +248,6 @@ class Receipt:
         if not interface.is_netdev:
             return None
         return dict(self.ipams).get(interface.options.network, self.ipam)
-
-
-ClaimUid = NewType("ClaimUid", str)
-"""The UID of a ResourceClaim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,14 @@ _Graph = list[dict[int, int]]
 _UNLIMITED = 1 << 62
 _SOURCE, _SINK = 0, 1
 
+Shares = list[Counter[int]]
+"""The number of interfaces of each class, by PF."""
+
+_ALL_SETS_OF_PFS = 6
+"""The number of PFs up to which every set is examined; of more, at most `_PAIRS` sets and the requested
+ones."""
+_PAIRS = 256
+
 
 class Lot(NamedTuple):
     """Interfaces that the same PFs take. reserving: whether they take bandwidth there."""
@@ -118,15 +126,6 @@ def _push(graph: _Graph, untried: Sequence[list[int]], work: Work) -> int:
         graph[start][end] -= amount
         graph[end][start] += amount
     return amount
-
-
-Shares = list[Counter[int]]
-"""The number of interfaces of each class, by PF."""
-
-_ALL_SETS_OF_PFS = 6
-"""The number of PFs up to which every set is examined; of more, at most `_PAIRS` sets and the requested
-ones."""
-_PAIRS = 256
 
 
 class Batch(NamedTuple):

@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+_POD = re.compile(r"(?<![\w.-])pod ([a-z0-9][-a-z0-9]*)/([a-z0-9][-a-z0-9.]*[a-z0-9]|[a-z0-9])")
+
+MAX_LISTED = 3
+"""The number of pods that a text names; others are counted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
@@ -26,9 +31,6 @@ class Mention:
 def pod_mention(namespace: str, name: str) -> Mention:
     """Return the mention of a pod by `pod NAMESPACE/NAME`."""
     return Mention(namespace=namespace, text=f"pod {namespace}/{name}")
-
-
-_POD = re.compile(r"(?<![\w.-])pod ([a-z0-9][-a-z0-9]*)/([a-z0-9][-a-z0-9.]*[a-z0-9]|[a-z0-9])")
 
 
 def pods_named(text: str) -> tuple[Mention, ...]:
@@ -47,10 +49,6 @@ def shown(text: str, mentions: Iterable[Mention], visible: Callable[[str], bool]
         if not visible(mention.namespace):
             text = re.sub(rf"(?<![\w.-]){re.escape(mention.text)}(?![\w/-]|[.]\w)", mention.instead, text)
     return text
-
-
-MAX_LISTED = 3
-"""The number of pods that a text names; others are counted."""
 
 
 def listed_for(namespace: str, pods: Collection[str]) -> str:

@@ -38,6 +38,16 @@ if TYPE_CHECKING:
 WHOLE = 1000
 """Shares are counted in thousandths."""
 
+Worth = Callable[[int, int, int, int], int]
+"""The worth of a PF in thousandths, by VFs taken and there, Mb/s taken and there."""
+
+PREFERENCE = 2
+"""Work units that it takes to know how much a strategy would rather have an interface on an offer."""
+
+_MOST_CLASSES = 16
+_MOST_TRIES = 4_096
+"""Interfaces times PFs: `place` spends half of its budget at most on placing so many one after the other."""
+
 
 def fullness(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
     """Return the larger share taken, in thousandths; a PF without VFs is full, no bandwidth is ignored."""
@@ -53,10 +63,6 @@ def gap(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
 def bandwidth_share(vfs: int, capacity_vfs: int, mbps: int, link_mbps: int) -> int:
     """Return the share of bandwidth taken, in thousandths; if there is no bandwidth, the share of VFs."""
     return _share(mbps, link_mbps) if link_mbps else _share(vfs, capacity_vfs)
-
-
-Worth = Callable[[int, int, int, int], int]
-"""The worth of a PF in thousandths, by VFs taken and there, Mb/s taken and there."""
 
 
 def worth_to(strategy: Strategy, *, reserving: bool) -> Worth:
@@ -112,10 +118,6 @@ def preference(strategy: Strategy, standing: Standing, mbps: int, vfs: int = 1) 
     if strategy is Strategy.SPREAD:
         return fullness(*after.shares), -standing.mbps, -standing.vfs
     return gap(*after.shares) - gap(*standing.shares), standing.mbps, standing.vfs
-
-
-PREFERENCE = 2
-"""Work units that it takes to know how much a strategy would rather have an interface on an offer."""
 
 
 class Bin:
@@ -363,11 +365,6 @@ def common_costs(offers: Iterable[Offer], kinds: Sequence[InterfaceClass], work:
             if cost is None or costs.setdefault(index, cost) != cost:
                 return None
     return [costs.get(index, kind.min_tx_rate_mbps) for index, kind in enumerate(kinds)]
-
-
-_MOST_CLASSES = 16
-_MOST_TRIES = 4_096
-"""Interfaces times PFs: `place` spends half of its budget at most on placing so many one after the other."""
 
 
 class Headroom(NamedTuple):

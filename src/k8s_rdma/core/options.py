@@ -28,6 +28,8 @@ from k8s_rdma.core.types import (
     VlanProto,
 )
 
+_ETHERNET, _INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
+
 
 @dataclass(frozen=True, slots=True)
 class Whole:
@@ -112,7 +114,6 @@ class KeyRow:
 
 
 _ALWAYS, _UNLESS_DENIED, _IF_ALLOWED = tuple(Permission)
-_ETHERNET, _INFINIBAND = LinkType.ETHERNET, LinkType.INFINIBAND
 
 
 def _choices(choices: type[StrEnum], *, any_case: bool = False) -> Choices:

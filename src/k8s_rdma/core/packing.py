@@ -32,6 +32,22 @@ from itertools import accumulate, chain
 from math import gcd, inf
 from typing import NamedTuple
 
+Fill = tuple[int, int, "Fill | None"]
+"""The content of one room, grown one rate at a time: (index of the rate, how many, the fill before)."""
+
+MAX_BITS = 1 << 21
+"""Longest bit set made: sums up to 2 Tb/s in units of 1 Mb/s. Larger numbers go without that proof."""
+
+_Frame = tuple[int, int, int, int, int, "Fill | None"]
+"""Next type, Mb/s and waste and VFs left, the smallest rate left over (0: no rate is left over), the fill so
+far."""
+
+_State = tuple[int, tuple[int, ...]]
+"""The state of the search: the next room, and how many items of each type are left."""
+
+Packing = list[dict[int, int]]
+"""The number of items of each rate, by room."""
+
 
 class Room(NamedTuple):
     """The free capacity of a PF: unreserved Mb/s, and VFs."""
@@ -120,10 +136,6 @@ class Demand:
         return gcd(*self.sizes)
 
 
-Fill = tuple[int, int, "Fill | None"]
-"""The content of one room, grown one rate at a time: (index of the rate, how many, the fill before)."""
-
-
 def entries(fill: Fill | None) -> list[tuple[int, int]]:
     """Return a fill as (index of the rate, how many), in the order in which it grew."""
     found = []
@@ -132,10 +144,6 @@ def entries(fill: Fill | None) -> list[tuple[int, int]]:
         found.append((index, number))
     found.reverse()
     return found
-
-
-MAX_BITS = 1 << 21
-"""Longest bit set made: sums up to 2 Tb/s in units of 1 Mb/s. Larger numbers go without that proof."""
 
 
 def surely_too_much(demand: Demand, rooms: Sequence[Room], work: Work) -> bool:
@@ -318,11 +326,6 @@ class Query:
     largest_first: bool
 
 
-_Frame = tuple[int, int, int, int, int, "Fill | None"]
-"""Next type, Mb/s and waste and VFs left, the smallest rate left over (0: no rate is left over), the fill so
-far."""
-
-
 class Patterns:
     """Iterates over the fills, larger rates first; indices in `remaining`."""
 
@@ -400,10 +403,6 @@ class Patterns:
             if allowed >= self._least_waste:
                 remainder = size if number < count else leftover
                 stack.append((index + 1, mbps, allowed, vfs - number, remainder, (index, number, fill)))
-
-
-_State = tuple[int, tuple[int, ...]]
-"""The state of the search: the next room, and how many items of each type are left."""
 
 
 @dataclass(slots=True)
@@ -509,10 +508,6 @@ class Search:
         for room_index, level in zip(self._order, levels, strict=False):
             packing[room_index] = {self._demand.sizes[index]: number for index, number in level.fill}
         return packing
-
-
-Packing = list[dict[int, int]]
-"""The number of items of each rate, by room."""
 
 
 def pack(demand: Demand, rooms: Sequence[Room], work: Work) -> Packing | NoPacking:

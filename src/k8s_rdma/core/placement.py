@@ -40,6 +40,12 @@ T = TypeVar("T")
 _PLACED_WEIGHT = 4
 """The weight of the interfaces placed, in PFs of the node: docs/adr/0026-binpack-packs-bandwidth.md."""
 
+DEFAULT_BUDGET = 11_000
+"""Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.packing.Work` and bench/test_place.py."""
+
+EVERY_NAMESPACE = "*"
+"""The name of the limit that each namespace without a limit of its own has."""
+
 
 def score(
     placement: Placement,
@@ -91,10 +97,6 @@ def pf_worths(inventory: Inventory, used: Mapping[PciAddress, Used], worth: Wort
         usage = used.get(pf.pci, NOTHING_USED)
         worths[pf.pci] = worth(usage.vfs, pf.capacity_vfs, usage.mbps, pf.link_mbps or 0)
     return worths
-
-
-DEFAULT_BUDGET = 11_000
-"""Work units for one decision: 7 ms on a 2.6 GHz EPYC. See `core.packing.Work` and bench/test_place.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +223,6 @@ class Share(NamedTuple):
             for used, maximum, needed, resource in kinds
             if maximum is not None and needed and used + needed > maximum
         )
-
-
-EVERY_NAMESPACE = "*"
-"""The name of the limit that each namespace without a limit of its own has."""
 
 
 def limit_of(limits: Mapping[str, T], namespace: str) -> T | None:

@@ -47,6 +47,9 @@ Usage = Mapping[PciAddress, Used]
 _BY_NUMBERS_PERCENT = 70
 """The share of the work, at most, for methods that are cheaper than an exhaustive search."""
 
+_GREEDY_PERCENT = 30
+"""The share of the work, at most, for a strategy's own method; the following search is exact."""
+
 
 def assign(classes: Sequence[int], offers: Sequence[Offer], work: Work) -> list[int] | NoPacking:
     """Return an offer's index for each interface, given as its class; the reservations of classes fall.
@@ -240,10 +243,6 @@ class _Board:
 def _same_terms(first: Offer, second: Offer) -> bool:
     same_costs = first.costs is second.costs or first.costs == second.costs
     return same_costs and first.round_robin == second.round_robin
-
-
-_GREEDY_PERCENT = 30
-"""The share of the work, at most, for a strategy's own method; the following search is exact."""
 
 
 class Offered(NamedTuple):

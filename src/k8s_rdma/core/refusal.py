@@ -29,6 +29,21 @@ if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.offers import Offer
 
+_EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES)
+
+_EXAMINED = 512
+"""Pairs of a need, or of a rate, and a PF; a request may have a thousand different ones, and to word them all
+takes longer than to decide."""
+_WEIGHED = 10_000
+"""The most interfaces times PFs for which the effect of weights is explained."""
+_MAX_CLAUSES = 3
+"""Clauses; one interface that no PF takes is enough to refuse a request, and the line is for a terminal."""
+
+_TOGETHER = {PfPolicy.SAME_PF: "PF", PfPolicy.SAME_NUMA: "NUMA node"}
+
+_TERMS = 4_000
+"""Work units to compute the PFs' offers again, for the words alone; most often they are known."""
+
 
 @unique
 class Detail(StrEnum):
@@ -142,7 +157,6 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-_EMPTY = (Reason.EXCEEDS_CAPACITY, Reason.NO_SUCH_PF, Reason.DRIVER_REFUSES)
 _NO_PF = RefusalMessage.nameless(*["the node has no SR-IOV PF"] * 2)
 _ONLY_CLAIMS_PFS = RefusalMessage.nameless(*["its PFs are for claims"] * 2)
 
@@ -308,15 +322,6 @@ class Scene:
         return f"{self.vfs} of {count(sum(pf.capacity_vfs for pf in self.pfs), 'VF')} free"
 
 
-_EXAMINED = 512
-"""Pairs of a need, or of a rate, and a PF; a request may have a thousand different ones, and to word them all
-takes longer than to decide."""
-_WEIGHED = 10_000
-"""The most interfaces times PFs for which the effect of weights is explained."""
-_MAX_CLAUSES = 3
-"""Clauses; one interface that no PF takes is enough to refuse a request, and the line is for a terminal."""
-
-
 class _Clause(NamedTuple):
     """A clause about some PFs, with their names; the cause has no numbers of theirs.
 
@@ -439,9 +444,6 @@ def _weighed(class_indexes: Sequence[int], offers: Sequence[Offer]) -> Iterator[
             )
 
 
-_TOGETHER = {PfPolicy.SAME_PF: "PF", PfPolicy.SAME_NUMA: "NUMA node"}
-
-
 def explain_policy(
     task: PlacementProblem, used: Usage, free: Sequence[Free], work: Work, *, empty: bool
 ) -> RefusalMessage:
@@ -521,10 +523,6 @@ def _roominess(candidates: Sequence[Free], number: int, needed_mbps: int) -> tup
         sum(entry.room.vfs for entry in candidates),
     )
     return vfs >= number and mbps >= needed_mbps, vfs >= number, mbps, vfs
-
-
-_TERMS = 4_000
-"""Work units to compute the PFs' offers again, for the words alone; most often they are known."""
 
 
 def explain_refusal(

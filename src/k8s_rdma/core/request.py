@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.inventory import Pf
 
+MAX_INTERFACES = 1024
+"""More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
+_SOFTWARE = Enforce.SOFTWARE
+"""A copy of the member: a lookup in the enumeration takes longer than the comparison, and interfaces are made
+by the thousand."""
+
 
 class InterfaceClass(NamedTuple):
     """The properties of an interface that matter to placement; not its name, MAC or VLAN."""
@@ -86,13 +92,6 @@ class Topology(StrEnum):
     PREFER = "prefer"
     SAME_NUMA = "same-numa"
     SAME_PCIE_SWITCH = "same-pcie-switch"
-
-
-MAX_INTERFACES = 1024
-"""More than any node has: 8 PFs of 128 VFs (the most that today's drivers create on a PF)."""
-_SOFTWARE = Enforce.SOFTWARE
-"""A copy of the member: a lookup in the enumeration takes longer than the comparison, and interfaces are made
-by the thousand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from k8s_rdma.core.packing import Room
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_NO_ROOM = Room(0, 0)
+
 
 @unique
 class Lack(IntEnum):
@@ -59,6 +61,3 @@ class NodeTotals(NamedTuple):
         if largest_mbps > self.best.mbps:
             return Lack.LARGEST
         return Lack.BANDWIDTH if total_mbps > self.mbps else Lack.PLACES
-
-
-_NO_ROOM = Room(0, 0)

@@ -19,6 +19,21 @@ PciAddress = NewType("PciAddress", str)
 """A PCI address in the kernel's full form `dddd:bb:dd.f`, lower case; make one with `pci_address`."""
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([01][0-9a-f])\.([0-7])")
 
+MIN_MTU, MAX_MTU = 68, 65_535
+"""RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
+
+BITS_PER_MEGABIT = 1_000_000
+BYTES_PER_MEGABIT = 125_000
+
+MAX_RATE_MBPS = 2**32 - 1
+"""The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
+
+Enforcer: TypeAlias = Literal["hardware", "software", "accounted"]
+"""`software`: a queueing discipline. `accounted`: only the sums."""
+
+VIRTUAL_DRIVER = "virtual"
+"""The driver of PFs that are made of Linux' own parts (`linux.virtual`): their rates are HTB's."""
+
 
 def pci_address(text: str) -> PciAddress:
     """Parse `03:00.1` or `0000:03:00.1`; ValueError for anything else.
@@ -151,16 +166,6 @@ class Accelerator(StrEnum):
     GPU = "gpu"
 
 
-MIN_MTU, MAX_MTU = 68, 65_535
-"""RFC 791: every link carries 68 bytes; `IFLA_MTU` of Linux drivers."""
-
-BITS_PER_MEGABIT = 1_000_000
-BYTES_PER_MEGABIT = 125_000
-
-MAX_RATE_MBPS = 2**32 - 1
-"""The kernel's rates are unsigned 32 bit Mb/s (`struct ifla_vf_rate`, include/uapi/linux/if_link.h, 6.1)."""
-
-
 @unique
 class Strategy(StrEnum):
     """The preference among nodes that fit, and among a node's PFs.
@@ -198,13 +203,6 @@ class PfUse(StrEnum):
 
     ANNOTATION = "annotation"
     CLAIMS = "claims"
-
-
-Enforcer: TypeAlias = Literal["hardware", "software", "accounted"]
-"""`software`: a queueing discipline. `accounted`: only the sums."""
-
-VIRTUAL_DRIVER = "virtual"
-"""The driver of PFs that are made of Linux' own parts (`linux.virtual`): their rates are HTB's."""
 
 
 def enforcer_of(driver: str) -> Enforcer:

@@ -19,6 +19,8 @@ ADOPT = "ADOPT"
 
 Outcome = Literal["reset", "would reset", "left alone", "failed"]
 
+_encoder = msgspec.json.Encoder()
+
 
 class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The VFs to adopt, as `core.allocation.Scope`; or, for a dry run, the VFs that would be adopted."""
@@ -50,7 +52,6 @@ class AdoptReply(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-_encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(AdoptRequest)
 _reply_decoder = msgspec.json.Decoder(AdoptReply)
 

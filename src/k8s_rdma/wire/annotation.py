@@ -70,6 +70,27 @@ if TYPE_CHECKING:
     Keys = Callable[[Object, str, tuple[str, ...]], Mapping[str, object]]
     """Takes an object apart by known keys: the object, where it is, and the keys."""
 
+__all__ = [
+    "ANNOTATION",
+    "ANNOTATION_ALIAS",
+    "CONTAINERS_ANNOTATION",
+    "DEFAULT_CONTAINER_ANNOTATION",
+    "KEYS",
+    "MEMLOCK_ANNOTATION",
+    "NCCL_ANNOTATION",
+    "ReadRequest",
+    "format_request",
+    "parse_request",
+    "read_memlock",
+    "read_pod",
+    "read_request",
+    "request_name",
+    "request_text",
+    "request_texts",
+    "requests_interfaces",
+    "with_gpus",
+]
+
 SELECTOR_KEYS = ("name", "pci", "vendor", "driver")
 
 _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")
@@ -86,6 +107,44 @@ _OF_INFINIBAND = keys_with(lambda row: row.link_type is LinkType.INFINIBAND)
 _OF_NETDEV = keys_with(lambda row: row.of_netdev)
 _PCI = "a PCI address such as 0000:65:00.0"
 _SELECTOR = '{"driver": "mlx5_core"}'
+
+_Named = TypeVar("_Named", PfPolicy, Topology)
+
+POLICY_ANNOTATION = "k8s-rdma.io/policy"
+TOPOLOGY_ANNOTATION = "k8s-rdma.io/topology"
+
+CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
+"""Names the containers that get device nodes, with commas between them; by default the pod's program."""
+
+DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+"""Names the pod's program among its containers: for `kubectl logs` and `exec`, and here for device nodes."""
+
+NCCL_ANNOTATION = "k8s-rdma.io/nccl"
+"""`required`: NCCL uses the pod's devices, and fails instead of using TCP."""
+
+MEMLOCK_ANNOTATION = "k8s-rdma.io/memlock"
+"""The memory that containers with a slot may lock: a quantity or `unlimited`; `0` leaves the runtime's."""
+
+REQUEST_ANNOTATIONS = (
+    ANNOTATION,
+    ANNOTATION_ALIAS,
+    POLICY_ANNOTATION,
+    MEMLOCK_ANNOTATION,
+    TOPOLOGY_ANNOTATION,
+)
+"""Annotations by which a pod requests interfaces."""
+
+_RATES = ("min_tx_rate", "max_tx_rate")
+_ENFORCE = "enforce"
+_COUNT = "count"
+KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTIONS)
+"""The keys of an interface's object."""
+_UNIQUE = keys_with(lambda row: row.unique)
+"""The keys whose values must differ between the interfaces of a pod."""
+_MAX_WARNINGS = 10
+"""The limit for warnings: each costs a search for the nearest key, and the author decides their number."""
+_SPACE = " \t\n\r"
+"""The white space of JSON: RFC 8259, section 2."""
 
 
 def _name(value: object, path: str) -> str:
@@ -265,13 +324,6 @@ def _check_driver(options: InterfaceOptions, found: Mapping[str, object], path: 
                 refuse(f"{path}.{key}", "is of a network device, and with driver vfio-pci there is none")
 
 
-POLICY_ANNOTATION = "k8s-rdma.io/policy"
-
-TOPOLOGY_ANNOTATION = "k8s-rdma.io/topology"
-
-_Named = TypeVar("_Named", PfPolicy, Topology)
-
-
 def read_policy(text: str | None) -> PfPolicy:
     """Return the policy; `ANY` for no text, or only white space.
 
@@ -297,61 +349,6 @@ def _by_name(text: str | None, annotation: str, default: _Named, subject: str) -
         msg = f"{annotation}: {shown(found)} is no {subject}; known are {', '.join(values)}{hint}"
         raise MalformedError(msg, reason=Reason.MALFORMED_ANNOTATION)
     return value
-
-
-__all__ = [
-    "ANNOTATION",
-    "ANNOTATION_ALIAS",
-    "CONTAINERS_ANNOTATION",
-    "DEFAULT_CONTAINER_ANNOTATION",
-    "KEYS",
-    "MEMLOCK_ANNOTATION",
-    "NCCL_ANNOTATION",
-    "ReadRequest",
-    "format_request",
-    "parse_request",
-    "read_memlock",
-    "read_pod",
-    "read_request",
-    "request_name",
-    "request_text",
-    "request_texts",
-    "requests_interfaces",
-    "with_gpus",
-]
-
-CONTAINERS_ANNOTATION = "k8s-rdma.io/containers"
-"""Names the containers that get device nodes, with commas between them; by default the pod's program."""
-
-DEFAULT_CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
-"""Names the pod's program among its containers: for `kubectl logs` and `exec`, and here for device nodes."""
-
-NCCL_ANNOTATION = "k8s-rdma.io/nccl"
-"""`required`: NCCL uses the pod's devices, and fails instead of using TCP."""
-
-MEMLOCK_ANNOTATION = "k8s-rdma.io/memlock"
-"""The memory that containers with a slot may lock: a quantity or `unlimited`; `0` leaves the runtime's."""
-
-REQUEST_ANNOTATIONS = (
-    ANNOTATION,
-    ANNOTATION_ALIAS,
-    POLICY_ANNOTATION,
-    MEMLOCK_ANNOTATION,
-    TOPOLOGY_ANNOTATION,
-)
-"""Annotations by which a pod requests interfaces."""
-
-_RATES = ("min_tx_rate", "max_tx_rate")
-_ENFORCE = "enforce"
-_COUNT = "count"
-KEYS = (*_RATES, _ENFORCE, _COUNT, *OPTIONS)
-"""The keys of an interface's object."""
-_UNIQUE = keys_with(lambda row: row.unique)
-"""The keys whose values must differ between the interfaces of a pod."""
-_MAX_WARNINGS = 10
-"""The limit for warnings: each costs a search for the nearest key, and the author decides their number."""
-_SPACE = " \t\n\r"
-"""The white space of JSON: RFC 8259, section 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ _flags_decoder = msgspec.json.Decoder(dict[str, bool])
 
 KIND = "cniCacheV1"
 
+_NULL = msgspec.Raw(b"null")
+_EMPTY = msgspec.Raw(b"{}")
+
+_cached_plugins_decoder = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_type_decoder = msgspec.json.Decoder(str | None)
+
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -92,12 +98,8 @@ class CachedAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
         return msgspec.json.encode({**plugin, **added})
 
 
-_NULL = msgspec.Raw(b"null")
-_EMPTY = msgspec.Raw(b"{}")
 _decoder = msgspec.json.Decoder(CachedAttachment)
 _result_decoder = msgspec.json.Decoder(_Result)
-_cached_plugins_decoder = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-_type_decoder = msgspec.json.Decoder(str | None)
 
 
 def decode_cached(data: bytes) -> CachedAttachment:

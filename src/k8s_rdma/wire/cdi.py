@@ -41,6 +41,33 @@ _DEVICE = re.compile(r"[A-Za-z0-9]([-_.:A-Za-z0-9]*[A-Za-z0-9])?")
 _PERMISSIONS = re.compile(r"r?w?m?")
 _MAX_VENDOR = 253
 
+_encoder = msgspec.json.Encoder()
+
+_NAME_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+
+RESOURCE_PATTERN = (
+    r"^(?!requests\.)(?![^/]*kubernetes\.io/)"
+    rf"(?=[^/]{{1,244}}/){_NAME_LABEL}(\.{_NAME_LABEL})*/"
+    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+
+ResourceName = Annotated[str, msgspec.Meta(pattern=RESOURCE_PATTERN)]
+"""An extended resource's name: a domain that is not Kubernetes' own, and a name of at most 63 characters.
+
+Kubelet accepts no other name, because a quota must be able to name it with `requests.` before it
+(`IsExtendedResourceName` in Kubernetes' pkg/apis/core/v1/helper)."""
+
+ResourceText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURCE_PATTERN})]
+"""A `ResourceName` that people write: `require_resource_name` checks it, because a pattern gives no
+reasons."""
+
+MAX_LINE_BYTES = 1 << 20
+"""8 resources of 1,000 devices each are 80 KiB."""
+
+RdmaDeviceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][-_.A-Za-z0-9]{0,63}\Z")]
+Resources = Annotated[dict[ResourceName, tuple[RdmaDeviceName, ...]], msgspec.Meta(max_length=256)]
+"""Each is a file, and a look at all character devices of the node, for which ADDs wait."""
+
 
 class DeviceNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A device node of the host; path: in the container, and on the host unless host_path says another.
@@ -99,9 +126,6 @@ class _Specification(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cdi_version: str
     kind: str
     devices: tuple[CdiDevice, ...]
-
-
-_encoder = msgspec.json.Encoder()
 
 
 def encode_specification(devices: Sequence[CdiDevice], *, vendor: str, device_class: str) -> bytes:
@@ -200,28 +224,6 @@ def _refuse(field: str, why: str, found: str) -> NoReturn:
     raise MalformedError(msg)
 
 
-_NAME_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-
-
-RESOURCE_PATTERN = (
-    r"^(?!requests\.)(?![^/]*kubernetes\.io/)"
-    rf"(?=[^/]{{1,244}}/){_NAME_LABEL}(\.{_NAME_LABEL})*/"
-    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-)
-
-
-ResourceName = Annotated[str, msgspec.Meta(pattern=RESOURCE_PATTERN)]
-"""An extended resource's name: a domain that is not Kubernetes' own, and a name of at most 63 characters.
-
-Kubelet accepts no other name, because a quota must be able to name it with `requests.` before it
-(`IsExtendedResourceName` in Kubernetes' pkg/apis/core/v1/helper)."""
-
-
-ResourceText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": RESOURCE_PATTERN})]
-"""A `ResourceName` that people write: `require_resource_name` checks it, because a pattern gives no
-reasons."""
-
-
 def is_resource_name(text: str) -> bool:
     """Report whether a text is a `ResourceName`."""
     return re.fullmatch(RESOURCE_PATTERN, text) is not None
@@ -235,14 +237,6 @@ def require_resource_name(key: str, text: str) -> None:
             "letters, digits and -_. between them, as in example.com/rdma"
         )
         raise ValueError(msg)
-
-
-MAX_LINE_BYTES = 1 << 20
-"""8 resources of 1,000 devices each are 80 KiB."""
-
-RdmaDeviceName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][-_.A-Za-z0-9]{0,63}\Z")]
-Resources = Annotated[dict[ResourceName, tuple[RdmaDeviceName, ...]], msgspec.Meta(max_length=256)]
-"""Each is a file, and a look at all character devices of the node, for which ADDs wait."""
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -45,6 +45,8 @@ Sentence = Annotated[str, msgspec.Meta(max_length=MAX_ERROR)]
 Mbps = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
 Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
+_encoder = msgspec.json.Encoder()
+
 
 class ClaimName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A claim as kubelet names it."""
@@ -195,7 +197,6 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     claims: Annotated[tuple[PreparedClaim, ...], msgspec.Meta(max_length=4096)] = ()
 
 
-_encoder = msgspec.json.Encoder()
 _question = msgspec.json.Decoder(ClaimQuestion)
 _answer = msgspec.json.Decoder(ClaimAnswer)
 _offers = msgspec.json.Decoder(Offers)

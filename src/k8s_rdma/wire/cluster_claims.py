@@ -62,6 +62,22 @@ _BANDWIDTH, _VFS = "bandwidth", "vfs"
 
 T = TypeVar("T")
 
+_quantity = lru_cache(maxsize=4096)(quantity)
+
+_DRIVER = "driver"
+"""The device's driver among attributes, which are qualified."""
+
+_STRING = r"'(?:[^'\\\n]|\\['\\])*'|\"(?:[^\"\\\n]|\\[\"\\])*\""
+_LITERAL = rf"{_STRING}|-?[0-9]{{1,18}}\b|true\b|false\b"
+_TERM = re.compile(
+    rf"""\s*(?:device\.driver|device\.attributes\[(?P<domain>{_STRING})\]\.(?P<name>[A-Za-z_]\w*))
+    (?:\s*(?P<operator>==|!=|>=|<=|>|<)\s*(?P<value>{_LITERAL})
+    |\s+in\s*\[(?P<values>\s*(?:{_LITERAL})(?:\s*,\s*(?:{_LITERAL}))*\s*)\]
+    |\.startsWith\(\s*(?P<prefix>{_STRING})\s*\))\s*""",
+    re.VERBOSE,
+)
+_LITERALS = re.compile(_LITERAL)
+
 
 class _ListedSpec(SliceSpec, frozen=True, rename="camel"):
     driver: str = ""
@@ -151,9 +167,6 @@ def _consumed(result: AllocationResult, path: str) -> Used:
         _amount(amounts.get(key, "0"), f"{path}.consumedCapacity.{key}") for key in (_BANDWIDTH, _VFS)
     )
     return Used(vfs=int(vfs), mbps=_mbps(mbps))
-
-
-_quantity = lru_cache(maxsize=4096)(quantity)
 
 
 def _amount(value: str | int, path: str) -> Fraction:
@@ -440,21 +453,6 @@ def _constraints(name: str, claim: KubeClaim) -> Iterator[Constraint]:
                 distinct=constraint.match_attribute is None,
                 requests=frozenset(constraint.requests or ()),
             )
-
-
-_DRIVER = "driver"
-"""The device's driver among attributes, which are qualified."""
-
-_STRING = r"'(?:[^'\\\n]|\\['\\])*'|\"(?:[^\"\\\n]|\\[\"\\])*\""
-_LITERAL = rf"{_STRING}|-?[0-9]{{1,18}}\b|true\b|false\b"
-_TERM = re.compile(
-    rf"""\s*(?:device\.driver|device\.attributes\[(?P<domain>{_STRING})\]\.(?P<name>[A-Za-z_]\w*))
-    (?:\s*(?P<operator>==|!=|>=|<=|>|<)\s*(?P<value>{_LITERAL})
-    |\s+in\s*\[(?P<values>\s*(?:{_LITERAL})(?:\s*,\s*(?:{_LITERAL}))*\s*)\]
-    |\.startsWith\(\s*(?P<prefix>{_STRING})\s*\))\s*""",
-    re.VERBOSE,
-)
-_LITERALS = re.compile(_LITERAL)
 
 
 def _selector(selector: DeviceSelector) -> CelSelector:

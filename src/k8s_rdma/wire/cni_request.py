@@ -93,6 +93,13 @@ name."""
 _DPDK_KEYS = ("dpdk_driver", "dpdk_tool", "ifname", "kernel_driver", "pci_addr")
 _NO_PLUGIN = (b"{}", b"null")
 
+_Conf = TypeVar("_Conf")
+
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_subnetworks_decoder = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]] | None)
+
+_encoder = msgspec.json.Encoder()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CniEnvironment:
@@ -335,19 +342,13 @@ def refuse(key: str, why: str) -> NoReturn:
     raise MalformedError(msg, reason=Reason.INVALID_NETCONF)
 
 
-_Conf = TypeVar("_Conf")
-
-
 class _Typed(msgspec.Struct, frozen=True):
     type: str
 
 
 _typed_decoder = msgspec.json.Decoder(_Typed)
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_subnetworks_decoder = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]] | None)
 _decoder = msgspec.json.Decoder(NetConf)
 _network_decoder = msgspec.json.Decoder(_Network)
-_encoder = msgspec.json.Encoder()
 
 
 def decode_netconf(stdin: bytes, *, strict: bool = True) -> NetConf:

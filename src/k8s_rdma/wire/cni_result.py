@@ -36,6 +36,22 @@ SINCE_CHECK = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("0.4.0") :]
 SINCE_GC = SUPPORTED_VERSIONS[SUPPORTED_VERSIONS.index("1.1.0") :]
 """The versions with GC and STATUS."""
 
+MOST_ERROR_CHARACTERS = 32 << 10
+"""The limit of an error's `msg`, and of its `details`: other plugins' errors may be of any length."""
+
+Fields = dict[str, msgspec.Raw]
+
+_encoder = msgspec.json.Encoder()
+
+_fields_decoder = msgspec.json.Decoder(Fields)
+_text_decoder = msgspec.json.Decoder(str)
+_items_decoder = msgspec.json.Decoder(list[msgspec.Raw] | None)
+
+_FAMILIES = (4, 6)
+
+_any_items_decoder = msgspec.json.Decoder(list[Fields] | None)
+_index_decoder = msgspec.json.Decoder(int)
+
 
 class _Versions(msgspec.Struct, frozen=True, rename="camel"):
     supported_versions: tuple[str, ...]
@@ -64,10 +80,6 @@ def highest_common(versions: Iterable[str], limit: str = SUPPORTED_VERSIONS[-1])
     spoken = set(versions)
     newest_first = reversed(SUPPORTED_VERSIONS[: SUPPORTED_VERSIONS.index(limit) + 1])
     return next((version for version in newest_first if version in spoken), None)
-
-
-MOST_ERROR_CHARACTERS = 32 << 10
-"""The limit of an error's `msg`, and of its `details`: other plugins' errors may be of any length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +137,7 @@ class _Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     details: str = ""
 
 
-Fields = dict[str, msgspec.Raw]
-
-_encoder = msgspec.json.Encoder()
 _error_decoder = msgspec.json.Decoder(_Error)
-_fields_decoder = msgspec.json.Decoder(Fields)
-_text_decoder = msgspec.json.Decoder(str)
-_items_decoder = msgspec.json.Decoder(list[msgspec.Raw] | None)
 
 
 def encode_result(
@@ -279,12 +285,6 @@ def _dns(interfaces: Iterable[ResultInterface]) -> dict[str, object]:
 
 def _printable(text: str) -> str:
     return text[:MOST_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()
-
-
-_FAMILIES = (4, 6)
-
-_any_items_decoder = msgspec.json.Decoder(list[Fields] | None)
-_index_decoder = msgspec.json.Decoder(int)
 
 
 def convert(result: bytes, version: str, subject: str) -> bytes:

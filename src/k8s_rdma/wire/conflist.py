@@ -49,6 +49,16 @@ _OF_SRIOV_CNI = frozenset(
 
 _OF_THE_LIST = ("type", "name", "cniVersion", "prevResult", "runtimeConfig")
 
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_plugins_decoder = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
+
+_flags_decoder = msgspec.json.Decoder(dict[str, bool])
+_text_decoder = msgspec.json.Decoder(str)
+_versions_decoder = msgspec.json.Decoder(tuple[str, ...])
+
+_BESIDE_INTERFACES = frozenset({"loopback", "portmap", "bandwidth", "firewall", "tuning", "sbr", "vrf"})
+"""Plugins that give a pod no interface to others; packages of runtimes bring a file of `loopback` alone."""
+
 
 class UnfitError(MalformedError):
     """A sound configuration that ours cannot be chained to."""
@@ -79,12 +89,7 @@ class ConfList:
     types: tuple[str, ...]
 
 
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_plugins_decoder = msgspec.json.Decoder(tuple[msgspec.Raw, ...])
 _plugin_decoder = msgspec.json.Decoder(_Plugin)
-_flags_decoder = msgspec.json.Decoder(dict[str, bool])
-_text_decoder = msgspec.json.Decoder(str)
-_versions_decoder = msgspec.json.Decoder(tuple[str, ...])
 _made_of_decoder = msgspec.json.Decoder(Origin)
 
 
@@ -110,10 +115,6 @@ def decode_conf(name: str, data: bytes) -> ConfList:
         raise MalformedError(f"{name}: name: missing or empty", reason=Reason.INVALID_NETCONF)
     types = tuple(_type(name, number, plugin) for number, plugin in enumerate(plugins))
     return ConfList(fields=fields, plugins=plugins, types=types)
-
-
-_BESIDE_INTERFACES = frozenset({"loopback", "portmap", "bandwidth", "firewall", "tuning", "sbr", "vrf"})
-"""Plugins that give a pod no interface to others; packages of runtimes bring a file of `loopback` alone."""
 
 
 def gives_no_interface(name: str, data: bytes) -> bool:

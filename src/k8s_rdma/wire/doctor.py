@@ -22,6 +22,8 @@ FORMAT = 1
 
 SeverityText = Literal["ok", "note", "warning", "error"]
 
+_encoder = msgspec.json.Encoder()
+
 
 class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A finding; see `doctor.finding.Finding`."""
@@ -44,9 +46,6 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     worst: SeverityText
     findings: tuple[FindingDocument, ...]
-
-
-_encoder = msgspec.json.Encoder()
 
 
 def encode_doctor(document: DoctorDocument) -> bytes:

@@ -26,6 +26,10 @@ Claims = tuple[ClaimName, ...]
 Answers = Mapping[str, ClaimAnswer]
 """Answers by the UID of the claim."""
 
+_WATCH = empty_form(health_pb.NodeWatchResourcesRequest)
+_INFO = empty_form(registration_pb.InfoRequest)
+_NOTED = empty_form(registration_pb.RegistrationStatusResponse)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginInfo:
@@ -147,10 +151,6 @@ def _status_to(status: RegistrationStatus) -> registration_pb.RegistrationStatus
 def _status_from(message: registration_pb.RegistrationStatus) -> RegistrationStatus:
     return RegistrationStatus(registered=message.plugin_registered, error=message.error)
 
-
-_WATCH = empty_form(health_pb.NodeWatchResourcesRequest)
-_INFO = empty_form(registration_pb.InfoRequest)
-_NOTED = empty_form(registration_pb.RegistrationStatusResponse)
 
 PREPARE: Method[Claims, Answers] = Method(
     service=PLUGIN,

@@ -37,12 +37,6 @@ MALFORMED_ANNOTATION = (
 
 NOT_ALLOWED = "RDMA Scheduler Extension: the pod asks for what its namespace may not have."
 
-
-def sentence_of(refused: MalformedError) -> str:
-    """Return the sentence for a pod that is refused as a whole, on every node."""
-    return NOT_ALLOWED if refused.reason is Reason.NOT_ALLOWED else MALFORMED_ANNOTATION
-
-
 MAX_SCORE = 10
 """`MaxExtenderPriority`: scores are integers 0..10; one that is not makes the scheduler drop the reply."""
 
@@ -53,6 +47,17 @@ Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[a-z0-
 
 Uid: TypeAlias = Annotated[str, msgspec.Meta(max_length=253, pattern=r"\A[!-~]+\Z")]
 """A UID, by which pods are remembered."""
+
+_encoder = msgspec.json.Encoder()
+
+_NO_NODES = b'{"Nodes":null'
+_NAME_FIRST = re.compile(rb'\{"metadata":\{"name":"([-.0-9a-z]+)"')
+"""Begin of a node object as Go encodes it: to parse it whole takes 20 times as long."""
+
+
+def sentence_of(refused: MalformedError) -> str:
+    """Return the sentence for a pod that is refused as a whole, on every node."""
+    return NOT_ALLOWED if refused.reason is Reason.NOT_ALLOWED else MALFORMED_ANNOTATION
 
 
 class PodMetadata(ObjectMeta, frozen=True, kw_only=True):
@@ -185,7 +190,6 @@ _args_decoder = msgspec.json.Decoder(ExtenderArgs)
 _binding_decoder = msgspec.json.Decoder(ExtenderBindingArgs)
 _name_decoder = msgspec.json.Decoder(_NamedNode)
 _address_decoder = msgspec.json.Decoder(_ReachableNode)
-_encoder = msgspec.json.Encoder()
 
 
 def decode_args(body: Buffer) -> ExtenderArgs:
@@ -225,11 +229,6 @@ def encode_reply(reply: Reply) -> Buffer:
     if reply.nodes.items:
         parts.pop()
     return join_parts([*parts, b"]}", other_keys])
-
-
-_NO_NODES = b'{"Nodes":null'
-_NAME_FIRST = re.compile(rb'\{"metadata":\{"name":"([-.0-9a-z]+)"')
-"""Begin of a node object as Go encodes it: to parse it whole takes 20 times as long."""
 
 
 def _name(raw: msgspec.Raw, index: int) -> str:

@@ -9,6 +9,9 @@ from k8s_rdma.wire.json import decode
 
 MAX_MESSAGE = 2048
 
+MAX_ANSWER_BYTES = 64 << 20
+"""The limit that clients have for an answer: the extender's view of 5,000 nodes with eight PFs has 7 MB."""
+
 
 class Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An error.
@@ -30,9 +33,6 @@ class ErrorDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     error: Error
 
-
-MAX_ANSWER_BYTES = 64 << 20
-"""The limit that clients have for an answer: the extender's view of 5,000 nodes with eight PFs has 7 MB."""
 
 _error_decoder = msgspec.json.Decoder(ErrorDocument)
 

@@ -22,6 +22,8 @@ _RESULT = "IPAM result"
 _SCOPE_LINK = 253
 """The scope of a destination on the link itself (rtnetlink(7), RT_SCOPE_LINK)."""
 
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+
 
 class Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Name resolution as an IPAM plugin reports it."""
@@ -63,8 +65,6 @@ class IpamResult:
 
 
 NO_ADDRESSES = IpamResult()
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 
 
 class _Route(msgspec.Struct, frozen=True, kw_only=True):

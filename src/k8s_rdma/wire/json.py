@@ -25,6 +25,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap | msgspec.Raw
 HUGE_PAGE_BYTES = 2 << 20
 """The size on x86-64, and on arm64 with pages of 4 KiB; with pages of another size memory is as usual."""
 
+_EXPLAINED = 1 << 20
+"""Bytes or characters of text whose syntax is explained."""
+
+_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
+_BLANK = re.compile(r"[ \t\n\r]*")
+_python_decoder = json.JSONDecoder()
+
 
 def large_buffer(size: int) -> mmap.mmap:
     """Map memory for a document of many megabytes, in huge pages if the kernel has them (madvise(2)).
@@ -48,10 +55,6 @@ def join_parts(parts: Sequence[Buffer]) -> Buffer:
     for part in parts:
         region.write(part)
     return memoryview(region)
-
-
-_EXPLAINED = 1 << 20
-"""Bytes or characters of text whose syntax is explained."""
 
 
 def decode(
@@ -137,11 +140,6 @@ def _syntax(data: Buffer | str) -> str:
     except (ValueError, RecursionError):
         pass
     return ""
-
-
-_STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
-_BLANK = re.compile(r"[ \t\n\r]*")
-_python_decoder = json.JSONDecoder()
 
 
 def line_of(text: str, path: str) -> int:

@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 
 POD_RESOURCES_LISTER = "v1.PodResourcesLister"
 
+_LIST_REQUEST = empty_form(pod_pb.ListPodResourcesRequest)
+_ALLOCATABLE_REQUEST = empty_form(pod_pb.AllocatableResourcesRequest)
+
+REGISTRATION = "v1beta1.Registration"
+DEVICE_PLUGIN = "v1beta1.DevicePlugin"
+
+_HEALTHY = "Healthy"
+_UNHEALTHY = "Unhealthy"
+
+Ids = tuple[str, ...]
+"""The ids of devices of one resource."""
+
+_EMPTY = empty_form(pb.Empty)
+_STARTED = empty_form(pb.PreStartContainerResponse)
+
 
 class PodName(NamedTuple):
     """A pod as kubelet's API knows it, which has no other identity there."""
@@ -108,9 +123,6 @@ def _allocatable_from(message: pod_pb.AllocatableResourcesResponse) -> Sequence[
     return tuple(_pod_devices_from("", device) for device in message.devices)
 
 
-_LIST_REQUEST = empty_form(pod_pb.ListPodResourcesRequest)
-_ALLOCATABLE_REQUEST = empty_form(pod_pb.AllocatableResourcesRequest)
-
 LIST = Method(
     service=POD_RESOURCES_LISTER,
     name="List",
@@ -129,16 +141,6 @@ GET_ALLOCATABLE_RESOURCES = Method(
     request=_ALLOCATABLE_REQUEST,
     answer=form(pod_pb.AllocatableResourcesResponse, _allocatable_to, _allocatable_from),
 )
-
-
-REGISTRATION = "v1beta1.Registration"
-DEVICE_PLUGIN = "v1beta1.DevicePlugin"
-
-_HEALTHY = "Healthy"
-_UNHEALTHY = "Unhealthy"
-
-Ids = tuple[str, ...]
-"""The ids of devices of one resource."""
 
 
 def _options_to(options: PluginOptions) -> pb.DevicePluginOptions:
@@ -300,8 +302,6 @@ def _ids_from(message: pb.PreStartContainerRequest) -> Ids:
 CONTAINER_ALLOCATE_RESPONSE = form(pb.ContainerAllocateResponse, _container_to, _container_from)
 """The response for one container, as kubelet keeps it."""
 
-_EMPTY = empty_form(pb.Empty)
-_STARTED = empty_form(pb.PreStartContainerResponse)
 
 REGISTER = Method(
     service=REGISTRATION,

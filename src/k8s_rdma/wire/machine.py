@@ -36,6 +36,33 @@ _PCI = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _ADDRESS = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2})+|[0-9a-f]{4}(:[0-9a-f]{4})+")
 _NUMBER = re.compile(r"[0-9]+")
 
+_WIDTH = 160
+_LINK, _REFUSED = "!link", "!refused"
+_MAP, _STR = "tag:yaml.org,2002:map", "tag:yaml.org,2002:str"
+
+FORMAT = 1
+"""The version of the document's format; it changes when this program cannot read the document."""
+
+ErrorName = Annotated[str, msgspec.Meta(pattern=r"^E[A-Z0-9]+$")]
+Index = Annotated[int, msgspec.Meta(ge=1)]
+VfIndex = Annotated[int, msgspec.Meta(ge=0)]
+
+_OCTETS = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5,}"
+_GUID_PATTERN = r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}"
+_IN_NAME = r"(?<=x)(?:[0-9a-f]{16}|[0-9a-f]{12})"
+_ADDRESS_IN_TEXT = re.compile(
+    rf"(?<![0-9a-f:])(?:{_OCTETS}|{_GUID_PATTERN})(?![0-9a-f:])|{_IN_NAME}(?![0-9a-f])", re.IGNORECASE
+)
+"""MAC addresses, GUIDs, and names made of them: `enx0c42a1000001`, `rocex0c42a10300000001`."""
+
+_OPAQUE = frozenset({"phys_switch_id", "phys_port_id"})
+"""Files with an address in an order of the driver's own; they serve to be compared."""
+
+REPLACED = (
+    "the last three octets of MAC addresses, GUIDs and InfiniBand addresses: equal ones are equal still",
+    f"{' and '.join(sorted(_OPAQUE))}: equal ones are equal still",
+)
+
 
 class Repeated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A block, its sections as in `wire.machine.Machine`, not decoded yet."""
@@ -130,11 +157,6 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-_WIDTH = 160
-_LINK, _REFUSED = "!link", "!refused"
-_MAP, _STR = "tag:yaml.org,2002:map", "tag:yaml.org,2002:str"
-
-
 @dataclass(frozen=True, slots=True)
 class SymbolicLink:
     """target: a path from the root of sysfs, beginning with `/`."""
@@ -219,15 +241,8 @@ def dump(document: Any) -> str:
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True))
 
 
-FORMAT = 1
-"""The version of the document's format; it changes when this program cannot read the document."""
-
 Entry = str | SymbolicLink | RefusedAnswer | None
 """The entry at a path of sysfs: a file's text, a symbolic link or a refusal; None for an empty directory."""
-
-ErrorName = Annotated[str, msgspec.Meta(pattern=r"^E[A-Z0-9]+$")]
-Index = Annotated[int, msgspec.Meta(ge=1)]
-VfIndex = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -448,23 +463,6 @@ def _with_only_child(name: str, child: Any) -> tuple[str, Any]:
     if len(below) == 1 and isinstance(below[0][1], dict):
         return _with_only_child(f"{name}/{below[0][0]}", below[0][1])
     return name, _joined(child)
-
-
-_OCTETS = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5,}"
-_GUID_PATTERN = r"[0-9a-f]{4}(?::[0-9a-f]{4}){3}"
-_IN_NAME = r"(?<=x)(?:[0-9a-f]{16}|[0-9a-f]{12})"
-_ADDRESS_IN_TEXT = re.compile(
-    rf"(?<![0-9a-f:])(?:{_OCTETS}|{_GUID_PATTERN})(?![0-9a-f:])|{_IN_NAME}(?![0-9a-f])", re.IGNORECASE
-)
-"""MAC addresses, GUIDs, and names made of them: `enx0c42a1000001`, `rocex0c42a10300000001`."""
-
-_OPAQUE = frozenset({"phys_switch_id", "phys_port_id"})
-"""Files with an address in an order of the driver's own; they serve to be compared."""
-
-REPLACED = (
-    "the last three octets of MAC addresses, GUIDs and InfiniBand addresses: equal ones are equal still",
-    f"{' and '.join(sorted(_OPAQUE))}: equal ones are equal still",
-)
 
 
 def disguised(machine: Machine) -> Machine:

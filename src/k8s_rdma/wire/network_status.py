@@ -22,6 +22,8 @@ _encoder = msgspec.json.Encoder()
 
 DEVICE_INFO_VERSION = "1.1.0"
 
+NETWORK_STATUS_ANNOTATION = "k8s-rdma.io/network-status"
+
 
 class PciDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="kebab"):
     """Section 3.1.3: addresses as `dddd:bb:dd.f`; rdma_device is empty without one."""
@@ -50,9 +52,6 @@ def device_info(interface: AllocatedInterface) -> DeviceInfo:
 def encode_device_info(info: DeviceInfo) -> bytes:
     """Encode the file's content."""
     return _encoder.encode(info)
-
-
-NETWORK_STATUS_ANNOTATION = "k8s-rdma.io/network-status"
 
 
 class _Dns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

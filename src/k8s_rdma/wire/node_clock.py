@@ -25,6 +25,8 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 _READY = 'k:{"type":"Ready"}'
 
+_entry = msgspec.json.Decoder(ManagedFieldsEntry)
+
 
 class _Metadata(ObjectMeta, frozen=True, kw_only=True):
     managed_fields: tuple[msgspec.Raw, ...] | None = None
@@ -35,7 +37,6 @@ class _Node(KubeNode, frozen=True, kw_only=True):
 
 
 _node = msgspec.json.Decoder(_Node)
-_entry = msgspec.json.Decoder(ManagedFieldsEntry)
 
 
 def clock_skew_s(node: dict[str, Any]) -> float | None:

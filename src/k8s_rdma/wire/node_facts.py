@@ -21,6 +21,8 @@ from k8s_rdma.wire.report import MacRange, MentionedPod, RatesRefusal, ability_o
 if TYPE_CHECKING:
     from k8s_rdma.wire.rdma_node import ForeignUse, GpuStatus, HeldInterfaces, PfStatus, RdmaNodeStatus
 
+_pci = lru_cache(maxsize=4096)(pci_address)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsUse:
@@ -167,9 +169,6 @@ def _gpu(entry: GpuStatus) -> Gpu:
         in_use=entry.in_use,
         devices=entry.devices,
     )
-
-
-_pci = lru_cache(maxsize=4096)(pci_address)
 
 
 @lru_cache(maxsize=4096)

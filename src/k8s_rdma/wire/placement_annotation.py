@@ -46,6 +46,31 @@ if TYPE_CHECKING:
 _Set = tuple[str, ...]
 _Name = Annotated[str, msgspec.Meta(max_length=15)]
 
+_FIELDS = tuple(key for key in OPTIONS if key != "pf")
+
+PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
+PLACEMENT_VERSION: Literal[1] = 1
+
+_Rate = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+_MOST_PFS = 64
+_MOST_POOLS = 16
+_MOST_PLACES = 16_384
+"""The limit for a pod that holds exclusive devices, because a few bytes stand for as many interfaces as there
+are PFs."""
+
+_MOST_SHARED = 8
+"""The most interfaces of a pod that are shared with those of other pods, all together."""
+
+_MOST_UNVERIFIED = 8 * 1024
+"""The longest placement, in characters, that is read before it is verified: 60 interfaces take half of it."""
+
+_GENERATION = re.compile(r'\{"version":1,"node":"[^"]*","uid":"[^"]*","generation":([0-9]{1,16}),')
+_NAMES_KEY = re.compile(r'"signature":"ed25519:([0-9a-f]{16}):[^"]*"\}$')
+_HAS_HMAC = re.compile(r'"hmac":"[^"]+"\}$')
+
+_encoder = msgspec.json.Encoder()
+
 
 class WrittenPfSelector(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
@@ -101,9 +126,6 @@ else:
     )
 
 
-_FIELDS = tuple(key for key in OPTIONS if key != "pf")
-
-
 def options_of(options: InterfaceOptions) -> Options:
     """Convert the options to the document's fields."""
     fields: dict[str, Any] = {field: getattr(options, field) for field in _FIELDS}
@@ -136,24 +158,6 @@ def _selector(selector: WrittenPfSelector) -> PfSelector:
 
 def _sorted(found: Iterable[str]) -> _Set:
     return tuple(sorted(found))
-
-
-PLACEMENT_ANNOTATION = "k8s-rdma.io/placement"
-PLACEMENT_VERSION: Literal[1] = 1
-
-_Rate = Annotated[int, msgspec.Meta(ge=0, le=MAX_RATE_MBPS)]
-_Index = Annotated[int, msgspec.Meta(ge=0)]
-_MOST_PFS = 64
-_MOST_POOLS = 16
-_MOST_PLACES = 16_384
-"""The limit for a pod that holds exclusive devices, because a few bytes stand for as many interfaces as there
-are PFs."""
-
-_MOST_SHARED = 8
-"""The most interfaces of a pod that are shared with those of other pods, all together."""
-
-_MOST_UNVERIFIED = 8 * 1024
-"""The longest placement, in characters, that is read before it is verified: 60 interfaces take half of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,12 +220,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     signature: str = ""
 
 
-_GENERATION = re.compile(r'\{"version":1,"node":"[^"]*","uid":"[^"]*","generation":([0-9]{1,16}),')
-_NAMES_KEY = re.compile(r'"signature":"ed25519:([0-9a-f]{16}):[^"]*"\}$')
-_HAS_HMAC = re.compile(r'"hmac":"[^"]+"\}$')
-
 _decoder = msgspec.json.Decoder(_Document)
-_encoder = msgspec.json.Encoder()
 
 
 def encode(placement: Placement, uid: PodUid, keys: PlacementKeys | None) -> str:

@@ -30,6 +30,23 @@ _DECIMAL = {letter: Fraction(1000) ** power for power, letter in enumerate("num"
 }
 _SUFFIXES = {"": Fraction(1), **_BINARY, **_DECIMAL}
 
+LABEL = "scheduling.x-k8s.io/pod-group"
+
+_ZERO = Fraction(0)
+_HARMLESS_VOLUMES = frozenset(
+    {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "image"}
+)
+"""Volumes that no node has a limited number of, and that pods share."""
+
+_MAX_PARTS = 256
+"""Containers and amounts of a pod that are added up, at 10 us each; its owner may write 50,000."""
+_MAX_DEVICES = 64
+"""Extended resources of a pod, which are kept with each request for as long as it waits."""
+_SHARED_PARTS = 64
+"""The limit for amounts that caches keep after their pods' end."""
+
+_Amounts: TypeAlias = tuple[tuple[str, str], ...]
+
 
 def quantity(text: str) -> Fraction:
     """Return a Kubernetes quantity (`500m`, `1Gi`, `2e3`); ValueError if it is no quantity.
@@ -47,9 +64,6 @@ def quantity(text: str) -> Fraction:
     return Fraction(match["number"]) * factor
 
 
-LABEL = "scheduling.x-k8s.io/pod-group"
-
-
 def gang_of(namespace: str, group: SchedulingGroup | None, labels: Mapping[str, str]) -> Gang | None:
     """Return the gang of a pod, if it belongs to one; the field takes precedence over the label."""
     if group is not None and group.pod_group_name:
@@ -57,22 +71,6 @@ def gang_of(namespace: str, group: SchedulingGroup | None, labels: Mapping[str, 
     if name := labels.get(LABEL):
         return Gang(api=GangApi.COSCHEDULING, namespace=namespace, name=name)
     return None
-
-
-_ZERO = Fraction(0)
-_HARMLESS_VOLUMES = frozenset(
-    {"name", "configMap", "secret", "projected", "emptyDir", "downwardAPI", "hostPath", "image"}
-)
-"""Volumes that no node has a limited number of, and that pods share."""
-
-_MAX_PARTS = 256
-"""Containers and amounts of a pod that are added up, at 10 us each; its owner may write 50,000."""
-_MAX_DEVICES = 64
-"""Extended resources of a pod, which are kept with each request for as long as it waits."""
-_SHARED_PARTS = 64
-"""The limit for amounts that caches keep after their pods' end."""
-
-_Amounts: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 SUBJECT = "network configuration: prevResult"
 
+_encoder = msgspec.json.Encoder()
+
 
 class _PreviousInterface(msgspec.Struct, frozen=True, kw_only=True):
     name: str
@@ -33,7 +35,6 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 _previous_decoder = msgspec.json.Decoder(_Result)
 _ip_decoder = msgspec.json.Decoder(_PreviousIp)
-_encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

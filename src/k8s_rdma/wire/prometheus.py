@@ -24,6 +24,8 @@ SERIES_PATH = "/api/v1/series"
 MAX_LABEL = 512
 """The limit for a label's value, in characters: no name has more than 253."""
 
+LabelSet = TypeVar("LabelSet", bound=msgspec.Struct)
+
 
 class Labels(msgspec.Struct, frozen=True):
     """The labels of series about VFs and nodes; empty for those that a series has not."""
@@ -40,9 +42,6 @@ class Labels(msgspec.Struct, frozen=True):
     def is_usable(self) -> bool:
         """Report whether they are no longer than names can be."""
         return max(map(len, msgspec.structs.astuple(self))) <= MAX_LABEL
-
-
-LabelSet = TypeVar("LabelSet", bound=msgspec.Struct)
 
 
 class _Sample(msgspec.Struct, Generic[LabelSet], frozen=True):

@@ -67,6 +67,11 @@ _Kind: TypeAlias = tuple[str, str, int, int]
 _PfUse: TypeAlias = tuple[str, bool]
 """A PF, and whether its VFs for ResourceClaims are meant or the others."""
 
+_Macs: TypeAlias = Annotated[tuple[MacRange, ...], Meta(max_length=bounds.MAX_MACS)]
+
+_SUBJECT = "RdmaNode status"
+_encoder = msgspec.json.Encoder()
+
 
 class ForeignUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """VFs that someone else holds or rated, alike in their minimum rate in Mb/s, and of one pool.
@@ -87,7 +92,6 @@ class PoolVfs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Pools: TypeAlias = Annotated[tuple[PoolVfs, ...], Meta(max_length=bounds.MAX_POOLS)]
-_Macs: TypeAlias = Annotated[tuple[MacRange, ...], Meta(max_length=bounds.MAX_MACS)]
 
 
 class ClaimsStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -231,8 +235,6 @@ class RdmaNodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return "" if ready.status == "True" else ready.message
 
 
-_SUBJECT = "RdmaNode status"
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(RdmaNodeStatus)
 
 

@@ -102,6 +102,8 @@ Generation = Annotated[str, Meta(max_length=MAX_NAME, pattern=GENERATION)]
 Problem = Annotated[str, Meta(max_length=MAX_PROBLEM)]
 Message = Annotated[str, Meta(max_length=2048)]
 
+_encoder = msgspec.json.Encoder()
+
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Rates that a driver takes beside 0: multiples of `step` from `smallest` to `largest`, in Mb/s."""
@@ -348,7 +350,6 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     takes_placements: bool = False
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(NodeReport)
 
 

@@ -82,6 +82,11 @@ POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 _REQUEST = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?\Z"
 """A request and its alternative of `firstAvailable`, which name CDI devices."""
 
+_POD_GROUPS = ("scheduling.k8s.io", "podgroups")
+"""Consumers that share a claim among their pods (Kubernetes' KEP 5729)."""
+
+_pod_decoder = msgspec.json.Decoder(KubePod)
+
 
 class _Result(AllocationResult, frozen=True, kw_only=True):
     request: Annotated[str, msgspec.Meta(max_length=253, pattern=_REQUEST)]
@@ -120,12 +125,7 @@ class _Claim(KubeClaim, frozen=True, kw_only=True):
     status: _Status = _Status()
 
 
-_POD_GROUPS = ("scheduling.k8s.io", "podgroups")
-"""Consumers that share a claim among their pods (Kubernetes' KEP 5729)."""
-
-
 _claim_decoder = msgspec.json.Decoder(_Claim)
-_pod_decoder = msgspec.json.Decoder(KubePod)
 
 
 class PreparedPod(NamedTuple):

@@ -37,6 +37,9 @@ TAINTS = "taints"
 
 _MAX_NODE = 200
 
+_COUNT_UNITS = ((1_000_000, "M"), (1_000, "k"), (1, ""))
+_MBPS_UNITS = ((1_000_000, "T"), (1_000, "G"), (1, "M"))
+
 
 def slice_name(node: str, index: int) -> str:
     """Return the name of a node's slice, a DNS subdomain; nodes are to differ in their first 200 characters.
@@ -106,10 +109,6 @@ def _device(pf: PfOffer, *, agent_away: bool) -> dict[str, Any]:
     if any(taints.values()):
         device["taints"] = [{"key": key, "effect": "NoSchedule"} for key, holds in taints.items() if holds]
     return device
-
-
-_COUNT_UNITS = ((1_000_000, "M"), (1_000, "k"), (1, ""))
-_MBPS_UNITS = ((1_000_000, "T"), (1_000, "G"), (1, "M"))
 
 
 def quantity_of(mbps: int) -> str:

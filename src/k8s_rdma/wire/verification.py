@@ -26,6 +26,13 @@ FORMAT: Literal[1] = 1
 
 Receiver = Literal["same PF", "another PF", "another node"]
 
+_encoder = msgspec.json.Encoder()
+
+_ADDRESS = re.compile(
+    r"(?i)\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){3,7}\b"
+)
+"""IPv4 addresses, MACs, IPv6 addresses."""
+
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A check, as `core.verification.TrialOutcome`; rates in Mb/s of frames, null if not measured."""
@@ -59,7 +66,6 @@ class VerificationReport(msgspec.Struct, frozen=True, kw_only=True, rename="came
     cards: tuple[CardReport, ...]
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(VerificationReport)
 
 
@@ -103,12 +109,6 @@ def anonymous(text: str, names: Mapping[str, str]) -> str:
     for name in sorted(filter(None, names), key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", names[name], text)
     return _ADDRESS.sub("ADDRESS", text)
-
-
-_ADDRESS = re.compile(
-    r"(?i)\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){3,7}\b"
-)
-"""IPv4 addresses, MACs, IPv6 addresses."""
 
 
 def pf_facts(status: RdmaNodeStatus) -> Iterator[PfFacts]:

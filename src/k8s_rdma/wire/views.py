@@ -23,6 +23,34 @@ if TYPE_CHECKING:
 
 EXPLAIN_PATH = "/v1/explain"
 
+_encoder = msgspec.json.Encoder()
+
+CLUSTER_PATH = "/v1/cluster"
+HOLDERS_PATH = "/v1/holders"
+NAMESPACE_PATH = "/v1/namespace"
+MAX_ROWS = 10_000
+
+Use: TypeAlias = Literal["annotation", "claims"]
+
+_CAUSES = {
+    "unreadable_node": "not known to the extender now",
+    "no_rdma": "no PF for annotations",
+    "insufficient": "not enough free for the pod",
+    "exceeds_capacity": "too small for the pod, even when empty",
+    "no_such_pf": "no PF as the pod asks for",
+    "driver_refuses": "drivers do not take what the pod asks for",
+    "undecided": "not decided yet",
+    "namespace_limit": "beyond the limit of the pod's namespace",
+    "not_allowed": "not allowed to the pod's namespace",
+    "address_in_use": "its address is in use",
+    "gang_incomplete": "no room for all of its group",
+    "composite_group": "its group is part of a composite pod group",
+    "devices_differ": "its devices and its annotation differ",
+    "malformed_annotation": "its annotation is malformed",
+    "fit": "takes the pod",
+}
+"""The extender's codes of refusals in words, as docs/extender-refusals.md explains them."""
+
 
 class ExtenderState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the extender that answers.
@@ -242,7 +270,6 @@ class ClaimsExplanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     notes: tuple[str, ...] = ()
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Explanation)
 
 
@@ -254,12 +281,6 @@ def encode_explanation(explanation: Explanation) -> bytes:
 def decode_explanation(data: bytes) -> Explanation:
     """Parse the document; MalformedError names the field."""
     return decode_large(data, _decoder, "explanation")
-
-
-CLUSTER_PATH = "/v1/cluster"
-HOLDERS_PATH = "/v1/holders"
-NAMESPACE_PATH = "/v1/namespace"
-MAX_ROWS = 10_000
 
 
 @unique
@@ -279,9 +300,6 @@ class Sort(StrEnum):
     AGE = "age"
     PROBLEMS = "problems"
     NAME = "name"
-
-
-Use: TypeAlias = Literal["annotation", "claims"]
 
 
 class PfRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -392,26 +410,6 @@ class PendingRow(msgspec.Struct, frozen=True, kw_only=True):
     waits_s: float
     why: str
     causes: dict[str, int] = {}
-
-
-_CAUSES = {
-    "unreadable_node": "not known to the extender now",
-    "no_rdma": "no PF for annotations",
-    "insufficient": "not enough free for the pod",
-    "exceeds_capacity": "too small for the pod, even when empty",
-    "no_such_pf": "no PF as the pod asks for",
-    "driver_refuses": "drivers do not take what the pod asks for",
-    "undecided": "not decided yet",
-    "namespace_limit": "beyond the limit of the pod's namespace",
-    "not_allowed": "not allowed to the pod's namespace",
-    "address_in_use": "its address is in use",
-    "gang_incomplete": "no room for all of its group",
-    "composite_group": "its group is part of a composite pod group",
-    "devices_differ": "its devices and its annotation differ",
-    "malformed_annotation": "its annotation is malformed",
-    "fit": "takes the pod",
-}
-"""The extender's codes of refusals in words, as docs/extender-refusals.md explains them."""
 
 
 def causes_text(causes: Mapping[str, int]) -> str:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.types import PciAddress
 
+HARMLESS_OPTIONS = frozenset({"name", "network"})
+"""The fields of `InterfaceOptions` that a request may set for any device."""
+
 
 def explain_device_refusal(
     request: Request,
@@ -102,10 +105,6 @@ def _short(
             )
             return _message(pf.name, text, text)
     return None
-
-
-HARMLESS_OPTIONS = frozenset({"name", "network"})
-"""The fields of `InterfaceOptions` that a request may set for any device."""
 
 
 class Possible(NamedTuple):

@@ -12,6 +12,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+MEMLOCK_UNLIMITED = (1 << 63) - 1
+"""An amount of locked memory without a limit."""
+
+DEVICE_PLUGIN_VERSION = "v1beta1"
+"""The version of kubelet's device plugin API; there is only this one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerDevices:
@@ -53,10 +59,6 @@ def _by_numbers(device_id: str) -> tuple[list[str], list[int], str]:
         [int(digits) for digits in re.findall(r"[0-9]+", device_id)],
         device_id,
     )
-
-
-MEMLOCK_UNLIMITED = (1 << 63) - 1
-"""An amount of locked memory without a limit."""
 
 
 def format_memlock(amount: int) -> str:
@@ -114,10 +116,6 @@ def shared_device(resource: str) -> str:
 def shared_resource(resource: str) -> str:
     """Return the resource by which further containers of a pod share its devices of an exclusive one."""
     return f"{resource}-shared"
-
-
-DEVICE_PLUGIN_VERSION = "v1beta1"
-"""The version of kubelet's device plugin API; there is only this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
