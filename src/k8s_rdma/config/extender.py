@@ -21,6 +21,15 @@ OWN_PREFIX = "/v1/"
 NODE_TIMEOUT_S = 1.5
 RETRY_S = 10.0
 
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Path = Annotated[
+    str,
+    msgspec.Meta(
+        pattern="^/[^?#{}]*[^/?#{}]$",
+        description="the path of a URL, such as /scheduler/bind, without ? # { } and no / at its end",
+    ),
+]
+
 
 def contradictions(config: ExtenderConfig) -> Iterator[str]:
     """Find settings that contradict each other, each in one line that names the fields."""
@@ -75,16 +84,6 @@ def _times(config: ExtenderConfig) -> Iterator[str]:
             f"nodeTimeoutS and staleS: a node that is followed is known to be silent after half of staleS "
             f"and two time-outs, which must not be more than {config.stale_s:g} s"
         )
-
-
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Path = Annotated[
-    str,
-    msgspec.Meta(
-        pattern="^/[^?#{}]*[^/?#{}]$",
-        description="the path of a URL, such as /scheduler/bind, without ? # { } and no / at its end",
-    ),
-]
 
 
 class ViewsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

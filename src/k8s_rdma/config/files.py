@@ -27,6 +27,55 @@ from k8s_rdma.wire.yaml import compose, yaml_words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+_KINDS: tuple[tuple[type, str], ...] = (
+    *((bool, "a truth value"), (int, "a number"), (float, "a number"), (str, "text")),
+    *((list, "a list"), (tuple, "a list"), (dict, "a mapping"), (type(None), "empty")),
+)
+
+_NOUNS: tuple[tuple[type[inspect.Type], str], ...] = (
+    *((inspect.BoolType, "true or false"), (inspect.StrType, "text"), (inspect.VarTupleType, "a list")),
+    (inspect.Type, "a mapping of settings"),
+)
+
+T = TypeVar("T")
+
+MAX_PORT = 65535
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\xa0\xad\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]")
+"""Control characters, and those that look like a space or like nothing, as pages of the Web have them."""
+
+_ALSO = "; also "
+"""The separator of the faults in one line."""
+
+Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
+"""A TCP port; 0 for a free one."""
+
+AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", description="an absolute path")]
+"""Absolute, so that it does not depend on where the process was started."""
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+NodeText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=rf"^{_LABEL}(\.{_LABEL})*$",
+        max_length=253,
+        description="the node's name in Kubernetes, such as worker-1",
+    ),
+]
+"""A DNS subdomain (RFC 1123), as names of Node objects are (`ValidateNodeName` in Kubernetes'
+pkg/apis/core/validation)."""
+
+MemlockText = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(unlimited|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?)$",
+        description="an amount of memory such as 64Gi, or unlimited",
+    ),
+]
+
+MAX_FAULTS = 8
+"""Faults that a message lists; a document with more faults is probably another kind of file."""
+
 
 def _line_of(node: yaml.Node | None, field: str, prefix: str = "") -> int | None:
     """Return the line of a field, or of the nearest mapping or item around it, below the document."""
@@ -50,17 +99,6 @@ def config_schema(kind: type[msgspec.Struct]) -> str:
     """Return a file's JSON schema (draft 2020-12), for editors and for those who generate the file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}
     return msgspec.json.format(msgspec.json.encode(schema, order="sorted"), indent=2).decode()
-
-
-_KINDS: tuple[tuple[type, str], ...] = (
-    *((bool, "a truth value"), (int, "a number"), (float, "a number"), (str, "text")),
-    *((list, "a list"), (tuple, "a list"), (dict, "a mapping"), (type(None), "empty")),
-)
-
-_NOUNS: tuple[tuple[type[inspect.Type], str], ...] = (
-    *((inspect.BoolType, "true or false"), (inspect.StrType, "text"), (inspect.VarTupleType, "a list")),
-    (inspect.Type, "a mapping of settings"),
-)
 
 
 def describe_type(kind: Any) -> str:
@@ -131,44 +169,6 @@ def _sorts(info: inspect.Type) -> Iterator[str]:
                 yield "text"
             case inspect.IntType() | inspect.FloatType():
                 yield "a number"
-
-
-T = TypeVar("T")
-
-MAX_PORT = 65535
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\xa0\xad\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]")
-"""Control characters, and those that look like a space or like nothing, as pages of the Web have them."""
-
-_ALSO = "; also "
-"""The separator of the faults in one line."""
-
-Port = Annotated[int, msgspec.Meta(ge=0, le=MAX_PORT)]
-"""A TCP port; 0 for a free one."""
-
-AbsolutePath = Annotated[str, msgspec.Meta(pattern="^/", description="an absolute path")]
-"""Absolute, so that it does not depend on where the process was started."""
-
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-NodeText = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=rf"^{_LABEL}(\.{_LABEL})*$",
-        max_length=253,
-        description="the node's name in Kubernetes, such as worker-1",
-    ),
-]
-"""A DNS subdomain (RFC 1123), as names of Node objects are (`ValidateNodeName` in Kubernetes'
-pkg/apis/core/validation)."""
-
-
-MemlockText = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=r"^(unlimited|\d+(\.\d+)?([kMGTPE]|[KMGTPE]i)?)$",
-        description="an amount of memory such as 64Gi, or unlimited",
-    ),
-]
 
 
 def memlock_bytes(key: str, text: str) -> int:
@@ -304,10 +304,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, yaml.YAMLError):
         return yaml_words(error)
     return " ".join(str(error).split())
-
-
-MAX_FAULTS = 8
-"""Faults that a message lists; a document with more faults is probably another kind of file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+_MAX_BYTES = 256 << 20
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[0-7]+|0x[0-9a-fA-F]+)$")
+
 
 class ManifestLoader(Bounded, yaml.SafeLoader):
     """Reads texts of Kubernetes as text: times, and numbers with colons as in `12:30`."""
@@ -30,8 +33,6 @@ ManifestLoader.yaml_implicit_resolvers = {
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_MAX_BYTES = 256 << 20
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[0-7]+|0x[0-9a-fA-F]+)$")
 ManifestLoader.add_implicit_resolver("tag:yaml.org,2002:int", _INTEGER, list("-+0123456789"))
 
 

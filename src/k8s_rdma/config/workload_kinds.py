@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and indices from an object's root."""
 
+_GROUPING = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
+"""Fields of a level of a LeaderWorkerSet's `spec.scheduling` that make groups of that level's pods."""
+
+_Reader: TypeAlias = "Callable[[_Fields], Iterator[PodSource]]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSource:
@@ -233,10 +238,6 @@ def _leader_worker_set(fields: _Fields) -> Iterator[PodSource]:
         gang=gang and "",
         gang_size=workers if gang in ("replica", "worker") else 0,
     )
-
-
-_GROUPING = ("schedulingPolicy", "schedulingConstraints", "disruptionMode")
-"""Fields of a level of a LeaderWorkerSet's `spec.scheduling` that make groups of that level's pods."""
 
 
 def _leader_worker_gang(fields: _Fields, size: int) -> str | None:
@@ -523,7 +524,6 @@ def _dynamo_graph(fields: _Fields) -> Iterator[PodSource]:
         )
 
 
-_Reader: TypeAlias = "Callable[[_Fields], Iterator[PodSource]]"
 _KINDS: Mapping[tuple[str, str], _Reader] = {
     ("", "Pod"): _pod,
     ("", "PodTemplate"): _pod_template,

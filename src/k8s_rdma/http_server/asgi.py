@@ -57,6 +57,18 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _NO_CONTENT = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 """Statuses whose responses have neither content nor its length (RFC 9110, sections 8.6 and 15.4.5)."""
 
+Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
+"""Labels and values. Within a family samples may differ in the names of their labels."""
+
+PROBE_PATHS = frozenset({"/healthz", "/readyz"})
+"""Paths for everyone: kubelet's probes send no token."""
+
+READ_METHODS = ("GET", "HEAD")
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_SCHEME = b"bearer "
+_TOKEN_FIELDS = (b"authorization", TOKEN_FIELD.encode())
+
 
 class Answer:
     """A response, as an ASGI application that sends it."""
@@ -105,10 +117,6 @@ def error_answer(status: int, error: Error, *, headers: Mapping[str, str] | None
     return json_answer(ErrorDocument(error=error), status=status, headers=headers)
 
 
-Samples: TypeAlias = Iterable[tuple[Mapping[str, str], float]]
-"""Labels and values. Within a family samples may differ in the names of their labels."""
-
-
 def exposition(metrics: Iterable[Metric]) -> bytes:
     """Render metric families in the text format."""
     return generate_latest(_Collected(metrics))
@@ -137,16 +145,6 @@ class _Collected:
     def collect(self) -> Iterable[Metric]:
         """Return the families."""
         return self.metrics
-
-
-PROBE_PATHS = frozenset({"/healthz", "/readyz"})
-"""Paths for everyone: kubelet's probes send no token."""
-
-READ_METHODS = ("GET", "HEAD")
-
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_SCHEME = b"bearer "
-_TOKEN_FIELDS = (b"authorization", TOKEN_FIELD.encode())
 
 
 class AccessConfig(Protocol):

@@ -31,6 +31,14 @@ _SHORTEST_PAUSE_S = 0.1
 _M_MMAP_THRESHOLD = -3
 _THRESHOLD_BYTES = 128 << 10
 
+RECEIVE_BUFFER_BYTES = 32 << 10
+"""The receive buffer of a connection, and so about the size of one read. By default it grows to megabytes for
+each client that sends fast, and TLS keeps several times a read for each connection."""
+
+LARGE_BODY_BUFFER_BYTES = 1 << 20
+"""The receive buffer while a body of megabytes comes in without TLS: its size over the round-trip time is how
+fast."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
@@ -204,15 +212,6 @@ def unsent_bytes(connected: socket.socket) -> int:
         return 0
     (unsent,) = _INT.unpack(ioctl(descriptor, TIOCOUTQ, bytes(_INT.size)))
     return int(unsent)
-
-
-RECEIVE_BUFFER_BYTES = 32 << 10
-"""The receive buffer of a connection, and so about the size of one read. By default it grows to megabytes for
-each client that sends fast, and TLS keeps several times a read for each connection."""
-
-LARGE_BODY_BUFFER_BYTES = 1 << 20
-"""The receive buffer while a body of megabytes comes in without TLS: its size over the round-trip time is how
-fast."""
 
 
 def set_receive_buffer(opened: socket.socket, size: int) -> None:

@@ -43,6 +43,12 @@ DRAIN_POLL_S = 0.1
 ACCEPT_RETRY_S = 0.1
 """Delay after a connection could not be accepted, usually for lack of descriptors."""
 
+_TAKEN = (
+    "`ss -tanp sport = :{port}` shows who has it. If that is a client, whose port the kernel chose, keep the "
+    "port from clients: sysctl net.ipv4.ip_local_reserved_ports={port}"
+)
+"""Advice for a port in use. The kernel's range for clients (`ip_local_port_range`) has our default ports."""
+
 
 class HttpServer:
     """Server of an application on a listening socket; signals are left to the process.
@@ -121,13 +127,6 @@ class HttpServer:
             _log.error("requests_cancelled", requests=len(self.state.tasks), shutdown_s=self._shutdown_s)
             for task in self.state.tasks:
                 task.cancel()
-
-
-_TAKEN = (
-    "`ss -tanp sport = :{port}` shows who has it. If that is a client, whose port the kernel chose, keep the "
-    "port from clients: sysctl net.ipv4.ip_local_reserved_ports={port}"
-)
-"""Advice for a port in use. The kernel's range for clients (`ip_local_port_range`) has our default ports."""
 
 
 def listen(address: str, port: int, *, backlog: int = BACKLOG) -> socket.socket:

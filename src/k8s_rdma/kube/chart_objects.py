@@ -21,6 +21,11 @@ T = TypeVar("T")
 EXTENDER_CONFIG = "k8s-rdma-extender"
 """The ConfigMap in which the chart has the extender's configuration."""
 
+PLACEMENT_KEY = "k8s-rdma-placement-key"
+"""The Secret with the keys that verify placements, by the chart's default."""
+
+_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"
+
 
 def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T]) -> T | None:
     """Read the extender's configuration of the first namespace that has it, if one has.
@@ -35,10 +40,6 @@ def read_extender_config(api: Documents, namespaces: Iterable[str], kind: type[T
         if isinstance(text, str):
             return parse_config(kind, text, f"ConfigMap {namespace}/{EXTENDER_CONFIG}: extender.yaml")
     return None
-
-
-PLACEMENT_KEY = "k8s-rdma-placement-key"
-"""The Secret with the keys that verify placements, by the chart's default."""
 
 
 def read_placement_keys(api: Documents, namespace: str) -> PlacementKeys:
@@ -70,6 +71,3 @@ def node_containers(
         for container in (pod.get("spec") or {}).get("containers") or ():
             if container.get("name") == name:
                 yield pod, container
-
-
-_NODE_PODS = "app.kubernetes.io/name=k8s-rdma,app.kubernetes.io/component=node"

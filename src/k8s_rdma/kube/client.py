@@ -60,6 +60,28 @@ NODES_OF_A_PAGE = 100
 
 _NO_SUCH_LEASE = "k8s-rdma-no-such-lease"
 
+_NO_MANAGED_FIELDS: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
+"""Leases without the record of who wrote each field take half the bytes in etcd and in every watch. Source:
+Kubernetes' documentation, "Server-Side Apply", "Clearing managedFields"."""
+
+SILENCE_S = 600.0
+"""Nodes alone make a change every five minutes, by their status."""
+
+KEEPALIVE_S = 75.0
+"""An agent renews its Lease every 60 s. The API server closes idle connections after 90 s (`IdleTimeout`,
+k8s.io/apiserver/pkg/server/secure_serving.go). Firewalls and load balancers that drop them silently usually
+do so after minutes."""
+
+FIRST_PAUSE_S = 0.05
+LAST_PAUSE_S = 5.0
+STEADY_S = 10.0
+"""A watch that began so long ago was a good one: the next one may begin at once."""
+
+_UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
+"""Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
+
+_JSON = {"Content-Type": "application/json"}
+
 
 class _RdmaNodeFields(msgspec.Struct):
     metadata: ObjectMeta
@@ -211,11 +233,6 @@ async def get_lease(client: AsyncClient, namespace: str, name: str) -> LeaseView
     return lease.view()
 
 
-_NO_MANAGED_FIELDS: dict[str, list[dict[str, str]]] = {"managedFields": [{}]}
-"""Leases without the record of who wrote each field take half the bytes in etcd and in every watch. Source:
-Kubernetes' documentation, "Server-Side Apply", "Clearing managedFields"."""
-
-
 async def write_lease(client: AsyncClient, lease: LeaseView) -> LeaseView:
     """Write with `POST` without a version; else with `PATCH`, which leaves the fields of others alone."""
     with named_errors(f"write lease {lease.namespace}/{lease.name}"):
@@ -228,23 +245,6 @@ async def write_lease(client: AsyncClient, lease: LeaseView) -> LeaseView:
             LeaseObject, name, patch, namespace=namespace, patch_type=PatchType.MERGE
         )
         return changed.view()
-
-
-SILENCE_S = 600.0
-"""Nodes alone make a change every five minutes, by their status."""
-
-KEEPALIVE_S = 75.0
-"""An agent renews its Lease every 60 s. The API server closes idle connections after 90 s (`IdleTimeout`,
-k8s.io/apiserver/pkg/server/secure_serving.go). Firewalls and load balancers that drop them silently usually
-do so after minutes."""
-
-FIRST_PAUSE_S = 0.05
-LAST_PAUSE_S = 5.0
-STEADY_S = 10.0
-"""A watch that began so long ago was a good one: the next one may begin at once."""
-
-_UNFINISHED = {"status.phase": not_in(("Succeeded", "Failed"))}
-"""Pods that pass this leave the watch with DELETED when they finish (API conventions, field selectors)."""
 
 
 def connect(
@@ -310,9 +310,6 @@ class _Pace:
         pause_s = min(max(2 * pause_s, FIRST_PAUSE_S), LAST_PAUSE_S) if now_s - last < STEADY_S else 0.0
         self._begun[request.url.path] = now_s + pause_s, pause_s
         await asyncio.sleep(pause_s)
-
-
-_JSON = {"Content-Type": "application/json"}
 
 
 def _pod_path(namespace: str, name: str) -> str:

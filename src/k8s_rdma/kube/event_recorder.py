@@ -43,6 +43,16 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 _TOO_MANY_REQUESTS = 429
 
+REPEAT_S = 30.0
+
+MAX_MESSAGE_BYTES = 1024
+"""Longer ones are refused (`NoteLengthLimit`, k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
+
+_RECORDED_LIMIT = 512
+_MOST_OF_NAME = 200
+_NOT_FOUND = 404
+_CONFLICT = 409
+
 
 class Outbox:
     """Queues writes by key (the kind, its object, and which of several); the latest one replaces the others.
@@ -109,17 +119,6 @@ class Outbox:
             _log.exception("cluster_fault", what=key)
         self._backoff.reset()
         return None
-
-
-REPEAT_S = 30.0
-
-MAX_MESSAGE_BYTES = 1024
-"""Longer ones are refused (`NoteLengthLimit`, k8s.io/kubernetes/pkg/apis/core/validation/events.go)."""
-
-_RECORDED_LIMIT = 512
-_MOST_OF_NAME = 200
-_NOT_FOUND = 404
-_CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

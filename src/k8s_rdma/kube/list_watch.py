@@ -50,6 +50,12 @@ _log = structlog.get_logger()
 
 _NO_OBJECT = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
+_CHANGES: Mapping[str, type[Changed[Any]] | type[Deleted[Any]]] = {
+    "ADDED": Changed,
+    "MODIFIED": Changed,
+    "DELETED": Deleted,
+}
+
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
@@ -276,13 +282,6 @@ async def _changes(
                     query["resourceVersion"] = version or query["resourceVersion"]
                     if event is not None:
                         yield event
-
-
-_CHANGES: Mapping[str, type[Changed[Any]] | type[Deleted[Any]]] = {
-    "ADDED": Changed,
-    "MODIFIED": Changed,
-    "DELETED": Deleted,
-}
 
 
 class _Reader:

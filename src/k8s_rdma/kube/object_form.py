@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+_TEXTS = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
 
 def time_in_header(date: str) -> datetime | None:
     """Return the time in an HTTP header, if it is a time with a time zone."""
@@ -19,9 +21,6 @@ def time_in_header(date: str) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo is not None else None
-
-
-_TEXTS = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def require_metadata(item: Mapping[str, Any], subject: str) -> None:

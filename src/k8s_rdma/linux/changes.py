@@ -49,6 +49,34 @@ _TOKEN_BUCKET = b"/module/sch_tbf"
 
 _OF_RDMA_DEVICES = frozenset({b"pci", b"infiniband", b"infiniband_verbs", b"infiniband_mad", b"misc"})
 
+REST_MS = 50
+"""Pause after each callback. An attachment makes hundreds of changes; waking for each would cost the thread
+that makes them more than the changes themselves."""
+
+POLL_S = 1.0
+"""Interval between two scans of the watched files; of device nodes alone the shortest."""
+
+QUEUE_BYTES = 4 << 20
+"""Receive buffer of a socket: some 1,900 messages of links during the pause, where the default holds 48."""
+
+_BATCH = 10_000
+"""Most messages read before the callback runs, so that an endless stream cannot delay it."""
+T = TypeVar("T")
+
+_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE = 0x40, 0x80, 0x100
+_IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x200, 0x400, 0x800
+_IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
+_IN_ONLYDIR = 0x0100_0000
+_DELETIONS = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
+_CHANGES = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
+_CONTENTS = _CHANGES | _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE
+_ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
+_EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
+_BUFFER = 1 << 16
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Dirty:
@@ -197,21 +225,6 @@ DEVICE_RDMA_EVENTS = replace(RDMA_EVENTS, read=_rdma_device)
 
 RDMA_DEVICES = (LINKS, DEVICE_UEVENTS, DEVICE_RDMA_EVENTS)
 """Subscriptions for RDMA devices, their character devices and their netdevs."""
-
-
-REST_MS = 50
-"""Pause after each callback. An attachment makes hundreds of changes; waking for each would cost the thread
-that makes them more than the changes themselves."""
-
-POLL_S = 1.0
-"""Interval between two scans of the watched files; of device nodes alone the shortest."""
-
-QUEUE_BYTES = 4 << 20
-"""Receive buffer of a socket: some 1,900 messages of links during the pause, where the default holds 48."""
-
-_BATCH = 10_000
-"""Most messages read before the callback runs, so that an endless stream cannot delay it."""
-T = TypeVar("T")
 
 
 class Changes:
@@ -510,21 +523,6 @@ def _contents(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
-
-
-_IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
-_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE = 0x40, 0x80, 0x100
-_IN_DELETE, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x200, 0x400, 0x800
-_IN_UNMOUNT, _IN_Q_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
-_IN_ONLYDIR = 0x0100_0000
-_DELETIONS = _IN_MOVED_FROM | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
-_CHANGES = _DELETIONS | _IN_CREATE | _IN_MOVED_TO
-_CONTENTS = _CHANGES | _IN_MODIFY | _IN_ATTRIB | _IN_CLOSE_WRITE
-_ENDED = _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT | _IN_Q_OVERFLOW
-_EVENT = struct.Struct("iIII")  # struct inotify_event, followed by `len` bytes of name
-_BUFFER = 1 << 16
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Inotify:

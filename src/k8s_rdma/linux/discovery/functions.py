@@ -42,6 +42,8 @@ _SCHEME_ENDING = re.compile(r"(f\d+)?(n\w+|d\d+)?")
 PATIENCE_S = 10.0
 """Time to wait for the netdev of a VF with a driver; one that appears later is used as well."""
 
+_Lacking = tuple[PciAddress, str]
+
 
 @unique
 class Missing(Enum):
@@ -381,9 +383,6 @@ def _absent(selection: Selection, found: Sequence[FoundPf], unmeant: Iterable[Fo
 def _differ_by_scheme(name: str, candidate: str) -> bool:
     shorter, longer = sorted((name, candidate), key=len)
     return longer.startswith(shorter) and _SCHEME_ENDING.fullmatch(longer[len(shorter) :]) is not None
-
-
-_Lacking = tuple[PciAddress, str]
 
 
 class AwaitedNetdevs:

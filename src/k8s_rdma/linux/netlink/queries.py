@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
     from k8s_rdma.linux.netlink.rtnl import Link
 
+USABLE_PORT_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
+"""States in which a port sends, in the second one for some time without a physical link.
+
+Source: `enum ib_port_state`, include/rdma/ib_verbs.h."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfInfo:
@@ -51,12 +56,6 @@ class DevlinkRate:
     max_tx_rate_mbps: int = 0
     group: str = ""
     group_rated: bool = False
-
-
-USABLE_PORT_STATES = frozenset({"ACTIVE", "ACTIVE_DEFER"})
-"""States in which a port sends, in the second one for some time without a physical link.
-
-Source: `enum ib_port_state`, include/rdma/ib_verbs.h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,6 @@ from k8s_rdma.linux.sysfs import error_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-
-class _Closeable(Protocol):
-    def close(self) -> None: ...
-
-
-S = TypeVar("S", bound=_Closeable)
-
 ROUTE, KOBJECT_UEVENT, GENERIC, RDMA = 0, 15, 16, 20
 """Netlink families in use (NETLINK_*)."""
 _FAMILIES = {ROUTE: "rtnetlink", GENERIC: "generic netlink", RDMA: "RDMA netlink"}
@@ -58,6 +51,13 @@ _BUFFER_BYTES = 1 << 17
 _DUMP_ATTEMPTS = 40
 _DUMP_PAUSE_S = 0.001
 """Pause after the first attempt, growing by as much each time: 0.8 s in all, enough for 60 moves of VFs."""
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=_Closeable)
 
 
 class NetlinkError(KernelError):

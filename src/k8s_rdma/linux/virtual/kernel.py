@@ -98,6 +98,9 @@ REVIVALS_AT_MOST = 256
 would need as many namespaces to end one after the other meanwhile."""
 _LINK_STATES = {LinkState.AUTO: "Follow", LinkState.ENABLE: "Up", LinkState.DISABLE: "Down"}
 
+VfParts = tuple[VfRate, Link, Link | None]
+"""A VF's rates, its port, and its netdev if that is at home."""
+
 
 class VirtualSriov:
     """Implements `core.kernel.Kernel`; made and used on one thread, which must stay in its namespace."""
@@ -594,10 +597,6 @@ def _connects(uplink: Link | None, bridge: Link | None) -> bool:
 
 def _home_link(port: Link, links: Mapping[int, Link]) -> Link | None:
     return links.get(port.peer) if port.peer_elsewhere is None else None
-
-
-VfParts = tuple[VfRate, Link, Link | None]
-"""A VF's rates, its port, and its netdev if that is at home."""
 
 
 class SeenVf(NamedTuple):

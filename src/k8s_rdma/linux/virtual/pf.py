@@ -97,6 +97,13 @@ _SINGLE_READ_COST = 4
 """Cost of querying a single class, in entries of a list of all."""
 _SUPPORTED = frozenset({Setting.MAC, Setting.MTU, Setting.TRUST, Setting.SPOOF_CHECK, Setting.LINK_STATE})
 
+DEFAULT_MTU = 1500
+_INFO_DATA = 2
+_VETH_PEER = 1
+_TX_QUEUE_LENGTH = 13
+_SCHEDULER_QUEUE = 1000
+"""An IFB's default of 32 packets is also the default limit of queues in it."""
+
 
 class VfRateCache:
     """Cache of the rates of all VFs; those that a step does not set are not queried again."""
@@ -438,14 +445,6 @@ def _vlan_fault(pf: VirtualPf, vlan: Vlan) -> str:
     if vlan.proto is not VlanProto.DOT1Q:
         return f"VLAN protocol {vlan.proto}: a bridge has one for all its ports, {VlanProto.DOT1Q}"
     return ""
-
-
-DEFAULT_MTU = 1500
-_INFO_DATA = 2
-_VETH_PEER = 1
-_TX_QUEUE_LENGTH = 13
-_SCHEDULER_QUEUE = 1000
-"""An IFB's default of 32 packets is also the default limit of queues in it."""
 
 
 def create_pf(pf: VirtualPf, rtnl: Rtnl) -> None:
