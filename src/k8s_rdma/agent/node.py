@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     from k8s_rdma.core.request import Request
     from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 
+_TRIED = "tried for this pod in vain"
+
+T = TypeVar("T")
+
 
 def rejected(rejection: Rejection, pod: Pod) -> K8sRdmaError:
     """Make the failure of an ADD that the node cannot serve."""
@@ -79,11 +83,6 @@ class UngivenError(KernelError):
         super().__init__(error.message, reason=error.reason, details=error.details)
         self.failed = failed
         self.undone = False
-
-
-_TRIED = "tried for this pod in vain"
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

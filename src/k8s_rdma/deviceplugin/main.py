@@ -72,6 +72,23 @@ FIRST_ANSWER_S = 2.0
 RETRY_S = 1.0
 """Delay until the agent is tried again, or asked again for a specification that it could not write."""
 
+INDEX = """\
+k8s-rdma: device plugin of this node
+
+GET /metrics  metrics of resources, devices and kubelet (Prometheus)
+GET /healthz  whether this process runs, and what kubelet has of each resource
+GET /readyz   whether kubelet follows all of them
+"""
+
+_OUTCOMES = {True: "taken", False: "failed"}
+
+SHUTDOWN_S = 2
+"""Time for HTTP requests under way; each takes milliseconds."""
+
+LIMITS = ConnectionLimits(connections=64, body_bytes=16 << 10)
+
+_log = structlog.get_logger()
+
 
 class SharedLink:
     """The inventory with the CDI devices of shared resources that the agent has written.
@@ -214,17 +231,6 @@ async def _call(incoming: StreamReader, writer: StreamWriter, declared: Declared
     if not line.endswith(b"\n"):
         raise EOFError("it ended the connection")
     return decode_written(line)
-
-
-INDEX = """\
-k8s-rdma: device plugin of this node
-
-GET /metrics  metrics of resources, devices and kubelet (Prometheus)
-GET /healthz  whether this process runs, and what kubelet has of each resource
-GET /readyz   whether kubelet follows all of them
-"""
-
-_OUTCOMES = {True: "taken", False: "failed"}
 
 
 class PluginApp:
@@ -401,14 +407,6 @@ def _claim_metrics(driver: DraDriver) -> Iterator[Metric]:
         "Attempts to write `status.devices` of ResourceClaims that failed, by reason.",
         [({"reason": reason}, count) for reason, count in sorted(driver.statuses.failures.items())],
     )
-
-
-SHUTDOWN_S = 2
-"""Time for HTTP requests under way; each takes milliseconds."""
-
-LIMITS = ConnectionLimits(connections=64, body_bytes=16 << 10)
-
-_log = structlog.get_logger()
 
 
 def run(config: DevicePluginConfig, *, ignored: Sequence[str] = ()) -> None:

@@ -56,6 +56,10 @@ EVERY_KIND = frozenset(NodeKind)
 _MOST_REMEMBERED = 100_000
 """Functions whose resource is cached; there are fewer, but they may come and go."""
 
+UNKNOWN_SLOTS = "the agent has not reported yet which slots pods hold"
+_KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
+_SHOWN = 3
+
 
 class Mode(Protocol):
     """Mode of one resource. Pure: the inventory is an argument."""
@@ -211,11 +215,6 @@ class SharedSelection:
             and (not self._rdma_devices or device.name in self._rdma_devices)
             and selects(self._functions, device)
         )
-
-
-UNKNOWN_SLOTS = "the agent has not reported yet which slots pods hold"
-_KINDS = frozenset({NodeKind.UVERBS, NodeKind.UMAD})
-_SHOWN = 3
 
 
 def mode_of(resource: Resource, members: PoolMembers | None = None) -> Mode:

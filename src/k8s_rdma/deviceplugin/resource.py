@@ -66,6 +66,24 @@ _LISTS: Method[None, bytes] = Method(
     streams=True,
 )
 
+T = TypeVar("T")
+PREFIX = "k8s_rdma_device_plugin_"
+"""The beginning of the names of metrics."""
+
+KUBELET_SOCKET = "kubelet.sock"
+
+TIMEOUT_S = 15.0
+"""Kubelet itself tries to connect to a plugin for 10 s (Kubernetes 1.36,
+`pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`)."""
+
+GRACE_S = 1.0
+"""Time for the calls under way when an endpoint closes; they wait for kubelet only."""
+
+MAX_PATH_BYTES = 107
+"""`sun_path` without its NUL (unix(7))."""
+_LONGEST_NAME = 60
+_SUFFIX = ".sock"
+
 
 class Resource:
     """Resource of a mode, with its last list of devices."""
@@ -199,24 +217,6 @@ def _reasons(devices: Sequence[OfferedDevice]) -> str:
 
 if TYPE_CHECKING:
     Handlers = dict[Method[Any, Any], Handler]
-
-T = TypeVar("T")
-PREFIX = "k8s_rdma_device_plugin_"
-"""The beginning of the names of metrics."""
-
-KUBELET_SOCKET = "kubelet.sock"
-
-TIMEOUT_S = 15.0
-"""Kubelet itself tries to connect to a plugin for 10 s (Kubernetes 1.36,
-`pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`)."""
-
-GRACE_S = 1.0
-"""Time for the calls under way when an endpoint closes; they wait for kubelet only."""
-
-MAX_PATH_BYTES = 107
-"""`sun_path` without its NUL (unix(7))."""
-_LONGEST_NAME = 60
-_SUFFIX = ".sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,24 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.fit_cache import FitCache
     from k8s_rdma.extender.node_cache import NodeSnapshot
 
+_MAX_NAMES = 3
+_EXAMINED = 64
+"""Kinds of interfaces, as in `core.refusal`: the annotation's author decides how many there are."""
+
+EXAMPLES = 3
+"""Nodes of a group that are shown in detail."""
+
+MAX_GROUPS = 50
+"""All further nodes are one group, because texts of nodes may differ in more than numbers."""
+
+_ORDER = ("fits", "refused", "unknown", "unreadable")
+_ADDRESS = re.compile(r"(?:\d+\.){3}\d+(?::\d+)?|\[?[0-9a-f]*:[0-9a-f:]+\]?(?::\d+)?")
+_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
+
+_SLICE_S = 0.001
+_SEARCH_S = 5.0
+_ASK_S = 3.0
+
 
 def requested_interfaces(request: Request) -> tuple[RequestedInterface, ...]:
     """Return the interfaces in the request's order; equal ones are counted together."""
@@ -139,11 +157,6 @@ def _device_objections(
         yield f"{left_mbps} Mb/s unreserved, and kubelet may choose devices here for {worst_mbps}"
 
 
-_MAX_NAMES = 3
-_EXAMINED = 64
-"""Kinds of interfaces, as in `core.refusal`: the annotation's author decides how many there are."""
-
-
 def look_at_pfs(
     request: Request, snapshot: NodeSnapshot, placed: Sequence[PlacedInterface] = ()
 ) -> tuple[PfExplanation, ...]:
@@ -215,17 +228,6 @@ def _objections(pf: Pf, kinds: Sequence[InterfaceClass], room: Room) -> Iterator
         yield f"{room.mbps} Mb/s unreserved, and the smallest interface needs {min(accepted)}"
     elif room.vfs and max(accepted) > room.mbps:
         yield f"{room.mbps} Mb/s unreserved, and the largest interface needs {max(accepted)}"
-
-
-EXAMPLES = 3
-"""Nodes of a group that are shown in detail."""
-
-MAX_GROUPS = 50
-"""All further nodes are one group, because texts of nodes may differ in more than numbers."""
-
-_ORDER = ("fits", "refused", "unknown", "unreadable")
-_ADDRESS = re.compile(r"(?:\d+\.){3}\d+(?::\d+)?|\[?[0-9a-f]*:[0-9a-f:]+\]?(?::\d+)?")
-_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 
 class JudgedNode(NamedTuple):
@@ -337,11 +339,6 @@ def _shared(group: _Group, request: Request, fit_cache: FitCache) -> str:
 def _cause(text: str) -> str:
     """Return the text without a node's numbers and addresses: `10 VFs` and `3 VFs` are `N VFs`."""
     return _NUMBER.sub("N", _ADDRESS.sub("ADDRESS", text))
-
-
-_SLICE_S = 0.001
-_SEARCH_S = 5.0
-_ASK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,12 @@ NOT_SEARCHED = Infeasible(
 
 _log = structlog.get_logger()
 
+_BEST = 4
+"""The number of fitting nodes on which a place is searched; the first has one."""
+
+_TENTHS = [min(MAX_SCORE - 1, MAX_SCORE * score // WHOLE) for score in range(WHOLE + 1)]
+"""Scores by thousandths, with room for one more."""
+
 
 class _Pass(NamedTuple):
     """One check of many nodes: the cached verdicts on the request, and the deadline for searching others.
@@ -281,10 +287,6 @@ class FilterResult:
         )
 
 
-_BEST = 4
-"""The number of fitting nodes on which a place is searched; the first has one."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Scheduling:
     """Answers filter and prioritize.
@@ -474,10 +476,6 @@ class Scheduling:
                 duration_s=self.clock() - began,
             )
         )
-
-
-_TENTHS = [min(MAX_SCORE - 1, MAX_SCORE * score // WHOLE) for score in range(WHOLE + 1)]
-"""Scores by thousandths, with room for one more."""
 
 
 def _score(verdict: Verdict | None) -> int:

@@ -47,6 +47,31 @@ _PATIENCE = 6
 """Times as long as an answer took that a node is left alone from the question on, unless it was quick. A
 filter waits for every node, and with a late one no pod of the cluster would get further."""
 
+_RIT_ENDPOINTS = b"AvailableEndpoints:"
+"""The beginning of an answer to a path that it does not know (rit-k8s-rdma/rdma-ds, src/server.go)."""
+
+PATH = "/v1/node"
+PLACEMENTS_PATH = "/v1/placements"
+
+_EARLY = 0.9
+"""A share of the server's requested waiting time: an earlier answer does not result from the wait."""
+
+_SPREAD = 0.2
+"""A share of that time, by which waits differ, so that a thousand nodes do not answer at the same moment."""
+
+_UNWANTED_S = 3600.0
+"""A node that only requests name is gone after so long without a request that names it."""
+
+_RESTS = 6
+"""Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself.
+There may be thousands without a server; a request that needs such a node's state asks the node earlier."""
+
+_RESERVED_DESCRIPTORS = 1024
+"""Files that are open beside long polls: other questions, clients, the API server."""
+
+_HOLD_S = 25.0
+"""Shorter than what proxies and firewalls forget a silent connection after."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePollConfig:
@@ -302,19 +327,6 @@ def _report(body: bytes) -> NodeReport:
         raise
 
 
-_RIT_ENDPOINTS = b"AvailableEndpoints:"
-"""The beginning of an answer to a path that it does not know (rit-k8s-rdma/rdma-ds, src/server.go)."""
-
-PATH = "/v1/node"
-PLACEMENTS_PATH = "/v1/placements"
-
-_EARLY = 0.9
-"""A share of the server's requested waiting time: an earlier answer does not result from the wait."""
-
-_SPREAD = 0.2
-"""A share of that time, by which waits differ, so that a thousand nodes do not answer at the same moment."""
-
-
 @unique
 class Answered(Enum):
     """The outcome of a long poll."""
@@ -342,14 +354,6 @@ async def watch(
     waited_s = asyncio.get_running_loop().time() - began
     full_wait = answer.status == 304 and waited_s >= _EARLY * hold_s
     return (Answered.UNCHANGED if full_wait else Answered.NOT_HELD), answer
-
-
-_UNWANTED_S = 3600.0
-"""A node that only requests name is gone after so long without a request that names it."""
-
-_RESTS = 6
-"""Times `NodePollConfig.retry_s`: the longest pause before a node that cannot be read is asked by itself.
-There may be thousands without a server; a request that needs such a node's state asks the node earlier."""
 
 
 class HttpPoller:
@@ -523,13 +527,6 @@ class HttpPoller:
 
     def _unwanted(self, node: HttpNode) -> bool:
         return self._config.requests_tell and self._clock() - node.requested_at > _UNWANTED_S
-
-
-_RESERVED_DESCRIPTORS = 1024
-"""Files that are open beside long polls: other questions, clients, the API server."""
-
-_HOLD_S = 25.0
-"""Shorter than what proxies and firewalls forget a silent connection after."""
 
 
 def poll_config(config: ExtenderConfig) -> NodePollConfig:

@@ -53,6 +53,14 @@ nothing is none."""
 
 _INVALID = 422
 
+_MAX_PARALLEL = 32
+_AGAIN_S = 1.0
+
+_SHOWN_S = 2.0
+"""The time that the watch has to show a write. A watch that lags for longer is not waited for."""
+
+_log = structlog.get_logger()
+
 
 def fence_token() -> str:
     """Draw the annotation's value, which deploy/policies/extender.yaml holds to this form."""
@@ -97,15 +105,6 @@ class Fence:
             if refused.status != _INVALID:
                 raise
             return await self.api.label_pod(pod, FENCE_ANNOTATION, self.token())
-
-
-_MAX_PARALLEL = 32
-_AGAIN_S = 1.0
-
-_SHOWN_S = 2.0
-"""The time that the watch has to show a write. A watch that lags for longer is not waited for."""
-
-_log = structlog.get_logger()
 
 
 class _Fencing(NamedTuple):

@@ -68,6 +68,41 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.published_api import LeaseApi
     from k8s_rdma.wire.placement_keys import KeySource
 
+Verb: TypeAlias = Callable[[Buffer], Awaitable[Buffer]]
+View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+"""Paths for kubelet's probes, which have neither certificate nor token."""
+
+_WITH_ERROR = frozenset({"filter", "bind"})
+"""Verbs whose answers have a field `Error`, which the scheduler shows."""
+
+_UNAUTHORIZED = {"www-authenticate": "Bearer"}
+
+_LAST = {"connection": "close"}
+"""Header of answers to a scheduler, once its body is read, while this process may promise nothing. A Service
+chooses the replica when a connection begins: one that stays open stays with a process that leads no more."""
+
+_YOUNG = 50_000
+"""The surplus of objects made over those freed that starts a young collection; the interpreter's default is
+700. A filter of 5,000 nodes makes some ten thousand objects, and all are freed without the collector."""
+
+_MIDDLE = 100
+"""The young collections after which what survived them is collected; the interpreter's default is 10. A start
+makes a million objects that stay: so it has twenty young collections, and goes through each object once."""
+
+LIMITS = ConnectionLimits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
+"""An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
+since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
+
+_REPLICA_LIMITS = replace(LIMITS, keep_alive_s=2)
+"""A replica keeps connections while pods come one after another: a pod takes three requests. One that hangs
+later cannot close what is idle then, and each of these connections would cost a pod the scheduler's
+`httpTimeout`. A POST that meets the close costs its pod a second, kube-scheduler's backoff."""
+
+_POLL_S = 0.1
+_log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderAccess:
@@ -118,22 +153,6 @@ def access_of(config: ExtenderConfig) -> ExtenderAccess:
 def views_access_of(views: ViewsConfig) -> ExtenderAccess:
     """Read the tokens of the port for viewers; MalformedError names the field whose file is unusable."""
     return ExtenderAccess(tokens=tokens_of(views.token_file, field="views.tokenFile"))
-
-
-Verb: TypeAlias = Callable[[Buffer], Awaitable[Buffer]]
-View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
-
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""Paths for kubelet's probes, which have neither certificate nor token."""
-
-_WITH_ERROR = frozenset({"filter", "bind"})
-"""Verbs whose answers have a field `Error`, which the scheduler shows."""
-
-_UNAUTHORIZED = {"www-authenticate": "Bearer"}
-
-_LAST = {"connection": "close"}
-"""Header of answers to a scheduler, once its body is read, while this process may promise nothing. A Service
-chooses the replica when a connection begins: one that stays open stays with a process that leads no more."""
 
 
 class ExtenderApp:
@@ -281,15 +300,6 @@ def check(config: ExtenderConfig) -> None:
         require_kubeconfig(config.kubeconfig)
 
 
-_YOUNG = 50_000
-"""The surplus of objects made over those freed that starts a young collection; the interpreter's default is
-700. A filter of 5,000 nodes makes some ten thousand objects, and all are freed without the collector."""
-
-_MIDDLE = 100
-"""The young collections after which what survived them is collected; the interpreter's default is 10. A start
-makes a million objects that stay: so it has twenty young collections, and goes through each object once."""
-
-
 def collect_seldom() -> None:
     """While much is being read in, and from then on."""
     _, _, old = gc.get_threshold()
@@ -304,19 +314,6 @@ def freeze_heap() -> None:
     """
     gc.collect(0)
     gc.freeze()
-
-
-LIMITS = ConnectionLimits(keep_alive_s=300, request_timeout_s=60, send_timeout_s=60)
-"""An idle connection stays for longer than Go's client keeps it (90 s): that one must be the one that closes,
-since it does not repeat a POST that meets a connection closed at the same moment. Full nodes are 50 MB."""
-
-_REPLICA_LIMITS = replace(LIMITS, keep_alive_s=2)
-"""A replica keeps connections while pods come one after another: a pod takes three requests. One that hangs
-later cannot close what is idle then, and each of these connections would cost a pod the scheduler's
-`httpTimeout`. A POST that meets the close costs its pod a second, kube-scheduler's backoff."""
-
-_POLL_S = 0.1
-_log = structlog.get_logger()
 
 
 def run(config: ExtenderConfig) -> None:

@@ -25,6 +25,8 @@ MAX_ADDRESSES = 4
 """The limit for a node's addresses; the first ones are tried. Each may take a whole time-out, and kubelet
 decides how many there are."""
 
+_log = structlog.get_logger()
+
 
 class NodeSource(Protocol):
     """Brings the reports of nodes into a `ClusterState`.
@@ -127,9 +129,6 @@ def source_readings(source: ObservableNodeSource) -> dict[str, Reading]:
             source.oldest_s,
         ),
     }
-
-
-_log = structlog.get_logger()
 
 
 def facts_of(report: NodeReport, node: NodeName) -> NodeFacts:

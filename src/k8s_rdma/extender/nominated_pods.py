@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.extender.pod_requests import PendingPod
 
+UNNAMED_S = 10.0
+"""The time for which the answer's rooms are held until the scheduler's choice is known. The scheduler writes
+its choice within a second of the answer. It writes none if the preemption failed after the answer."""
+
+_LOOK_AGAIN_S = 1.0
+"""The interval of searches for a pod without a place on an unchanged node: its victims may be terminating."""
+
+_log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
@@ -122,16 +131,6 @@ class Holds:
         if not holds:
             del self._nodes[node]
         return hold
-
-
-UNNAMED_S = 10.0
-"""The time for which the answer's rooms are held until the scheduler's choice is known. The scheduler writes
-its choice within a second of the answer. It writes none if the preemption failed after the answer."""
-
-_LOOK_AGAIN_S = 1.0
-"""The interval of searches for a pod without a place on an unchanged node: its victims may be terminating."""
-
-_log = structlog.get_logger()
 
 
 class NominatedRoom(NamedTuple):

@@ -57,6 +57,24 @@ T = TypeVar("T")
 _MAX_BUDGETS = 1000
 """The limit for a namespace's budgets, because all of them are compared with each pod of a node."""
 
+BUDGETS_UNKNOWN = "budgets_unknown"
+"""The reason for naming no node before disruption budgets have been read. They may forbid any eviction."""
+
+WAITING = "waiting"
+"""The reason for naming no node if the pod's room is being made already, or if the nodes on which room is
+made for other pods are not known yet."""
+
+PREEMPTION_POLICY = "preemption_policy"
+"""The reason for naming no node to a pod whose group has `preemptionPolicy: Never`."""
+
+_NOBODY: Collection[PodUid] = ()
+
+_IN_VAIN = 5
+"""The limit of a call that has found no node, as a multiple of `search_s`."""
+
+_PLACING_S = 0.05
+"""The limit of processor time for placing the pod on the nodes that were found."""
+
 
 class Budgets:
     """The budgets of the cluster; while they cannot be read, the last known ones.
@@ -140,25 +158,6 @@ async def _run(search: Search[T], fits: Fits) -> T:
             evicted = search.send(await fits(evicted))
     except StopIteration as end:
         return cast("T", end.value)
-
-
-BUDGETS_UNKNOWN = "budgets_unknown"
-"""The reason for naming no node before disruption budgets have been read. They may forbid any eviction."""
-
-WAITING = "waiting"
-"""The reason for naming no node if the pod's room is being made already, or if the nodes on which room is
-made for other pods are not known yet."""
-
-PREEMPTION_POLICY = "preemption_policy"
-"""The reason for naming no node to a pod whose group has `preemptionPolicy: Never`."""
-
-_NOBODY: Collection[PodUid] = ()
-
-_IN_VAIN = 5
-"""The limit of a call that has found no node, as a multiple of `search_s`."""
-
-_PLACING_S = 0.05
-"""The limit of processor time for placing the pod on the nodes that were found."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -62,6 +62,8 @@ _MAX_NODES = 32
 
 _log = structlog.get_logger()
 
+_CONFLICT = 409
+
 
 class RateChanges:
     """Decides the changes that pods ask for.
@@ -372,9 +374,6 @@ class RateChanges:
         event = "RdmaRatesRefused" if refused else "RdmaRatesAdmitted"
         about = about_pod(Pod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
         self._events.record(about, event, message, warning=refused)
-
-
-_CONFLICT = 409
 
 
 @dataclass(frozen=True, slots=True)

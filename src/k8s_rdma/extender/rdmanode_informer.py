@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 NEVER = float("-inf")
 _MAX_MARKS = 600
 
+UNPUBLISHED = "its agent publishes no RdmaNode"
+REPORTS_AT_ONCE = 30
+REPORTS_PER_S = 1.0
+"""The rate limit for one node's reports, after a burst of that many. The largest admissible report takes 0.07
+s of processor time, and all nodes share one processor."""
+
+_log = structlog.get_logger()
+
 
 @dataclass(slots=True)
 class Marks:
@@ -65,13 +73,6 @@ class Marks:
         """Return the last moment after which this version was certainly written."""
         index = bisect_left(self._versions, version)
         return self._moments[index - 1] if index else NEVER
-
-
-UNPUBLISHED = "its agent publishes no RdmaNode"
-REPORTS_AT_ONCE = 30
-REPORTS_PER_S = 1.0
-"""The rate limit for one node's reports, after a burst of that many. The largest admissible report takes 0.07
-s of processor time, and all nodes share one processor."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,9 +186,6 @@ class WatchedNode:
         if not self._heard and covers(self._generation, self._names):
             self._heard = True
             self.heard_at, self.requested_at = self._renewed_at, self._named_at
-
-
-_log = structlog.get_logger()
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MOST_TEXTS = 5
 """The number of different texts for which an event has room."""
 
+_UNREADABLE = f"{UNREADABLE_NODE} (for different reasons, which k8s-rdma explain pod shows)"
+
 
 def texts_of(groups: Sequence[Group], state: ClusterState) -> list[Texts]:
     """Return the text of each node, by groups of nodes with one verdict; None if they cannot be read."""
@@ -82,6 +84,3 @@ def _by_cause(groups: Sequence[Group], state: ClusterState) -> list[Texts]:
 
 def _unreadable(names: Iterable[NodeName], state: ClusterState) -> Texts:
     return {name: f"{UNREADABLE_NODE} ({state.why_unreadable(name)})" for name in names}
-
-
-_UNREADABLE = f"{UNREADABLE_NODE} (for different reasons, which k8s-rdma explain pod shows)"

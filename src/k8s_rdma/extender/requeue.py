@@ -51,6 +51,24 @@ times as long, the pod waits for another reason, or its end was not seen."""
 _MAX_COMPARED = 64
 """Requests that a change is compared with, those refused last. Any touch makes the scheduler try all pods."""
 
+ANNOTATION = "k8s-rdma.io/capacity-freed"
+"""The key of the annotation, and of the label. Its value is the time of the touch; only a change matters."""
+
+NEVER = float("-inf")
+_POLLED_AT_ONCE = 1000
+_KEPT_NODES = 64
+"""The limit for the kept candidates of a pod that a limit refused: schedulers without queueing hints try a
+pod again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
+
+_PAUSE_FACTOR = 4
+"""The ratio of pause to work: waking pods takes at most a fifth of the processor."""
+_FREE_S = 0.0002
+"""Processor time of a look at a cached answer, which needs no pause."""
+_FITTING_S = 0.2
+"""Processor time for finding a node that fits one pod which a limit refuses no more."""
+
+_log = structlog.get_logger()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limited:
@@ -281,25 +299,6 @@ class Backlog:
         del nodes[node]
         if not nodes:
             del self._requests[namespace]
-
-
-ANNOTATION = "k8s-rdma.io/capacity-freed"
-"""The key of the annotation, and of the label. Its value is the time of the touch; only a change matters."""
-
-NEVER = float("-inf")
-_POLLED_AT_ONCE = 1000
-_KEPT_NODES = 64
-"""The limit for the kept candidates of a pod that a limit refused: schedulers without queueing hints try a
-pod again only if the touched node fits it otherwise (source: `preCheckForNode`, `eventhandlers.go`)."""
-
-_PAUSE_FACTOR = 4
-"""The ratio of pause to work: waking pods takes at most a fifth of the processor."""
-_FREE_S = 0.0002
-"""Processor time of a look at a cached answer, which needs no pause."""
-_FITTING_S = 0.2
-"""Processor time for finding a node that fits one pod which a limit refuses no more."""
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,15 @@ UNRESOLVABLE = frozenset(
 )
 """Refusals that no eviction could turn into a fit: by the empty node, with its links as they are."""
 
+Figures: TypeAlias = tuple[int, ...]
+"""The figures of a node in its sentence; nodes are compared by the first one."""
+
+_FIGURES: Mapping[Lack, Callable[[NodeSnapshot], Figures]] = {
+    Lack.VFS: lambda node: (node.totals.vfs,),
+    Lack.LARGEST: attrgetter("totals.best"),
+    Lack.BANDWIDTH: attrgetter("totals.mbps", "totals.vfs"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Feasible:
@@ -58,10 +67,6 @@ class Infeasible:
     text: str
     may_pass: bool = True
     cause: str = ""
-
-
-Figures: TypeAlias = tuple[int, ...]
-"""The figures of a node in its sentence; nodes are compared by the first one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,13 +140,6 @@ def _no_figure(_: NodeSnapshot) -> Figures:
 
 def _places(size_mbps: int, node: NodeSnapshot) -> Figures:
     return places(size_mbps, node.rooms), node.totals.mbps, node.totals.vfs
-
-
-_FIGURES: Mapping[Lack, Callable[[NodeSnapshot], Figures]] = {
-    Lack.VFS: lambda node: (node.totals.vfs,),
-    Lack.LARGEST: attrgetter("totals.best"),
-    Lack.BANDWIDTH: attrgetter("totals.mbps", "totals.vfs"),
-}
 
 
 def _without_link(pfs: Sequence[Pf], node: NodeSnapshot) -> int:

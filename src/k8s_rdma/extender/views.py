@@ -62,6 +62,8 @@ _SLICE = 64
 _FRESH_S = 5.0
 _ASK_S = 1.5
 
+_DEFAULT_ROWS = 100
+
 
 class _Pfs(NamedTuple):
     """A node's PFs, and their shares that are taken."""
@@ -251,9 +253,6 @@ async def _total(rows: list[_Row]) -> tuple[Totals, PfTotals]:
         nodes=len(rows), unreadable=unreadable, with_problems=with_problems, pods=pods, **sums["annotation"]
     )
     return totals, PfTotals(**sums["claims"])
-
-
-_DEFAULT_ROWS = 100
 
 
 class Views:

@@ -36,6 +36,8 @@ _MAX_PODS = 10_000
 
 _SHORT_TEXT = 2048
 
+_Rates = Collection[tuple[int, int]]
+
 
 @dataclass(slots=True)
 class PendingRates:
@@ -201,9 +203,6 @@ def _is_last_word(pod: PodView, reservation: Reservation, text: str) -> bool:
         reservation.generation,
         digest(text),
     )
-
-
-_Rates = Collection[tuple[int, int]]
 
 
 def _differs(interfaces: tuple[PlacedInterface, ...], rates: _Rates | None) -> bool:

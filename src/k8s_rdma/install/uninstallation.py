@@ -43,6 +43,12 @@ OF_RUN_DIR = (
 )
 """The first one first: while it is there and no agent runs, no pod of the node starts."""
 
+TIMEOUT_S = 10.0
+"""An agent sends its report at once."""
+
+NAMED = 10
+"""The limit of pods that a message names; of more, it gives the number."""
+
 
 def remove_run_dir(run_dir: Path) -> bool:
     """Remove the agent's files in its runDir, and that if it is empty then; report whether it was there.
@@ -88,10 +94,6 @@ def functions_with_vfs(devices: Path) -> Iterator[str]:
     for path in sorted(devices.glob("*/sriov_numvfs")):
         if number := int(path.read_text()):
             yield f"{path.parent.name} ({number})"
-
-
-TIMEOUT_S = 10.0
-"""An agent sends its report at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +168,6 @@ def _of_ledger(path: Path, attachments: Path) -> tuple[str, ...]:
 
 def _in_order(pods: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple("/".join(pod) for pod in sorted(set(pods)))
-
-
-NAMED = 10
-"""The limit of pods that a message names; of more, it gives the number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

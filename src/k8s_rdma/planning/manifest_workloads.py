@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 _OWN = "k8s-rdma.io/"
 """The domain of extended resources that are VFs by a DeviceClass, or by a device plugin or Node of ours."""
 
+_KUEUE_GROUP, _KUEUE_MAKES_GROUP = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/was-podgroup"
+"""Kueue's label of a group of plain pods, and the annotation that has it make a PodGroup of that name."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestWorkloads:
@@ -149,10 +152,6 @@ def _workload(
         nodes=nodes,
         tolerations=tolerations_of(spec.lasting_tolerations()),
     )
-
-
-_KUEUE_GROUP, _KUEUE_MAKES_GROUP = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/was-podgroup"
-"""Kueue's label of a group of plain pods, and the annotation that has it make a PodGroup of that name."""
 
 
 def _gang(namespace: str, spec: PodSpec, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:

@@ -65,6 +65,11 @@ _LIST_TIMEOUT_S = 60.0
 
 _Amount = Annotated[int, msgspec.Meta(ge=0)]
 
+_plain_decoder = msgspec.json.Decoder(object)
+
+_PATH = re.compile(r"`\$\.?(?P<decoded>[^`]*)`$|^(?P<own>[^ ]+): ")
+"""The path of a field in a sentence of msgspec's, or of ours."""
+
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node; labels, taints and unschedulable as in Kubernetes' Node.
@@ -174,7 +179,6 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 _version_decoder = msgspec.json.Decoder(_Versioned)
 _decoder = msgspec.json.Decoder(Snapshot)
-_plain_decoder = msgspec.json.Decoder(object)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -215,10 +219,6 @@ def _decode(data: bytes, decoder: msgspec.json.Decoder[T], origin: str) -> T:
         if isinstance(error.__cause__, msgspec.ValidationError):
             raise _fault(data, origin, str(error.__cause__)) from error
         raise
-
-
-_PATH = re.compile(r"`\$\.?(?P<decoded>[^`]*)`$|^(?P<own>[^ ]+): ")
-"""The path of a field in a sentence of msgspec's, or of ours."""
 
 
 def _fault(data: bytes, origin: str, why: str) -> MalformedError:

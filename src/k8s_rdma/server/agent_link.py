@@ -59,6 +59,17 @@ _TRAFFIC: tuple[tuple[str, str, Callable[[VfTraffic], int | None]], ...] = (
     ("received_dropped", "Packets not received, as the driver counts them,", lambda vf: vf.rx_dropped),
 )
 
+Scan: TypeAlias = "Callable[[], NodeReport]"
+
+ANSWER_TIMEOUT_S = 2.0
+"""Time for which a scrape waits for the agent; then it gets the last counters, with their age."""
+
+MAX_DELIVERIES = 32
+"""Placements on their way to the agent, of 8 MiB at most."""
+
+MAX_DELIVERIES_OF_CLIENT = 16
+"""The part of them that one client may have: another one finds room."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
@@ -353,12 +364,6 @@ def _holder_labels(pod: ReportedPod, ifname: str) -> dict[str, str]:
     return {"namespace": pod.namespace, "pod": pod.name, "interface": ifname}
 
 
-Scan: TypeAlias = "Callable[[], NodeReport]"
-
-ANSWER_TIMEOUT_S = 2.0
-"""Time for which a scrape waits for the agent; then it gets the last counters, with their age."""
-
-
 class AnswersLink(AgentLink):
     """The current answers; `run` keeps them up to date.
 
@@ -434,13 +439,6 @@ class AnswersLink(AgentLink):
     def _show_outage(self, why: str, outage_since: datetime) -> None:
         self._shown_scan = None
         self.shown.show(outage_answers(why, outage_since))
-
-
-MAX_DELIVERIES = 32
-"""Placements on their way to the agent, of 8 MiB at most."""
-
-MAX_DELIVERIES_OF_CLIENT = 16
-"""The part of them that one client may have: another one finds room."""
 
 
 class Deliveries:

@@ -72,6 +72,24 @@ _PARAMETERS = ("watch", "timeout_s")
 _MOST_PARAMETERS = 8
 _seconds = msgspec.json.Decoder(TimeoutS)
 
+_TEXT: Document = {"text/plain": {"schema": {"type": "string"}}}
+_ETAG: Document = {
+    "ETag": {
+        "description": "Of this state: its generation in quotes.",
+        "required": True,
+        "schema": {"type": "string"},
+    }
+}
+_RETRY_AFTER: Document = {
+    "Retry-After": {
+        "description": "Seconds after which to ask again.",
+        "required": True,
+        "schema": {"type": "integer"},
+    }
+}
+_BEARER: Document = {"bearer": {"type": "http", "scheme": "bearer"}}
+_CHALLENGE: Document = {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}}
+
 
 class NodeApp:
     """ASGI application that answers from the state at the time of each request."""
@@ -274,25 +292,6 @@ async def wait_for_change(watch: Watch, current: Shown, *end_conditions: Awaitab
 async def _wait_for_change(generation: str, current: Shown) -> None:
     while current.answers.generation == generation:
         await current.change()
-
-
-_TEXT: Document = {"text/plain": {"schema": {"type": "string"}}}
-_ETAG: Document = {
-    "ETag": {
-        "description": "Of this state: its generation in quotes.",
-        "required": True,
-        "schema": {"type": "string"},
-    }
-}
-_RETRY_AFTER: Document = {
-    "Retry-After": {
-        "description": "Seconds after which to ask again.",
-        "required": True,
-        "schema": {"type": "integer"},
-    }
-}
-_BEARER: Document = {"bearer": {"type": "http", "scheme": "bearer"}}
-_CHALLENGE: Document = {"WWW-Authenticate": {"required": True, "schema": {"const": "Bearer"}}}
 
 
 def openapi_document(access: Access) -> Document:

@@ -52,6 +52,8 @@ MAX_NAMESPACES = 100
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SCHEME = "bearer "
 
+_ALLOWED, _NEW, _REFUSED = range(3)
+
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
@@ -230,9 +232,6 @@ class _ReviewedViewer:
         if not namespaces or await self.access.may_list_pods(self.user, ""):
             return Visibility(frozenset(namespaces))
         return await self.access.visibility(self.user, namespaces)
-
-
-_ALLOWED, _NEW, _REFUSED = range(3)
 
 
 def _urgency(last: tuple[float, bool] | None) -> tuple[int, float]:

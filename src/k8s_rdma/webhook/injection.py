@@ -39,6 +39,14 @@ if TYPE_CHECKING:
 
 API_VERSION = "admission.k8s.io/v1"
 
+_NO_INTERFACES = re.compile(r"[ \t\n\r]*(?:\[[ \t\n\r]*\][ \t\n\r]*)?")
+_NCCL_VALUES = ("", "required")
+_NCCL_NET = {"name": "NCCL_NET", "value": "IB"}
+_MAX_CONTAINERS = 256
+"""Containers of a pod with interfaces. Each may have three operations in the patch, at ten times its size."""
+_DEFAULT_SCHEDULER = "default-scheduler"
+"""The name that the API server writes if a pod names no scheduler."""
+
 
 class CreatedPod(KubePod, frozen=True, kw_only=True):
     """A pod that is being created; it has no name yet if the API server is to generate one."""
@@ -102,15 +110,6 @@ def _encode(response: dict[str, Any]) -> bytes:
 def pointer(*parts: str | int) -> str:
     """Return a JSON pointer (RFC 6901, section 3)."""
     return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in parts)
-
-
-_NO_INTERFACES = re.compile(r"[ \t\n\r]*(?:\[[ \t\n\r]*\][ \t\n\r]*)?")
-_NCCL_VALUES = ("", "required")
-_NCCL_NET = {"name": "NCCL_NET", "value": "IB"}
-_MAX_CONTAINERS = 256
-"""Containers of a pod with interfaces. Each may have three operations in the patch, at ten times its size."""
-_DEFAULT_SCHEDULER = "default-scheduler"
-"""The name that the API server writes if a pod names no scheduler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

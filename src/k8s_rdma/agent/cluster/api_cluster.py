@@ -52,6 +52,24 @@ Consumers = Mapping[PodUid, frozenset[str]]
 CapsRequests = Mapping[PodUid, CapsRequest]
 """The caps that unfinished pods of this node with ResourceClaims ask for."""
 
+AFTER_FAULT_S = 30.0
+
+_log = structlog.get_logger()
+
+COMPONENT = "k8s-rdma-agent"
+"""The component in the source of Events."""
+
+ANNOTATIONS_S = 5.0
+"""The longest wait of an ADD for a pod's annotations; the runtime's own deadline is minutes."""
+
+FIRST_LIST_S = 2.0
+"""The longest wait of ADDs without a placement for the first list of pods, once after a start."""
+
+PATIENCE_S = 30.0
+"""The time after which passing refusals are reported as well."""
+
+_MOST_STATUSES = 512
+
 
 class PodCluster(Protocol):
     """Knows this node's pods, and writes their events and status. Used on the agent's loop.
@@ -137,9 +155,6 @@ class PodCluster(Protocol):
     async def run(self) -> None:
         """Follow the cluster and send queued writes, until cancelled."""
         ...
-
-
-AFTER_FAULT_S = 30.0
 
 
 class NodePods:
@@ -298,23 +313,6 @@ async def retry_forever(work: Callable[[], Awaitable[NoReturn]], time: Time) -> 
         except Exception:
             _log.exception("cluster_fault")
         await time.pause(AFTER_FAULT_S)
-
-
-_log = structlog.get_logger()
-
-COMPONENT = "k8s-rdma-agent"
-"""The component in the source of Events."""
-
-ANNOTATIONS_S = 5.0
-"""The longest wait of an ADD for a pod's annotations; the runtime's own deadline is minutes."""
-
-FIRST_LIST_S = 2.0
-"""The longest wait of ADDs without a placement for the first list of pods, once after a start."""
-
-PATIENCE_S = 30.0
-"""The time after which passing refusals are reported as well."""
-
-_MOST_STATUSES = 512
 
 
 class ApiCluster:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     LocateGpus = Callable[[Set[tuple[str, str]]], Awaitable[Mapping[tuple[str, str], Gpu]]]
 
+LOCATE_S = 5.0
+"""The longest wait of an ADD for the places of GPUs; a driver that hangs makes reads of its files hang."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldDevices:
@@ -44,9 +47,6 @@ class HeldDevices:
 
 
 NOTHING_HELD = HeldDevices()
-
-LOCATE_S = 5.0
-"""The longest wait of an ADD for the places of GPUs; a driver that hangs makes reads of its files hang."""
 
 
 class PodDeviceLookup:
