@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from k8s_rdma.cli.formats import Output
     from k8s_rdma.config.agent import AgentConfig
 
+TIMEOUT_S = 60.0
+"""The time-out of the whole call; a VF takes some milliseconds to reset, after requests of pods before it."""
+
+COLUMNS = (
+    Column("PF"),
+    Column("VF", right=True),
+    Column("NETDEV", rank=4),
+    Column("MIN RATE", right=True, rank=2),
+    Column("MAX RATE", right=True, rank=1),
+    Column("VLAN", right=True, rank=3),
+    Column("OUTCOME"),
+    Column("MESSAGE", prose=True),
+)
+
 
 def rebuild(config: AgentConfig) -> int:
     """Rebuild the ledger, and print the outcomes.
@@ -37,21 +51,6 @@ def rebuild(config: AgentConfig) -> int:
     rebuilt = sum(outcome.receipt is not None for outcome in outcomes)
     page.print(f"{rebuilt} attachments rebuilt; the agent can be started")
     return 0 if all(outcome.complete for outcome in outcomes) else 1
-
-
-TIMEOUT_S = 60.0
-"""The time-out of the whole call; a VF takes some milliseconds to reset, after requests of pods before it."""
-
-COLUMNS = (
-    Column("PF"),
-    Column("VF", right=True),
-    Column("NETDEV", rank=4),
-    Column("MIN RATE", right=True, rank=2),
-    Column("MAX RATE", right=True, rank=1),
-    Column("VLAN", right=True, rank=3),
-    Column("OUTCOME"),
-    Column("MESSAGE", prose=True),
-)
 
 
 def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) -> int:

@@ -55,6 +55,20 @@ _STYLES = {
     Severity.ERROR: "bold red",
 }
 
+_WIDEST_MARK = 7
+
+_CONTROL_PLANE = "kube-system"
+"""Namespace of an extender set up beside kube-scheduler (deploy/rbac/extender.yaml)."""
+
+DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
+"""Directories of configuration files: the chart's mounts, and those of a node set up by hand."""
+_NODE_NAME = "NODE_NAME"
+"""The environment variable that has the node's name in the chart's pods."""
+_NAMELESS = "this node"
+_AGENT_FILE = "agent.yaml"
+_API_TIMEOUT_S = 5.0
+"""Time limit of each request; most checks of a node work without an answer."""
+
 
 def print_findings(
     subject: Literal["node", "cluster"], findings: Sequence[Finding], output: Output, *, strict: bool
@@ -81,9 +95,6 @@ def document(subject: Literal["node", "cluster"], findings: Sequence[Finding]) -
             for finding in findings
         ),
     )
-
-
-_WIDEST_MARK = 7
 
 
 def page(findings: Sequence[Finding]) -> Iterator[RenderableType]:
@@ -129,10 +140,6 @@ def _summary(findings: Sequence[Finding]) -> Text:
 
 def _counted(count: int, severity: Severity) -> str:
     return f"{count} {severity.value}{'' if count == 1 or severity is Severity.OK else 's'}"
-
-
-_CONTROL_PLANE = "kube-system"
-"""Namespace of an extender set up beside kube-scheduler (deploy/rbac/extender.yaml)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,16 +219,6 @@ def _metrics(extender: ExtenderReader) -> str:
         return extender.get("/metrics", {}).decode(errors="replace")
     except K8sRdmaError:
         return ""
-
-
-DIRECTORIES = (Path("/etc/k8s-rdma/config"), Path("/etc/k8s-rdma"))
-"""Directories of configuration files: the chart's mounts, and those of a node set up by hand."""
-_NODE_NAME = "NODE_NAME"
-"""The environment variable that has the node's name in the chart's pods."""
-_NAMELESS = "this node"
-_AGENT_FILE = "agent.yaml"
-_API_TIMEOUT_S = 5.0
-"""Time limit of each request; most checks of a node work without an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

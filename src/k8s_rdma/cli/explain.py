@@ -74,6 +74,9 @@ _COLUMNS = (
     Column("AGAINST IT", prose=True),
 )
 
+_any_object = msgspec.json.Decoder(dict[str, Any])
+"""The extender's fields as they are, those of a later version among them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
@@ -181,10 +184,6 @@ def _note(claims: _ByClaims) -> str:
     if claims.annotated is None:
         return f"whether it requests any by ResourceClaim is not known: {claims.problem}"
     return f"its ResourceClaims are not explained: {claims.problem}"
-
-
-_any_object = msgspec.json.Decoder(dict[str, Any])
-"""The extender's fields as they are, those of a later version among them."""
 
 
 def _document(body: bytes | None, claims: _ByClaims) -> bytes:

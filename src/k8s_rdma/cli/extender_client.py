@@ -43,6 +43,8 @@ _TRUST = (
     "give --ca-file FILE with the CA of its certificate; --insecure where the certificate has another name"
 )
 
+_SERVICE = re.compile(rf"{SERVICE_SCHEME}([^/]+)/((?:https?:)?[^/:]+:[^/:]+)/?")
+
 
 class ExtenderReader(Protocol):
     """Reads paths of an extender; a context manager. url: its address."""
@@ -77,9 +79,6 @@ def node_verdicts(extender: ExtenderReader) -> dict[str, str] | None:
     """
     view = decode_view(extender.get(CLUSTER_PATH, {"sort": Sort.NAME, "limit": str(MAX_ROWS)}))
     return unreadable_nodes(view)
-
-
-_SERVICE = re.compile(rf"{SERVICE_SCHEME}([^/]+)/((?:https?:)?[^/:]+:[^/:]+)/?")
 
 
 class ProxiedExtender:

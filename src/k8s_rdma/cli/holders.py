@@ -61,6 +61,9 @@ _COLUMNS = (
 _MEASURED = {"SENT": Column("SENT", right=True, rank=1), "RECEIVED": Column("RECEIVED", right=True, rank=2)}
 """Columns that stay longer if there are measurements."""
 
+_POD_PREFIX = "pod/"
+"""The prefix of a name, as kubectl's users write it."""
+
 
 def _place(row: HolderRow) -> tuple[object, ...]:
     vf = inf if row.vf is None else row.vf
@@ -175,10 +178,6 @@ class HolderFilter:
         scope = f" of namespace {self.pod_namespace}" if self.pod_namespace else ""
         hint = "; --all-namespaces looks in every one" if self.pod_namespace else ""
         return f"{self.subject}: no node, PF or pod{scope} that holds an interface has this name{hint}"
-
-
-_POD_PREFIX = "pod/"
-"""The prefix of a name, as kubectl's users write it."""
 
 
 @dataclass(slots=True)

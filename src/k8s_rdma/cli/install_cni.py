@@ -29,6 +29,8 @@ WAIT_S = 2.0
 """Time that another writer of the network configuration or the executable may take."""
 CRIO = Path("/run/crio/crio.sock")
 
+SUFFIX = ".conflist"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
@@ -85,9 +87,6 @@ def uninstall(places: Places, grace_s: float) -> int:
     work.check()
     with all_locked([directory for directory in (binaries, confs) if directory.path.is_dir()], WAIT_S):
         return 0 if work.run(grace_s) else 1
-
-
-SUFFIX = ".conflist"
 
 
 def desired_conflist(*, network: str, file: str, plugin: str, name: str, version: str) -> DesiredConflist:

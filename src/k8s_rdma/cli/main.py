@@ -48,6 +48,15 @@ app = typer.Typer(
     help="RDMA interfaces with reserved bandwidth for Kubernetes pods.",
 )
 
+_OPERATION = "Operate a cluster"
+_TRIAL = "Try, measure and plan"
+_PROCESSES = "Processes of nodes and cluster"
+_PROGRAM_ITSELF = "This program"
+
+_PROGRAM = "k8s-rdma"
+_NO_FILES = 4
+"""The directive of cobra by which a shell completes no names of files (`ShellCompDirectiveNoFileComp`)."""
+
 
 @app.callback(invoke_without_command=True)
 def root(
@@ -62,10 +71,6 @@ def root(
         typer.echo(context.get_help())
 
 
-_OPERATION = "Operate a cluster"
-_TRIAL = "Try, measure and plan"
-_PROCESSES = "Processes of nodes and cluster"
-_PROGRAM_ITSELF = "This program"
 app.command(rich_help_panel=_OPERATION)(top)
 app.command("who", rich_help_panel=_OPERATION)(list_holders)
 app.add_typer(explain_app, name="explain", rich_help_panel=_OPERATION)
@@ -216,11 +221,6 @@ def version_command(*, output: OutputForm) -> None:
     from k8s_rdma.cli.version import print_version
 
     print_version(output)
-
-
-_PROGRAM = "k8s-rdma"
-_NO_FILES = 4
-"""The directive of cobra by which a shell completes no names of files (`ShellCompDirectiveNoFileComp`)."""
 
 
 @app.command(rich_help_panel=_PROGRAM_ITSELF)

@@ -21,6 +21,19 @@ from k8s_rdma.config.addresses import EXTENDER_URL, NAMESPACE
 from k8s_rdma.kube.selection import USUAL_KUBECONFIG, KubeconfigSelection
 from k8s_rdma.wire.tokens import TOKENS_SECRET
 
+VerdictsExtender = Annotated[
+    str | None,
+    typer.Option(
+        "--extender",
+        metavar="URL",
+        envvar=URL_VARIABLE,
+        help="Ask this extender which nodes it refuses. Default: by the nodes' Leases.",
+    ),
+]
+"""The extender, if it is asked about nodes alone."""
+
+RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")]
+
 
 def _api_server(
     *,
@@ -192,20 +205,6 @@ def _extender(  # noqa: PLR0913 - typer's options
 
 Extender = Annotated[ExtenderAddress, Bundle(_extender)]
 """The extender, if it is asked by its URL or by the API server's proxy."""
-
-
-VerdictsExtender = Annotated[
-    str | None,
-    typer.Option(
-        "--extender",
-        metavar="URL",
-        envvar=URL_VARIABLE,
-        help="Ask this extender which nodes it refuses. Default: by the nodes' Leases.",
-    ),
-]
-"""The extender, if it is asked about nodes alone."""
-
-RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")]
 
 
 def _form_alone(

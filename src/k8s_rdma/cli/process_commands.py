@@ -57,6 +57,13 @@ PrintSchema = Annotated[bool, typer.Option("--print-schema", help="Print the fil
 ProcessConfig = TypeVar("ProcessConfig", bound="Struct")
 agent_app = typer.Typer(cls=CommandGroup, invoke_without_command=True)
 
+Grace = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS", min=0, help="Time between removal of network and executable, for running calls."
+    ),
+]
+
 
 def with_two_dashes(arguments: Sequence[str]) -> list[str]:
     """Translate options to `--name value`, `--name=value` and `--name`; unknown options stay as they are.
@@ -362,14 +369,6 @@ def device_plugin(  # noqa: PLR0913 - typer's options
         typer.echo("ok")
         return
     run_device_plugin(settings)
-
-
-Grace = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS", min=0, help="Time between removal of network and executable, for running calls."
-    ),
-]
 
 
 def install_cni(  # noqa: PLR0913, PLR0917  options of a command

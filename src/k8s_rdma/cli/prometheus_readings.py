@@ -66,6 +66,8 @@ _SCRAPED = "scraped"
 
 _OLDEST_SAMPLE_S = 300.0
 
+_REPEATED = {"counter": RETRANSMISSIONS}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadWindow:
@@ -168,9 +170,6 @@ class PrometheusReadings:
         for begin_s, end_s in window.parts():
             times = {"start": f"{begin_s:.3f}", "end": f"{end_s:.3f}", "step": f"{window.step_s:g}"}
             yield from self.client.get(RANGE_PATH, {"query": query, **times}, decode_matrix)
-
-
-_REPEATED = {"counter": RETRANSMISSIONS}
 
 
 def _retransmissions(selected: str) -> str:

@@ -48,6 +48,8 @@ _MARKS = {
     "refused": "[red]refused[/]",
 }
 
+_REFUSED, _UNDECIDED = 1, 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesOptions:
@@ -109,9 +111,6 @@ def set_rates(options: RatesOptions) -> int:
     states = {result.state for result in results}
     satisfied = {"programmed", "unchanged"} | (set() if options.wait else {"admitted"})
     return _REFUSED if "refused" in states else 0 if states <= satisfied else _UNDECIDED
-
-
-_REFUSED, _UNDECIDED = 1, 2
 
 
 def _pods(api: Documents, options: RatesOptions) -> Iterator[tuple[str, str]]:

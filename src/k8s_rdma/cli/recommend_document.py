@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from k8s_rdma.core.traffic import Losses
     from k8s_rdma.core.usage import Quantiles, UnmetDemand
 
+_CONFIDENCE = {Trust.NONE: "none", Trust.LOW: "low", Trust.MEDIUM: "medium", Trust.HIGH: "high"}
+
 
 class UsedRates(msgspec.Struct, frozen=True, kw_only=True):
     """Rates that were not exceeded for so many hundredths of the measured time, and the largest."""
@@ -179,9 +181,6 @@ def workload_recommendation(advice: WorkloadAdvice) -> WorkloadRecommendation:
         freed_mbps=advice.freed_mbps,
         unmet=tuple(_unmet(pod, period) for pod in advice.pods for period in pod.use.unmet),
     )
-
-
-_CONFIDENCE = {Trust.NONE: "none", Trust.LOW: "low", Trust.MEDIUM: "medium", Trust.HIGH: "high"}
 
 
 def freed(found: FreedBandwidth) -> Freed:

@@ -26,6 +26,32 @@ from k8s_rdma.cli.whatif_source import FROM_CLUSTER, WhatifSource
 from k8s_rdma.core.node_paths import CNI_BIN_DIR, RUN_DIR
 from k8s_rdma.core.types import Strategy
 
+Manifest = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="Manifests with the pods, or an annotation; -: standard input."),
+]
+
+whatif_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Answer capacity questions; changes nothing."
+)
+
+verify_app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Measure whether reservations and caps hold on these cards."
+)
+Pf = Annotated[
+    list[str] | None,
+    typer.Option("--pf", metavar="PF", help="A PF's name or PCI address; may be repeated. Default: all."),
+]
+Cap = Annotated[int, rate_option("--cap", "The cap; 0 for a tenth of the link.")]
+Seconds = Annotated[
+    float, typer.Option("--seconds", metavar="S", help="The time of each measurement.", min=1.0, max=60.0)
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Also where pods hold VFs of these PFs.")]
+VerifyResult = Annotated[Path, typer.Option("--result", metavar="FILE")]
+VerifyReport = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Also write a report (JSON) to send.")
+]
+
 
 def _source(
     *,
@@ -43,11 +69,6 @@ def _source(
 Source = Annotated[WhatifSource, Bundle(_source)]
 """The cluster that a capacity question is about."""
 
-Manifest = Annotated[
-    Path | None,
-    typer.Argument(metavar="FILE", help="Manifests with the pods, or an annotation; -: standard input."),
-]
-
 
 def _percent(text: object) -> float:
     """Parse a percentage; the option's default comes as a number."""
@@ -59,11 +80,6 @@ def _percent(text: object) -> float:
         msg = f"{text}: wanted a part of 0 to 100, such as 5%"
         raise typer.BadParameter(msg)
     return found
-
-
-whatif_app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="Answer capacity questions; changes nothing."
-)
 
 
 @with_bundles
@@ -279,24 +295,6 @@ def whatif_with(  # noqa: PLR0913 - typer's options
         vfs=vfs, headroom_percent=headroom, strategy=strategy, nodes=nodes, like=like
     )
     raise typer.Exit(whatif.answer_with(source, changes, whatif.Question(manifest=file), output=output))
-
-
-verify_app = typer.Typer(
-    cls=CommandGroup, no_args_is_help=True, help="Measure whether reservations and caps hold on these cards."
-)
-Pf = Annotated[
-    list[str] | None,
-    typer.Option("--pf", metavar="PF", help="A PF's name or PCI address; may be repeated. Default: all."),
-]
-Cap = Annotated[int, rate_option("--cap", "The cap; 0 for a tenth of the link.")]
-Seconds = Annotated[
-    float, typer.Option("--seconds", metavar="S", help="The time of each measurement.", min=1.0, max=60.0)
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Also where pods hold VFs of these PFs.")]
-VerifyResult = Annotated[Path, typer.Option("--result", metavar="FILE")]
-VerifyReport = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Also write a report (JSON) to send.")
-]
 
 
 @verify_app.callback()

@@ -47,6 +47,18 @@ _STYLES = {
 }
 _WORDS = {Result.UNENFORCED: "not enforced", Result.UNMEASURED: "NOT MEASURED"}
 
+_COLUMNS = (
+    Column("PF"),
+    Column("DRIVER", rank=4),
+    Column("TRAFFIC", rank=1),
+    Column("CHECK"),
+    Column("RATE", right=True, rank=2),
+    Column("ENFORCED BY", rank=5),
+    Column("MEASURED", right=True, rank=3),
+    Column("RESULT"),
+    Column("MESSAGE", prose=True),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOptions:
@@ -202,19 +214,6 @@ def _progress(pf: PfFacts, outcome: TrialOutcome) -> None:
 
 def _word(result: Result) -> str:
     return _WORDS.get(result, result.value.upper())
-
-
-_COLUMNS = (
-    Column("PF"),
-    Column("DRIVER", rank=4),
-    Column("TRAFFIC", rank=1),
-    Column("CHECK"),
-    Column("RATE", right=True, rank=2),
-    Column("ENFORCED BY", rank=5),
-    Column("MEASURED", right=True, rank=3),
-    Column("RESULT"),
-    Column("MESSAGE", prose=True),
-)
 
 
 def results_table(results: Sequence[tuple[PfFacts, list[TrialOutcome]]]) -> Table:

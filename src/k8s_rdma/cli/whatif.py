@@ -63,6 +63,8 @@ DOES_NOT_FIT = 1
 MAX_SNAPSHOT_BYTES = 512 << 20
 """The limit for the file of a snapshot: that of 5,000 nodes with 100,000 pods has a tenth."""
 
+CapacityAnswer = TypeVar("CapacityAnswer", FitAnswer, HeadroomAnswer, WithAnswer, WithoutAnswer)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
@@ -132,9 +134,6 @@ def answer_with(source: WhatifSource, changes: ClusterChanges, question: Questio
         _show_with,
         output=output,
     )
-
-
-CapacityAnswer = TypeVar("CapacityAnswer", FitAnswer, HeadroomAnswer, WithAnswer, WithoutAnswer)
 
 
 def _answer(

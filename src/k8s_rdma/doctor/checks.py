@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
+_OTHER_FORM = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
+
 
 class collected(cached_property[T_co]):  # noqa: N801 - a decorator, as its base is
     """A property of a collector: facts that checks ask for, collected at most once.
@@ -69,9 +71,6 @@ def _findings(collector: object, name: str, subject: Subject) -> Iterator[Findin
     facts = getattr(collector, name)
     if facts is not None:
         yield from subject.findings(facts)
-
-
-_OTHER_FORM = (AttributeError, LookupError, TypeError, ValueError, ArithmeticError)
 
 
 def run_check(subject: str, check: Callable[[], Iterator[Finding]]) -> tuple[Finding, ...]:

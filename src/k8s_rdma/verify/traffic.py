@@ -49,6 +49,14 @@ _HEADERS = {socket.AF_INET: 14 + 20 + 20 + 12, socket.AF_INET6: 14 + 40 + 20 + 1
 _FLOW_DIGITS = 2
 MAX_FLOWS = 10**_FLOW_DIGITS
 
+IFNAME = "verify0"
+PORT = 18_777
+RESULT_FILE = "/dev/termination-log"
+
+_ADDRESS_S = 30.0
+
+_Mbps = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -245,15 +253,6 @@ def _bound(address: str, ifname: str, port: int) -> socket.socket:
 
 
 # In the pods of `verify cluster`
-
-IFNAME = "verify0"
-PORT = 18_777
-RESULT_FILE = "/dev/termination-log"
-
-_ADDRESS_S = 30.0
-
-
-_Mbps = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class PodResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

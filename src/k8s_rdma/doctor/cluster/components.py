@@ -25,6 +25,21 @@ _SHOWN = 16
 _BY_ITSELF = "annotation k8s-rdma.io/placement, as it says itself"
 _BY_EXTENDER = "the extender's metric pods_signed"
 
+EXTENDER = Subject(
+    "extender",
+    "Scheduler extender",
+    "Pods, and with `--extender URL` the extender itself; configured by the chart's ConfigMap or "
+    "`--extender-config`, else `source: crd` is assumed.",
+)
+EXTENDER_OK = EXTENDER.ok()
+NOT_ASKED = EXTENDER.note("not-asked")
+NO_POD = EXTENDER.error("no-pod")
+NOT_NEEDED = EXTENDER.note("not-needed")
+UNREACHABLE = EXTENDER.error("unreachable")
+NOT_RELOADED = EXTENDER.warning("not-reloaded")
+STANDBY = EXTENDER.note("standby")
+NOT_READY = EXTENDER.error("not-ready")
+
 
 class KeyUsage(NamedTuple):
     """The number of bound pods with a placement by a key, and the key's use, by the extender's metrics."""
@@ -75,22 +90,6 @@ def _named(key: str) -> str:
 
 def _verified(usage: KeyUsage) -> str:
     return f"{usage.pods} by " + (f"{usage.algorithm} key {usage.key} ({usage.use})" if usage.key else "none")
-
-
-EXTENDER = Subject(
-    "extender",
-    "Scheduler extender",
-    "Pods, and with `--extender URL` the extender itself; configured by the chart's ConfigMap or "
-    "`--extender-config`, else `source: crd` is assumed.",
-)
-EXTENDER_OK = EXTENDER.ok()
-NOT_ASKED = EXTENDER.note("not-asked")
-NO_POD = EXTENDER.error("no-pod")
-NOT_NEEDED = EXTENDER.note("not-needed")
-UNREACHABLE = EXTENDER.error("unreachable")
-NOT_RELOADED = EXTENDER.warning("not-reloaded")
-STANDBY = EXTENDER.note("standby")
-NOT_READY = EXTENDER.error("not-ready")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,18 @@ RIGHTS_OK = RIGHTS.ok()
 RIGHT_MISSING = RIGHTS.error("missing")
 NO_ACCOUNT = RIGHTS.warning("no-account")
 
+_COORDINATION, _POLICY = "coordination.k8s.io", "policy"
+_WATCH = ("list", "watch")
+
+ACCOUNTS: Mapping[str, str] = {
+    "agent": "k8s-rdma-agent",
+    "extender": "k8s-rdma-extender",
+    "device-plugin": "k8s-rdma-device-plugin",
+}
+"""The service account of each process, by its name."""
+OPTIONAL = frozenset({"device-plugin"})
+"""Processes that do their work without an account: Events are all that they need one for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
@@ -76,19 +88,6 @@ def check_rights(facts: RightsFacts) -> Iterator[Finding]:
             yield RIGHTS_OK(
                 "may do all that it needs", about=f"{process} ({account})", source="SubjectAccessReview"
             )
-
-
-_COORDINATION, _POLICY = "coordination.k8s.io", "policy"
-_WATCH = ("list", "watch")
-
-ACCOUNTS: Mapping[str, str] = {
-    "agent": "k8s-rdma-agent",
-    "extender": "k8s-rdma-extender",
-    "device-plugin": "k8s-rdma-device-plugin",
-}
-"""The service account of each process, by its name."""
-OPTIONAL = frozenset({"device-plugin"})
-"""Processes that do their work without an account: Events are all that they need one for."""
 
 
 def rights(process: str, *, leases: str, lease_of_binder: tuple[str, str], crd: bool) -> tuple[Right, ...]:

@@ -23,6 +23,44 @@ DEFAULT_NAME = "default-scheduler"
 
 _LISTS = ("profiles", "extenders")
 
+SCHEDULER = Subject(
+    "scheduler",
+    "kube-scheduler",
+    "The [registration](extender-configuration.md#registration) in `--scheduler-config`, kubeadm's "
+    "file on a control-plane node, and ConfigMaps of `kube-system` and the chart's namespace. One "
+    "that asks the extender is enough. If no pod asks by annotation and all PFs are for "
+    "[claims](dra.md), none is needed.",
+)
+OK = SCHEDULER.ok()
+NOT_SEEN = SCHEDULER.note("not-seen")
+UNREADABLE = SCHEDULER.error("unreadable")
+NO_CONFIGURATION = SCHEDULER.error("no-configuration")
+OLD_API = SCHEDULER.error("old-api")
+NO_EXTENDER = SCHEDULER.error("no-extender")
+NOT_ASKING = SCHEDULER.note("not-asking")
+NOT_NEEDED = SCHEDULER.note("not-needed")
+WRONG_PATH = SCHEDULER.error("wrong-path")
+NO_FILTER = SCHEDULER.error("no-filter")
+NO_BIND = SCHEDULER.warning("no-bind")
+NO_VERB = SCHEDULER.note("no-verb")
+EVERY_POD = SCHEDULER.warning("every-pod")
+IGNORABLE = SCHEDULER.error("ignorable")
+SHORT_TIMEOUT = SCHEDULER.warning("short-timeout")
+WHOLE_NODES = SCHEDULER.warning("whole-nodes")
+NO_WEIGHT = SCHEDULER.error("no-weight")
+REFUSED = SCHEDULER.error("refused")
+SECOND_BINDER = SCHEDULER.error("second-binder")
+MANAGED_TWICE = SCHEDULER.error("managed-twice")
+BIND_UNWANTED = SCHEDULER.error("bind-unwanted")
+
+API_VERSIONS = ("kubescheduler.config.k8s.io/v1",)
+TIMEOUT_S = 10.0
+DEFAULT_TIMEOUT_S = 5.0
+"""kube-scheduler's, `DefaultExtenderTimeout` in pkg/scheduler/extender.go."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_ADVICE = "examples/scheduler/recommended.yaml"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerFile:
@@ -155,45 +193,6 @@ def _is_ours(entry: dict[str, Any], config: ExtenderConfig) -> bool:
     port = f":{config.port}"
     host = re.sub(r"^https?://([^/]*).*", r"\1", str(entry.get("urlPrefix", "")))
     return host.endswith(port) or bool(set(paths(entry).values()) & set(wanted_paths(config).values()))
-
-
-SCHEDULER = Subject(
-    "scheduler",
-    "kube-scheduler",
-    "The [registration](extender-configuration.md#registration) in `--scheduler-config`, kubeadm's "
-    "file on a control-plane node, and ConfigMaps of `kube-system` and the chart's namespace. One "
-    "that asks the extender is enough. If no pod asks by annotation and all PFs are for "
-    "[claims](dra.md), none is needed.",
-)
-OK = SCHEDULER.ok()
-NOT_SEEN = SCHEDULER.note("not-seen")
-UNREADABLE = SCHEDULER.error("unreadable")
-NO_CONFIGURATION = SCHEDULER.error("no-configuration")
-OLD_API = SCHEDULER.error("old-api")
-NO_EXTENDER = SCHEDULER.error("no-extender")
-NOT_ASKING = SCHEDULER.note("not-asking")
-NOT_NEEDED = SCHEDULER.note("not-needed")
-WRONG_PATH = SCHEDULER.error("wrong-path")
-NO_FILTER = SCHEDULER.error("no-filter")
-NO_BIND = SCHEDULER.warning("no-bind")
-NO_VERB = SCHEDULER.note("no-verb")
-EVERY_POD = SCHEDULER.warning("every-pod")
-IGNORABLE = SCHEDULER.error("ignorable")
-SHORT_TIMEOUT = SCHEDULER.warning("short-timeout")
-WHOLE_NODES = SCHEDULER.warning("whole-nodes")
-NO_WEIGHT = SCHEDULER.error("no-weight")
-REFUSED = SCHEDULER.error("refused")
-SECOND_BINDER = SCHEDULER.error("second-binder")
-MANAGED_TWICE = SCHEDULER.error("managed-twice")
-BIND_UNWANTED = SCHEDULER.error("bind-unwanted")
-
-API_VERSIONS = ("kubescheduler.config.k8s.io/v1",)
-TIMEOUT_S = 10.0
-DEFAULT_TIMEOUT_S = 5.0
-"""kube-scheduler's, `DefaultExtenderTimeout` in pkg/scheduler/extender.go."""
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_ADVICE = "examples/scheduler/recommended.yaml"
 
 
 @SCHEDULER.check(SchedulerFacts)

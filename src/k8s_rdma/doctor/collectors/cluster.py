@@ -69,6 +69,23 @@ _STATIC_PODS = "/api/v1/namespaces/kube-system/pods"
 _OF_KUBEADM = {"labelSelector": "component=kube-scheduler"}
 _SCHEDULER_CONFIGURATION = re.compile(r"^kind: *[\"']?KubeSchedulerConfiguration", re.MULTILINE)
 
+POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
+"""Policies in deploy/policies that every cluster should have."""
+
+OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
+"""Policies of a cluster that has the account which they narrow: an extender may run elsewhere."""
+
+OF_CLAIMS = frozenset(f"k8s-rdma-{name}" for name in ("claims", "claim-caps", "one-pod", "slices"))
+"""Policies of a cluster whose nodes have PFs for claims."""
+
+OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
+"""Policies of a cluster whose own scheduler does not ask the extender."""
+
+_COMPONENT = "app.kubernetes.io/component"
+_NAMESPACE_POLICIES = "k8s-rdma-policies"
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
 
 class _Scheduler(KubePod, frozen=True, kw_only=True):
     spec: WholePodSpec
@@ -174,24 +191,6 @@ def _on_the_host(
             inside = f"/{mount.sub_path}" if mount.sub_path else ""
             return f"{paths[mount.name]}{inside}{path.removeprefix(mount_path)}"
     return None
-
-
-POLICIES = frozenset({"k8s-rdma-annotation", "k8s-rdma-own-node"})
-"""Policies in deploy/policies that every cluster should have."""
-
-OF_EXTENDERS_ACCOUNT = frozenset({"k8s-rdma-extender"})
-"""Policies of a cluster that has the account which they narrow: an extender may run elsewhere."""
-
-OF_CLAIMS = frozenset(f"k8s-rdma-{name}" for name in ("claims", "claim-caps", "one-pod", "slices"))
-"""Policies of a cluster whose nodes have PFs for claims."""
-
-OF_A_SECOND_SCHEDULER = frozenset({"k8s-rdma-scheduler-name"})
-"""Policies of a cluster whose own scheduler does not ask the extender."""
-
-_COMPONENT = "app.kubernetes.io/component"
-_NAMESPACE_POLICIES = "k8s-rdma-policies"
-_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 @dataclass(frozen=True, kw_only=True)

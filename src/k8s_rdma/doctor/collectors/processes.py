@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Sample
 
+_TIMEOUT_S = 5.0
+
 
 def in_metrics(text: str) -> str:
     """Return the version in a process's metrics; empty for older processes without it."""
@@ -46,9 +48,6 @@ def _samples(text: str) -> list[Sample]:
         return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except ValueError:
         return []
-
-
-_TIMEOUT_S = 5.0
 
 
 def process_facts(state_socket: Path, *, server: str | None, plugin: str | None) -> ProcessFacts:

@@ -21,6 +21,15 @@ ABSENT = MODULES.error("absent")
 OPTIONAL_ABSENT = MODULES.note("optional-absent")
 VF_DRIVER = MODULES.error("vf-driver")
 
+NEEDED = (
+    "ib_uverbs",
+    "rdma_ucm",
+    "sch_tbf",
+    "vfio_pci",
+    *sorted({row.vf_module for row in DRIVERS.values() if row.vf_module}),
+)
+"""The modules in `states`."""
+
 
 @unique
 class State(Enum):
@@ -51,16 +60,6 @@ class ModuleFacts:
     release: str
     rdma: bool
     software_caps: bool = True
-
-
-NEEDED = (
-    "ib_uverbs",
-    "rdma_ucm",
-    "sch_tbf",
-    "vfio_pci",
-    *sorted({row.vf_module for row in DRIVERS.values() if row.vf_module}),
-)
-"""The modules in `states`."""
 
 
 @MODULES.check(ModuleFacts)
