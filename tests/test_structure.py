@@ -257,3 +257,50 @@ def test_modules_of_one_subject_are_few_and_hold_several_parts():
 )
 def test_parts_are_connected_by_names(source: str, expected: list[list[str]]):
     assert [list(part) for part in parts(ast.parse(source))] == expected
+
+
+def late_constants(source: str) -> list[str]:
+    """Return the constants below a module's first definition that need no definition of that module.
+
+    A constant needs the definitions that it names: a table of functions, or a decoder of a struct. It also
+    needs those of other constants that it names.
+    """
+    defined: set[str] = set()
+    late = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and defined:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {name for target in targets for name in named(target)}
+            if named(node) & defined:
+                defined |= names
+            else:
+                late += sorted(names)
+    return late
+
+
+def test_constants_stand_above_the_first_definition():
+    late = [
+        f"{path.relative_to(SOURCES)}: move {', '.join(names)} above the module's first function or class"
+        for path in sorted(SOURCES.rglob("*.py"))
+        if not path.stem.endswith("_pb2")
+        if (names := late_constants(path.read_text()))
+    ]
+    assert not late, "\n".join(late)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("A = 1\ndef first(): ...", []),
+        ("def first(): ...\nA: int = 1\nB, C = 2, 3", ["A", "B", "C"]),
+        ("def first(): ...\nTABLE = {1: first}", []),
+        ("class First: ...\nTABLE: dict[str, 'First'] = {}", []),
+        ("class First: ...\nTABLE = [First]\nLAST = TABLE[-1]\nA = 1", ["A"]),
+        ("def first(): ...\nfirst.tries = 1", []),
+    ],
+    ids=["above", "below", "table", "annotation", "through-a-table", "attribute"],
+)
+def test_constant_is_late_below_definitions_that_it_does_not_need(source: str, expected: list[str]):
+    assert late_constants(source) == expected

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
 STOP_TIMEOUT_S = 10
 
+VFS = (64, 64)
+"""The number of VFs of each PF that pods ask for by annotation."""
+
+CLAIM_VFS = 8
+"""The number of VFs of the PF for claims, where there is one."""
+
+LINK_MBPS = 1000
+"""The rate that two cores can fill."""
+
+CONTROL_ADDRESS = "10.250.0.1"
+
 
 @dataclass
 class Processes:
@@ -81,18 +92,6 @@ class Processes:
                 stubborn.append(name)
         self.running.clear()
         return stubborn
-
-
-VFS = (64, 64)
-"""The number of VFs of each PF that pods ask for by annotation."""
-
-CLAIM_VFS = 8
-"""The number of VFs of the PF for claims, where there is one."""
-
-LINK_MBPS = 1000
-"""The rate that two cores can fill."""
-
-CONTROL_ADDRESS = "10.250.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

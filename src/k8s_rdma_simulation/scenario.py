@@ -36,6 +36,10 @@ MAX_PODS = 10_000_000
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
+TRACE_COLUMNS = ("arrival_s", "lifetime_s", "shape")
+
+_MAX_TRACE_BYTES = 256 << 20
+
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A part of the file."""
@@ -265,12 +269,6 @@ class Scenario(_Section, frozen=True, kw_only=True):
 def load_scenario(path: str) -> Scenario:
     """Read a scenario. MalformedError names the file and the field."""
     return load_config(Scenario, path, {})
-
-
-TRACE_COLUMNS = ("arrival_s", "lifetime_s", "shape")
-
-
-_MAX_TRACE_BYTES = 256 << 20
 
 
 def load_trace(scenario: Scenario, path: str) -> list[Arrival] | None:

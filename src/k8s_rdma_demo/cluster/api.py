@@ -97,6 +97,22 @@ if TYPE_CHECKING:
 Render: TypeAlias = Callable[[JsonObject], JsonObject]
 """A function that makes what a watch sends of an object."""
 
+MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
+
+_OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_KUBELET = frozenset({"log", "exec", "attach", "portforward"})
+"""Subresources of pods that kubelet serves."""
+
+_OF_CONNECTION = frozenset({"authorization", "connection", "host", "accept-encoding"})
+"""Fields of a request that are not passed on."""
+
+_log = structlog.get_logger()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+_patch_decoder = msgspec.json.Decoder(Any)
+
+_MIN_TOKEN_S = 600
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
@@ -173,21 +189,6 @@ async def _lines(events: AsyncIterator[tuple[str, JsonObject]], render: Render) 
     async for kind, obj in events:
         shown = obj if kind in {"ERROR", "BOOKMARK"} else render(obj)
         yield go_json({"type": kind, "object": shown}) + b"\n"
-
-
-MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
-
-_OPENAPI_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
-_KUBELET = frozenset({"log", "exec", "attach", "portforward"})
-"""Subresources of pods that kubelet serves."""
-
-_OF_CONNECTION = frozenset({"authorization", "connection", "host", "accept-encoding"})
-"""Fields of a request that are not passed on."""
-
-_log = structlog.get_logger()
-_decoder = msgspec.json.Decoder(dict[str, Any])
-_patch_decoder = msgspec.json.Decoder(Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -557,9 +558,6 @@ def _check_token_request(document: JsonObject) -> None:
     if seconds is not None and seconds < _MIN_TOKEN_S:
         why = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
         raise invalid(TOKEN_REQUESTS, "", "spec.expirationSeconds", "FieldValueInvalid", why)
-
-
-_MIN_TOKEN_S = 600
 
 
 def _with_namespace(target: Target, document: JsonObject) -> Target:

@@ -30,6 +30,30 @@ if TYPE_CHECKING:
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 JSON, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
 
+_DELETE_VALUES = "$deleteFromPrimitiveList/"
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+
+_MAGIC = b"k8s\0"
+_KINDS = frozenset(
+    {
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ConfigMap",
+        "DeleteOptions",
+        "Eviction",
+        "Namespace",
+        "PriorityClass",
+        "Role",
+        "RoleBinding",
+        "SelfSubjectAccessReview",
+        "SelfSubjectReview",
+        "SelfSubjectRulesReview",
+        "ServiceAccount",
+        "TokenRequest",
+    }
+)
+
 
 def merge_patch(target: Any, patch: Any) -> Any:
     """RFC 7386, section 2; neither argument is changed."""
@@ -42,9 +66,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge_patch(merged.get(name), value)
     return merged
-
-
-_DELETE_VALUES = "$deleteFromPrimitiveList/"
 
 
 def strategic_merge_patch(target: Any, patch: JsonObject, fields: Mapping[str, Field]) -> JsonObject:
@@ -209,29 +230,6 @@ def patching(content_type: str, kind: str, patch: Any) -> Callable[[JsonObject],
     if content_type == STRATEGIC:
         return lambda old: strategic_merge_patch(old, patch, fields_of_kind(kind))
     return lambda old: merge_patch(old, patch)
-
-
-PROTOBUF = "application/vnd.kubernetes.protobuf"
-
-_MAGIC = b"k8s\0"
-_KINDS = frozenset(
-    {
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ConfigMap",
-        "DeleteOptions",
-        "Eviction",
-        "Namespace",
-        "PriorityClass",
-        "Role",
-        "RoleBinding",
-        "SelfSubjectAccessReview",
-        "SelfSubjectReview",
-        "SelfSubjectRulesReview",
-        "ServiceAccount",
-        "TokenRequest",
-    }
-)
 
 
 def decode_protobuf(body: bytes) -> JsonObject:

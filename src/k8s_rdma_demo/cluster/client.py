@@ -42,6 +42,13 @@ _TIMEOUT_S = 30.0
 _STRATEGIC = "application/strategic-merge-patch+json"
 _decoder = msgspec.json.Decoder(dict[str, Any])
 
+OnChange: TypeAlias = "Callable[[JsonObject | None, JsonObject | None], None]"
+
+_STATUS_GONE = 410
+_log = structlog.get_logger()
+
+_NOTE_LIMIT = 1024  # k8s.io/kubernetes/pkg/apis/core/validation: NoteLengthLimit
+
 
 class ApiError(K8sRdmaError):
     """The API server refused a request, or could not be asked. code: its HTTP status; 0: no answer."""
@@ -171,12 +178,6 @@ def _transport_error(method: str, path: str, error: httpx2.HTTPError) -> ApiErro
     return ApiError(f"{method} {path}: no answer from the API server: {error!r}")
 
 
-OnChange: TypeAlias = "Callable[[JsonObject | None, JsonObject | None], None]"
-
-_STATUS_GONE = 410
-_log = structlog.get_logger()
-
-
 class Informer:
     """Keeps `objects` current and tells `on_change(old, new)` of each change, in order.
 
@@ -239,9 +240,6 @@ class Informer:
             old = None
         if old != new:
             self._on_change(old, new)
-
-
-_NOTE_LIMIT = 1024  # k8s.io/kubernetes/pkg/apis/core/validation: NoteLengthLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

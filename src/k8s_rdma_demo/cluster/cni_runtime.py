@@ -52,6 +52,11 @@ _IFF_UP = 1
 _IFREQ_FLAGS = "16sH22x"  # struct ifreq with ifr_flags
 _libc = ctypes.CDLL(None, use_errno=True)  # os.unshare comes with Python 3.12; mount(2) is nowhere
 
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+"""The capability by which a plugin asks for the pod's annotations."""
+
+_TIMEOUT_S = 240.0  # kubelet gives RunPodSandbox twice its `runtimeRequestTimeout` of 2 minutes
+
 
 def create_namespace_at(path: Path) -> None:
     """Make a network namespace with `lo` up, bound to a new file; KernelError leaves nothing behind."""
@@ -107,12 +112,6 @@ def _call(name: str, *arguments: object) -> None:
     if getattr(_libc, name)(*arguments) < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
-
-
-POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
-"""The capability by which a plugin asks for the pod's annotations."""
-
-_TIMEOUT_S = 240.0  # kubelet gives RunPodSandbox twice its `runtimeRequestTimeout` of 2 minutes
 
 
 @dataclass(slots=True)

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
+SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""The namespaces that an API server makes at its first start."""
+
+_NAME = "k8s-rdma-sim"
+
 
 class _ManagedResource(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     name: str
@@ -129,12 +134,6 @@ def _seconds(path: Path, duration: str) -> float:
         msg = f"{path}: httpTimeout: wanted a duration such as 5s or 1500ms, found {duration!r}"
         raise MalformedError(msg)
     return sum(float(part["number"]) * _SECONDS[part["unit"]] for part in parts)
-
-
-SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
-"""The namespaces that an API server makes at its first start."""
-
-_NAME = "k8s-rdma-sim"
 
 
 def kubeconfig(server: str, *, namespace: str = "default", token: str = "") -> JsonObject:

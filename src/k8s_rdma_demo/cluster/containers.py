@@ -26,6 +26,16 @@ from k8s_rdma.wire.json import decode
 from k8s_rdma_demo.cluster.cni_plugin import CniError, pod_ips
 from k8s_rdma_demo.cluster.objects import JsonObject, Key
 
+IFNAME = "eth0"
+"""The interface that containerd asks for, and whose addresses are the pod's."""
+
+_VERSIONS = frozenset(
+    {"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"}
+)
+_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+
+_ALL_PERMISSIONS = "rwm"
+
 
 class AttachError(CniError):
     """A sandbox's network could not be set up.
@@ -60,10 +70,6 @@ class Runtime(Protocol):
 
     async def status(self) -> None:
         """Return if pods can be started; otherwise raise."""
-
-
-IFNAME = "eth0"
-"""The interface that containerd asks for, and whose addresses are the pod's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +136,6 @@ class SandboxDirectory:
 
     def _path(self, sandbox: Sandbox) -> Path:
         return self._directory / f"{sandbox.container_id}.json"
-
-
-_VERSIONS = frozenset(
-    {"0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"}
-)
-_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -235,9 +235,6 @@ def _specifications(directory: Path) -> Iterator[_Specification]:
             continue
         if read.cdi_version in _VERSIONS:
             yield read
-
-
-_ALL_PERMISSIONS = "rwm"
 
 
 class ContainerError(K8sRdmaError):

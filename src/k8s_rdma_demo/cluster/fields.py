@@ -156,6 +156,19 @@ _TYPES: Mapping[str, str] = {
 _OBJECT = "kind apiVersion metadata:ObjectMeta"
 """The fields of a kind that is not in the tables, as far as they are known."""
 
+_SCALARS: Mapping[str, Callable[[object], str]] = {
+    "quantity": canonical_quantity,
+    "time": canonical_time,
+    "microtime": canonical_micro_time,
+}
+_ZERO_VALUES: Mapping[str, Any] = {
+    "time": None,
+    "microtime": None,
+    "boolean": False,
+    "integer": 0,
+    "quantity": "0",
+}
+
 
 class Field:
     """A field of a type.
@@ -256,20 +269,6 @@ def _is_empty(value: Any, field: Field) -> bool:
     if isinstance(value, dict):
         return not value and field.type in {"map", "quantities"}
     return value is None or (not value and not field.optional)
-
-
-_SCALARS: Mapping[str, Callable[[object], str]] = {
-    "quantity": canonical_quantity,
-    "time": canonical_time,
-    "microtime": canonical_micro_time,
-}
-_ZERO_VALUES: Mapping[str, Any] = {
-    "time": None,
-    "microtime": None,
-    "boolean": False,
-    "integer": 0,
-    "quantity": "0",
-}
 
 
 def unknown_fields(obj: dict[str, Any], kind: str) -> Iterator[str]:

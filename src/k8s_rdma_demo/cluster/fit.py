@@ -28,6 +28,14 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
 )
 
+NO_NODES = "no nodes available to schedule pods"
+_KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
+_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+_NATIVE = frozenset({"cpu", "memory", "ephemeral-storage"})
+_ZERO = Fraction(0)
+
 
 class Assignments:
     """Pods by node. Source: `pkg/scheduler/backend/cache`, `backend/queue/nominator.go`."""
@@ -103,12 +111,6 @@ class Assignments:
             self._nodes.pop(node, None)
 
 
-NO_NODES = "no nodes available to schedule pods"
-_KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
-_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
-_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """The reason why a pod cannot go to a node. unresolvable: evicting other pods would not help."""
@@ -172,10 +174,6 @@ def _tolerated(taint: JsonObject, tolerations: list[JsonObject]) -> bool:
         if exists or toleration.get("value", "") == taint.get("value", ""):
             return True
     return False
-
-
-_NATIVE = frozenset({"cpu", "memory", "ephemeral-storage"})
-_ZERO = Fraction(0)
 
 
 def requests_of(pod: JsonObject) -> dict[str, Fraction]:

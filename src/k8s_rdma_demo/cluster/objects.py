@@ -27,6 +27,23 @@ VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2", "platform": f"l
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
+# json.Marshal escapes these inside strings, so that the text is safe in HTML and JavaScript.
+_ESCAPED = {
+    b"&": rb"\u0026",
+    b"<": rb"\u003c",
+    b">": rb"\u003e",
+    "\u2028".encode(): rb"\u2028",
+    "\u2029".encode(): rb"\u2029",
+}
+
+JsonObject: TypeAlias = dict[str, Any]
+"""An object as decoded from JSON; never changed in place once it is in a store or a cache."""
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name; the namespace is empty for cluster-scoped objects."""
+
+Clock: TypeAlias = "Callable[[], datetime]"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceType:
@@ -326,16 +343,6 @@ def resolve(path: str, resources: tuple[ResourceType, ...]) -> Target | None:
     return None
 
 
-# json.Marshal escapes these inside strings, so that the text is safe in HTML and JavaScript.
-_ESCAPED = {
-    b"&": rb"\u0026",
-    b"<": rb"\u003c",
-    b">": rb"\u003e",
-    "\u2028".encode(): rb"\u2028",
-    "\u2029".encode(): rb"\u2029",
-}
-
-
 def go_json(value: object, *, order: Literal["deterministic"] | None = None) -> bytes:
     """Encode without white space; order "deterministic" sorts all keys, as Go does with maps."""
     encoded = msgspec.json.encode(value, order=order)
@@ -352,15 +359,6 @@ def go_quote(text: str) -> str:
 def fields_regardless_of_case(obj: JsonObject) -> JsonObject:
     """The object with lower-case keys and without nulls, as json.Unmarshal reads it into a struct."""
     return {name.lower(): value for name, value in obj.items() if value is not None}
-
-
-JsonObject: TypeAlias = dict[str, Any]
-"""An object as decoded from JSON; never changed in place once it is in a store or a cache."""
-
-Key: TypeAlias = tuple[str, str]
-"""Namespace and name; the namespace is empty for cluster-scoped objects."""
-
-Clock: TypeAlias = "Callable[[], datetime]"
 
 
 def untyped(obj: JsonObject) -> JsonObject:

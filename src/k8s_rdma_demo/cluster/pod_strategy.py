@@ -49,6 +49,8 @@ _VOLUME_DEFAULTS: dict[str, JsonObject] = {
 _TOKEN_EXPIRATION_S = 3600
 _MUTABLE_SPEC = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
 
+_QOS_RESOURCES = frozenset({"cpu", "memory"})
+
 
 def new_pod(pod: JsonObject, priority: JsonObject, tolerated_s: int = TOLERATED_S) -> JsonObject:
     """Return the pod as created: defaults filled in, status pending; StatusError 422 when it is wrong.
@@ -210,9 +212,6 @@ def _tolerations(tolerations: list[JsonObject], tolerated_s: int) -> list[JsonOb
 def _tolerates_no_execute(toleration: JsonObject, taint: str) -> bool:
     about = toleration.get("key", "") in {"", taint}
     return about and toleration.get("effect", "") in {"", "NoExecute"}
-
-
-_QOS_RESOURCES = frozenset({"cpu", "memory"})
 
 
 def _qos_class(spec: JsonObject) -> str:

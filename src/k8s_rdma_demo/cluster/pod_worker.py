@@ -43,6 +43,11 @@ T = TypeVar("T")
 
 _CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 
+_NOT_FOUND = frozenset({404, 409})  # no such pod, or another one of that name
+_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+_LATE_DELETES = 2
+_log = structlog.get_logger()
+
 
 def running_status(pod: JsonObject, sandbox: Sandbox | None, node_ip: str, now: datetime) -> JsonObject:
     """The status patch of a pod whose sandbox is up: running, ready, with its addresses.
@@ -88,12 +93,6 @@ def _container(container: JsonObject, moment: str) -> JsonObject:
         "imageID": "",
         "started": True,
     }
-
-
-_NOT_FOUND = frozenset({404, 409})  # no such pod, or another one of that name
-_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
-_LATE_DELETES = 2
-_log = structlog.get_logger()
 
 
 class _NotStartedError(K8sRdmaError):

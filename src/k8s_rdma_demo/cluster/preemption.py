@@ -43,6 +43,16 @@ NOT_HELPFUL = Refusal(reasons=("Preemption is not helpful for scheduling",), unr
 _NOT_STARTED = "~"
 """Sorts behind every time: kube-scheduler takes the start of such a pod to be now."""
 
+_DISRUPTION = "DisruptionTarget"
+_BY_PREEMPTION = "PreemptionByScheduler"
+_NO_CLAIMS, _CLAIMS = "no new claims to deallocate", "still not schedulable"
+"""The messages of the plugin DynamicResources, which runs first, on pods without and with claims."""
+
+_NOT_FOUND = 404
+_log = structlog.get_logger()
+
+Fits = Callable[["JsonObject", str, "tuple[JsonObject, ...]"], "Refusal | None"]
+
 
 @dataclass(slots=True)
 class DryRun:
@@ -153,17 +163,6 @@ class _Later:
 
     def __lt__(self, earlier: _Later) -> bool:
         return self.time > earlier.time
-
-
-_DISRUPTION = "DisruptionTarget"
-_BY_PREEMPTION = "PreemptionByScheduler"
-_NO_CLAIMS, _CLAIMS = "no new claims to deallocate", "still not schedulable"
-"""The messages of the plugin DynamicResources, which runs first, on pods without and with claims."""
-
-_NOT_FOUND = 404
-_log = structlog.get_logger()
-
-Fits = Callable[["JsonObject", str, "tuple[JsonObject, ...]"], "Refusal | None"]
 
 
 @dataclass(frozen=True, slots=True)

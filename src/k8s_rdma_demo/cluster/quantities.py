@@ -17,6 +17,8 @@ _DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 1
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _LEAST, _MOST = min(_DECIMAL), max(_DECIMAL)
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?P<fraction>\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
 
 def canonical_quantity(value: object) -> str:
     """Return a quantity in its canonical form; `value` is a JSON string or number.
@@ -57,9 +59,6 @@ def _binary(amount: int) -> str:
     while amount % 1024 == 0 and power < len(_BINARY) - 1:
         amount, power = amount // 1024, power + 1
     return f"{amount}{_BINARY[power]}"
-
-
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?P<fraction>\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def canonical_time(value: object) -> str:

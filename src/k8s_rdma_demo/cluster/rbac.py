@@ -37,6 +37,8 @@ MASTERS = "system:masters"
 
 _AUTHENTICATED = "system:authenticated"
 
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
@@ -48,8 +50,6 @@ class User:
 
 ADMIN = User(name="admin", groups=frozenset({MASTERS, _AUTHENTICATED}))
 ANONYMOUS = User(name="system:anonymous", groups=frozenset({"system:unauthenticated"}))
-
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def service_account(namespace: str, name: str) -> User:

@@ -76,6 +76,29 @@ from k8s_rdma_demo.cluster.workload_strategy import WORKLOADS, check_workload
 
 _PRIORITY_FIELDS = ("priority", "preemptionPolicy")
 
+_METADATA = frozenset({"metadata", "kind", "apiVersion"})
+"""The fields that change without a new generation."""
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAIN_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
+    "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_MAX_NAME = 253
+_MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values (`TotalAnnotationSizeLimitB`)
+MAX_OBJECT_BYTES = 1_572_266
+"""The limit of an object, like etcd's `--max-request-bytes` of 1.5 MiB; here for JSON, there for Protocol
+Buffers."""
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
+_OWNED_BY_SERVER = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+
 
 def check_eviction(target: Target, eviction: JsonObject) -> None:
     """Refuse (StatusError 400) an Eviction that is for another pod than the URL's."""
@@ -107,10 +130,6 @@ def _covers(budget: JsonObject, pod: JsonObject) -> bool:
     """Report whether a budget covers the pod; an empty selector covers all, a missing one none."""
     selector = spec_of(budget).get("selector")
     return selector is not None and selects(selector, labels_of(pod))
-
-
-_METADATA = frozenset({"metadata", "kind", "apiVersion"})
-"""The fields that change without a new generation."""
 
 
 def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
@@ -153,27 +172,6 @@ def new_namespace(namespace: JsonObject) -> JsonObject:
         "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"},
     }
-
-
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must "
-    "start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_MAX_NAME = 253
-_MAX_ANNOTATIONS = 256 * 1024  # bytes of all keys and values (`TotalAnnotationSizeLimitB`)
-MAX_OBJECT_BYTES = 1_572_266
-"""The limit of an object, like etcd's `--max-request-bytes` of 1.5 MiB; here for JSON, there for Protocol
-Buffers."""
-_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words (k8s.io/apimachinery/pkg/util/rand)
-_OWNED_BY_SERVER = (
-    "uid",
-    "creationTimestamp",
-    "generation",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
 
 
 def random_suffix() -> str:

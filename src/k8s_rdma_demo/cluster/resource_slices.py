@@ -24,6 +24,12 @@ CONSUMABLE_CAPACITY, TAINTS = "DRAConsumableCapacity", "DRADeviceTaints"
 _MAX_DEVICES, _MAX_DEVICES_WITH_TAINTS = 128, 64
 _MAX_TEXT_BYTES = 64
 
+_IMMUTABLE: dict[str, Callable[[JsonObject], Any]] = {
+    "driver": lambda spec: spec.get("driver"),
+    "nodeName": lambda spec: spec.get("nodeName"),
+    "pool.name": lambda spec: (spec.get("pool") or {}).get("name"),
+}
+
 
 def stored_slice(
     slice_: JsonObject, old: JsonObject | None, *, gates_off: frozenset[str], now: str
@@ -135,10 +141,3 @@ def _policy_faults(capacity: JsonObject) -> Iterator[tuple[str, str]]:
     if (step := allowed.get("step")) and quantity(allowed["min"]) + quantity(step) > value:
         why = f'Invalid value: "{step}": one step {step} is larger than capacity value: {capacity["value"]}'
         yield "validRange.step", why
-
-
-_IMMUTABLE: dict[str, Callable[[JsonObject], Any]] = {
-    "driver": lambda spec: spec.get("driver"),
-    "nodeName": lambda spec: spec.get("nodeName"),
-    "pool.name": lambda spec: (spec.get("pool") or {}).get("name"),
-}

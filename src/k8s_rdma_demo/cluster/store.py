@@ -33,26 +33,6 @@ from k8s_rdma_demo.cluster.status import bad_request, conflict, expired
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
-def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Report whether the labels meet the selector; an empty one selects everything."""
-    match_labels: dict[str, str] = selector.get("matchLabels") or {}
-    expressions: list[JsonObject] = selector.get("matchExpressions") or []
-    return match_labels.items() <= labels.items() and all(
-        _meets(labels, expression) for expression in expressions
-    )
-
-
-def _meets(labels: Mapping[str, str], expression: JsonObject) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values") or ()
-    return {
-        "In": value in values,
-        "NotIn": value not in values,
-        "Exists": value is not None,
-        "DoesNotExist": value is None,
-    }[expression["operator"]]
-
-
 Predicate: TypeAlias = "Callable[[JsonObject], bool]"
 
 _FIELDS = {
@@ -72,6 +52,27 @@ _SET = re.compile(r"^(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^()]*
 _EQUAL = re.compile(r"^(?P<key>[^=!\s]+)\s*(?P<operator>==|!=|=)\s*(?P<value>[^=!\s]*)$")
 _EXISTS = re.compile(r"^(?P<absent>!?)\s*(?P<key>[^=!\s()]+)$")
 _COMMA_OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
+
+ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+    """Report whether the labels meet the selector; an empty one selects everything."""
+    match_labels: dict[str, str] = selector.get("matchLabels") or {}
+    expressions: list[JsonObject] = selector.get("matchExpressions") or []
+    return match_labels.items() <= labels.items() and all(
+        _meets(labels, expression) for expression in expressions
+    )
+
+
+def _meets(labels: Mapping[str, str], expression: JsonObject) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values") or ()
+    return {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }[expression["operator"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +212,6 @@ class _DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     preconditions: _Preconditions | None = None
     dry_run: tuple[str, ...] | None = None
     propagation_policy: Literal["Orphan", "Background", "Foreground"] | None = None
-
-
-ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

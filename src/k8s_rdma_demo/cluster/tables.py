@@ -55,6 +55,8 @@ NONE, UNKNOWN = "<none>", "<unknown>"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _YEAR = 365 * _DAY
 
+_ROLE = "node-role.kubernetes.io/"
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -258,9 +260,6 @@ def _node_status(node: JsonObject, _now: datetime) -> str:
     ready = condition_of(node, "Ready")
     status = "Unknown" if ready is None else "Ready" if ready.get("status") == "True" else "NotReady"
     return f"{status},SchedulingDisabled" if spec_of(node).get("unschedulable") else status
-
-
-_ROLE = "node-role.kubernetes.io/"
 
 
 def _node_roles(node: JsonObject, _now: datetime) -> str:

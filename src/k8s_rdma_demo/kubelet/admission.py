@@ -23,6 +23,8 @@ from k8s_rdma_demo.kubelet.pods import (
     PreparationError,
 )
 
+_NO_NUMA_NODE = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
@@ -74,9 +76,6 @@ def shuffled(ids: Iterable[str], random: Random) -> list[str]:
     drawn = sorted(ids)
     random.shuffle(drawn)
     return drawn
-
-
-_NO_NUMA_NODE = -1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -41,6 +41,12 @@ _MAX_DOMAIN = 253
 _MAX_NAME = 63
 _QUOTA = "requests."
 
+RequestT = TypeVar("RequestT")
+Answer = TypeVar("Answer")
+
+PRE_START_TIMEOUT_S = 30.0
+_ALLOCATE_TIMEOUT_S = 60.0  # kubelet's own has no end
+
 
 def check_registration(registration: PluginRegistration) -> None:
     """Refuse (RefusedCallError, with the code that every error of kubelet has) what kubelet does not take."""
@@ -66,13 +72,6 @@ def _is_extended_resource(resource: str) -> bool:
         and _NAME.fullmatch(name)
         and len(name) <= _MAX_NAME
     )
-
-
-RequestT = TypeVar("RequestT")
-Answer = TypeVar("Answer")
-
-PRE_START_TIMEOUT_S = 30.0
-_ALLOCATE_TIMEOUT_S = 60.0  # kubelet's own has no end
 
 
 class PluginError(K8sRdmaError):

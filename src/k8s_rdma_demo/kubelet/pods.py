@@ -22,6 +22,8 @@ from k8s_rdma.wire.kubelet import CONTAINER_ALLOCATE_RESPONSE
 if TYPE_CHECKING:
     from pathlib import Path
 
+CHECKPOINT = "kubelet_internal_checkpoint"
+
 
 @unique
 class ContainerKind(StrEnum):
@@ -88,9 +90,6 @@ class PreparationError(K8sRdmaError):
 
 class PanicError(Exception):
     """Kubelet's process would have ended here, for a mistake of its own that a plugin can make it commit."""
-
-
-CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
