@@ -15,7 +15,8 @@ from extender.world import world
 from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
 from k8s_rdma.config.extender import ExtenderConfig, NamespaceLimit, ViewsConfig
-from k8s_rdma.config.files import NodeTls, TlsConfig, load_config
+from k8s_rdma.config.files import load_config
+from k8s_rdma.config.tls import NodeTls, TlsConfig
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import Reason

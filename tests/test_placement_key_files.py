@@ -177,3 +177,18 @@ def test_keys_follow_the_volume_and_those_of_before_stay_while_it_is_broken(volu
     keys = source()
     later()
     assert source() is keys, "read anew without need"
+
+
+def test_key_is_refused_when_missing_or_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "key").write_text("sixteen bytes ok\n")
+    (tmp_path / "short").write_text("fifteen bytes..\n")
+    assert extender_keys(None)() is None
+    assert extender_keys(str(tmp_path / "key"))() == PlacementKeys.shared(b"sixteen bytes ok")
+    for name, why in (
+        ("empty", "is empty"),
+        ("short", "has a key of 120 bits; wanted 16 bytes"),
+        ("none", "No such file"),
+    ):
+        with pytest.raises(MalformedError, match=why):
+            extender_keys(str(tmp_path / name))

@@ -10,7 +10,7 @@ import pytest
 from agent.machine import Machine, asks
 from agent.test_resource_claims import Running, refusal, scenario
 from factories import PF0
-from k8s_rdma.config.files import fit
+from k8s_rdma.config.faults import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse

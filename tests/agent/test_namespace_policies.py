@@ -9,7 +9,7 @@ import pytest
 from agent.pods import conf, ordinary, requests
 from agent.runtime import Runtime, in_turn
 from factories import PF0, PF1
-from k8s_rdma.config.files import fit
+from k8s_rdma.config.faults import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.namespace_policy import NO_POLICIES
 from k8s_rdma.core.options import InterfaceOptions

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from k8s_rdma.config.files import fit
+from k8s_rdma.config.faults import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.devices.pod_devices import MEMLOCK_UNLIMITED
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, intersection

@@ -25,9 +25,11 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.config.files import NodeTls, fit, load_config
+from k8s_rdma.config.faults import fit
+from k8s_rdma.config.files import load_config
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.config.server import ServerConfig
+from k8s_rdma.config.tls import NodeTls
 from k8s_rdma.config.web import WebConfig
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER

@@ -15,7 +15,7 @@ from extender.serving import BIND, FILTER, Served, served
 from extender.world import cluster
 from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.extender import ExtenderConfig, ViewsConfig
-from k8s_rdma.config.files import TlsConfig
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.main import ViewsPort, access_of
 from k8s_rdma.wire.tokens import TOKEN_FIELD

@@ -12,7 +12,7 @@ from extender.real_nodes import real_nodes
 from extender.world import until
 from http_server.certificates import Certificate, Issuer
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.config.files import NodeTls, TlsConfig
+from k8s_rdma.config.tls import NodeTls, TlsConfig
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.http_poller import HttpPoller, poll_config, security_of

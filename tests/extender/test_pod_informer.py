@@ -12,7 +12,7 @@ from msgspec import structs
 
 from extender.caches import scheduler_cache
 from extender.node_server import pf, report
-from k8s_rdma.config.files import fit
+from k8s_rdma.config.faults import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions

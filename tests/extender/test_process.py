@@ -15,7 +15,8 @@ import pytest
 
 from extender.world import cluster
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.config.files import load_config, port_of
+from k8s_rdma.config.files import load_config
+from k8s_rdma.config.ports import port_of
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.http_server import listen
 from k8s_rdma_demo.cluster.command import write_kubeconfig
@@ -118,17 +119,6 @@ def test_defaults_are_those_that_existing_scheduler_configurations_expect():
     assert port_of(config, {}) == 8888
     assert config.filter_path == "/scheduler/rdma_scheduling"
     assert (config.node_port, config.node_timeout_s) == (54005, 1.5)
-
-
-@pytest.mark.parametrize("text", ["no", "-1", "65536", " 1", "1" * 5000])
-def test_port_of_the_environment_is_refused_if_it_is_malformed(text: str):
-    with pytest.raises(MalformedError, match="PORT"):
-        port_of(ExtenderConfig(), {"PORT": text})
-
-
-def test_port_of_the_environment_overrides_the_configured_one():
-    assert port_of(ExtenderConfig(port=1), {"PORT": "8080"}) == 8080
-    assert port_of(ExtenderConfig(port=1), {"PORT": ""}) == 1
 
 
 def test_listening_at_a_port_in_use_is_a_named_failure():

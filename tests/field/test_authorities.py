@@ -15,7 +15,7 @@ import pytest
 from http_server.certificates import Issuer
 from k8s_rdma.cli.prometheus_address import PrometheusAddress
 from k8s_rdma.cli.prometheus_client import PrometheusClient
-from k8s_rdma.config.files import NodeTls
+from k8s_rdma.config.tls import NodeTls
 from k8s_rdma.config.web import ExtenderEndpoint, PrometheusEndpoint
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.http_server.asgi import client_tls

@@ -16,7 +16,7 @@ import pytest
 
 from http_server.certificates import Issuer
 from http_server.serving import REQUEST, Served, run, served
-from k8s_rdma.config.files import TlsConfig
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.http_server.asgi import tls_context
 from k8s_rdma.http_server.connections import RECEIVE_BUFFER_BYTES
 

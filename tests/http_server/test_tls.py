@@ -15,7 +15,7 @@ from msgspec import structs
 
 from http_server.certificates import Certificate, Issuer
 from http_server.serving import REQUEST, Served, run, served
-from k8s_rdma.config.files import TlsConfig
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import ConnectionLimits
 from k8s_rdma.http_server.asgi import tls_context

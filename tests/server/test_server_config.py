@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.config.files import load_config, port_of
+from k8s_rdma.config.files import load_config
 from k8s_rdma.config.server import ServerConfig
-from k8s_rdma.errors import MalformedError, Reason
+from k8s_rdma.errors import MalformedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,21 +104,6 @@ def test_config_is_refused_naming_the_key_when_malformed(tmp_path: Path, text: s
     with pytest.raises(MalformedError) as refused:
         load_config(ServerConfig, written(tmp_path, text), {})
     assert named in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("value", "port"), [(None, 54005), ("", 54005), ("8080", 8080), ("0", 0), ("65535", 65535)]
-)
-def test_port_is_overridden_when_the_environment_sets_one(value: str | None, port: int) -> None:
-    environment = {} if value is None else {"PORT": value}
-    assert port_of(ServerConfig(), environment) == port
-
-
-@pytest.mark.parametrize("value", ["http", "-1", "65536", "80 ", "²", "9" * 5000])
-def test_port_is_refused_when_the_environment_sets_no_number(value: str) -> None:
-    with pytest.raises(MalformedError, match="PORT") as refused:
-        port_of(ServerConfig(), {"PORT": value})
-    assert refused.value.reason is Reason.INVALID_ENVIRONMENT
 
 
 def test_process_ends_with_an_error_when_it_has_a_fault_while_clients_are_connected(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from k8s_rdma.config.files import fit
+from k8s_rdma.config.faults import fit
 from k8s_rdma.config.web import WebConfig
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import Answer

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from http_server.certificates import Certificate, Issuer
-from k8s_rdma.config.files import NodeTls, TlsConfig
 from k8s_rdma.config.server import ServerConfig
+from k8s_rdma.config.tls import NodeTls, TlsConfig
 from k8s_rdma.config.web import NodesEndpoint
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import access_of

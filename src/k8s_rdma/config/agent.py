@@ -8,8 +8,9 @@ import msgspec
 
 from k8s_rdma.config.addresses import NAMESPACE
 from k8s_rdma.config.devices import DevicePluginConfig, load_device_config
-from k8s_rdma.config.files import AbsolutePath, MemlockText, NodeText, memlock_bytes
+from k8s_rdma.config.field_types import AbsolutePath, NodeText
 from k8s_rdma.config.hardware import HardwareConfig, VfSource
+from k8s_rdma.config.memlock import MemlockText, memlock_bytes
 from k8s_rdma.core.node_paths import CDI_DIR, CNI_BIN_DIR, RUN_DIR, STATE_DIR
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name

@@ -14,8 +14,12 @@ import msgspec
 
 from k8s_rdma.config.addresses import DEVICE_PLUGIN_PORT
 from k8s_rdma.config.bounded_files import read_named_file
-from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig, fit, load_config
+from k8s_rdma.config.faults import fit
+from k8s_rdma.config.field_types import AbsolutePath, NodeText
+from k8s_rdma.config.files import load_config
 from k8s_rdma.config.hardware import NetdevText, PciText, VendorText, is_netdev_name
+from k8s_rdma.config.ports import Port
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.devices.pod_devices import shared_resource
 from k8s_rdma.core.devices.pools import FunctionKind, FunctionSelector, Pool, PoolPf
 from k8s_rdma.core.inventory import CLAIMS_POOL

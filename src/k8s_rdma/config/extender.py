@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.addresses import EXTENDER_PORT, NAMESPACE, SERVER_PORT, VIEWS_PORT
-from k8s_rdma.config.files import MAX_PORT, AbsolutePath, NodeTls, Port, TlsConfig
+from k8s_rdma.config.field_types import AbsolutePath
+from k8s_rdma.config.ports import MAX_PORT, Port
+from k8s_rdma.config.tls import NodeTls, TlsConfig
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.wire.cdi import ResourceText, require_resource_name

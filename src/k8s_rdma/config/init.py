@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from k8s_rdma.config.files import AbsolutePath
+from k8s_rdma.config.field_types import AbsolutePath
 from k8s_rdma.config.hardware import HardwareConfig
 from k8s_rdma.core.node_paths import STATE_DIR
 

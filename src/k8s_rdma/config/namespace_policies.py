@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from k8s_rdma.config.files import MemlockText, load_config, memlock_bytes
+from k8s_rdma.config.files import load_config
+from k8s_rdma.config.memlock import MemlockText, memlock_bytes
 from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.core.namespace_policy import (
     BY_DEFAULT,

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.addresses import SERVER_PORT
-from k8s_rdma.config.files import AbsolutePath, NodeText, Port, TlsConfig
+from k8s_rdma.config.field_types import AbsolutePath, NodeText
 from k8s_rdma.config.hardware import HardwareConfig, VfSource
+from k8s_rdma.config.ports import Port
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.core.node_paths import RUN_DIR
 
 ClosablePath = Literal["/", "/getpfs", "/v1/node", "/v1/placements", "/metrics", "/openapi.json"]

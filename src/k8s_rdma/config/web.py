@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from k8s_rdma.config.addresses import EXTENDER_URL, SERVER_PORT, WEB_PORT
-from k8s_rdma.config.files import MAX_PORT, AbsolutePath, NodeTls, Port, TlsConfig
+from k8s_rdma.config.field_types import AbsolutePath
+from k8s_rdma.config.ports import MAX_PORT, Port
+from k8s_rdma.config.tls import NodeTls, TlsConfig
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

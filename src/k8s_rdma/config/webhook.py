@@ -8,7 +8,9 @@ import msgspec
 
 from k8s_rdma.config.addresses import WEBHOOK_PORT
 from k8s_rdma.config.devices import HUSTCAT_RESOURCE, MOUNT_RESOURCE, SLOT_RESOURCE
-from k8s_rdma.config.files import NodeText, Port, TlsConfig
+from k8s_rdma.config.field_types import NodeText
+from k8s_rdma.config.ports import Port
+from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.wire.cdi import ResourceText
 
 

@@ -30,9 +30,9 @@ import structlog
 import uvloop
 
 from k8s_rdma import process
-from k8s_rdma.config.files import port_of
 from k8s_rdma.config.namespace_policies import load_policies
 from k8s_rdma.config.placement_keys import extender_keys
+from k8s_rdma.config.ports import port_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.counted_api import counted
 from k8s_rdma.extender.extender import BinderIdentity, Extender, boottime_s

@@ -38,7 +38,7 @@ from k8s_rdma.wire.http_error import Error, ErrorDocument
 from k8s_rdma.wire.tokens import TOKEN_FIELD
 
 if TYPE_CHECKING:
-    from k8s_rdma.config.files import TlsConfig
+    from k8s_rdma.config.tls import TlsConfig
     from k8s_rdma.wire.json import Buffer
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]

@@ -18,7 +18,7 @@ import structlog
 import uvloop
 
 from k8s_rdma import process
-from k8s_rdma.config.files import port_of
+from k8s_rdma.config.ports import port_of
 from k8s_rdma.core.devices.required_rdma import with_required_rdma
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.node_paths import STATE_SOCKET

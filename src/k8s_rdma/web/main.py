@@ -12,7 +12,7 @@ import structlog
 import uvloop
 
 from k8s_rdma import process
-from k8s_rdma.config.files import port_of
+from k8s_rdma.config.ports import port_of
 from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import ServerTls, tls_context
 from k8s_rdma.http_server.connections import return_large_buffers

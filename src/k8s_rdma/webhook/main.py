@@ -14,7 +14,7 @@ import uvloop
 from prometheus_client import Counter, disable_created_metrics
 
 from k8s_rdma import __version__, process
-from k8s_rdma.config.files import port_of
+from k8s_rdma.config.ports import port_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.http_server import ConnectionLimits, HttpServer, listen
 from k8s_rdma.http_server.asgi import (

@@ -19,7 +19,8 @@ import yaml
 from k8s_rdma import __version__
 from k8s_rdma.config.bounded_files import read_named_text
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.config.files import fit, parse_config
+from k8s_rdma.config.faults import fit
+from k8s_rdma.config.files import parse_config
 from k8s_rdma.config.namespace_policies import PoliciesFile
 from k8s_rdma.core.inventory import CLAIMS_POOL
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies

@@ -13,7 +13,8 @@ from msgspec import inspect
 from k8s_rdma.config.agent import AgentConfig
 from k8s_rdma.config.devices import DevicePluginConfig, MellanoxConfig, SharedSelector
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.config.files import MAX_FAULTS, faults, fit, load_config
+from k8s_rdma.config.faults import MAX_FAULTS, faults, fit
+from k8s_rdma.config.files import load_config
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.config.server import ServerConfig
 from k8s_rdma.errors import MalformedError
@@ -153,70 +154,6 @@ def leaves(info: inspect.Type) -> Iterator[inspect.Type]:
             yield info
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("hardwre: {}", "hardwre: unknown key; did you mean hardware?"),
-        ("kernel: lnux", "kernel: lnux; wanted linux or virtual"),
-        ("hardware: {pfs: [{names: eth0}]}", "hardware.pfs[0].names: is text; wanted a list, such as [eth0]"),
-        (
-            "hardware: {pfs: [{vendors: [mellanox]}]}",
-            "hardware.pfs[0].vendors[0]: mellanox; wanted a PCI vendor, such as 15b3, or vendor and device",
-        ),
-        (
-            "hardware: {pfs: [{pcis: [300.0]}]}",
-            "hardware.pfs[0].pcis[0]: is a number; wanted a PCI address, such as 0000:03:00.0, in quotes",
-        ),
-        (
-            "hardware: {pfs: [{names: ['enp*']}]}",
-            "hardware.pfs[0].names[0]: enp*; wanted the whole name of a network device, such as enp1s0f0",
-        ),
-        ("strict:", "strict: is empty; wanted true or false"),
-        ("publish: {renewS: 0}", "publish.renewS: 0; wanted a number above 0 and at most 3600"),
-        ("publish: {vfResource: vf}", "publish.vfResource: 'vf'; wanted a domain"),
-        (
-            "node: |\n  worker-1\n",
-            r"node: 'worker-1\n'; wanted the node's name in Kubernetes, such as worker-1, without the",
-        ),
-        (
-            'hardware: {pfs: [{names: ["eth0\\n"]}]}',
-            r"hardware.pfs[0].names[0]: 'eth0\n'; wanted the whole name of a network device",
-        ),
-        (
-            'hardware: {pfs: [{drivers: ["a\\x07"]}]}',
-            r"hardware.pfs[0].drivers[0]: 'a\x07'; wanted text, without the character U+0007",
-        ),
-        ('runDir: "/x\\n"', r"runDir: '/x\n'; wanted an absolute path, without the character U+000A"),
-        ("1: 2", "1: unknown key; known are node, kernel, "),
-    ],
-)
-def test_mistake_is_reported_in_these_words(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text(text)
-    with pytest.raises(MalformedError) as refused:
-        load_config(AgentConfig, str(file), {} if text.startswith("node:") else {"node": "w1"})
-    assert refused.value.message.startswith(f"{file}: line 1: {said}")
-
-
-def test_all_faults_are_reported_at_once_with_their_places(tmp_path: Path) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text(
-        "hardwre: {}\nkernel: lnux\nhardware: {pfs: [{names: [eth0]}, {nams: [eth1], numVfs: -1}]}\n"
-        "publish: {renewS: 0}"
-    )
-    with pytest.raises(MalformedError) as refused:
-        load_config(AgentConfig, str(file), {"node": None, "runDir": "run"})
-    assert refused.value.message.split("; also ") == [
-        f"{file}: line 1: hardwre: unknown key; did you mean hardware?",
-        f"node: not set; --node NAME, or node: in {file}",
-        "line 2: kernel: lnux; wanted linux or virtual",
-        "line 3: hardware.pfs[1].nams: unknown key; did you mean names?",
-        "line 3: hardware.pfs[1].numVfs: -1; wanted a whole number of at least 0 or all",
-        "command line: runDir: run; wanted an absolute path",
-        f"{file}: line 4: publish.renewS: 0; wanted a number above 0 and at most 3600",
-    ]
-
-
 def test_faults_are_reported_up_to_a_limit_and_the_known_keys_once() -> None:
     told = faults(AgentConfig, {"node": "w1"} | {f"x{i}": 1 for i in range(MAX_FAULTS + 3)})
     assert len(told) == MAX_FAULTS
@@ -232,72 +169,8 @@ def test_item_is_reported_with_its_place_in_the_list_of_a_file_or_another_model(
         assert str(fault).startswith("functions: is a list; wanted ")
 
 
-@pytest.mark.parametrize("name", ["W 1!", "w_1", "", ".w", "w" * 254])
-def test_impossible_node_name_is_refused_by_its_setting(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text(f"node: '{name}'")
-    for overrides, where in (({"node": None}, f"{file}: line 1"), ({"node": name}, "command line")):
-        with pytest.raises(MalformedError) as refused:
-            load_config(AgentConfig, str(file), overrides)
-        assert refused.value.message.startswith(f"{where}: node: ")
-        assert refused.value.message.endswith("; wanted the node's name in Kubernetes, such as worker-1")
-
-
 def test_option_with_a_newline_is_refused_as_the_same_in_a_file(tmp_path: Path) -> None:
     with pytest.raises(MalformedError, match=r"^command line: node: 'w1\\n'; wanted the node's name"):
         load_config(AgentConfig, None, {"node": "w1\n"})
     with pytest.raises(MalformedError, match=r"^nodeLeaseNamespace: 'a\\n'; wanted text, without"):
         fit(ExtenderConfig, {"nodeLeaseNamespace": "a\n"})
-
-
-def test_missing_setting_is_reported_with_both_ways_to_give_it(tmp_path: Path) -> None:
-    (tmp_path / "agent.yaml").write_text("strict: true")
-    for path, place in ((None, "--config FILE"), (str(tmp_path / "agent.yaml"), tmp_path / "agent.yaml")):
-        with pytest.raises(MalformedError) as refused:
-            load_config(AgentConfig, path, {"node": None, "kernel": None})
-        assert refused.value.message == f"node: not set; --node NAME, or node: in {place}"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("node: w1\n\nstrict: 5\n", "line 3: strict: is a number"),
-        ("node: w1\npublish:\n  renewS: 0\n", "line 3: publish.renewS: 0; wanted"),
-        ("node: w1\npublish: {\n  renewX: 0}\n", "line 3: publish.renewX: unknown key"),
-        ("node: w1\n'a.b c': 1\n", "line 2: a.b c: unknown key"),
-        (
-            "# none\nnode: w1\nhardware:\n  pfs:\n  - numVfs: 1\n  - {}\n  - numVfs: a\n",
-            "line 7: hardware.pfs[2].numVfs",
-        ),
-        (
-            "node: w1\nhardware:\n  pfs:\n  - claims:\n      vfs: 1\n",
-            "line 4: hardware.pfs[0].claims.mbps: not set",
-        ),
-        ("node: w1\nkubeconfig: /a\ninCluster: true\n", "line 2: kubeconfig and inCluster: both are set"),
-        ("strict: true\n", "node: not set"),
-        ("[]\n", "is a list"),
-        (
-            "node: w1\nkubeconfig: a\nstrict: 5\n",
-            "line 3: strict: is a number; wanted true or false; also line 2: kubeconfig",
-        ),
-    ],
-)
-def test_fault_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "agent.yaml").write_text(text)
-    with pytest.raises(MalformedError) as refused:
-        load_config(AgentConfig, str(tmp_path / "agent.yaml"), {})
-    assert refused.value.message.startswith(f"{tmp_path}/agent.yaml: {message}")
-
-
-def test_line_of_a_key_that_a_merge_brings_is_the_one_in_force(tmp_path: Path) -> None:
-    (tmp_path / "agent.yaml").write_text(
-        "hardware:\n  pfs:\n  - &pf\n    names: [a]\n    numVfs: 1\n  - <<: *pf\n    numVfs: -1\nnode: w1\n"
-    )
-    with pytest.raises(MalformedError, match=r"yaml: line 7: hardware.pfs\[1\].numVfs"):
-        load_config(AgentConfig, str(tmp_path / "agent.yaml"), {})
-
-
-def test_line_is_of_the_file_alone(tmp_path: Path) -> None:
-    (tmp_path / "agent.yaml").write_text("node: w1\nkernel: linux\n")
-    with pytest.raises(MalformedError, match=r"^command line: node: W; wanted"):
-        load_config(AgentConfig, str(tmp_path / "agent.yaml"), {"node": "W"})
