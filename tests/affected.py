@@ -33,7 +33,7 @@ PLAIN_DECORATORS = frozenset(
 """Decorators that enter nothing into a table, as those of commands do."""
 
 
-SHOWN_DOCSTRINGS = re.compile(r"__doc__|\bStruct\b|\btyper\b|_commands$", re.MULTILINE)
+SHOWN_DOCSTRINGS = re.compile(r"__doc__|\bStruct\b|\btyper\b|\.commands\.", re.MULTILINE)
 """In a module's text or name: its docstrings are shown as help or in a schema."""
 
 LEAST_LETTERS = 4

@@ -166,11 +166,7 @@ LEAST_LINES = 40
 MOST_OF_SEVERAL = 9
 
 ONE_SUBJECT = {
-    "cli/diagnosis_commands.py": "declares the options of commands, which typer finds by their decorators",
     "cli/install_cni.py": "puts the CNI executable on a node and takes it away",
-    "cli/main.py": "declares the options of commands, which typer finds by their decorators",
-    "cli/process_commands.py": "declares the options of commands, which typer finds by their decorators",
-    "cli/trial_commands.py": "declares the options of commands, which typer finds by their decorators",
     "core/types.py": "is the vocabulary of the core: types that each package uses, and that use nothing",
     "kube/objects.py": "has the objects of Kubernetes in the form that lightkube asks for, one class a kind",
     "wire/kubelet.py": "encodes and decodes the messages of one API, and neither direction needs the other",
@@ -183,19 +179,24 @@ def parts(module: ast.Module) -> list[dict[str, int]]:
     """Return the connected parts of a module, the largest first: the definitions of each, with their lines.
 
     Two functions or classes are connected if one names the other. A constant connects all that it names, and
-    those that name it: a table of functions, or the union of two classes. A constant that names no definition
-    connects nothing, because two things may share a logger or a bound.
+    those that name it: a table of functions, or the union of two classes. It also connects those that it
+    decorates, for example the commands of one group. A constant that does neither connects nothing, because
+    two things may share a logger or a bound.
     """
     lines, names = {}, {}
+    decorated: dict[str, set[str]] = defaultdict(set)
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names[node.name] = named(node)
             lines[node.name] = (node.end_lineno or node.lineno) - node.lineno + 1
+            for name in set().union(*map(named, node.decorator_list)):
+                decorated[name].add(node.name)
     for node in module.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            defined = named(node.value) & lines.keys()
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {name: defined for target in targets for name in named(target) if defined}
+            for name in set().union(*map(named, targets)):
+                connected = named(node.value) & lines.keys() | decorated[name]
+                names |= {name: connected} if connected else {}
     found: list[set[str]] = []
     for name in names:
         connected = {name, *names[name]} & names.keys()
@@ -251,9 +252,24 @@ def test_modules_of_one_subject_are_few_and_hold_several_parts():
         ("def first(): ...\ndef second(): ...\nTABLE = {1: first, 2: second}", [["first", "second"]]),
         ("class First: ...\ndef second(): TABLE\nTABLE = [First]", [["First", "second"]]),
         ("class First: ...\ndef second(value: 'First'): ...", [["First", "second"]]),
+        (
+            "APP = App()\n@APP.command\ndef first(): ...\n@APP.command\ndef second(): ...",
+            [["first", "second"]],
+        ),
+        ("@app.command\ndef first(): ...\n@app.command\ndef second(): ...", [["first"], ["second"]]),
         ("class A: ...\nclass B: ...\nclass C(A, B): ...\nclass D: ...", [["A", "B", "C"], ["D"]]),
     ],
-    ids=["named", "apart", "shared-logger", "table", "through-a-table", "annotation", "joined-later"],
+    ids=[
+        "named",
+        "apart",
+        "shared-logger",
+        "table",
+        "through-a-table",
+        "annotation",
+        "group",
+        "imported-group",
+        "joined-later",
+    ],
 )
 def test_parts_are_connected_by_names(source: str, expected: list[list[str]]):
     assert [list(part) for part in parts(ast.parse(source))] == expected

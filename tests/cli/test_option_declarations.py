@@ -12,7 +12,7 @@ from syntax import syntax_tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COMMANDS = sorted((ROOT / "src" / "k8s_rdma" / "cli").glob("*.py"))
+COMMANDS = sorted((ROOT / "src" / "k8s_rdma" / "cli").rglob("*.py"))
 
 
 def declared(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,13 @@ VerdictsExtender = Annotated[
 
 RunDir = Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="The agent's runDir.")]
 
+Grace = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS", min=0, help="Time between removal of network and executable, for running calls."
+    ),
+]
+
 
 def _api_server(
     *,

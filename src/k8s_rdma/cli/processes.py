@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from k8s_rdma.config.agent import AgentConfig
     from k8s_rdma.config.devices import Read
 
-
+PROGRAM = "k8s-rdma"
 COMPLETE = "_K8S_RDMA_COMPLETE"
 """The variable by which a shell's script asks for completions, by typer's rule; no process starts then."""
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_rdma.cli.process_commands import with_two_dashes
+from k8s_rdma.cli.go_flags import with_two_dashes
 
 
 @pytest.mark.parametrize(

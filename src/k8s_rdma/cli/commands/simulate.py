@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003 - typer evaluates annotations
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from k8s_rdma.cli.bundles import with_bundles
 from k8s_rdma.cli.left_out import left_out_of_the_image
-from k8s_rdma.cli.options import FormAlone  # noqa: TC001 - typer evaluates annotations
+from k8s_rdma.cli.options import FormAlone
 
 
 @with_bundles
