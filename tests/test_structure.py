@@ -166,7 +166,6 @@ LEAST_LINES = 40
 MOST_OF_SEVERAL = 9
 
 ONE_SUBJECT = {
-    "cli/install_cni.py": "puts the CNI executable on a node and takes it away",
     "core/types.py": "is the vocabulary of the core: types that each package uses, and that use nothing",
     "kube/objects.py": "has the objects of Kubernetes in the form that lightkube asks for, one class a kind",
     "wire/kubelet.py": "encodes and decodes the messages of one API, and neither direction needs the other",

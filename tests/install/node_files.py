@@ -10,7 +10,8 @@ from typing import Any
 
 from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.install.installation import Installation
-from k8s_rdma.install.network import DesiredConflist, Network
+from k8s_rdma.install.network import DesiredConflist
+from k8s_rdma.install.network_mode import NetworkMode
 from k8s_rdma.wire.conflist import plugin_section
 
 OURS = "k8s-rdma-cni"
@@ -46,12 +47,12 @@ class NodeFiles:
 
     def installation(
         self,
-        network: Network = Network.CHAINED,
+        network: NetworkMode = NetworkMode.CHAINED,
         *,
         file: str = FILE,
         plugin: str = "{}",
     ) -> Installation:
-        section = plugin_section(plugin.encode(), chained=network is Network.CHAINED)
+        section = plugin_section(plugin.encode(), chained=network is NetworkMode.CHAINED)
         wanted = DesiredConflist(
             network=network, file=file, section=section, name="k8s-rdma", version="1.0.0"
         )

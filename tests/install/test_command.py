@@ -14,7 +14,7 @@ from install.node_files import FILE, OURS, NodeFiles
 from k8s_rdma.cli.install_cni import desired_conflist
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.directory import NodeDirectory
-from k8s_rdma.install.network import Network
+from k8s_rdma.install.network_mode import NetworkMode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,13 @@ def test_it_is_put_there_and_taken_away(node: NodeFiles, program: Path, tmp_path
     ],
 )
 def test_options_that_cannot_be_are_named(options: dict[str, str], said: str) -> None:
-    given = {"network": "chained", "file": FILE, "plugin": "{}", "name": "k8s-rdma", "version": "1.0.0"}
+    given = {
+        "network": NetworkMode.CHAINED,
+        "file": FILE,
+        "plugin": "{}",
+        "name": "k8s-rdma",
+        "version": "1.0.0",
+    }
     with pytest.raises(K8sRdmaError, match=re.escape(said)):
         desired_conflist(**given | options)
 
@@ -83,9 +89,11 @@ def test_no_file_is_removed_that_another_installer_keeps_in_place(node: NodeFile
     assert node.state() == before
 
 
-@pytest.mark.parametrize("kept", Network)
-@pytest.mark.parametrize("removed", Network)
-def test_removal_and_keeper_exclude_each_other(node: NodeFiles, removed: Network, kept: Network) -> None:
+@pytest.mark.parametrize("kept", NetworkMode)
+@pytest.mark.parametrize("removed", NetworkMode)
+def test_removal_and_keeper_exclude_each_other(
+    node: NodeFiles, removed: NetworkMode, kept: NetworkMode
+) -> None:
     keeper, remover = node.installation(kept), node.installation(removed)
     with keeper.locked(0), pytest.raises(K8sRdmaError, match="another"), remover.locked_to_remove(0):
         pass

@@ -12,7 +12,7 @@ import pytest
 
 from install.node_files import BRIDGE, FILE, OURS, PORTMAP, NodeFiles, conflist
 from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.install.network import Network
+from k8s_rdma.install.network_mode import NetworkMode
 from k8s_rdma.wire.conflist import plugin_section
 
 if TYPE_CHECKING:
@@ -133,9 +133,9 @@ def test_network_chained_by_hand_is_left_alone_and_suffices(
     assert node.types() == ["bridge", OURS]
 
 
-@pytest.mark.parametrize("network", [Network.CHAINED, Network.NONE])
+@pytest.mark.parametrize("network", [NetworkMode.CHAINED, NetworkMode.NONE])
 def test_executable_stays_if_a_foreign_network_uses_it(
-    node: NodeFiles, program: Path, network: Network
+    node: NodeFiles, program: Path, network: NetworkMode
 ) -> None:
     installation = node.installation(network)
     (node.confs / "10-pods.conflist").write_text(BY_HAND["behind"])
@@ -155,12 +155,12 @@ BY_OTHERS = {
 }
 
 
-@pytest.mark.parametrize("network", Network)
+@pytest.mark.parametrize("network", NetworkMode)
 @pytest.mark.parametrize("conf", BY_OTHERS.values(), ids=BY_OTHERS)
 def test_executable_stays_if_another_plugin_calls_it(
-    node: NodeFiles, program: Path, conf: dict[str, Any], network: Network
+    node: NodeFiles, program: Path, conf: dict[str, Any], network: NetworkMode
 ) -> None:
-    node.installation(Network.NONE).install(program)
+    node.installation(NetworkMode.NONE).install(program)
     file = node.confs / ("20-x.conflist" if "plugins" in conf else "20-x.conf")
     file.write_text(json.dumps({"cniVersion": "1.0.0", "name": "x", **conf}))
     with pytest.raises(K8sRdmaError, match=r"which 20-x\.conf.* calls"):
@@ -169,9 +169,9 @@ def test_executable_stays_if_another_plugin_calls_it(
 
 
 def test_executable_is_removed_if_only_a_network_has_its_name(node: NodeFiles, program: Path) -> None:
-    node.installation(Network.NONE).install(program)
+    node.installation(NetworkMode.NONE).install(program)
     (node.confs / "20-x.conflist").write_text(conflist(BRIDGE, name=OURS, x=[OURS, 1, {"type": [OURS]}]))
-    node.installation(Network.NONE).remove(0, print)
+    node.installation(NetworkMode.NONE).remove(0, print)
     assert not (node.bin / OURS).exists()
 
 
@@ -185,9 +185,9 @@ def test_broken_link_does_not_prevent_removal(node: NodeFiles, program: Path, ai
     assert node.types() == ["bridge", "portmap"]
 
 
-@pytest.mark.parametrize("network", Network)
+@pytest.mark.parametrize("network", NetworkMode)
 def test_executable_stays_if_the_target_of_a_link_is_unknown(
-    node: NodeFiles, program: Path, network: Network
+    node: NodeFiles, program: Path, network: NetworkMode
 ) -> None:
     """In a container that has the node's directory of networks mounted, and not what else is on the node."""
     (node.confs / "20-x.conflist").symlink_to("/of-the-node/x.conflist")
@@ -318,7 +318,7 @@ def test_others_may_be_a_link(node: NodeFiles, program: Path, tmp_path: Path) ->
 
 def test_alone_ours_is_the_only_plugin(node: NodeFiles, program: Path) -> None:
     delegate = json.dumps({"delegate": BRIDGE})
-    node.installation(Network.ALONE, plugin=delegate).install(program)
+    node.installation(NetworkMode.ALONE, plugin=delegate).install(program)
     file, document = node.network()
     assert (file, document["name"], document["cniVersion"]) == (FILE, "k8s-rdma", "1.0.0")
     assert document["plugins"] == [{"type": OURS, "capabilities": CAPABILITY, "delegate": BRIDGE}]
@@ -326,12 +326,12 @@ def test_alone_ours_is_the_only_plugin(node: NodeFiles, program: Path) -> None:
 
 def test_network_that_sorts_before_ours_alone_is_reported(node: NodeFiles, program: Path) -> None:
     (node.confs / "00-first.conf").write_text('{"name": "first", "type": "ptp"}')
-    [told] = node.installation(Network.ALONE).install(program).problems
+    [told] = node.installation(NetworkMode.ALONE).install(program).problems
     assert told.startswith(f"{node.confs}: 00-first.conf: comes before {FILE}")
 
 
 def test_only_the_executable_leaves_networks_alone(node: NodeFiles, program: Path) -> None:
-    node.installation(Network.NONE).install(program)
+    node.installation(NetworkMode.NONE).install(program)
     assert (node.bin / OURS).exists()
     assert [path.name for path in node.confs.iterdir()] == ["10-pods.conflist"]
 
@@ -340,7 +340,7 @@ def test_only_the_executable_is_removed_with_the_network_that_names_it(
     node: NodeFiles, program: Path
 ) -> None:
     node.installation().install(program)
-    node.installation(Network.NONE).remove(0, print)
+    node.installation(NetworkMode.NONE).remove(0, print)
     assert not (node.bin / OURS).exists()
     assert node.types() == ["bridge", "portmap"]
 

@@ -31,6 +31,8 @@ PROGRAM = PLUGIN
 CHECKOUT = Path(__file__).parents[3]
 """Directory where `make cni` builds, if this package is part of a clone."""
 LOCK_RETRY_S = 0.1
+LOCK_WAIT_S = 2.0
+"""Time that another writer of the network configuration or the executable may take."""
 
 
 class NodeDirectory:

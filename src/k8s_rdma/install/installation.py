@@ -22,9 +22,9 @@ from k8s_rdma.install.network import (
     Decision,
     DesiredConflist,
     InstalledConflists,
-    Network,
     decide,
 )
+from k8s_rdma.install.network_mode import NetworkMode
 from k8s_rdma.linux.changes import DirectoryChanges
 from k8s_rdma.process import stop_on_signals
 
@@ -240,12 +240,12 @@ class Installation:
         self.conf = ConfDirectory(confs, desired.file)
         self._desired = desired
         self._directories = binaries, confs
-        self._watched = binaries if desired.network is Network.NONE else confs
+        self._watched = binaries if desired.network is NetworkMode.NONE else confs
 
     @property
     def has_network(self) -> bool:
         """Report whether we keep a network's file."""
-        return self._desired.network is not Network.NONE
+        return self._desired.network is not NetworkMode.NONE
 
     def paths(self, outcome: InstallOutcome) -> tuple[Path, ...]:
         """Return the paths of the executable, and of the file that has our plugin."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
-from enum import StrEnum, unique
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.install.network_mode import NetworkMode
 from k8s_rdma.wire.conflist import (
     PLUGIN,
     UnfitError,
@@ -38,20 +38,6 @@ _NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, er
 _NO_OTHER = "no network of another plugin is there; install the cluster's (--wait and --follow wait for it)"
 
 
-@unique
-class Network(StrEnum):
-    """The network in our file.
-
-    NONE: no file of ours; only a removal reads it.
-    CHAINED: the node's first other network, and our plugin behind it.
-    ALONE: our plugin.
-    """
-
-    NONE = "none"
-    CHAINED = "chained"
-    ALONE = "alone"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredConflist:
     """file: ours, which sorts before the other's. section: our plugin's.
@@ -59,7 +45,7 @@ class DesiredConflist:
     name, version: of the network, if our plugin stands alone.
     """
 
-    network: Network
+    network: NetworkMode
     file: str
     section: msgspec.Raw
     name: str
@@ -102,7 +88,7 @@ def decide(found: InstalledConflists, desired: DesiredConflist) -> Decision:
 
     A file in which an administrator chained our plugin by hand stays as it is.
     """
-    if desired.network is Network.ALONE:
+    if desired.network is NetworkMode.ALONE:
         own = lone_list(desired.name, desired.version, desired.section)
         return Decision(own=found.own if same_list(own, found.own) else own, problem=_hidden(found, desired))
     if not found.rival:

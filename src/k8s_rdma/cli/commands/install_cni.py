@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from k8s_rdma.cli.options import Grace
 from k8s_rdma.cli.processes import load_without_extras
 from k8s_rdma.core.node_paths import CNI_BIN_DIR, CNI_CONF_DIR, CONFLIST
+from k8s_rdma.install.network_mode import NetworkMode
 
 
 def install_cni(  # noqa: PLR0913, PLR0917  options of a command
@@ -17,12 +18,12 @@ def install_cni(  # noqa: PLR0913, PLR0917  options of a command
         Path, typer.Argument(metavar="DIR", help="The container runtime's directory of CNI plugins.")
     ] = Path(CNI_BIN_DIR),
     network: Annotated[
-        Literal["none", "chained", "alone"],
+        NetworkMode,
         typer.Option(
             metavar="WHERE",
             help="chained: behind the node's first other network; alone: ours; none: executable only.",
         ),
-    ] = "none",
+    ] = NetworkMode.NONE,
     conf_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="The container runtime's directory of networks.")
     ] = Path(CNI_CONF_DIR),

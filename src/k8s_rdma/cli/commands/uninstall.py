@@ -33,8 +33,8 @@ def uninstall(  # noqa: PLR0913, PLR0917  options of a command
     It refuses, and names the pods, before it removes anything. Exit status 1: run it again, as it says when.
     """
     load_without_extras()
-    from k8s_rdma.cli.install_cni import Places
-    from k8s_rdma.cli.install_cni import uninstall as run_uninstall
+    from k8s_rdma.cli.uninstall import Places
+    from k8s_rdma.cli.uninstall import uninstall as run_uninstall
 
     places = Places(
         host_root=host_root,
