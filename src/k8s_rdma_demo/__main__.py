@@ -15,19 +15,14 @@ from rich.markup import escape
 from rich.text import Text
 
 from k8s_rdma.cli.console import Page
+from k8s_rdma.config.addresses import SERVER_PORT
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma_demo.launch import INIT_PID
 from k8s_rdma_demo.outcome import Outcome
+from k8s_rdma_demo.overbooking_monitor import OverbookingMonitor
+from k8s_rdma_demo.processes import leftover_processes
 from k8s_rdma_demo.scenes import POD_TIMEOUT_S, Scenes
-from k8s_rdma_demo.world import (
-    EXTENDER_URL,
-    SERVER_PORT,
-    OverbookingMonitor,
-    Paths,
-    World,
-    leftover_processes,
-    packaged,
-)
+from k8s_rdma_demo.world import EXTENDER_URL, Paths, World, packaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

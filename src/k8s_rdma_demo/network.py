@@ -1,4 +1,4 @@
-"""The demo's network and processes: two nodes, a management network and a switch, in namespaces of its own.
+"""The demo's network: two nodes, a management network and a switch, in namespaces of its own.
 
 | control ── mgmt (10.250.0.0/24) ──┬── w1 ── enp1s0f0, enp1s0f1, enp1s0f2 ──┐
 | API server, scheduler, extender   └── w2 ── enp1s0f0, enp1s0f1 ────────────┴── fabric (a bridge: the switch)
@@ -6,20 +6,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8s_rdma.errors import K8sRdmaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-STOP_TIMEOUT_S = 10
 
 VFS = (64, 64)
 """The number of VFs of each PF that pods ask for by annotation."""
@@ -31,67 +27,6 @@ LINK_MBPS = 1000
 """The rate that two cores can fill."""
 
 CONTROL_ADDRESS = "10.250.0.1"
-
-
-@dataclass
-class Processes:
-    """Everything that runs, by name, in the order of its start; output goes to `logs/<name>.log`."""
-
-    logs: Path
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def start(
-        self,
-        name: str,
-        *arguments: str,
-        netns: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-        descriptors: Sequence[int] = (),
-    ) -> None:
-        """Run `python -m <arguments>` in a namespace; a session of its own keeps Ctrl-C away from it.
-
-        descriptors: of open files that it inherits.
-        """
-        prefix = [] if netns is None else ["nsenter", f"--net={netns}", "--"]
-        self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [*prefix, sys.executable, "-m", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **(environment or {})},
-                pass_fds=descriptors,
-                start_new_session=True,
-            )
-
-    def check(self) -> None:
-        """Require that all run; K8sRdmaError with the end of the log of a process that ended."""
-        for name, process in self.running.items():
-            if process.poll() is not None:
-                tail = (self.logs / f"{name}.log").read_text(errors="replace").splitlines()[-8:]
-                msg = f"demo: {name} ended with status {process.returncode}"
-                raise K8sRdmaError(msg, details="\n  ".join(tail))
-
-    def kill(self, name: str) -> None:
-        """Kill a process, as `kill -9` does."""
-        process = self.running.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-    def stop(self) -> list[str]:
-        """End everything in reverse order; the names of those that had to be killed."""
-        stubborn = []
-        for name, process in reversed(list(self.running.items())):
-            process.terminate()
-            try:
-                process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                stubborn.append(name)
-        self.running.clear()
-        return stubborn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

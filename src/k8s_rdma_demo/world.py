@@ -1,7 +1,4 @@
-"""The demo's cluster: nodes, wires, and every process in its place.
-
-A monitor reads every node all the while: no PF is ever promised more than it has.
-"""
+"""The demo's cluster: nodes, wires, and every process in its place."""
 
 from __future__ import annotations
 
@@ -12,9 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
-import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import yaml
 
+from k8s_rdma.config.addresses import SERVER_PORT
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.linux.netlink.rtnl import Rtnl
@@ -29,25 +25,19 @@ from k8s_rdma.linux.receipts import Receipts
 from k8s_rdma.wire.claim_template import DEVICE_CLASS
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.report import NodeReport, decode_report
-from k8s_rdma_demo.cluster.containers import ContainerDirectory, SandboxDirectory
+from k8s_rdma_demo.cluster.containers import ContainerDirectory
+from k8s_rdma_demo.cluster.sandboxes import SandboxDirectory
 from k8s_rdma_demo.kubectl import Kubectl
-from k8s_rdma_demo.network import (
-    CONTROL_ADDRESS,
-    LINK_MBPS,
-    DemoNode,
-    Processes,
-    build,
-)
+from k8s_rdma_demo.network import CONTROL_ADDRESS, LINK_MBPS, DemoNode, build
+from k8s_rdma_demo.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 API_PORT = 6443
 API_URL = f"http://{CONTROL_ADDRESS}:{API_PORT}"
 EXTENDER_PORT = 8888
 EXTENDER_URL = f"http://{CONTROL_ADDRESS}:{EXTENDER_PORT}"
-SERVER_PORT = 54005
 RDMA_NETWORK = "10.56.0.0/16"
 START_TIMEOUT_S = 30
 
@@ -57,7 +47,6 @@ LEASE_S, GRACE_S, TOLERATED_S, RENEW_S = 4, 10, 5, 2
 Those of Kubernetes are 40, 50 and 300, too long to watch. The last is between renewals of the agent's Lease.
 """
 
-PERIOD_S = 0.05
 
 _POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
 """A policy that allows everything: the pods show what the annotation offers, and there are no others."""
@@ -481,69 +470,3 @@ def packaged(name: str, source: str) -> Path:
     """Return a directory that the wheel carries under a name, and that a checkout has elsewhere."""
     package = Path(__file__).resolve().parent
     return next(path for path in (package / name, package.parents[1] / source) if path.is_dir())
-
-
-def leftover_processes() -> list[int]:
-    """List the processes in this PID namespace except this one, its init."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass  # ended, and orphaned by a parent that was killed
-    own = os.getpid()
-    numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [number for number in numbers if number != own]
-
-
-class OverbookingMonitor:
-    """Reads `/v1/node` of each node twenty times a second while entered.
-
-    peak_mbps: the largest sum of reservations seen on a PF, as a part of its link. overcommitted: every sum
-    above the link, in words. reports: how many were looked at.
-    """
-
-    def __init__(self, nodes: tuple[DemoNode, ...]) -> None:
-        """Watch these nodes."""
-        self._nodes = nodes
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="overbooking")
-        self.peak_mbps = 0.0
-        self.reports = 0
-        self.overcommitted: set[str] = set()
-
-    def __enter__(self) -> OverbookingMonitor:
-        """Start to watch."""
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop watching."""
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        with httpx2.Client(timeout=2, trust_env=False) as client:
-            while not self._end.wait(PERIOD_S):
-                for node in self._nodes:
-                    self._sample(client, node)
-
-    def _sample(self, client: httpx2.Client, node: DemoNode) -> None:
-        try:
-            reply = client.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
-        except httpx2.TransportError:
-            return  # the demo kills agents and servers on purpose
-        if reply.is_error:
-            return
-        report = decode_report(reply.content)
-        self.reports += 1
-        for pf in report.pfs:
-            reserved = sum(vf.min_tx_rate for vf in pf.foreign) + sum(
-                interface.min_tx_rate
-                for allocation in report.allocations
-                for interface in allocation.interfaces
-                if interface.pf == pf.pci
-            )
-            link = pf.link_mbps or 0
-            self.peak_mbps = max(self.peak_mbps, reserved / max(link, 1))
-            if reserved > link:
-                self.overcommitted.add(f"{node.name} {pf.name}: {reserved} of {link} Mb/s")

@@ -22,7 +22,7 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 from key_volume import Volume, pair
 
 if TYPE_CHECKING:

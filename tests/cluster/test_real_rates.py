@@ -27,7 +27,7 @@ from e2e.test_claims import ask
 from e2e.test_rest import URL, serve
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.claims import ClaimQuestion
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 from resource_claims import claim, interface
 from resource_claims import prepare as preparing
 

@@ -14,7 +14,7 @@ from cluster.publishers import AGENT, prepare
 from cluster.real import obstacle
 from cluster.world import Cluster, cluster, placement
 from e2e.conftest import build_dir, make_node, program
-from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
+from k8s_rdma_demo.cluster.sandboxes import PodRef, Sandbox
 from older_programs import last_without, unpack
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from k8s_rdma_demo.cluster.containers import PodRef
+    from k8s_rdma_demo.cluster.sandboxes import PodRef
 
 _LENGTH_DELIMITED = 2
 _PREFIX = 5

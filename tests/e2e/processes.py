@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from k8s_rdma.wire.report import NodeReport, decode_report
 from k8s_rdma.wire.state_socket import HEADER, MessageKind, decode_header
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 from policies import EVERYTHING_FILE
 
 if TYPE_CHECKING:

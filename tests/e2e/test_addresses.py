@@ -16,7 +16,7 @@ from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
 
 if TYPE_CHECKING:
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 
 def given(node: Node, sandbox: Sandbox) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import PodRef, Sandbox
 
     MakeNode = Callable[[int], Node]
 

@@ -16,7 +16,7 @@ from k8s_rdma_demo.cluster.cni_runtime import remove_namespace_at
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 SHAPES = {
     1: [{"min_tx_rate": 100, "max_tx_rate": 200}],

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from k8s_rdma.core.ledger import Ledger
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 VFS, CLAIM_VFS = 16, 8
 CLAIM_MBPS = 400

@@ -11,7 +11,7 @@ from e2e.test_live_rates import MERGE, MOMENTS_S, PODS_URL, Cluster, cluster_of
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CapsRequest
 from k8s_rdma.wire.claims import ClaimQuestion
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 from resource_claims import claim, interface, prepare
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from k8s_rdma.wire.claims import (
 from k8s_rdma_demo.cluster.api import serving_api
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.command import write_kubeconfig
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 from k8s_rdma_demo.kubelet.device_manager import in_background
 from resource_claims import claim, interface, of_pod, prepare
 from resource_claims import pod as pod_object

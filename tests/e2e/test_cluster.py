@@ -19,8 +19,8 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma_demo.cluster.api import RunningApi, serving_api
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.command import write_kubeconfig
-from k8s_rdma_demo.cluster.containers import PodRef
 from k8s_rdma_demo.cluster.objects import EVENTS, PODS
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -21,7 +21,7 @@ from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 LEDGER_FAILURE = 112
 

@@ -25,7 +25,7 @@ from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cni"
 LEGACY = "rit-k8s-rdma-cni-linux-amd64"

@@ -13,7 +13,7 @@ from e2e.node import PFS, Node, pod
 from k8s_rdma_demo.cluster.cni_runtime import AttachError, remove_namespace_at
 
 if TYPE_CHECKING:
-    from k8s_rdma_demo.cluster.containers import PodRef
+    from k8s_rdma_demo.cluster.sandboxes import PodRef
 
 MAC = "02:11:22:33:44:55"
 ASKED = {

@@ -27,7 +27,7 @@ from k8s_rdma.wire.claims import DRIVER, ClaimAnswer, ClaimName
 from k8s_rdma.wire.dra import PREPARE, UNPREPARE
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import AttachError
-from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
+from k8s_rdma_demo.cluster.sandboxes import PodRef, Sandbox
 from resource_claims import api_with_node, claim, interface
 from resource_claims import pod as pod_object
 

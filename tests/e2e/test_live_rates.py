@@ -25,8 +25,8 @@ from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig, write_kubeconfig
-from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
 from k8s_rdma_demo.cluster.objects import EVENTS, parse_resource_type
+from k8s_rdma_demo.cluster.sandboxes import PodRef, Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 PODS = 16
 SLOW = """#!/bin/sh

@@ -17,7 +17,7 @@ from k8s_rdma_demo.cluster.cni_runtime import remove_namespace_at
 
 if TYPE_CHECKING:
     from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 META = ("tuning", "sbr")
 SYSCTL = "net.ipv4.conf.eth0.rp_filter"

@@ -20,7 +20,7 @@ from e2e.neighbours import folder, missing_plugins
 from e2e.node import PFS, Node
 from e2e.test_pools import RDMA, give, kubelet
 from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime
-from k8s_rdma_demo.cluster.containers import PodRef, Sandbox
+from k8s_rdma_demo.cluster.sandboxes import PodRef, Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

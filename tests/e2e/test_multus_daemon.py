@@ -20,7 +20,7 @@ from e2e.neighbours import folder, missing_plugins
 from e2e.real_pods import end, interfaces, without_us
 from e2e.runtimes import RUNTIMES, runtime_obstacle
 from e2e.test_multus import DEFINITIONS, EXAMPLES, TWO, ours
-from k8s_rdma_demo.cluster.containers import PodRef
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

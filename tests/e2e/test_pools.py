@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.devices.pod_devices import PodDevices
     from k8s_rdma.wire.report import Interface
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 RDMA = "tencent.com/rdma"
 

@@ -20,8 +20,8 @@ from k8s_rdma.wire.extender import NOT_ENOUGH_FREE, UNREADABLE_NODE
 from k8s_rdma.wire.rdma_node import decode_status
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import write_kubeconfig
-from k8s_rdma_demo.cluster.containers import PodRef
 from k8s_rdma_demo.cluster.objects import NODES, PODS, parse_resource_type
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

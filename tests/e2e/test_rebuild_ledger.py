@@ -27,7 +27,7 @@ from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 
 def settings(node: Node) -> dict[str, object]:

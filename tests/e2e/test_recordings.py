@@ -18,7 +18,8 @@ from cni.call import ANNOTATIONS, Outcome, Program
 from e2e.conftest import PLUGINS, require_plugins
 from e2e.node import Node
 from k8s_rdma.wire.cni_result import SUPPORTED_VERSIONS
-from k8s_rdma_demo.cluster.cni_plugin import decode_result, result_in_version
+from k8s_rdma_demo.cluster.cni_plugin import decode_result
+from k8s_rdma_demo.cluster.cni_results import result_in_version
 from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at, remove_namespace_at
 
 if TYPE_CHECKING:

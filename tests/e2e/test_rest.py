@@ -12,7 +12,7 @@ from e2e.node import PFS, Node, pod
 from k8s_rdma.linux.virtual.pf import FLOOR
 
 if TYPE_CHECKING:
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 URL = "http://127.0.0.1:54005"
 

@@ -21,7 +21,7 @@ from k8s_rdma_demo.cluster.cni_runtime import AttachError, CniRuntime, remove_na
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 SOFTWARE: dict[str, Any] = {"max_tx_rate": 200, "enforce": "software"}
 OURS = re.compile(r"qdisc tbf 7264: root refcnt \d+ rate 200Mbit burst 10\d{4}b ")

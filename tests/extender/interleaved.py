@@ -30,10 +30,11 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_
 from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from k8s_rdma.wire.report import RatesRefusal
 from k8s_rdma_demo.cluster.bodies import merge_patch
+from k8s_rdma_demo.cluster.delete_options import DeleteOptions
 from k8s_rdma_demo.cluster.objects import LEASES, PODS, Target
 from k8s_rdma_demo.cluster.registry import Registry
 from k8s_rdma_demo.cluster.status import StatusError
-from k8s_rdma_demo.cluster.store import DeleteOptions, Store
+from k8s_rdma_demo.cluster.store import Store
 
 if TYPE_CHECKING:
     from extender.virtual_loop import VirtualLoop

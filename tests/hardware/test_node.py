@@ -28,7 +28,7 @@ from server.exposition_reader import read
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from k8s_rdma_demo.cluster.containers import Sandbox
+    from k8s_rdma_demo.cluster.sandboxes import Sandbox
 
 SHIM = Path(__file__).parents[2] / "build/k8s-rdma-cni"
 CABLE = os.environ.get("K8S_RDMA_CABLE")

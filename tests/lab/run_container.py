@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from k8s_rdma_demo.cluster.containers import PodRef
 from k8s_rdma_demo.cluster.cri_runtime import CriRuntime
+from k8s_rdma_demo.cluster.sandboxes import PodRef
 from k8s_rdma_demo.cri import ContainerConfig
 
 

@@ -38,6 +38,7 @@ from k8s_rdma_demo.cluster.custom_resources import (
     served_resources,
     unknown_fields_of,
 )
+from k8s_rdma_demo.cluster.delete_options import DeleteOptions, parse_delete_options, require_dry_run
 from k8s_rdma_demo.cluster.discovery import discovery
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, Stream, serving
 from k8s_rdma_demo.cluster.objects import (
@@ -65,6 +66,7 @@ from k8s_rdma_demo.cluster.objects import (
 from k8s_rdma_demo.cluster.pod_strategy import TOLERATED_S
 from k8s_rdma_demo.cluster.rbac import ADMIN, Access, review, service_account, verb_of
 from k8s_rdma_demo.cluster.registry import Registry
+from k8s_rdma_demo.cluster.selection import Selection, parse_selection
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
@@ -79,15 +81,7 @@ from k8s_rdma_demo.cluster.status import (
     unavailable,
     unsupported_body,
 )
-from k8s_rdma_demo.cluster.store import (
-    Change,
-    DeleteOptions,
-    Selection,
-    Store,
-    parse_delete_options,
-    parse_selection,
-    require_dry_run,
-)
+from k8s_rdma_demo.cluster.store import Change, Store
 from k8s_rdma_demo.cluster.tables import Table
 from k8s_rdma_demo.cluster.workload_strategy import WORKLOADS, scale_of, scaled
 

@@ -1,6 +1,6 @@
-"""CNI plugins: configuration lists, the stdin of each plugin, and its execution.
+"""CNI plugins: the execution of one, and its errors.
 
-Source: CNI specification 1.1.0, sections 1 to 3; `libcni/api.go` and `pkg/invoke` of the CNI library, whose
+Source: CNI specification 1.1.0, section 2; `libcni/api.go` and `pkg/invoke` of the CNI library, whose
 error messages users see in events.
 """
 
@@ -15,122 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from k8s_rdma.errors import K8sRdmaError, MalformedError
-from k8s_rdma.wire.json import decode
-from k8s_rdma_demo.cluster.objects import JsonObject, go_json, go_quote
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma_demo.cluster.objects import go_quote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-SUPPORTED_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
-_IP_TELLS_VERSION = ("0.3.0", "0.3.1", "0.4.0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflist:
-    """A network: its name, the version spoken with its plugins, and the chain of them."""
-
-    name: str
-    cni_version: str
-    plugins: tuple[JsonObject, ...]
-    disable_check: bool = False
-
-    def at_least(self, version: str) -> bool:
-        """Report whether the list's version is that one or a later one."""
-        return SUPPORTED_VERSIONS.index(self.cni_version) >= SUPPORTED_VERSIONS.index(version)
-
-    def stdin_for(
-        self,
-        plugin: JsonObject,
-        *,
-        prev_result: JsonObject | None = None,
-        capability_args: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """The configuration of one plugin of the chain.
-
-        capability_args: what the runtime knows, by capability; a plugin gets of it what its `capabilities`
-        switch on, as `runtimeConfig`.
-        """
-        config = {**plugin, "name": self.name, "cniVersion": self.cni_version, **(extra or {})}
-        if prev_result is not None:
-            config["prevResult"] = prev_result
-        enabled = [name for name, on in (plugin.get("capabilities") or {}).items() if on]
-        runtime_config = {
-            name: capability_args[name] for name in enabled if capability_args and name in capability_args
-        }
-        if runtime_config:
-            config["runtimeConfig"] = runtime_config
-        return go_json(config, order="deterministic")
-
-
-class _Plugin(msgspec.Struct, frozen=True):
-    type: str
-    capabilities: dict[str, bool] | None = None
-
-
-class _Document(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    cni_version: str
-    plugins: list[_Plugin]
-    disable_check: bool = False
-
-
-_conflist_document = msgspec.json.Decoder(_Document)
-
-
-def load_conflist(path: Path) -> Conflist:
-    """Read a `.conflist` file; MalformedError names what is wrong, OSError when it cannot be read."""
-    text = path.read_bytes()
-    checked = decode(text, _conflist_document, str(path))
-    if not checked.plugins:
-        msg = f"{path}: plugins: wanted one at least"
-        raise MalformedError(msg)
-    if checked.cni_version not in SUPPORTED_VERSIONS:
-        msg = (
-            f"{path}: cniVersion: wanted one of {', '.join(SUPPORTED_VERSIONS)}, found {checked.cni_version}"
-        )
-        raise MalformedError(msg)
-    return Conflist(
-        name=checked.name,
-        cni_version=checked.cni_version,
-        plugins=tuple(msgspec.json.decode(text)["plugins"]),
-        disable_check=checked.disable_check,
-    )
-
-
-def result_in_version(result: JsonObject, version: str) -> JsonObject:
-    """A plugin's result as another version of the specification has it; what is empty is left out.
-
-    Up to 0.4.0 an address tells its IP version and `dns` is always there (source: `types/040`, `types/100`).
-    """
-    converted = {name: value for name, value in result.items() if value} | {"cniVersion": version}
-    old = version in _IP_TELLS_VERSION
-    if result.get("ips"):
-        converted["ips"] = [_address(ip, old=old) for ip in result["ips"]]
-    if old:
-        converted.setdefault("dns", {})
-    return converted
-
-
-def pod_ips(result: JsonObject, ifname: str) -> list[str]:
-    """The addresses, without prefix length, of the pod's own interface (containerd: `selectPodIPs`).
-
-    An address that names no interface of the result counts as this one's.
-    """
-    interfaces = result.get("interfaces") or []
-    found = []
-    for ip in result.get("ips") or []:
-        index = ip.get("interface")
-        named = interfaces[index]["name"] if index is not None and 0 <= index < len(interfaces) else ifname
-        if named == ifname:
-            found.append(str(ip["address"]).partition("/")[0])
-    return found
-
-
-def _address(ip: JsonObject, *, old: bool) -> JsonObject:
-    fields = {name: value for name, value in ip.items() if name != "version"}
-    return {**fields, "version": "6" if ":" in str(ip.get("address")) else "4"} if old else fields
+    from collections.abc import Sequence
 
 
 class CniError(K8sRdmaError):

@@ -29,16 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from k8s_rdma.errors import KernelError, MalformedError
-from k8s_rdma_demo.cluster.cni_plugin import (
-    CniError,
-    Conflist,
-    Invocation,
-    decode_result,
-    load_conflist,
-    result_in_version,
-    run_plugin,
-)
-from k8s_rdma_demo.cluster.containers import IFNAME, AttachError, PodRef, Sandbox
+from k8s_rdma_demo.cluster.cni_plugin import CniError, Invocation, decode_result, run_plugin
+from k8s_rdma_demo.cluster.cni_results import result_in_version
+from k8s_rdma_demo.cluster.conflist import Conflist, load_conflist
+from k8s_rdma_demo.cluster.sandboxes import IFNAME, AttachError, PodRef, Sandbox
 
 if TYPE_CHECKING:
     from k8s_rdma_demo.cluster.objects import JsonObject

@@ -23,8 +23,9 @@ from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
 from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
-from k8s_rdma_demo.cluster.containers import IFNAME, AttachError, Container, ContainerError, PodRef, Sandbox
+from k8s_rdma_demo.cluster.containers import Container, ContainerError
 from k8s_rdma_demo.cluster.objects import JsonObject, name_of, namespace_of, spec_of, uid_of
+from k8s_rdma_demo.cluster.sandboxes import IFNAME, AttachError, PodRef, Sandbox
 from k8s_rdma_demo.cri import ContainerConfig
 
 if TYPE_CHECKING:

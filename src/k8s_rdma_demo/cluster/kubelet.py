@@ -23,14 +23,6 @@ import structlog
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime
-from k8s_rdma_demo.cluster.containers import (
-    Container,
-    ContainerCreator,
-    PodRef,
-    Runtime,
-    Sandbox,
-    SandboxDirectory,
-)
 from k8s_rdma_demo.cluster.cri_runtime import CriContainers, CriRuntime
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig, NodeDevices, NodeServices, running_node_devices
 from k8s_rdma_demo.cluster.node_lifecycle import NODE_LEASES
@@ -47,10 +39,13 @@ from k8s_rdma_demo.cluster.objects import (
     uid_of,
 )
 from k8s_rdma_demo.cluster.pod_worker import PodWorker
+from k8s_rdma_demo.cluster.sandboxes import PodRef, Runtime, Sandbox, SandboxDirectory
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, in_background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from k8s_rdma_demo.cluster.containers import Container, ContainerCreator
 
 _CONFLICT = 409
 _NOT_FOUND = 404

@@ -20,8 +20,6 @@ from k8s_rdma_demo.cluster.containers import (
     ContainerError,
     PodContainers,
     RecordedContainers,
-    Runtime,
-    SandboxDirectory,
 )
 from k8s_rdma_demo.cluster.dynamic_resources import ClaimError, ClaimManager, running_claim_manager
 from k8s_rdma_demo.cluster.objects import (
@@ -33,6 +31,7 @@ from k8s_rdma_demo.cluster.objects import (
     system_clock,
     uid_of,
 )
+from k8s_rdma_demo.cluster.sandboxes import Runtime, SandboxDirectory
 from k8s_rdma_demo.kubelet.device_manager import DeviceManager, DeviceManagerConfig, running_device_manager
 from k8s_rdma_demo.kubelet.pods import (
     AdmissionError,

@@ -16,7 +16,7 @@ import structlog
 from k8s_rdma.errors import K8sRdmaError, KernelError
 from k8s_rdma_demo.cluster.client import ApiError
 from k8s_rdma_demo.cluster.cni_plugin import CniError
-from k8s_rdma_demo.cluster.containers import AttachError, ContainerError, PodRef, Sandbox
+from k8s_rdma_demo.cluster.containers import ContainerError
 from k8s_rdma_demo.cluster.node_devices import REJECTED, NodeServices, RejectedError
 from k8s_rdma_demo.cluster.objects import (
     PODS,
@@ -33,6 +33,7 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
+from k8s_rdma_demo.cluster.sandboxes import AttachError, PodRef, Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from k8s_rdma_demo.cluster.assignments import Assignments
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder
 from k8s_rdma_demo.cluster.extender_client import ExtenderError, Extenders, Victims
-from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit
+from k8s_rdma_demo.cluster.fit import Refusal, Unfit
 from k8s_rdma_demo.cluster.objects import (
     POD_DISRUPTION_BUDGETS,
     PODS,
@@ -35,7 +36,7 @@ from k8s_rdma_demo.cluster.objects import (
     timestamp,
     uid_of,
 )
-from k8s_rdma_demo.cluster.store import selects
+from k8s_rdma_demo.cluster.selection import selects
 
 NO_VICTIMS = Refusal(reasons=("No preemption victims found for incoming pod",), unresolvable=True)
 NOT_HELPFUL = Refusal(reasons=("Preemption is not helpful for scheduling",), unresolvable=True)

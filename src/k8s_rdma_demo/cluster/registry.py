@@ -22,6 +22,7 @@ import msgspec
 
 from k8s_rdma_demo.cluster.custom_resources import checked_definition, resource_of
 from k8s_rdma_demo.cluster.defaults import with_defaults
+from k8s_rdma_demo.cluster.delete_options import DeleteOptions, Preconditions, parse_delete_options
 from k8s_rdma_demo.cluster.fields import as_stored
 from k8s_rdma_demo.cluster.objects import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -56,6 +57,7 @@ from k8s_rdma_demo.cluster.pod_strategy import (
     new_pod,
 )
 from k8s_rdma_demo.cluster.resource_slices import stored_slice
+from k8s_rdma_demo.cluster.selection import selects
 from k8s_rdma_demo.cluster.shapes import check_shape
 from k8s_rdma_demo.cluster.status import (
     StatusError,
@@ -71,7 +73,7 @@ from k8s_rdma_demo.cluster.status import (
     too_large_for_etcd,
     too_many_requests,
 )
-from k8s_rdma_demo.cluster.store import DeleteOptions, Preconditions, Store, parse_delete_options, selects
+from k8s_rdma_demo.cluster.store import Store
 from k8s_rdma_demo.cluster.workload_strategy import WORKLOADS, check_workload
 
 _PRIORITY_FIELDS = ("priority", "preemptionPolicy")

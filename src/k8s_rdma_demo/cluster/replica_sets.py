@@ -25,7 +25,7 @@ from k8s_rdma_demo.cluster.objects import (
     status_of,
     uid_of,
 )
-from k8s_rdma_demo.cluster.store import selects
+from k8s_rdma_demo.cluster.selection import selects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

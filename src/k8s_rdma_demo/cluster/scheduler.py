@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from k8s_rdma_demo.cluster.assignments import Assignments
 from k8s_rdma_demo.cluster.client import ApiClient, ApiError, EventRecorder, Informer
 from k8s_rdma_demo.cluster.dynamic_resources import DynamicResources
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig, ExtenderError, Extenders
-from k8s_rdma_demo.cluster.fit import Assignments, Refusal, Unfit, node_refusal, resource_refusal
+from k8s_rdma_demo.cluster.fit import Refusal, Unfit, node_refusal, resource_refusal
 from k8s_rdma_demo.cluster.objects import (
     NODES,
     PODS,

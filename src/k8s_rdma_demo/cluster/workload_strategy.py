@@ -21,8 +21,8 @@ from k8s_rdma_demo.cluster.objects import (
     status_of,
     uid_of,
 )
+from k8s_rdma_demo.cluster.selection import selects
 from k8s_rdma_demo.cluster.status import bad_request, invalid
-from k8s_rdma_demo.cluster.store import selects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

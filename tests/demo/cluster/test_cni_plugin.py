@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma.errors import KernelError, MalformedError
-from k8s_rdma_demo.cluster.cni_plugin import CniError, Conflist, load_conflist, pod_ips, result_in_version
+from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import (
     AttachError,
     CniRuntime,
@@ -19,11 +19,10 @@ from k8s_rdma_demo.cluster.cni_runtime import (
     is_namespace,
     remove_namespace_at,
 )
-from k8s_rdma_demo.cluster.containers import PodRef, SandboxDirectory
+from k8s_rdma_demo.cluster.sandboxes import PodRef, SandboxDirectory
 
 pytestmark = pytest.mark.anyio
 
-RECORDINGS = Path(__file__).parents[2] / "recordings" / "cni"
 ANNOTATIONS = {"kubernetes.io/config.source": "api", "rdma_interfaces_required": "[{}]"}
 POD = PodRef(namespace="default", name="p1", uid="1-2-3", annotations=ANNOTATIONS)
 CNI_PATH = (os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni").split(":")
@@ -35,48 +34,11 @@ def runtime(plugins, netns_dir):
     return CniRuntime([plugins.path], plugins.conflist("first", "second"), netns_dir)
 
 
-def recorded(*commands: str) -> list[str]:
-    return sorted(path.stem for path in RECORDINGS.glob("*.json") if path.stem.split("-")[1] in commands)
-
-
 def in_namespace(path: Path | str, *command: str) -> bytes:
     return subprocess.run(["nsenter", f"--net={path}", *command], capture_output=True, check=True).stdout
 
 
 # The protocol, against the recordings
-
-
-@pytest.mark.parametrize("name", recorded("ADD", "DEL", "CHECK", "STATUS", "GC"))
-def test_stdin_equals_that_of_containerd_for_the_recorded_call(name, recording):
-    stdin = recording(f"cni/{name}")["stdin"]
-    plugin = {key: stdin[key] for key in ("type", "note", "capabilities")}
-    conflist = Conflist(name=stdin["name"], cni_version=stdin["cniVersion"], plugins=(plugin,))
-    known = {"aliases": ["not asked for"], **stdin.get("runtimeConfig", {})}
-    extra = {key: value for key, value in stdin.items() if key.startswith("cni.dev/")}
-    written = conflist.stdin_for(
-        plugin, prev_result=stdin.get("prevResult"), capability_args=known, extra=extra
-    )
-    assert written.decode() == json.dumps(stdin, sort_keys=True, separators=(",", ":"))
-
-
-def test_plugin_gets_only_arguments_of_its_capabilities():
-    plugin = {"type": "a", "capabilities": {"bandwidth": True, "portMappings": False, "dns": True}}
-    conflist = Conflist(name="n", cni_version="1.0.0", plugins=(plugin,))
-    known = {"bandwidth": {}, "portMappings": [], "ips": []}
-    written = json.loads(conflist.stdin_for(plugin, capability_args=known))
-    assert written["runtimeConfig"] == {"bandwidth": {}}
-
-
-@pytest.mark.parametrize(
-    ("added", "deleted"),
-    [("0.4.0-ADD-1", "1.0.0-DEL-1"), ("0.3.1-ADD-1", "0.4.0-DEL-1"), ("1.0.0-ADD-1", "0.3.1-DEL-1")],
-)
-def test_result_is_converted_as_recorded_when_the_conflist_changed_version(added, deleted, recording):
-    result = json.loads(recording(f"cni/{added}")["stdout"])
-    stdin = recording(f"cni/{deleted}")["stdin"]
-    assert result_in_version(result, stdin["cniVersion"]) == stdin["prevResult"]
-    back = result_in_version(stdin["prevResult"], result["cniVersion"])
-    assert back == recording(f"cni/{added}")["stdin"]["prevResult"]
 
 
 async def test_environment_is_that_of_the_recorded_add(runtime, plugins, recording):
@@ -306,38 +268,6 @@ async def test_conflist_that_cannot_be_read_is_an_error_of_the_pod(runtime, plug
         await runtime.add(POD)
     assert failed.value.leftover is not None
     remove_namespace_at(Path(failed.value.leftover.netns))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "net.conflist"),
-        ('{"name": "n", "cniVersion": "1.0.0", "plugins": []}', "plugins: wanted one"),
-        ('{"name": "n", "cniVersion": "1.0.0", "plugins": [{}]}', "type"),
-        ('{"name": "n", "cniVersion": "0.2.0", "plugins": [{"type": "a"}]}', "cniVersion: wanted one of"),
-        ('{"name": "n", "plugins": [{"type": "a"}]}', "cniVersion"),
-        ('{"name": "n", "cniVersion": "1.0.0", "plugins": [{"type": "a", "capabilities": 1}]}', "capab"),
-    ],
-)
-def test_conflist_is_refused_when_a_field_is_wrong(tmp_path, text, says):
-    path = tmp_path / "net.conflist"
-    path.write_text(text)
-    with pytest.raises(MalformedError, match=says):
-        load_conflist(path)
-
-
-@pytest.mark.parametrize(
-    ("result", "ips"),
-    [
-        ({"interfaces": [{"name": "cni0"}, {"name": "eth0"}], "ips": [{"address": "10.0.0.1/24"}]}, 1),
-        ({"interfaces": [{"name": "cni0"}], "ips": [{"address": "10.0.0.1/24", "interface": 0}]}, 0),
-        ({"interfaces": [{"name": "eth0"}], "ips": [{"address": "fd00::1/64", "interface": 0}]}, 1),
-        ({"ips": [{"address": "10.0.0.1/24", "interface": 9}]}, 1),
-        ({}, 0),
-    ],
-)
-def test_pods_addresses_are_those_of_its_own_interface(result, ips):
-    assert len(pod_ips(result, "eth0")) == ips
 
 
 # Namespaces

@@ -12,10 +12,10 @@ from demo.cluster.fake_cri import FakeCri
 from k8s_rdma.core.devices.pod_devices import AllocateResponse, DeviceSpec, Mount
 from k8s_rdma_demo import cri
 from k8s_rdma_demo.cluster.cni_plugin import CniError
-from k8s_rdma_demo.cluster.containers import AttachError, PodRef
 from k8s_rdma_demo.cluster.cri_runtime import CriRuntime, container_config
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import DevicesConfig, KubeletConfig
+from k8s_rdma_demo.cluster.sandboxes import AttachError, PodRef
 from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from k8s_rdma_demo.cluster.cni_runtime import is_namespace, remove_namespace_at
-from k8s_rdma_demo.cluster.containers import SandboxDirectory
 from k8s_rdma_demo.cluster.kubelet import running_kubelet
 from k8s_rdma_demo.cluster.node_devices import KubeletConfig
+from k8s_rdma_demo.cluster.sandboxes import SandboxDirectory
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from demo.cluster.fake_extender import (
     serving_extender,
 )
 from k8s_rdma_demo.cluster.extender_client import Victims
-from k8s_rdma_demo.cluster.fit import Refusal, requests_of, resource_refusal
+from k8s_rdma_demo.cluster.fit import Refusal, resource_refusal
 from k8s_rdma_demo.cluster.preemption import NO_VICTIMS, dry_run, pick_node
 
 if TYPE_CHECKING:
@@ -352,35 +352,3 @@ def test_node_with_the_least_harmful_evictions_is_chosen():
     assert chosen(a=(0, [pod("x", 5), pod("y", -(2**31))]), b=(0, [pod("x", 5)])) == "b"
     assert chosen(a=(0, [pod("x", **early)]), b=(0, [pod("x", **late)])) == "b"
     assert chosen(b=(0, [pod("x")]), a=(0, [pod("x")])) == "a"
-
-
-@pytest.mark.parametrize(
-    ("allocatable", "wanted", "why"),
-    [
-        (None, {"cpu": "9"}, None),
-        ({"k8s-rdma.io/vf": "2"}, {"cpu": "9"}, None),
-        ({"cpu": "4"}, {"cpu": "3500m"}, Refusal(reasons=("Insufficient cpu",))),
-        ({"cpu": "4"}, {"cpu": "5"}, Refusal(reasons=("Insufficient cpu",), unresolvable=True)),
-        (
-            {"cpu": "4"},
-            {"k8s-rdma.io/vf": "1"},
-            Refusal(reasons=("Insufficient k8s-rdma.io/vf",), unresolvable=True),
-        ),
-        ({"cpu": "4", "pods": "1"}, {}, Refusal(reasons=("Too many pods",))),
-        (
-            {"cpu": "4", "memory": "1Gi", "pods": "1"},
-            {"cpu": "4", "memory": "1Gi"},
-            Refusal(reasons=("Too many pods", "Insufficient cpu")),
-        ),
-    ],
-)
-def test_node_is_full_by_requests_of_its_pods(allocatable, wanted, why):
-    node = {"status": {} if allocatable is None else {"allocatable": allocatable}}
-    containers = [{"resources": {"requests": wanted}}]
-    assert resource_refusal({"spec": {"containers": containers}}, node, [pod("a")]) == why
-
-
-def test_pod_requests_the_sum_of_its_containers_or_the_largest_init_container():
-    inits = [*asking("3"), {**asking("1")[0], "restartPolicy": "Always"}, *asking("1", vf="2")]
-    spec = {"containers": asking("1"), "initContainers": inits, "overhead": {"cpu": "500m"}}
-    assert requests_of({"spec": spec}) == {"cpu": 3.5, "vf": 2}

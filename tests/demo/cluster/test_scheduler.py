@@ -16,7 +16,6 @@ from demo.cluster.fake_extender import (
 from k8s_rdma.errors import MalformedError
 from k8s_rdma_demo.cluster.command import load_scheduler_config
 from k8s_rdma_demo.cluster.extender_client import ExtenderConfig
-from k8s_rdma_demo.cluster.fit import Refusal, Unfit, node_refusal
 from k8s_rdma_demo.cluster.scheduler import SchedulerConfig, SchedulingQueue
 
 pytestmark = pytest.mark.anyio
@@ -359,66 +358,6 @@ async def test_pods_of_another_scheduler_or_behind_a_gate_are_left_alone(cluster
         await c.create(make_node(), make_pod("other", schedulerName="x"), gated, make_pod("p1"))
         await c.pod_when("p1", bound_to("node-1"))
         assert {name for _, name in extender.calls} == {"p1"}
-
-
-@pytest.mark.parametrize(
-    ("pod", "node", "why"),
-    [
-        ({}, {}, None),
-        ({}, {"spec": {"unschedulable": True}}, "node(s) were unschedulable"),
-        ({"nodeSelector": {"a": "b"}}, {}, "node(s) didn't match Pod's node affinity/selector"),
-        ({"nodeSelector": {"a": "b"}}, {"metadata": {"labels": {"a": "b", "c": "d"}}}, None),
-        (
-            {},
-            {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}},
-            "node(s) had untolerated taint(s)",
-        ),
-        ({}, {"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}}, None),
-        (
-            {"tolerations": [{"key": "k", "value": "v"}]},
-            {"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}},
-            None,
-        ),
-        (
-            {"tolerations": [{"key": "k", "value": "x"}]},
-            {"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}},
-            "node(s) had untolerated taint(s)",
-        ),
-        (
-            {"tolerations": [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]},
-            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
-            "node(s) had untolerated taint(s)",
-        ),
-        (
-            {"tolerations": [{"operator": "Exists"}]},
-            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
-            None,
-        ),
-    ],
-)
-def test_pod_fits_a_node_by_selector_taints_and_readiness(pod, node, why):
-    assert node_refusal({"spec": pod}, node) == why
-
-
-@pytest.mark.parametrize(
-    ("unfit", "message"),
-    [
-        (Unfit(nodes=0, refusals={}), "no nodes available to schedule pods"),
-        (Unfit(nodes=3, refusals={}), "0/3 nodes are available:"),
-        (Unfit(nodes=1, refusals={"a": Refusal(reasons=("x.",))}), "0/1 nodes are available: 1 x.."),
-        (
-            Unfit(
-                nodes=12,
-                refusals={f"n{i}": Refusal(reasons=("same",)) for i in range(10)}
-                | {name: Refusal(reasons=("b", "same")) for name in "xy"},
-                preemption="why not",
-            ),
-            "0/12 nodes are available: 12 same, 2 b. why not",
-        ),
-    ],
-)
-def test_refusal_counts_equal_messages_and_sorts_them_as_text(unfit, message):
-    assert unfit.message == message
 
 
 def queued(uid: str, priority: int = 0) -> dict:
