@@ -5,7 +5,7 @@ scan when something has changed and otherwise returns the previous result. Files
 sends no event are read again and compared; device nodes when entries of their directories change.
 
 A subscription to the kernel's messages knows the state that each makes stale. Sources: inotify(7),
-rtnetlink(7) RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
+rtnetlink(7) RTNLGRP_LINK, RTNLGRP_TC, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR,
 Linux `lib/kobject_uevent.c` (group 1 is the kernel's own, 2 is udev's),
 `include/uapi/rdma/rdma_netlink.h` (RDMA_NL_GROUP_NOTIFY since 6.12).
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from k8s_rdma.linux.sysfs import Sysfs
 
 
-_LINK_GROUP, _IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP = 1, 5, 9
+_LINK_GROUP, _TRAFFIC_CONTROL_GROUP, _IPV4_ADDRESS_GROUP, _IPV6_ADDRESS_GROUP = 1, 4, 5, 9
 _UEVENT_GROUP, _NOTIFY_GROUP = 1, 4
 _MESSAGE_AND_LINK = struct.Struct("=16x4xi")  # nlmsghdr, ifinfomsg up to its index
 _MESSAGE_AND_SCOPE = struct.Struct("=16x3xB")  # nlmsghdr, ifaddrmsg up to its scope
@@ -195,6 +195,13 @@ def _rdma_device(_message: bytes, gathering: Gathering) -> bool:
 
 
 LINKS = Subscription(family=ROUTE, groups=(_LINK_GROUP,), read=_link, size=_MESSAGE_AND_LINK.size)
+
+
+CLASSES = Subscription(
+    family=ROUTE, groups=(_TRAFFIC_CONTROL_GROUP,), read=_link, size=_MESSAGE_AND_LINK.size
+)
+"""Messages about qdiscs, classes and filters; their link is where a link's own message has it (`tcmsg`). The
+kernel also sends the answer to a query of one class."""
 
 
 ADDRESSES = Subscription(

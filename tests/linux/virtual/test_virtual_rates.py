@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import closing
 
 import pytest
 
@@ -11,6 +12,10 @@ from contract.linux_lab import needs_namespaces
 from contract.virtual_lab import VirtualLab
 from k8s_rdma.core.step import SetRates, VfRate
 from k8s_rdma.errors import KernelError
+from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.socket import NetlinkSocket
+from k8s_rdma.linux.netns import Namespaces
+from k8s_rdma.linux.virtual.kernel import VirtualSriov
 from k8s_rdma.linux.virtual.pf import Shaper, VfRateCache
 
 pytestmark = needs_namespaces
@@ -103,3 +108,54 @@ def test_class_that_is_not_there_is_made_anew_with_its_rates(lab, rates):
         subprocess.run(["tc", *arguments], check=True)
     rates.set(lab.pfs[0], scheduler(lab), step(VfRate(2, 30, 40)))
     assert (classes(lab)[2].min_tx_rate_mbps, classes(lab)[2].max_tx_rate_mbps) == (30, 40)
+
+
+class ListedClasses(NetlinkSocket):
+    """Notes each list of classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.noted = []
+
+    def dump(self, kind, body, operation):
+        if operation.endswith(": classes"):
+            self.noted.append(operation)
+        return super().dump(kind, body, operation)
+
+
+@pytest.fixture
+def lists(lab):
+    return ListedClasses()
+
+
+@pytest.fixture
+def kernel(lists):
+    """As of an agent that has looked at all PFs once."""
+    with closing(VirtualSriov(Namespaces(), Rtnl(socket=lists))) as opened:
+        opened.observe()
+        lists.noted.clear()
+        yield opened
+
+
+def tc(*words):
+    subprocess.run(["tc", *words], check=True)
+
+
+def test_observation_lists_no_classes_without_a_change_of_one(kernel, lists):
+    assert kernel.observe() == kernel.observe()
+    assert lists.noted == []
+
+
+def test_observation_shows_rates_that_another_program_changed(lab, kernel, lists):
+    change = ("class", "change", "dev", "enp3s0f0-tx", "parent", "1:1", "classid", "1:12")
+    tc(*change, "htb", "rate", "30mbit", "ceil", "40mbit", "burst", "128k", "cburst", "128k")
+    vf = kernel.observe().pfs[0].vfs[2]
+    assert (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (30, 40)
+    assert lists.noted == ["enp3s0f0-tx: classes"]
+
+
+def test_observation_does_not_show_rates_of_a_scheduler_that_is_gone(lab, kernel):
+    tc("qdisc", "delete", "dev", "enp3s0f0-tx", "root")
+    observed = kernel.observe()
+    assert PF0 not in {pf.pci for pf in observed.pfs}
+    assert [unreadable.pf for unreadable in observed.unreadable] == [PF0]

@@ -45,7 +45,7 @@ from k8s_rdma.core.step import (
 )
 from k8s_rdma.core.types import VIRTUAL_DRIVER, LinkState, PciAddress, VlanProto
 from k8s_rdma.errors import KernelError
-from k8s_rdma.linux.changes import LINKS, Changes
+from k8s_rdma.linux.changes import CLASSES, LINKS, Changes
 from k8s_rdma.linux.netlink.rtnl import (
     Link,
     Rtnl,
@@ -67,7 +67,7 @@ from k8s_rdma.linux.pod_interface import (
     make_bare,
 )
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
-from k8s_rdma.linux.virtual.known_links import KnownLinks
+from k8s_rdma.linux.virtual.known_links import KnownLinks, LinkReports
 from k8s_rdma.linux.virtual.pf import (
     DEFAULT_MTU,
     Settings,
@@ -121,6 +121,7 @@ class VirtualSriov:
         self._moves = Moves(self._rtnl, self._host, namespaces, self._pf)
         self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
         self._links = self._open.enter_context(KnownLinks(self._rtnl))
+        self._classes = self._open.enter_context(LinkReports(CLASSES, "classes"))
         self._pfs = pfs_among(self._links.read())
         self._seen_vfs: dict[VirtualPf, dict[int, SeenVf]] = {}
         self._watches: list[Changes] = []
@@ -128,6 +129,7 @@ class VirtualSriov:
     def observe(self) -> Hardware:
         """Observe the hardware. VFs that ended with a pod's namespace are recreated first."""
         links, unreadable = self._links_with_all_vfs()
+        self._rates.forget(self._classes.links())
         states = [self._observe_pf(pf, links, unreadable) for pf in self._pfs.values()]
         observed = Hardware(pfs=tuple(filter(None, states)), unreadable=tuple(unreadable))
         return self._caps.shown_in(observed)
@@ -271,7 +273,7 @@ class VirtualSriov:
             )
             return None
         try:
-            rates = self._rates.read_all(pf, scheduler.index)
+            rates = self._rates.read_unless_known(pf, scheduler.index)
         except KernelError as error:
             unreadable.append(Unreadable(f"PF {pf.pci}", f"rates: {error}", pf.pci))
             return None
@@ -421,15 +423,17 @@ class Moves:
             if port.peer_elsewhere is not None:
                 self._rename(port, step, namespace)
                 return
-            # A message that moves and renames would move first, and only then find the name taken.
+            # The socket stays open until the VF has moved: a move waits until the kernel has freed what was
+            # closed before it.
             with Rtnl(namespace) as pod_rtnl:
+                # A message that moves and renames would move first, and only then find the name taken.
                 pod_rtnl.require_free(step.ifname, operation)
-            self._rtnl.delete_altnames(self._other_end(port), operation)
-            self._record_namespace(port, step.netns.inode)
-            pod_settings = _pod_settings(replace(step, mac=step.mac or step.home.mac))
-            self._rtnl.change(
-                port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
-            )
+                self._rtnl.delete_altnames(self._other_end(port), operation)
+                self._record_namespace(port, step.netns.inode)
+                pod_settings = _pod_settings(replace(step, mac=step.mac or step.home.mac))
+                self._rtnl.change(
+                    port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
+                )
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> int | None:
         """Move a VF back to the host's namespace and restore it, unless it serves another namespace.

@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, cast
 
-from k8s_rdma.linux.changes import LINKS, QUEUE_BYTES, Gathering
+from k8s_rdma.linux.changes import LINKS, QUEUE_BYTES, Gathering, Subscription
 from k8s_rdma.linux.netlink.socket import NetlinkError, SocketClient
 
 if TYPE_CHECKING:
@@ -27,16 +27,37 @@ MOST_READ_SINGLY = 24
 """A link that is read singly takes as long as four of a list."""
 
 
-class KnownLinks(SocketClient[socket.socket]):
+class LinkReports(SocketClient[socket.socket]):
+    """The kernel's reports of one subscription, in the calling thread's namespace."""
+
+    def __init__(self, subscription: Subscription, subject: str) -> None:
+        """Subscribe. subscription: of no optional family. subject: of an error."""
+        self._subscription = subscription
+        try:
+            self.socket = cast("socket.socket", subscription.open(QUEUE_BYTES))
+        except OSError as error:
+            raise NetlinkError(f"reports of {subject}", error.errno or errno.EIO) from error
+
+    def links(self) -> set[int] | None:
+        """Return the indexes of links with a report since the last call; None if reports were lost."""
+        gathering = Gathering()
+        while True:
+            try:
+                self._subscription.read(self.socket.recv(self._subscription.size), gathering)
+            except BlockingIOError:
+                break
+            except (OSError, struct.error):  # ENOBUFS, which is reported once
+                gathering.everything = True
+        return None if gathering.everything else gathering.links
+
+
+class KnownLinks(LinkReports):
     """Reads the links of the namespace of `rtnl`, which is the calling thread's."""
 
     def __init__(self, rtnl: Rtnl) -> None:
         """Subscribe to the kernel's reports; nothing is read yet."""
+        super().__init__(LINKS, "links")
         self._rtnl = rtnl
-        try:
-            self.socket = cast("socket.socket", LINKS.open(QUEUE_BYTES))  # None only of an optional family
-        except OSError as error:
-            raise NetlinkError("reports of links", error.errno or errno.EIO) from error
         self._links: dict[int, Link] | None = None
 
     def read(self, carriers: Collection[str] = ()) -> Collection[Link]:
@@ -47,7 +68,7 @@ class KnownLinks(SocketClient[socket.socket]):
 
         carriers: the names of links that are read again in any case, for their present carrier.
         """
-        changed = self._changed()
+        changed = self.links()
         if self._links is not None and changed is not None:
             changed |= {
                 link.index for link in self._links.values() if link.name in carriers or _alias_is_unseen(link)
@@ -57,18 +78,6 @@ class KnownLinks(SocketClient[socket.socket]):
         else:
             self._read_again(self._links, changed)
         return self._links.values()
-
-    def _changed(self) -> set[int] | None:
-        """Return the indexes of links with a report since the last call; None if reports were lost."""
-        gathering = Gathering()
-        while True:
-            try:
-                LINKS.read(self.socket.recv(LINKS.size), gathering)
-            except BlockingIOError:
-                break
-            except (OSError, struct.error):  # ENOBUFS, which is reported once
-                gathering.everything = True
-        return None if gathering.everything else gathering.links
 
     def _read_again(self, links: dict[int, Link], changed: set[int]) -> None:
         """Read the links of these indexes, and the other ends of those: they may have parted, or met."""

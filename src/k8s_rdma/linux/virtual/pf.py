@@ -111,7 +111,18 @@ class VfRateCache:
     def __init__(self, shaper: Shaper) -> None:
         """Program rates by this shaper."""
         self._shaper = shaper
-        self._cached: dict[VirtualPf, dict[int, VfRate]] = {}
+        self._cached: dict[tuple[VirtualPf, int], dict[int, VfRate]] = {}
+
+    def read_unless_known(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
+        """Return the rates of all VFs, as last read unless that was forgotten."""
+        cached = self._cached.get((pf, scheduler))
+        return self.read_all(pf, scheduler) if cached is None else dict(cached)
+
+    def forget(self, schedulers: Collection[int] | None) -> None:
+        """Forget the rates of VFs with these schedulers, because they may have changed; None: of all."""
+        for pf, scheduler in tuple(self._cached):
+            if schedulers is None or scheduler in schedulers:
+                del self._cached[pf, scheduler]
 
     def read_all(self, pf: VirtualPf, scheduler: int) -> dict[int, VfRate]:
         """Read the rates of all VFs; an interrupted class is first recreated without rates."""
@@ -120,7 +131,7 @@ class VfRateCache:
             if index not in found:
                 found[index] = VfRate(index)
                 self._shaper.set_rate(pf, scheduler, found[index], None)
-        self._cached[pf] = found
+        self._cached[pf, scheduler] = found
         return dict(found)
 
     def set(self, pf: VirtualPf, scheduler: int, step: SetRates) -> None:
@@ -145,7 +156,7 @@ class VfRateCache:
 
     def _read(self, pf: VirtualPf, scheduler: int, indexes: Collection[int]) -> dict[int, VfRate]:
         """Return the rates of all VFs, after reading those of the indexes."""
-        cached = self._cached.get(pf)
+        cached = self._cached.get((pf, scheduler))
         if cached is None or len(indexes) * _SINGLE_READ_COST > pf.vfs:
             return self.read_all(pf, scheduler)
         found = {index: self._shaper.rate(scheduler, index) for index in indexes}
