@@ -34,7 +34,7 @@ from k8s_rdma.wire.placement_keys import FixedKeys, PlacementKeys
 from policies import EVERYTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from k8s_rdma.agent.claims import ClaimCommands
     from k8s_rdma.agent.cluster.api_cluster import PodCluster
@@ -115,6 +115,7 @@ class Machine:
         self.require_rdma = True
         self.now_s = 0.0
         self.claim_commands: ClaimCommands | None = None
+        self.new_worker: Callable[[], Worker] = Worker
         self.addresses: AddressRegistry = SingleNodeAddresses()
         self.sandboxes: dict[int, NetnsRef] = {}
         self._containers: dict[str, int] = {}
@@ -130,7 +131,7 @@ class Machine:
     def running(
         self, key: PlacementKeys | None = None, boot_id: str = "boot-1", allow_unplaced: bool | None = None
     ) -> Iterator[tuple[Node, Verbs]]:
-        with closing(Worker()) as worker:
+        with closing(self.new_worker()) as worker:
             self.worker = worker
             receipts = worker.opened.enter_context(closing(Receipts(self.directory / "state" / "ledger.db")))
             plugins = Plugins(host_root=Path("/"), timeout_s=10)

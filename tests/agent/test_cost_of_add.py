@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from agent.machine import Machine, asks, call
+from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates
 
 PLAIN = {"min_tx_rate": 10, "max_tx_rate": 20}
@@ -62,6 +63,31 @@ def test_add_syncs_one_commit_however_many_interfaces(machine, count):
     statements = []
     run(machine, [PLAIN] * count, statements)
     assert in_commits(statements) == ["FULL", "NORMAL"]
+
+
+class CountingWorker(Worker):
+    """Counts the calls that wait for it."""
+
+    calls = 0
+
+    async def run(self, call, *args, **kwargs):
+        self.calls += 1
+        return await super().run(call, *args, **kwargs)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_add_waits_four_times_for_the_worker(machine, count):
+    """To begin, to choose, to give and to bring up."""
+    machine.new_worker = CountingWorker
+
+    async def scenario():
+        with machine.running() as (_, verbs):
+            before = machine.worker.calls
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks(*[PLAIN] * count)))
+            assert machine.worker.calls - before == 4
+
+    asyncio.run(scenario())
 
 
 def test_attributes_of_a_vf_are_read_only_at_its_first_add(machine):

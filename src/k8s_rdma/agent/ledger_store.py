@@ -406,6 +406,26 @@ class LedgerStore:
             self._marked_in_vain = True
 
 
+class PendingMarker:
+    """The marker of a container while one ADD of it is under way; `begin` and `end` run on the worker."""
+
+    def __init__(self, store: LedgerStore, container: ContainerId) -> None:
+        self._store = store
+        self._container = container
+        self.is_pending = False
+
+    def begin(self) -> None:
+        """Mark the container. LedgerError when that fails."""
+        self._store.begin_add(self._container)
+        self.is_pending = True
+
+    def end(self) -> None:
+        """Leave the marker to the container's receipts; a second call has no effect."""
+        if self.is_pending:
+            self.is_pending = False
+            self._store.end_add(self._container)
+
+
 def _name_of(claim: LedgerClaim) -> str:
     return f"{claim.namespace}/{claim.name}"
 

@@ -1,6 +1,6 @@
 """The thread that owns the kernel and the ledger: blocking calls of the agent's loop, one after the other.
 
-A CNI ADD makes six calls. By a ThreadPoolExecutor each takes half as much processor time again: three
+A CNI ADD makes four calls. By a ThreadPoolExecutor each takes half as much processor time again: three
 futures and four rounds of the loop instead of one and two.
 """
 

@@ -242,6 +242,9 @@ class Hardware:
     unreadable: tuple[Unreadable, ...] = ()
     problems: tuple[str, ...] = ()
     _by_pci: Mapping[PciAddress, PfState] = field(init=False, repr=False, compare=False)
+    _inventories: dict[NodeName, Inventory] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         """Index the PFs."""
@@ -252,7 +255,13 @@ class Hardware:
         return self._by_pci.get(pci)
 
     def inventory(self, node: NodeName) -> Inventory:
-        """Return the inventory that placement uses."""
+        """Return the inventory that placement uses; the same object each time."""
+        found = self._inventories.get(node)
+        if found is None:
+            found = self._inventories[node] = self._inventory(node)
+        return found
+
+    def _inventory(self, node: NodeName) -> Inventory:
         return Inventory.of_node(
             node,
             (

@@ -456,7 +456,7 @@ def _check_subnetworks(networks: msgspec.Raw) -> None:
         found = _subnetworks_decoder.decode(networks)
     except msgspec.MsgspecError:
         return
-    keys = [field.encode_name for field in msgspec.structs.fields(Subnetwork)]
+    keys = Subnetwork.__struct_encode_fields__
     for name, fields in (found or {}).items():
         for key in fields:
             if key not in keys:

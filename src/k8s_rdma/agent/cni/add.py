@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -23,13 +23,13 @@ from k8s_rdma.agent.cni.add_call import AddCall, pod_of
 from k8s_rdma.agent.cni.grant import Grant, Policy, read_grant, resolve, slots_of_pod
 from k8s_rdma.agent.cni.kubelet_devices import NOTHING_HELD, HeldDevices, PodDeviceLookup
 from k8s_rdma.agent.cni.networks import interfaces_of_network, select_network, unknown_networks
-from k8s_rdma.agent.ledger_store import UnendedPodError
+from k8s_rdma.agent.ledger_store import PendingMarker, UnendedPodError
 from k8s_rdma.agent.node import Node, UngivenError, rejected
 from k8s_rdma.agent.pending_calls import WaitingCalls
 from k8s_rdma.agent.plugins.called_plugins import CalledPlugins, called_plugins
 from k8s_rdma.agent.plugins.execution import target_of
 from k8s_rdma.agent.plugins.ipam import CniPlugins, addressing
-from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, PreparedInterface, Receipt
+from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Pod, Receipt
 from k8s_rdma.core.macs import addresses_of
 from k8s_rdma.core.namespace_policy import NamespacePolicies
 from k8s_rdma.core.placement import Rejection
@@ -48,12 +48,16 @@ if TYPE_CHECKING:
     from k8s_rdma.agent.cni.node_access import NodeAccess
     from k8s_rdma.agent.sandbox import Sandbox
     from k8s_rdma.agent.worker import Worker
+    from k8s_rdma.core.devices.pod_devices import SlotInUse
     from k8s_rdma.core.kernel import PodInterface
+    from k8s_rdma.core.namespace_policy import NamespacePolicy
     from k8s_rdma.core.plan import Addressing
     from k8s_rdma.core.step import NetnsRef
 
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 FIRST_DETECTION_DELAY_S = 0.11
 """The time after which any station with the same address has objected, if the kernel probed at once
@@ -131,7 +135,7 @@ class AddCommand:
             annotations = await self._annotations(conf, env, pod)
             if env.pod_name is not None and env.pod_uid is None and request_name(annotations) in annotations:
                 pod = await self._cluster.identified(pod)
-            call = AddCall(
+            call = MarkedCall(
                 env=env,
                 netns=netns,
                 conf=conf,
@@ -139,6 +143,7 @@ class AddCommand:
                 pod=pod,
                 annotations=annotations,
                 still_waiting=pending.still_waiting,
+                marker=PendingMarker(self._node.ledger_store, env.container_id),
             )
             if unknown := unknown_keys(call.annotations):
                 self._cluster.annotation_ignored(pod, "; ".join(unknown))
@@ -148,6 +153,9 @@ class AddCommand:
                 if error.reason is not Reason.AGENT_UNREACHABLE:
                     self._cluster.refused(pod, error)
                 raise
+            finally:
+                if call.marker.is_pending:
+                    await self._worker.run(call.marker.end)
 
     def _name_meaningless_keys(self, conf: NetConf, stdin: bytes) -> None:
         """Log the keys of a network configuration that have no effect here, once for each network."""
@@ -163,22 +171,17 @@ class AddCommand:
             return {}  # not Kubernetes': there is no pod that could ask for anything
         return await self._cluster.annotations(pod)
 
-    async def _add(self, call: AddCall) -> AddResult | None:
+    async def _add(self, call: MarkedCall) -> AddResult | None:
         policies = self._policy.policies()
         requested = self._requested(call, policies)
         devices = await self._devices_of(call, requested)
-        claims = await self._prepared_for(call)
-        grant = resolve(requested, devices=devices, claims=claims, hardware=self._node.hardware)
-        slots = slots_of_pod(
-            devices.slots,
-            call.annotations,
-            policies.policy_for(call.pod.namespace),
-            self._policy.memlock,
-        )
-        if not grant.request and call.plugins.delegate is None:
+        begin = partial(self._begin, call, requested, devices, policies.policy_for(call.pod.namespace))
+        grant, slots = await self._once_handed_over(call, begin)
+        if not call.marker.is_pending:
             call.allow_nothing()
             return None
-        async with self._marked(call), self._locks.alone(call.env.container_id):
+        _require_waiting(call)
+        async with self._locks.alone(call.env.container_id):
             entries = self._entries_of_network(call, grant)
             part = grant.part(entries).with_defaults(call.conf.vlan, call.conf.driver)
             sandbox = replace(
@@ -207,34 +210,35 @@ class AddCommand:
         )
         return requested.latest(placed, receipts).permitted(policies, call.pod.namespace)
 
-    async def _prepared_for(self, call: AddCall) -> tuple[PreparedInterface, ...]:
-        """Return the interfaces prepared for the pod's claims; wait for the end of a pod deleted by force.
+    async def _once_handed_over(self, call: AddCall, begin: Callable[[], T]) -> T:
+        """Begin on the node; wait for the end of a pod deleted by force that still has a claim of this one.
 
         The runtime would try the sandbox again only after 10 to 15 s.
         """
         deadline_s = time.monotonic() + LONGEST_WAIT_S
         while True:
             try:
-                return await self._worker.run(self._node.ledger_store.prepared_for, call.pod.uid)
+                return await self._worker.run(begin)
             except UnendedPodError:
                 if self._waiting.full or time.monotonic() >= deadline_s or not call.still_waiting():
                     raise
             with self._waiting.waiting():
                 await asyncio.sleep(HANDOVER_POLL_S)
 
-    @asynccontextmanager
-    async def _marked(self, call: AddCall) -> AsyncIterator[None]:
-        """Mark the container while its ADD is under way: the executable passes on DELs of marked ones alone.
+    def _begin(
+        self, call: MarkedCall, requested: Grant, devices: HeldDevices, policy: NamespacePolicy
+    ) -> tuple[Grant, tuple[SlotInUse, ...]]:
+        """Return the pod's grant with its claims, and its slots; mark the container if it is to get anything.
 
-        A DEL that came before the marker followed a caller that had ended, which is checked after it.
+        The executable passes on DELs of marked containers alone. A DEL that came before the marker followed a
+        caller that had ended, which is checked after it.
         """
-        container = call.env.container_id
-        await self._worker.run(self._node.ledger_store.begin_add, container)
-        try:
-            _require_waiting(call)
-            yield
-        finally:
-            await self._worker.run(self._node.ledger_store.end_add, container)
+        claims = self._node.ledger_store.prepared_for(call.pod.uid)
+        grant = resolve(requested, devices=devices, claims=claims, hardware=self._node.hardware)
+        slots = slots_of_pod(devices.slots, call.annotations, policy, self._policy.memlock)
+        if grant.request or call.plugins.delegate is not None:
+            call.marker.begin()
+        return grant, slots
 
     async def _devices_of(self, call: AddCall, requested: Grant) -> HeldDevices:
         if call.env.pod_name is None:
@@ -275,7 +279,7 @@ class AddCommand:
                 "interfaceNames", f"{sandbox.attachment.ifname} is what the delegate's interface is called"
             )
 
-    async def _give(self, call: AddCall, sandbox: Sandbox, part: Grant, limited: LimitedPod) -> AddResult:
+    async def _give(self, call: MarkedCall, sandbox: Sandbox, part: Grant, limited: LimitedPod) -> AddResult:
         """Choose VFs and attach them, or others if some cannot be given (`core.vf_failures`)."""
         deadline_s = time.monotonic() + RETRY_WITHIN_S
         tries: list[FailedTry] = []
@@ -358,7 +362,7 @@ class AddCommand:
         self._device_specs.clear(sandbox.slots, sandbox.attachment.container, self._node.ledger)
         return self._node.prepare(sandbox, part.request, part.promised, inherited=inherited)
 
-    async def _attach(self, call: AddCall, receipt: Receipt) -> AddResult:
+    async def _attach(self, call: MarkedCall, receipt: Receipt) -> AddResult:
         answered: set[str] = set()
         try:
             await self._on_prepared()
@@ -370,7 +374,7 @@ class AddCommand:
             addresses = await self._plugins.ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, prev_result)
-            receipt = await self._worker.run(self._complete, receipt, addressing(addresses))
+            receipt = await self._worker.run(self._complete, call, receipt, addressing(addresses))
             leased = {ifname: result.addresses for ifname, result in addresses.items()}
             await wait_for_address_detection(receipt, leased, node=self._node, worker=self._worker)
             _require_waiting(call)
@@ -381,10 +385,11 @@ class AddCommand:
             raise
         return AddResult(receipt=receipt, addresses=addresses, result=result)
 
-    def _complete(self, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
+    def _complete(self, call: MarkedCall, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
         """Bring the interfaces up, and write their CDI files; return the receipt as it is from here on."""
         attached = self._node.attach(receipt, addressing)
         self._device_specs.write(attached, self._node.ledger)
+        call.marker.end()
         return attached
 
     async def _undo(self, failure: BaseException, receipt: Receipt) -> None:
@@ -412,6 +417,13 @@ class AddCommand:
                 failed = f"could not be given ({tries[-1].why})" if tries else "had no room"
                 why = f"PF {', '.join(promised)} was promised and {failed}; given {', '.join(pfs)}"
                 self._cluster.placed_anew(receipt.pod, why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkedCall(AddCall):
+    """The call of an ADD that is under way. marker: of its container."""
+
+    marker: PendingMarker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
