@@ -20,9 +20,15 @@ KUBERNETES = "v1.36.2"
 """The release for which the manifests are rendered."""
 
 
+def parse(text: str) -> list[Any]:
+    """Return a text's YAML documents, read by libyaml: a tenth of the time of PyYAML's own parser."""
+    return list(yaml.load_all(text, yaml.CSafeLoader))
+
+
 def default_values(chart: Path = CHART) -> dict[str, Any]:
     """The chart's values.yaml."""
-    values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text())
+    values: dict[str, Any]
+    [values] = parse((chart / "values.yaml").read_text())
     return values
 
 
@@ -53,7 +59,7 @@ def render(  # noqa: PLR0913  what Helm has besides a chart
     version's directory. cluster: objects that are there already. apis: groups and versions that it
     serves besides Kubernetes' own.
     """
-    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    [about] = parse((chart / "Chart.yaml").read_text())
     context = {
         "Values": with_values(default_values(chart), given),
         "Chart": {"Name": about["name"], "Version": about["version"], "AppVersion": about["appVersion"]},
@@ -71,12 +77,12 @@ def render(  # noqa: PLR0913  what Helm has besides a chart
             "apis": list(apis),
         }
     )
-    return {path: text for path, text in rendered.items() if any(yaml.safe_load_all(_of_yaml(path, text)))}
+    return {path: text for path, text in rendered.items() if any(parse(_of_yaml(path, text)))}
 
 
 def documents(rendered: Mapping[str, str]) -> list[dict[str, Any]]:
     """All objects of what was rendered."""
-    return [each for text in rendered.values() for each in yaml.safe_load_all(text) if each]
+    return [each for text in rendered.values() for each in parse(text) if each]
 
 
 def with_values(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

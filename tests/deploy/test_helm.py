@@ -13,7 +13,7 @@ import k8s_rdma
 from chart_values import GIVEN
 from deploy.release.artifacts import build_chart
 from deploy.release.source import Source
-from deploy.rendering.chart import CHART, default_values, documents, render
+from deploy.rendering.chart import CHART, default_values, documents, parse, render
 from documents import ROOT
 from helm_program import every_helm, needs_helm
 
@@ -55,7 +55,7 @@ def template(helm: str, chart: Path, values: Mapping[str, Any], kubernetes: str,
     path = directory / "values.yaml"
     path.write_text(json.dumps(values))
     options = ("--namespace=k8s-rdma", f"--values={path}", f"--kube-version={kubernetes}")
-    return by_name(yaml.safe_load_all(run(helm, "template", "k8s-rdma", str(chart), *options)))
+    return by_name(parse(run(helm, "template", "k8s-rdma", str(chart), *options)))
 
 
 def without(value: Any) -> Any:
@@ -135,5 +135,5 @@ def test_sections_with_only_comments_have_their_defaults(helm: str, tmp_path: Pa
     )
     path.write_text(sections)
     command = ("template", "k8s-rdma", str(CHART), "--namespace=k8s-rdma", f"--kube-version={NEWEST}")
-    theirs = by_name(yaml.safe_load_all(run(helm, *command, f"--values={path}")))
+    theirs = by_name(parse(run(helm, *command, f"--values={path}")))
     assert theirs == by_name(documents(render({}, kubernetes=NEWEST)))
