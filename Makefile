@@ -37,9 +37,10 @@ quick-list: ## tests/quick.txt, chosen from what `make coverage-map` recorded
 	@$(RUN) env PYTHONPATH=tests python -m covering
 
 .PHONY: coverage-map
-coverage-map: setup-tests $(COVERAGE_READY) ## records which tests reach which functions, for ARGS=--changed: all tests, at twice their time
-	@rm -rf .cache/coverage
-	@directory=$$(mktemp -d) && { $(RUN) pytest -q --record-coverage $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(ARGS) || true; } && rm -rf "$$directory"
+coverage-map: setup-tests $(COVERAGE_READY) ## records which tests reach which functions, for ARGS=--changed: all tests, at twice their time, or those of ARGS
+	@git diff --quiet HEAD -- src tests || { echo "coverage-map: commit your changes first, because a map holds for a commit" >&2; exit 1; }
+	@rm -rf .cache/coverage && mkdir -p .cache/coverage && git rev-parse HEAD >.cache/coverage/commit
+	@directory=$$(mktemp -d) && { $(RUN) pytest -q --record-coverage $(BESIDE_EACH_OTHER) --basetemp="$$directory/t" $(ARGS) || [[ $$? = 1 ]]; } && rm -rf "$$directory"
 	@$(RUN) env PYTHONPATH=tests python -m coverage_map
 
 # Tests of these files need more than set-up: the executable that a node has, the packages that make a release. If ARGS

@@ -58,7 +58,10 @@ def read_map(path: Path = MAP) -> CoverageMap | None:
 
 @dataclass(slots=True)
 class Records:
-    """What the recorders of all processes wrote: entries of functions by context, and the tests."""
+    """What the recorders of all processes wrote: entries of functions by context, and the tests.
+
+    seconds: of test functions that passed, which are all that the records know.
+    """
 
     entries: dict[str, set[Name]] = field(default_factory=lambda: defaultdict(set))
     branches: dict[str, set[tuple[str, int, int]]] = field(default_factory=lambda: defaultdict(set))
@@ -78,14 +81,17 @@ def module_of(path: str) -> str:
 
 def read_records(directory: Path = RECORDS) -> Records:
     """Read what recorders left in a directory."""
-    records = Records()
+    records, failed = Records(), set[str]()
     for path in sorted(directory.glob("tests.*.json")):
         record = json.loads(path.read_text())
         records.outer.update(record["outer"])
+        failed.update(record["failed"])
         for name, wide in record["fixtures"].items():
             records.fixtures[name].update(wide)
         for name, seconds in record["seconds"].items():
             records.seconds[name] += seconds
+    for name in failed:
+        records.seconds.pop(name, None)
     for path in sorted(directory.glob("data.*")):
         with closing(sqlite3.connect(path)) as data:
             _add_branches(records, data)
@@ -140,7 +146,7 @@ def make_map(records: Records, commit: str) -> CoverageMap:
     """Return the map of what was recorded at a commit."""
     functions = sorted(set().union(*records.entries.values()))
     numbers = {name: number for number, name in enumerate(functions)}
-    tests = sorted(each for each in records.seconds if not each.startswith("fixture "))
+    tests = sorted(records.seconds)
     contexts = {test: records.contexts_of(test) for test in tests}
     return CoverageMap(
         commit=commit,
@@ -155,10 +161,15 @@ def make_map(records: Records, commit: str) -> CoverageMap:
 
 
 def main() -> None:
-    """Make the map from the records."""
-    command = ["git", "rev-parse", "HEAD"]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    found = make_map(read_records(), done.stdout.strip())
+    """Make the map from the records, if the sources are still those of the commit at which these began."""
+    commit = (RECORDS / "commit").read_text().strip()
+    if subprocess.run(
+        ["git", "diff", "--quiet", commit, "--", "src", "tests"], cwd=ROOT, check=False
+    ).returncode:
+        sys.exit(
+            f"coverage-map: src or tests changed since {commit[:9]} while tests ran: there is no new map"
+        )
+    found = make_map(read_records(), commit)
     MAP.write_bytes(msgspec.json.encode(found))
     sys.stdout.write(
         f"coverage-map: {len(found.reached)} test functions, of which {len(found.outer)} start processes,"

@@ -2,7 +2,8 @@
 
 Branches that a fixture of a module or a session takes belong to all tests that use it. Caches of our
 modules are emptied before each function, because only the first caller would fill them. Branches of
-processes that tests start are not recorded; tests that start some are listed.
+processes that tests start are not recorded; tests that start some are listed. A function that fails, or that
+is skipped with all its parameters, ends before it has reached all that it may reach, and is not known.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class CoverageRecorder:
         self._fixtures: dict[str, set[str]] = defaultdict(set)
         self._seconds: dict[str, float] = defaultdict(float)
         self._outer: set[str] = set()
+        self._passed: set[str] = set()
+        self._failed: set[str] = set()
         self._coverage.start()
         _import_all()
         sys.addaudithook(self._on_audit_event)
@@ -81,12 +84,19 @@ class CoverageRecorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self._switch(function_of(item.nodeid))
+        function = function_of(item.nodeid)
+        self._switch(function)
         began = time.monotonic()
         try:
             return (yield)
         finally:
-            self._seconds[self._context] += time.monotonic() - began
+            self._seconds[function] += time.monotonic() - began
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(function_of(report.nodeid))
+        elif report.passed and report.when == "call":
+            self._passed.add(function_of(report.nodeid))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
@@ -104,8 +114,9 @@ class CoverageRecorder:
         self._coverage.save()
         record = {
             "fixtures": {name: sorted(each) for name, each in sorted(self._fixtures.items())},
-            "seconds": self._seconds,
+            "seconds": {name: self._seconds[name] for name in sorted(self._passed)},
             "outer": sorted(self._outer),
+            "failed": sorted(self._failed),
         }
         self._tests.write_text(json.dumps(record))
 

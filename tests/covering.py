@@ -1,18 +1,20 @@
 """The tests that `make quick` runs: few test functions that take almost all branches which fast ones take.
 
 `make quick-list` chooses them from the records of `make coverage-map`, and writes `quick.txt`. Those that
-start processes are left out, and those that take long for the branches that they alone take.
+start processes are left out, and those that take long for the branches that they alone take. Listed functions
+that were not recorded stay, because the records may be those of some tests only.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coverage_map import read_records
+from coverage_map import ROOT, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -76,15 +78,31 @@ def _without_superfluous(chosen: list[str], branches: Branches, seconds: Mapping
 def fast_functions(records: Records) -> dict[str, set[tuple[str, int, int]]]:
     """Return the branches of each function that is fast and starts no process."""
     contexts = {
-        name: records.contexts_of(name)
-        for name, seconds in records.seconds.items()
-        if not name.startswith("fixture ") and seconds <= SLOWEST_S
+        name: records.contexts_of(name) for name, seconds in records.seconds.items() if seconds <= SLOWEST_S
     }
     return {
         name: set().union(*(records.branches[context] for context in own))
         for name, own in contexts.items()
         if not own & records.outer
     }
+
+
+def unrecorded(listed: Mapping[str, frozenset[str]], records: Records) -> list[str]:
+    """Return the listed functions that are still there, and of which the records know nothing."""
+    return [
+        f"{file}::{name}"
+        for file, names in listed.items()
+        for name in names
+        if f"{file}::{name}" not in records.seconds and has_function(file, name)
+    ]
+
+
+def has_function(file: str, name: str) -> bool:
+    """Report whether a file of tests, below the root, has a function, or the class of a method."""
+    path, outermost = ROOT / file, name.partition("::")[0]
+    return path.exists() and bool(
+        re.search(rf"^(?:(?:async )?def |class )?{outermost}\b", path.read_text(), re.M)
+    )
 
 
 def written(chosen: Iterable[str]) -> str:
@@ -114,12 +132,14 @@ def main() -> None:
     records = read_records()
     branches = fast_functions(records)
     chosen = cover(branches, records.seconds)
-    QUICK.write_text(written(chosen))
+    kept = unrecorded(read_quick(QUICK.read_text()), records)
+    QUICK.write_text(written([*chosen, *kept]))
     seconds = [sum(records.seconds[name] for name in names) for names in (chosen, branches)]
     taken = [len(set().union(*(branches[name] for name in names))) for names in (chosen, branches)]
     sys.stdout.write(
         f"quick: {len(chosen)} of {len(branches)} fast test functions, {seconds[0]:.0f} of {seconds[1]:.0f} s"
-        f" as recorded, take {taken[0]} of {taken[1]} branches\n"
+        f" as recorded, take {taken[0]} of {taken[1]} branches;"
+        f" {len(kept)} were not recorded, and stay\n"
     )
 
 

@@ -34,7 +34,7 @@ def write_records(
             data.executemany("INSERT INTO arc VALUES (1, ?, ?, ?)", [(number, -at, at + 2) for at in lines])
         data.commit()
     seconds = {name: 0.5 for name in entries if name.startswith("test")}
-    record = {"fixtures": {}, "outer": [], "seconds": seconds, **tests}
+    record = {"fixtures": {}, "outer": [], "failed": [], "seconds": seconds, **tests}
     (directory / f"tests.{process}.json").write_text(json.dumps(record))
 
 
@@ -49,6 +49,12 @@ def test_map_joins_processes_and_adds_wider_fixtures_to_their_tests(tmp_path: Pa
     assert found.imported == []
     assert found.reached_by("test_c") is None  # it starts processes
     assert found.reached_by("test_d") is None  # nobody recorded it
+
+
+def test_function_that_failed_in_one_process_is_not_known(tmp_path: Path):
+    write_records(tmp_path, "1", {"test_a": [line_of("def fail(")]})
+    write_records(tmp_path, "2", {}, failed=["test_a"])
+    assert make_map(read_records(tmp_path), "commit").reached_by("test_a") is None
 
 
 def test_function_that_imports_run_is_noted(tmp_path: Path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from changed import ROOT
-from covering import QUICK, cover, read_quick, written
+from coverage_map import Records
+from covering import QUICK, cover, has_function, read_quick, unrecorded, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,13 +39,25 @@ def test_list_is_read_as_it_is_written():
     assert text.splitlines()[0] == "tests/a.py"
 
 
+def test_listed_function_stays_if_it_was_not_recorded_and_is_still_there():
+    file, other = "tests/core/test_backoff.py", "tests/wire/test_netconf.py"
+    fails = "test_backoff_fails_from_the_first_failure_to_the_next_success"
+    listed = {
+        file: frozenset({fails, "test_gone"}),
+        other: frozenset({"test_gone"}),
+        "tests/gone.py": frozenset({"a"}),
+    }
+    assert unrecorded(listed, Records()) == [f"{file}::{fails}"]
+    assert unrecorded(listed, Records(seconds={f"{file}::{fails}": 0.1})) == []
+
+
 def test_most_of_the_list_is_there():
     """Names that changed are left out of `make quick`: with more than one in ten gone, choose anew."""
     gone = [
         f"{file}::{name}"
         for file, names in read_quick(QUICK.read_text()).items()
         for name in sorted(names)
-        if not (ROOT / file).exists() or f"def {name.rpartition('::')[2]}(" not in (ROOT / file).read_text()
+        if not has_function(file, name)
     ]
     listed = sum(len(names) for names in read_quick(QUICK.read_text()).values())
     assert len(gone) <= listed / 10, f"{QUICK.name}: run make coverage-map quick-list; gone: {gone[:5]} ..."
