@@ -36,6 +36,7 @@ from k8s_rdma.wire.placement_annotation import (
     Promise,
     decode,
     decode_promise,
+    decode_unverified,
     encode,
     generation_in,
 )
@@ -368,6 +369,39 @@ def test_empty_key_is_an_error_of_the_caller() -> None:
 def test_decoding_raises_only_malformed_for_any_text(text: str, key: PlacementKeys | None) -> None:
     with contextlib.suppress(MalformedError):
         decode_promise(text, keys=key)
+
+
+SIGNED = encode(PLACEMENT, UID, KEY)
+SIGNATURE = SIGNED.rpartition(',"hmac":')[2]
+
+
+def unverified(text: str) -> object:
+    try:
+        return decode_unverified(text, uid=UID, node=W1)
+    except MalformedError as error:
+        return error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        pytest.param(SIGNED, True, id="as-written"),
+        pytest.param(encode(replace(PLACEMENT, policy=PfPolicy.SAME_PF), UID, KEY), True, id="policy"),
+        pytest.param(encode(CHANGED, UID, KEY), False, id="generation"),
+        pytest.param(SIGNED.replace('"version":1', '"version":2'), False, id="version"),
+        pytest.param(SIGNED.replace('"w1"', '"w2"'), False, id="node"),
+        pytest.param(SIGNED.replace(UID, "other"), False, id="uid"),
+        pytest.param(SIGNED.replace(',"hmac":', ',"uid":"other","hmac":'), False, id="second-uid"),
+        pytest.param(SIGNED.replace(',"hmac":', ',"hmac":"a","signature":'), False, id="two-signatures"),
+        pytest.param(SIGNED.replace(SIGNATURE, '""}'), False, id="no-signature"),
+        pytest.param(SIGNED.replace(SIGNATURE, '"\\"}'), False, id="quote-that-is-escaped"),
+        pytest.param(SIGNED.replace(',"hmac":', ',"more":1,"hmac":'), False, id="unknown-field"),
+        pytest.param(SIGNED.replace("0000:03:00.1", "eth0"), False, id="pf"),
+    ],
+)
+def test_terms_by_the_signers_writing_are_those_of_the_document(text: str, counts: bool):
+    assert isinstance(unverified(text), tuple) is counts
+    assert unverified(text) == unverified(f"{text} ")  # another writing of the same document
 
 
 DEVICES = Placement(

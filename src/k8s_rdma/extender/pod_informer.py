@@ -24,8 +24,8 @@ from k8s_rdma.extender.unverified_placements import UnverifiedPlacements
 from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.extender.watch_marker import WatchMarker
 from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage, handle_item
-from k8s_rdma.kube.promises import promised_to, unverified_placement
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
+from k8s_rdma.kube.promises import promised_to, unverified_terms
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Terms, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
 if TYPE_CHECKING:
@@ -201,10 +201,9 @@ class PodInformer:
         if pod.finished:
             self.on_delete(pod.uid)
             return
-        waited = self.cache.pods.unbound(pod.uid) is not None
-        self.cache.pods.on_update(pod, self.clock() if pod.node is None else inf)
-        if waited and pod.node is not None:
+        if pod.node is not None and self.cache.pods.unbound(pod.uid) is not None:
             self.cache.settled.add(pod.uid)
+        self.cache.pods.on_update(pod, self.clock() if pod.node is None else inf)
         if pod.node is None:
             self.cache.requests.invalidate_if_changed(pod.uid, pod.annotations)
             self._nominated(pod)
@@ -221,9 +220,9 @@ class PodInformer:
         reservation, keys = self.cache.state.reservation(node, pod.uid), self.keys()
         if reservation is None and keys is not None and pod.uid not in self._unpromised:
             text = pod.annotations.get(PLACEMENT_ANNOTATION, "")
-            if self._may_count_unverified(text) and (placement := unverified_placement(pod)) is not None:
+            if self._may_count_unverified(text) and (terms := unverified_terms(pod)) is not None:
                 self.unverified.put(pod.uid, text, keys)
-                return self._promised(pod, node, placement)
+                return self._promised(pod, node, terms)
         counted = reservation is not None and reservation.stage is Stage.BOUND
         later = counted and keys is not None and self._is_later(pod, reservation)
         if pod.uid in self._unpromised or (
@@ -256,15 +255,14 @@ class PodInformer:
         generation = generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
         return reservation is not None and generation > reservation.generation
 
-    def _promised(self, pod: PodView, node: NodeName, placement: Placement | None) -> Reservation | None:
+    def _promised(self, pod: PodView, node: NodeName, found: Placement | Terms | None) -> Reservation | None:
         promised = None
-        if placement is not None:
-            name = f"{pod.namespace}/{pod.name}"
+        if found is not None:
             promised = Reservation(
-                interfaces=placement.interfaces,
-                policy=placement.policy,
-                generation=placement.generation,
-                pod=name,
+                interfaces=found.interfaces,
+                policy=found.policy,
+                generation=found.generation,
+                pod=f"{pod.namespace}/{pod.name}",
                 created_at=self.clock(),
                 stage=Stage.BOUND,
             )

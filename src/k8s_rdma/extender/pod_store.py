@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from math import inf
 from types import MappingProxyType
@@ -25,7 +25,7 @@ import msgspec
 
 from k8s_rdma.core.ledger import Pod
 from k8s_rdma.core.pod_table import PodLimits, PodTable
-from k8s_rdma.core.preemption import Occupant
+from k8s_rdma.core.preemption import Occupant, ResourceDemand
 from k8s_rdma.core.types import Gang, NodeName, PodUid
 from k8s_rdma.extender.bound_pods import BoundPod
 from k8s_rdma.extender.metrics import Reading, samples
@@ -39,7 +39,7 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 MAX_CHARACTERS = 16 * 1024**2
@@ -78,9 +78,8 @@ class PodIndex(ABC):
             self.on_delete(uid)
 
 
-@dataclass(slots=True)
-class _PodRecord:
-    """The facts about one pod that decisions need.
+class _PodRecord(msgspec.Struct, eq=False, gc=False):
+    """The facts about one pod that decisions need; a Struct, because there is one for each pod of a cluster.
 
     unbound: the latest version, if the pod asks for interfaces and is not bound; annotations may be missing.
     taken_at: when the store took that version.
@@ -91,19 +90,38 @@ class _PodRecord:
     gang: the gang that the pod belongs to.
     placed: whether the pod has a place in its gang, as far as the API server knows.
     home: the node of a bound pod of a gang, even if the pod asks for no interfaces.
+    is_occupant: whether the pod is bound and may hold interfaces by annotation; the fields after it, and the
+        namespace, are then of its `Occupant`.
     """
 
     unbound: PodView | None = None
     taken_at: float = inf
     characters: int = 0
     node: NodeName | None = None
-    occupant: Occupant | None = None
     unpromised: BoundPod | None = None
     namespace: str = ""
     key_id: str | None = None
     gang: Gang | None = None
     placed: bool = False
     home: NodeName | None = None
+    is_occupant: bool = False
+    name: str = ""
+    priority: int = 0
+    started: str = ""
+    demand: ResourceDemand | None = None
+    labels: Mapping[str, str] = {}
+
+    def occupant(self, uid: PodUid) -> Occupant:
+        """Return the pod as one that could make room; it must be an occupant."""
+        return Occupant(
+            uid=uid,
+            namespace=self.namespace,
+            name=self.name,
+            priority=self.priority,
+            started=self.started,
+            demand=self.demand,
+            labels=self.labels,
+        )
 
     def is_empty(self) -> bool:
         """Report whether no decision needs the record."""
@@ -153,7 +171,7 @@ class PodStore(PodIndex):
         if pod.node is not None:
             if not _OCCUPANTS_HAVE.isdisjoint(pod.annotations):
                 self._set_occupant(pod, pod.node, record)
-            if record.occupant is not None or pod.claims or pod.devices:
+            if record.is_occupant or pod.claims or pod.devices:
                 record.namespace = pod.namespace
                 self._set_node(pod.uid, pod.node, record)
         self._store(pod.uid, record)
@@ -184,7 +202,7 @@ class PodStore(PodIndex):
             _drop(self._gangs, record.gang, uid)
         if record.node is not None:
             _drop(self._nodes, record.node, uid)
-            if record.occupant is not None:
+            if record.is_occupant:
                 self._end(uid, record.node)
             if record.unpromised is not None and self._on_unpromised is not None:
                 self._on_unpromised(record.node, uid)
@@ -211,8 +229,8 @@ class PodStore(PodIndex):
             unbound = next(reversed(self._unbound.values())).unbound
             return Pod(namespace=unbound.namespace, name=unbound.name, uid=unbound.uid) if unbound else None
         for uid, record in reversed(self._pods.items()):
-            if (occupant := record.occupant) is not None:
-                return Pod(namespace=occupant.namespace, name=occupant.name, uid=uid)
+            if record.is_occupant:
+                return Pod(namespace=record.namespace, name=record.name, uid=uid)
         return None
 
     def latest(self, uid: PodUid) -> PodView | None:
@@ -232,13 +250,16 @@ class PodStore(PodIndex):
 
     def occupants(self, node: NodeName) -> Mapping[PodUid, Occupant]:
         """Return the bound pods on the node that may hold interfaces."""
-        records = self._nodes.get(node, {}).items()
-        return {uid: record.occupant for uid, record in records if record.occupant is not None}
+        return {uid: self._pods[uid].occupant(uid) for uid in self.occupant_uids(node)}
+
+    def occupant_uids(self, node: NodeName) -> Sequence[PodUid]:
+        """Return the UIDs of the bound pods on the node that may hold interfaces."""
+        return [uid for uid, record in self._nodes.get(node, {}).items() if record.is_occupant]
 
     def has_occupant(self, node: NodeName, uid: PodUid) -> bool:
         """Report whether the pod is bound to the node and may hold interfaces there."""
         record = self._nodes.get(node, {}).get(uid)
-        return record is not None and record.occupant is not None
+        return record is not None and record.is_occupant
 
     def is_bound_in(self, namespace: str, node: NodeName, uid: PodUid) -> bool:
         """Report whether the API server has the pod in the namespace and bound to the node.
@@ -336,15 +357,9 @@ class PodStore(PodIndex):
             record.unbound, record.characters = None, 0
 
     def _set_occupant(self, pod: PodView, node: NodeName, record: _PodRecord) -> None:
-        record.occupant = Occupant(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            name=pod.name,
-            priority=pod.priority,
-            started=pod.started,
-            demand=pod.demand,
-            labels=_kept_labels(pod.labels),
-        )
+        record.is_occupant = True
+        record.name, record.priority, record.started = pod.name, pod.priority, pod.started
+        record.demand, record.labels = pod.demand, _kept_labels(pod.labels)
         if pod.terminating:
             self._terminating.setdefault(node, set()).add(pod.uid)
 

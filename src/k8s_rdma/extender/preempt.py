@@ -240,12 +240,12 @@ class Preempting:
     async def _know_gangs(self, nodes: Iterable[NodeName]) -> None:
         """Read the PodGroups of the pods on the nodes, because the pods of a group may go together."""
         pods = self.cache.pods
-        gangs = (pods.gang_of(uid) for node in nodes for uid in pods.occupants(node))
+        gangs = (pods.gang_of(uid) for node in nodes for uid in pods.occupant_uids(node))
         await self.cache.gangs.know(filter(None, gangs), self.gang_s)
 
     def _together(self, pod: PendingPod, node: NodeName, lesser: Iterable[Occupant]) -> Together:
         """Return the pods that go together, and those that must stay because their gang cannot go whole."""
-        gangs = map(self.cache.pods.gang_of, self.cache.pods.occupants(node))
+        gangs = map(self.cache.pods.gang_of, self.cache.pods.occupant_uids(node))
         groups = map(self._bound_group, dict.fromkeys(filter(None, gangs)))
         return together(groups, [occupant.uid for occupant in lesser], node, pod.priority)
 

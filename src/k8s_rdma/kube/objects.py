@@ -70,9 +70,9 @@ class PodObject(KubePod, NamespacedResourceG, frozen=True, kw_only=True):
 
     def _view(self, annotations: dict[str, str]) -> PodView:
         meta, spec, status = self.metadata, self.spec, self.status
-        bound, namespace = bool(spec.node_name), meta.namespace or ""
+        bound, namespace, labels = bool(spec.node_name), intern(meta.namespace or ""), meta.labels
         return PodView(
-            namespace=intern(namespace),
+            namespace=namespace,
             name=meta.name,
             uid=PodUid(meta.uid),
             node=NodeName(intern(spec.node_name)) if spec.node_name else None,
@@ -81,13 +81,13 @@ class PodObject(KubePod, NamespacedResourceG, frozen=True, kw_only=True):
             version=meta.resource_version,
             priority=spec.priority or 0,
             terminating=meta.deletion_timestamp is not None,
-            labels=_labels(meta.labels) if bound and annotations and meta.labels else {},
+            labels=_labels(labels) if bound and annotations and labels else {},
             nominated=NodeName(status.nominated_node_name) if status.nominated_node_name else None,
             started=status.start_time or "",
             demand=demand_of(spec) if annotations else None,
             devices=_devices(spec),
             annotation_bytes=annotation_bytes(meta.annotations or {}) if annotations and not bound else 0,
-            gang=gang_of(namespace, spec.scheduling_group, meta.labels or {}),
+            gang=gang_of(namespace, spec.scheduling_group, labels or {}),
             claims=_claims(spec, status),
             host_network=spec.host_network is True,
             gates=tuple([gate.name for gate in spec.scheduling_gates]) if spec.scheduling_gates else (),

@@ -10,7 +10,13 @@ import structlog
 from k8s_rdma.core.namespace_policy import NamespacePolicies, satisfies
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import read_request, request_name, request_text
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Promise, decode_own, decode_unverified
+from k8s_rdma.wire.placement_annotation import (
+    PLACEMENT_ANNOTATION,
+    Promise,
+    Terms,
+    decode_own,
+    decode_unverified,
+)
 
 if TYPE_CHECKING:
     from k8s_rdma.core.placement import Placement
@@ -50,8 +56,8 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
     return replace(promise, placement=replace(placement, interfaces=bounded))
 
 
-def unverified_placement(pod: PodView) -> Placement | None:
-    """Read a placement that may count before it is verified; None for another one, and without one."""
+def unverified_terms(pod: PodView) -> Terms | None:
+    """Read the terms of a placement that may count before its verification; None if there are none."""
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     if not text or pod.node is None or pod.host_network:
         return None

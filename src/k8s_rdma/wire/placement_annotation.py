@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -65,6 +65,15 @@ _MOST_SHARED = 8
 _MOST_UNVERIFIED = 8 * 1024
 """The longest placement, in characters, that is read before it is verified: 60 interfaces take half of it."""
 
+_WRITTEN = re.compile(
+    r'\{"version":1,"node":"([\w.-]+)","uid":"([\w.-]+)",'
+    r'(.{1,1024},"(?:signature|hmac)"):"[\w:+/=-]{1,256}"\}',
+    re.ASCII,
+)
+"""A signed document in its signers' writing, unless it is long: node, UID, and the text from there to the
+signature, which is one of few."""
+
+_NO_POD, _NO_NODE = PodUid(""), NodeName("")
 _GENERATION = re.compile(r'\{"version":1,"node":"[^"]*","uid":"[^"]*","generation":([0-9]{1,16}),')
 _NAMES_KEY = re.compile(r'"signature":"ed25519:([0-9a-f]{16}):[^"]*"\}$')
 _HAS_HMAC = re.compile(r'"hmac":"[^"]+"\}$')
@@ -167,6 +176,14 @@ class Promise:
     uid: PodUid
     placement: Placement
     key_id: str = ""
+
+
+class Terms(NamedTuple):
+    """The part of a placement that pods share: all but its pod and its node."""
+
+    interfaces: tuple[PlacedInterface, ...]
+    policy: PfPolicy
+    generation: int
 
 
 class _Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -294,13 +311,29 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
     return Promise(uid=PodUid(document.uid), placement=_placement(document), key_id=key_id)
 
 
-def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> Placement | None:
+def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> Terms | None:
     """Decode the placement of this very pod on this very node, if it may be read before it is verified.
 
     None for a placement of a later generation, which may stand for less than the node has programmed, and
     for one in which a few bytes stand for many interfaces, or which is long. MalformedError as `decode_own`,
     also for one that is not signed.
     """
+    written = _WRITTEN.fullmatch(text)
+    if written is not None and written[1] == node and written[2] == uid and (terms := _terms(written[3])):
+        return terms
+    return _unverified(text, uid=uid, node=node)
+
+
+@lru_cache(maxsize=4096)
+def _terms(text: str) -> Terms | None:
+    """Read the text between UID and signature, which many pods have; None if it may not be read."""
+    try:
+        return _unverified(f'{{"version":1,"node":"","uid":"",{text}:"-"}}', uid=_NO_POD, node=_NO_NODE)
+    except MalformedError:
+        return None
+
+
+def _unverified(text: str, *, uid: PodUid, node: NodeName) -> Terms | None:
     document = _document(text)
     _require_signature(document)
     if (
@@ -312,7 +345,7 @@ def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> Placement | 
         return None
     placement = _placement(document)
     _require_own((document.uid, document.node), uid, node)
-    return placement
+    return Terms(placement.interfaces, placement.policy, placement.generation)
 
 
 def signing_key(text: str, keys: PlacementKeys) -> str:

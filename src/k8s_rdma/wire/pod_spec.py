@@ -80,8 +80,7 @@ def demand_of(spec: PodSpecDemand) -> ResourceDemand | None:
     of, a claimed device, resources of the pod as a whole, affinity to other pods, or more amounts than are
     added up. Source: `PodRequests`, `k8s.io/component-helpers/resource`.
     """
-    containers, inits = spec.containers or (), spec.init_containers or ()
-    if _uses_other_resources(spec) or _have_ports(containers) or _have_ports(inits):
+    if _uses_other_resources(spec) or _have_ports(spec.containers) or _have_ports(spec.init_containers):
         return None
     try:
         return _requested(spec)
@@ -108,10 +107,10 @@ def devices_of(spec: PodSpecDemand) -> tuple[tuple[str, int], ...]:
     running = spec.containers or ()
     if spec.init_containers:
         running = (*(init for init in spec.init_containers if init.restart_policy == "Always"), *running)
-    limits = [container.resources.limits for container in running if container.resources]
-    if not any(limits):
+    having = [found for container in running if (found := container.resources) and found.limits]
+    if not having:
         return ()
-    amounts = tuple([tuple(limit.items()) for limit in limits if limit])
+    amounts = tuple([_amounts(resources.limits) for resources in having])
     shares = len(amounts) + sum(map(len, amounts)) <= _SHARED_PARTS
     return _devices(amounts) if shares else _devices.__wrapped__(amounts)
 
@@ -132,11 +131,11 @@ def _devices(limits: tuple[_Amounts, ...]) -> tuple[tuple[str, int], ...]:
 
 
 def _requested(spec: PodSpecDemand) -> ResourceDemand:
-    init_requests = tuple(
-        [(init.restart_policy == "Always", _requests(init)) for init in spec.init_containers or ()]
+    inits, overhead = spec.init_containers, _amounts(spec.overhead)
+    init_requests = (
+        tuple([(init.restart_policy == "Always", _requests(init)) for init in inits]) if inits else ()
     )
     requests = tuple([_requests(container) for container in spec.containers or ()])
-    overhead = _amounts(spec.overhead)
     parts = 1 + len(overhead) + len(requests) + len(init_requests)
     for amounts in requests:
         parts += len(amounts)
@@ -155,8 +154,8 @@ def _uses_other_resources(spec: PodSpecDemand) -> bool:
     return not all(volume.keys() <= _HARMLESS_VOLUMES for volume in spec.volumes or ())
 
 
-def _have_ports(containers: Iterable[ContainerDemand]) -> bool:
-    for container in containers:
+def _have_ports(containers: Iterable[ContainerDemand] | None) -> bool:
+    for container in containers or ():
         if container.ports and any(port.host_port for port in container.ports):
             return True
     return False
@@ -188,7 +187,7 @@ def _sum(
 
 
 def _requests(container: ContainerDemand) -> _Amounts:
-    return _amounts(container.resources.requests if container.resources else None)
+    return _amounts(container.resources.requests) if container.resources else ()
 
 
 def _amounts(quantities: dict[str, str] | None) -> _Amounts:

@@ -262,13 +262,13 @@ def read_status(rdma_node: Mapping[str, Any]) -> RdmaNodeStatus:
 
 def contradictions(status: RdmaNodeStatus) -> Iterator[str]:
     """Find contradictions that no schema excludes, or one that the API server lacks."""
-    yield from _twice("pfs[].pci", (pf.pci for pf in status.pfs))
+    yield from _twice("pfs[].pci", [pf.pci for pf in status.pfs])
     for pf in status.pfs:
-        yield from _twice(f"pools[].resource of PF {pf.pci}", (pool.resource for pool in pf.pools))
-    yield from _twice("gpus[].pci", (f"{gpu.resource} {gpu.pci}" for gpu in status.gpus))
-    yield from _twice("allocations[].pod.uid", (allocation.pod.uid for allocation in status.allocations))
-    number = sum(use.vfs for pf in status.pfs for use in pf.foreign)
-    number += sum(alike.vfs for allocation in status.allocations for alike in allocation.interfaces)
+        yield from _twice(f"pools[].resource of PF {pf.pci}", [pool.resource for pool in pf.pools])
+    yield from _twice("gpus[].pci", [f"{gpu.resource} {gpu.pci}" for gpu in status.gpus])
+    yield from _twice("allocations[].pod.uid", [allocation.pod.uid for allocation in status.allocations])
+    number = sum([use.vfs for pf in status.pfs for use in pf.foreign])
+    number += sum([alike.vfs for allocation in status.allocations for alike in allocation.interfaces])
     if number > bounds.MAX_HELD_VFS:
         yield f"it tells of {number} VFs that are held, which is more than {bounds.MAX_HELD_VFS}"
     if why := _excess_macs(status):
@@ -322,8 +322,10 @@ def _is_within_macs(macs: MacRange) -> bool:
     return int(macs.first.replace(":", ""), 16) + macs.number <= 1 << 48
 
 
-def _twice(field: str, values: Iterable[str]) -> Iterator[str]:
-    yield from (f"{field}: {value} is there twice" for value, times in Counter(values).items() if times > 1)
+def _twice(field: str, values: Sequence[str]) -> Iterator[str]:
+    if len(set(values)) < len(values):
+        found = Counter(values).items()
+        yield from (f"{field}: {value} is there twice" for value, times in found if times > 1)
 
 
 def status_of(report: NodeReport) -> RdmaNodeStatus:
