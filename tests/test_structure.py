@@ -68,6 +68,7 @@ OF_SOMETHING_ELSE = {
     "kube.list_watch._ListMeta": "is ListMeta, the metadata of a list",
     "planning.snapshot.NodeRecord": "is a node in the format of snapshots",
     "planning.snapshot.PodRecord": "is a pod in the format of snapshots",
+    "extender.pod_store._PodRecord": "is the extender's facts about a pod, and no API server has it",
     "config.webhook.WebhookConfig": "is a configuration of ours",
     "wire.cluster_claims._ListedSpec": "is a ResourceSlice",
     "wire.resource_slice.Device": "is a ResourceSlice",

@@ -25,7 +25,7 @@ from k8s_rdma.extender.wanted_rates import WantedRates
 from k8s_rdma.extender.watch_marker import WatchMarker
 from k8s_rdma.kube.informer import Changed, Deleted, Event, Listed, ListPage, handle_item
 from k8s_rdma.kube.promises import promised_to, unverified_terms
-from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, Terms, generation_in
+from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, PlacementTerms, generation_in
 from k8s_rdma.wire.placement_keys import UNSIGNED, KeySource, PlacementKeys
 
 if TYPE_CHECKING:
@@ -255,7 +255,9 @@ class PodInformer:
         generation = generation_in(pod.annotations.get(PLACEMENT_ANNOTATION, ""))
         return reservation is not None and generation > reservation.generation
 
-    def _promised(self, pod: PodView, node: NodeName, found: Placement | Terms | None) -> Reservation | None:
+    def _promised(
+        self, pod: PodView, node: NodeName, found: Placement | PlacementTerms | None
+    ) -> Reservation | None:
         promised = None
         if found is not None:
             promised = Reservation(

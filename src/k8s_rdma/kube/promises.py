@@ -12,8 +12,8 @@ from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.annotation import read_request, request_name, request_text
 from k8s_rdma.wire.placement_annotation import (
     PLACEMENT_ANNOTATION,
+    PlacementTerms,
     Promise,
-    Terms,
     decode_own,
     decode_unverified,
 )
@@ -56,7 +56,7 @@ def read_promise(pod: PodView, keys: PlacementKeys | None, policies: NamespacePo
     return replace(promise, placement=replace(placement, interfaces=bounded))
 
 
-def unverified_terms(pod: PodView) -> Terms | None:
+def unverified_terms(pod: PodView) -> PlacementTerms | None:
     """Read the terms of a placement that may count before its verification; None if there are none."""
     text = pod.annotations.get(PLACEMENT_ANNOTATION)
     if not text or pod.node is None or pod.host_network:

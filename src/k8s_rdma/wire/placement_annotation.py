@@ -178,7 +178,7 @@ class Promise:
     key_id: str = ""
 
 
-class Terms(NamedTuple):
+class PlacementTerms(NamedTuple):
     """The part of a placement that pods share: all but its pod and its node."""
 
     interfaces: tuple[PlacedInterface, ...]
@@ -311,7 +311,7 @@ def decode_promise(text: str, *, keys: PlacementKeys | None) -> Promise:
     return Promise(uid=PodUid(document.uid), placement=_placement(document), key_id=key_id)
 
 
-def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> Terms | None:
+def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> PlacementTerms | None:
     """Decode the placement of this very pod on this very node, if it may be read before it is verified.
 
     None for a placement of a later generation, which may stand for less than the node has programmed, and
@@ -325,7 +325,7 @@ def decode_unverified(text: str, *, uid: PodUid, node: NodeName) -> Terms | None
 
 
 @lru_cache(maxsize=4096)
-def _terms(text: str) -> Terms | None:
+def _terms(text: str) -> PlacementTerms | None:
     """Read the text between UID and signature, which many pods have; None if it may not be read."""
     try:
         return _unverified(f'{{"version":1,"node":"","uid":"",{text}:"-"}}', uid=_NO_POD, node=_NO_NODE)
@@ -333,7 +333,7 @@ def _terms(text: str) -> Terms | None:
         return None
 
 
-def _unverified(text: str, *, uid: PodUid, node: NodeName) -> Terms | None:
+def _unverified(text: str, *, uid: PodUid, node: NodeName) -> PlacementTerms | None:
     document = _document(text)
     _require_signature(document)
     if (
@@ -345,7 +345,7 @@ def _unverified(text: str, *, uid: PodUid, node: NodeName) -> Terms | None:
         return None
     placement = _placement(document)
     _require_own((document.uid, document.node), uid, node)
-    return Terms(placement.interfaces, placement.policy, placement.generation)
+    return PlacementTerms(placement.interfaces, placement.policy, placement.generation)
 
 
 def signing_key(text: str, keys: PlacementKeys) -> str:
