@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import shutil
@@ -321,3 +322,37 @@ def test_node_is_polled_if_the_kernel_watches_no_directory(tmp_path, limit):
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"needs a user namespace with limits of its own: {done.stderr}")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Messages:
+    """A socket that has messages about link 7, without end if `number` is None."""
+
+    def __init__(self, number, error=None):
+        self.number = number
+        self.error = error
+
+    def recv(self, _size):
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        if self.number == 0:
+            raise BlockingIOError
+        if self.number is not None:
+            self.number -= 1
+        return struct.pack("=16x4xi", 7)
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (Messages(2), Dirty(links=frozenset({7}))),
+        (Messages(0), NOTHING),
+        (Messages(1, OSError(errno.ENOBUFS, "")), Dirty(links=frozenset({7}), everything=True)),
+        (Messages(None), Dirty(links=frozenset({7}), everything=True)),
+    ],
+    ids=["some", "none", "lost", "without-end"],
+)
+def test_drained_messages_are_changes_and_everything_changed_if_some_are_not_read(messages, expected):
+    gathering = Gathering()
+    assert LINKS.drain(messages, gathering) is (expected != NOTHING)
+    assert gathering.drain() == expected

@@ -60,7 +60,7 @@ QUEUE_BYTES = 4 << 20
 """Receive buffer of a socket: some 1,900 messages of links during the pause, where the default holds 48."""
 
 _BATCH = 10_000
-"""Most messages read before the callback runs, so that an endless stream cannot delay it."""
+"""Most messages read at once, so that an endless stream delays neither a callback nor an observation."""
 T = TypeVar("T")
 
 _IN_MODIFY, _IN_ATTRIB, _IN_CLOSE_WRITE = 0x2, 0x4, 0x8
@@ -138,6 +138,22 @@ class Subscription:
                 return None
             raise
         return opened
+
+    def drain(self, opened: socket.socket, gathering: Gathering) -> bool:
+        """Record the pending messages of a socket; return whether any of them is relevant.
+
+        If messages were lost, one is malformed, or they come without end, everything counts as changed.
+        """
+        relevant = False
+        for _ in range(_BATCH):
+            try:
+                relevant |= self.read(opened.recv(self.size), gathering)
+            except BlockingIOError:
+                return relevant
+            except (OSError, ValueError, struct.error):  # ENOBUFS, which is reported once
+                gathering.everything = relevant = True
+        gathering.everything = True
+        return True
 
 
 def _make_room(opened: socket.socket, queue_bytes: int) -> None:
@@ -402,19 +418,7 @@ class Changes:
         """Read all pending messages; return whether any of them is relevant."""
         interesting = False
         for subscription, opened in self._subscribed:
-            interesting |= self._drain_one(subscription, opened)
-        return interesting
-
-    def _drain_one(self, subscription: Subscription, opened: socket.socket) -> bool:
-        interesting = False
-        for _ in range(_BATCH):
-            try:
-                interesting |= subscription.read(opened.recv(subscription.size), self._gathering)
-            except BlockingIOError:
-                break
-            except (OSError, ValueError, struct.error):
-                # Messages were lost (ENOBUFS, reported once), or one is malformed.
-                self._gathering.everything = interesting = True
+            interesting |= subscription.drain(opened, self._gathering)
         return interesting
 
     def _scan(self) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import struct
 from typing import TYPE_CHECKING, cast
 
 from k8s_rdma.linux.changes import LINKS, QUEUE_BYTES, Gathering, Subscription
@@ -41,13 +40,7 @@ class LinkReports(SocketClient[socket.socket]):
     def links(self) -> set[int] | None:
         """Return the indexes of links with a report since the last call; None if reports were lost."""
         gathering = Gathering()
-        while True:
-            try:
-                self._subscription.read(self.socket.recv(self._subscription.size), gathering)
-            except BlockingIOError:
-                break
-            except (OSError, struct.error):  # ENOBUFS, which is reported once
-                gathering.everything = True
+        self._subscription.drain(self.socket, gathering)
         return None if gathering.everything else gathering.links
 
 
