@@ -423,17 +423,15 @@ class Moves:
             if port.peer_elsewhere is not None:
                 self._rename(port, step, namespace)
                 return
-            # The socket stays open until the VF has moved: a move waits until the kernel has freed what was
-            # closed before it.
+            # A message that moves and renames would move first, and only then find the name taken.
             with Rtnl(namespace) as pod_rtnl:
-                # A message that moves and renames would move first, and only then find the name taken.
                 pod_rtnl.require_free(step.ifname, operation)
-                self._rtnl.delete_altnames(self._other_end(port), operation)
-                self._record_namespace(port, step.netns.inode)
-                pod_settings = _pod_settings(replace(step, mac=step.mac or step.home.mac))
-                self._rtnl.change(
-                    port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
-                )
+            self._rtnl.delete_altnames(self._other_end(port), operation)
+            self._record_namespace(port, step.netns.inode)
+            pod_settings = _pod_settings(replace(step, mac=step.mac or step.home.mac))
+            self._rtnl.change(
+                port.peer, operation, in_namespace(namespace), named(step.ifname), *pod_settings
+            )
 
     def bring_home(self, pf: VirtualPf, step: BringHome) -> int | None:
         """Move a VF back to the host's namespace and restore it, unless it serves another namespace.
