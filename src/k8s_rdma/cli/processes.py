@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
     from k8s_rdma.config.agent import AgentConfig
@@ -39,6 +40,16 @@ def load_without_extras() -> None:
         import structlog  # noqa: F401
     finally:
         del sys.modules["rich"]
+
+
+@contextmanager
+def _collector_at_rest() -> Iterator[None]:
+    """Collect no garbage while modules are loaded, because they stay: an eighth less time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def read_agent_config(config: str | None, node: str | None, kernel: str | None) -> AgentConfig:
@@ -88,11 +99,11 @@ def start_device_plugin(
 
 def start_extender(*, config: str | None = None) -> None:
     """Run the extender until it is ended."""
-    gc.disable()  # until it runs: to go through modules that are being loaded takes an eighth of the time
     load_without_extras()
-    from k8s_rdma.config.extender import ExtenderConfig
-    from k8s_rdma.config.files import load_config
-    from k8s_rdma.extender.main import run
+    with _collector_at_rest():
+        from k8s_rdma.config.extender import ExtenderConfig
+        from k8s_rdma.config.files import load_config
+        from k8s_rdma.extender.main import run
 
     run(load_config(ExtenderConfig, config, {}))
 

@@ -302,7 +302,6 @@ def check(config: ExtenderConfig) -> None:
 
 def collect_seldom() -> None:
     """While much is being read in, and from then on."""
-    gc.enable()
     _, _, old = gc.get_threshold()
     gc.set_threshold(_YOUNG, _MIDDLE, old)
 
