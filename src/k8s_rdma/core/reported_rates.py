@@ -52,7 +52,7 @@ class ReportedRates:
         changing = {
             uid
             for uid, promise in promises.items()
-            if promise.generation and uid in self.reported and promise.generation > self.programmed(uid)
+            if uid in self.reported and promise.generation > self.programmed(uid)
         }
         if not changing:
             return self.reported
@@ -60,10 +60,7 @@ class ReportedRates:
 
     def counted(self, promises: Mapping[PodUid, Promised]) -> dict[PodUid, tuple[PlacedInterface, ...]]:
         """Return the promised interfaces of pods as they count."""
-        return {
-            uid: self._counted(uid, promise) if promise.generation else promise.interfaces
-            for uid, promise in promises.items()
-        }
+        return {uid: self._counted(uid, promise) for uid, promise in promises.items()}
 
     def _counted(self, uid: PodUid, promise: Promised) -> tuple[PlacedInterface, ...]:
         """Return the interfaces of a pod; during a change of its rates also those that it has on other PFs.
