@@ -59,9 +59,9 @@ _ENDED = ("Succeeded", "Failed")
 class PodOptions:
     """Options for the pods.
 
-    image: empty for that of the sending node's agent.
+    image: empty for the image of the sending node's agent.
     sender, receiver: nodes.
-    receiver_pf: its name; None for that of the sending PF.
+    receiver_pf: its name; None for the sending PF's name.
     namespace: of the pods.
     chart_namespace: of the agents.
     scheduler: empty if a policy adds it.

@@ -68,7 +68,7 @@ def parse_delete_options(document: JsonObject) -> DeleteOptions:
 
 
 def require_dry_run(directive: str) -> None:
-    """Refuse (StatusError 400) a `dryRun` other than that of all stages."""
+    """Refuse (StatusError 400) a `dryRun` that is not `All`."""
     if directive != "All":
         raise bad_request(f'dryRun: Unsupported value: "{directive}": supported values: "All"')
 

@@ -111,8 +111,8 @@ def doctor_cluster(  # noqa: PLR0913 - typer's options
     """Check the cluster: scheduler, extender, versions, CRD, rights, policies, nodes, stuck pods.
 
     By the API server, with whatever credentials one has, and by the extender if --extender names it. On a
-    control-plane node of kubeadm's the scheduler's configuration is found, elsewhere name it. The exit status
-    is as that of `doctor node`.
+    control-plane node of kubeadm's the scheduler's configuration is found, elsewhere name it. Exits as
+    `doctor node` does.
     """
     from k8s_rdma.cli.doctor import ClusterOptions
     from k8s_rdma.cli.doctor import doctor_cluster as run

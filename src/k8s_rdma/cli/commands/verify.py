@@ -90,14 +90,14 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
     pf: Pf = None,
     receiver_pf: Annotated[
         str | None,
-        typer.Option(metavar="PF", help="The receiving PF's name. Default: that of the sending one."),
+        typer.Option(metavar="PF", help="The receiving PF's name. Default: the sending PF's name."),
     ] = None,
     cap: Cap = 0,
     seconds: Seconds = 4.0,
     yes: Yes = False,
     report: VerifyReport = None,
     image: Annotated[
-        str, typer.Option(metavar="IMAGE", help="An image of k8s-rdma. Default: that of SENDER's agent.")
+        str, typer.Option(metavar="IMAGE", help="An image of k8s-rdma. Default: the image of SENDER's agent.")
     ] = "",
     scheduler: Annotated[
         str, typer.Option(metavar="NAME", help="The pods' scheduler, where no policy adds it.")
@@ -108,7 +108,7 @@ def verify_cluster(  # noqa: PLR0913 - typer's options
 ) -> None:
     """Measure between pods on two nodes, over the wire.
 
-    Makes up to four pods at a time, and deletes them. The exit status is as that of `verify node`.
+    Makes up to four pods at a time, and deletes them. Exits as `verify node` does.
     """
     from k8s_rdma.cli.verify import TrialOptions
     from k8s_rdma.cli.verify import verify_cluster as run
