@@ -6,20 +6,18 @@ import errno
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
-from fakes.sriov_links import MachineLinks
-from fakes.sriov_machine import Card, MachineClock, MachineSysfs
+from fakes.sriov_machine import Card, MachineClock
 from init.conftest import IGB, IGB2, World
 from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.init.job import StoppedError
 from k8s_rdma.init.pf_setup import PfResult
 from k8s_rdma.init.vf_settings import vf_guid, vf_mac
-from k8s_rdma.linux.vf.creation import SriovPf
-from k8s_rdma.linux.vf.sriov_links import GuidOf, NetdevsOf
+from k8s_rdma.linux.vf.sriov_links import GuidOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
     Make = Callable[..., World]
 
@@ -189,37 +187,6 @@ def test_try_is_repeated_with_growing_pauses_and_three_times_at_most(world: Make
     assert w.init()["enp1s0f0"].result is PfResult.FAILED
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [
-        (errno.ENOMEM, "enable SR-IOV, ARI"),
-        (errno.ENOSPC, "enable SR-IOV, ARI"),
-        (errno.EINVAL, "enable SR-IOV in the BIOS and in the NIC's firmware"),
-        (errno.EBUSY, "a VM holds one"),
-        (errno.ENOENT, "its driver makes no VFs by sysfs"),
-        (errno.EACCES, "privileged container"),
-        (errno.EXDEV, "dmesg"),
-    ],
-)
-def test_refusal_of_the_kernel_has_advice(world: Make, number: int, advice: str) -> None:
-    w = world()
-    w.machine.refuse("sriov_numvfs", "7", number, times=3)
-    outcome = w.init()["enp1s0f0"]
-    assert outcome.result is PfResult.FAILED
-    assert errno.errorcode[number] in outcome.message
-    assert advice in outcome.advice
-
-
-def test_read_only_sysfs_is_said_at_once(world: Make) -> None:
-    w = world()
-    w.machine.read_only = True
-    outcome = w.init()["enp1s0f0"]
-    assert outcome.result is PfResult.FAILED
-    assert "EROFS" in outcome.message
-    assert "mount /sys writable" in outcome.advice
-    assert w.machine.now_s < 1
-
-
 def test_netdevs_that_come_late_are_waited_for_with_the_number_of_vfs(world: Make) -> None:
     w = world(replace(IGB, total_vfs=100, vf_netdev_after_s=120.0))
     assert w.init(vfTimeoutS=30, timeoutPerVfS=1)["enp1s0f0"].result is PfResult.CHANGED
@@ -280,17 +247,6 @@ def test_names_given_by_others_or_taken_stay(world: Make) -> None:
     w.machine.rename(w.card(IGB).vfs[2], "enp1s0f0v1")
     assert w.init()["enp1s0f0"].message == "1 bound"
     assert w.card(IGB).vfs[1].netdev.startswith("eth")
-
-
-def test_netdev_whose_name_the_vf_had_is_not_taken_for_its_own(world: Make) -> None:
-    w = world(replace(IGB, total_vfs=2))
-    w.init(nameVfs=False)
-    sriov = SriovPf(MachineSysfs(w.machine), IGB.pci)
-    before = sriov.vfs()[0]
-    vfs = w.card().vfs
-    w.machine.rename(vfs[0], "other")
-    w.machine.rename(vfs[1], *before.netdevs)
-    assert [link.name for link in NetdevsOf(MachineLinks(w.machine).links()).netdevs_of(before)] == ["other"]
 
 
 def test_names_are_left_to_the_kernel_if_configured(world: Make) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +18,6 @@ from k8s_rdma.cli.init import NO_CARD, show
 from k8s_rdma.cli.main import app
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.init.job import StoppableClock, StoppedError, wait_until
 from k8s_rdma.init.pf_setup import PfOutcome, PfResult, all_well
 
 if TYPE_CHECKING:
@@ -145,13 +143,6 @@ def test_process_succeeds_unless_a_pf_differs_from_its_configuration(result: PfR
     ]
     assert all_well(outcomes, keep_used_vfs=False) == (result not in {PfResult.REFUSED, PfResult.FAILED})
     assert all_well(outcomes, keep_used_vfs=True) == (result is not PfResult.FAILED)
-
-
-def test_waiting_ends_when_the_process_is_signalled() -> None:
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(StoppedError):
-        wait_until(StoppableClock(stop), 60, lambda: False)
 
 
 def test_defaults_are_those_of_the_document() -> None:

@@ -1,4 +1,4 @@
-"""Namespaces of the test's own."""
+"""Namespaces and machines of the test's own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.linux.netlink.rtnl import Rtnl
+from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import entered
+from k8s_rdma.linux.vf.attributes import NetdevAttributes
 from linux.small_machine import SmallMachine
 from network_namespaces import create_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from k8s_rdma.core.netdev_attributes import Attributes
+    from k8s_rdma.linux.netlink.rtnl import Link
 
 
 @pytest.fixture
@@ -39,3 +43,15 @@ def rtnl(namespace: int) -> Iterator[Rtnl]:
 @pytest.fixture
 def machine(tmp_path: Path) -> SmallMachine:
     return SmallMachine(tmp_path)
+
+
+@pytest.fixture
+def netdev(rtnl: Rtnl) -> Link:
+    rtnl.create("create", named("vf4"), of_kind("veth"))
+    return rtnl.link("vf4")
+
+
+@pytest.fixture
+def read_attributes(rtnl: Rtnl, netdev: Link) -> Iterator[Callable[[], Attributes]]:
+    with NetdevAttributes(rtnl) as attributes:
+        yield lambda: attributes.read(netdev.index, netdev.name)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from k8s_rdma.core.kernel import Hardware, PfState
+
 PF = PciAddress("0000:3b:00.0")
 PF1 = PciAddress("0000:3b:00.1")
 ROOT_PORT = "0000:3a:00.0"
@@ -195,3 +197,13 @@ class SmallMachine:
         self, selection: Selection | None = None, *, now: Callable[[], float] = time.monotonic
     ) -> Observer:
         return Observer(Sysfs(self.root), self.answers, selection or Selection(), now=now)
+
+
+def only_pf(hardware: Hardware) -> PfState:
+    assert hardware.unreadable == ()
+    (pf,) = hardware.pfs
+    return pf
+
+
+def observed(machine: SmallMachine) -> PfState:
+    return only_pf(machine.observer().observe())
