@@ -1,46 +1,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
+from core.chosen_vfs import ASKED, W1, altered, asking, chosen_for
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
 from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_vfs, used_locally
-from k8s_rdma.core.expected_hardware import returned
 from k8s_rdma.core.expected_hardware import with_allocations as given_to_pod
-from k8s_rdma.core.ledger import AllocatedInterface, Ledger
+from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
-from k8s_rdma.core.types import (
-    NO_RATE,
-    Enforce,
-    LinkState,
-    NodeName,
-    PciAddress,
-    RateAbility,
-    RateRange,
-    VfDriver,
-    VlanProto,
-)
+from k8s_rdma.core.types import NO_RATE, Enforce, LinkState, PciAddress, RateAbility, RateRange, VlanProto
 from k8s_rdma.errors import Reason
-
-if TYPE_CHECKING:
-    from k8s_rdma.core.kernel import Hardware
-
-W1 = NodeName("w1")
-
-
-def altered(index: int, **changes: object) -> Hardware:
-    """The usual hardware with one VF of the first PF changed."""
-    first = pf_state(PF0)
-    vfs = tuple(replace(each, **changes) if each.index == index else each for each in first.vfs)
-    return hardware(replace(first, vfs=vfs), pf_state(PF1))
 
 
 def placement(*pfs: PciAddress, rate: int = 0) -> Placement:
@@ -143,24 +116,10 @@ def test_choose_vfs_refuses_when_a_pf_has_no_free_one_left() -> None:
     assert "0000:03:00.0" in found.message
 
 
-@given(st.lists(st.tuples(st.sampled_from((PF0, PF1)), st.integers(0, 200)), min_size=1, max_size=8))
-def test_hardware_is_as_before_when_given_and_returned(drawn: list[tuple[PciAddress, int]]) -> None:
-    asked = Placement(
-        node=W1, interfaces=tuple(PlacedInterface(pf=pf, min_tx_rate_mbps=rate) for pf, rate in drawn)
-    )
-    wide = hardware(pf_state(PF0, vfs=8), pf_state(PF1, vfs=8))
-    chosen = choose_vfs(asked, wide, Ledger(), tuple(f"rdma{index}" for index in range(len(drawn))))
-    assert not isinstance(chosen, Rejection)
-    assert len({each.vf for each in chosen}) == len(drawn)
-    after = given_to_pod(wide, chosen)
-    assert sum(vf.netdev is None for pf in after.pfs for vf in pf.vfs) == len(drawn)
-    assert sum(vf.min_tx_rate_mbps for pf in after.pfs for vf in pf.vfs) == sum(rate for _, rate in drawn)
-    assert returned(after, chosen) == wide
-
-
 COARSE = RateAbility(
     min=RateRange(step=100, smallest=100, largest=1000), max=RateRange(step=100, smallest=100, largest=1000)
 )
+
 WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
 
 
@@ -229,32 +188,6 @@ def test_vf_is_not_free_when_it_is_unusable() -> None:
     assert foreign_usage(seen, Ledger()) == {PF0: Used(1, 0)}
 
 
-ASKED = InterfaceOptions(
-    name="data0",
-    vlan=100,
-    qos=3,
-    vlan_proto=VlanProto.DOT1AD,
-    mac="02:00:00:00:00:aa",
-    mtu=9000,
-    trust=True,
-    spoof_check=False,
-    link_state=LinkState.ENABLE,
-)
-
-
-def asking(*options: InterfaceOptions, pf: PciAddress = PF0) -> Placement:
-    return Placement(node=W1, interfaces=tuple(PlacedInterface(pf=pf, options=each) for each in options))
-
-
-def chosen_for(
-    asked: Placement, seen: Hardware | None = None, ledger: Ledger | None = None
-) -> tuple[AllocatedInterface, ...]:
-    names = tuple(f"rdma{index}" for index in range(len(asked.interfaces)))
-    chosen = choose_vfs(asked, seen or hardware(), ledger or Ledger(), names)
-    assert not isinstance(chosen, Rejection), chosen
-    return chosen
-
-
 def test_choose_vfs_returns_the_entry_of_the_request_for_each_interface() -> None:
     whole = chosen_for(asking(NO_OPTIONS, NO_OPTIONS))
     assert [each.entry for each in whole] == [0, 1]
@@ -286,82 +219,6 @@ def test_choose_vfs_sets_requested_options_and_notes_previous_values() -> None:
     assert (plain.config, plain.previous) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("admin_mac", "mac"),
-    [
-        ("02:00:00:00:00:99", "02:00:00:00:00:99"),
-        ("00:00:00:00:00:00", vf(PF0, 0).mac),
-        ("", vf(PF0, 0).mac),
-        ("0a:00:00:00:00:00:00:08", vf(PF0, 0).mac),
-    ],
-    ids=["its PF's", "none told", "not known", "a GUID"],
-)
-def test_choose_vfs_gives_a_vf_the_mac_that_its_pf_has_for_it(admin_mac: str, mac: str) -> None:
-    seen = altered(0, admin_mac=admin_mac)
-    [made] = chosen_for(asking(NO_OPTIONS), seen)
-    assert (made.mac, made.home.mac) == (mac, mac)
-    assert given_to_pod(seen, [made]).pfs[0].vfs[0].mac == mac
-
-
-def test_choose_vfs_notes_no_values_of_options_that_are_not_requested() -> None:
-    [made] = chosen_for(asking(InterfaceOptions(vlan=7, mtu=1400, name="a")))
-    assert made.config == VfConfig(index=0, vlan=Vlan(7))
-    assert made.previous == VfConfig(index=0, vlan=Vlan(0))
-    [made] = chosen_for(asking(InterfaceOptions(mtu=1400, name="a", network="b")))
-    assert (made.config, made.previous) == (None, None)
-
-
-def test_choose_vfs_assumes_settings_of_a_new_vf_if_the_kernel_reports_none() -> None:
-    seen = altered(0, trust="N/A", spoof_check="N/A", link_state="N/A")
-    [made] = chosen_for(asking(replace(ASKED, mac=None)), seen)
-    previous = made.previous
-    assert previous is not None
-    assert (previous.trust, previous.spoof_check, previous.link_state) == (False, True, LinkState.AUTO)
-
-
-@pytest.mark.parametrize(
-    ("seen", "guid"),
-    [
-        ({"mac": "00:00:10:29:fe:80:00:00:00:00:00:00:0a:00:00:00:00:00:00:07"}, "0a:00:00:00:00:00:00:07"),
-        ({"admin_mac": "0a:00:00:00:00:00:00:08"}, "0a:00:00:00:00:00:00:08"),
-        ({"mac": ""}, "00:00:00:00:00:00:00:00"),
-    ],
-)
-def test_choose_vfs_notes_the_guid_that_a_port_had(seen: dict[str, str], guid: str) -> None:
-    asked = InterfaceOptions(guid="0c:00:00:00:00:00:00:01")
-    [made] = chosen_for(asking(asked), altered(0, **seen))
-    assert made.config == VfConfig(index=0, guid=asked.guid)
-    assert made.previous == VfConfig(index=0, guid=guid)
-
-
-def test_choose_vfs_refuses_a_mac_while_something_else_on_the_node_has_it() -> None:
-    def refused(mac: str, ledger: Ledger | None = None) -> str:
-        asked = asking(NO_OPTIONS, InterfaceOptions(mac=mac))
-        seen = altered(3, admin_mac="02:00:00:00:00:99", netdev=None)
-        found = choose_vfs(asked, seen, ledger or Ledger(), ("x", "y"))
-        assert isinstance(found, Rejection)
-        assert found.reason is Reason.CONFLICT
-        return found.message
-
-    of_pf1 = vf(PF1, 2).mac
-    assert refused("02:00:00:00:00:99").endswith("which VF 3 of PF enp3s0f0 has")
-    assert refused(of_pf1) == f"interface y asks for MAC {of_pf1}, which VF 2 of PF enp3s0f1 has"
-    held = replace(interface(PF1, 0), options=InterfaceOptions(mac="02:00:00:00:00:77"))
-    ledger = Ledger().with_receipt(receipt("a", held))
-    assert refused("02:00:00:00:00:77", ledger).endswith("which interface rdma0 of pod default/p has")
-    assert refused(held.home.mac, ledger).endswith("which interface rdma0 of pod default/p has")
-
-
-def test_choose_vfs_refuses_the_mac_of_a_pf_because_the_pod_would_get_traffic_of_the_node() -> None:
-    of_the_node = "0a:ff:00:00:00:01"
-    seen = altered(0)
-    seen = replace(seen, pfs=(seen.pfs[0], replace(seen.pfs[1], mac=of_the_node)))
-    found = choose_vfs(asking(InterfaceOptions(mac=of_the_node)), seen, Ledger(), ("x",))
-    assert isinstance(found, Rejection)
-    assert found.reason is Reason.CONFLICT
-    assert found.message == f"interface x asks for MAC {of_the_node}, which PF enp3s0f1 itself has"
-
-
 def test_choose_vfs_gives_the_vf_that_has_the_requested_mac() -> None:
     own, other = vf(PF0, 0).mac, "02:00:00:00:00:99"
     seen = altered(2, admin_mac=other)
@@ -370,50 +227,3 @@ def test_choose_vfs_gives_the_vf_that_has_the_requested_mac() -> None:
     assert [each.vf.index for each in made] == [1, 2, 0, 3]
     assert [each.mac for each in made[1:3]] == [other, own]
     assert isinstance(choose_vfs(asking(*options[:2], *options), seen, Ledger(), tuple("abcdef")), Rejection)
-
-
-OPTIONS = st.builds(
-    InterfaceOptions,
-    vlan=st.none() | st.integers(0, 4094),
-    trust=st.none() | st.booleans(),
-    spoof_check=st.none() | st.booleans(),
-    link_state=st.none() | st.sampled_from(LinkState),
-    mtu=st.none() | st.just(9000),
-    driver=st.sampled_from(VfDriver),
-)
-
-
-@given(st.lists(OPTIONS, min_size=1, max_size=4), st.booleans(), st.sampled_from(("Follow", "Up", "Down")))
-def test_hardware_is_as_before_when_settings_were_given_and_returned(
-    drawn: list[InterfaceOptions], trusted: bool, link: str
-) -> None:
-    options = [
-        replace(each, mac=f"02:00:00:00:01:0{at}" if at % 2 else None) for at, each in enumerate(drawn)
-    ]
-    first = pf_state(PF0)
-    vfs = tuple(
-        replace(each, admin_mac=each.mac, driver="igbvf", trust="ON" if trusted else "OFF", link_state=link)
-        for each in first.vfs
-    )
-    seen = hardware(replace(first, vfs=vfs))
-    chosen = chosen_for(asking(*options), seen)
-    away = given_to_pod(seen, chosen)
-    ledger = Ledger().with_receipt(receipt("a", *chosen))
-    assert not foreign_vfs(away, ledger)
-    for each, asked in zip(away.pfs[0].vfs, options, strict=False):
-        assert each.vlan == (asked.vlan or 0)
-        assert each.admin_mac == (asked.mac or each.admin_mac)
-        assert each.trust == {None: vfs[0].trust, True: "ON", False: "OFF"}[asked.trust]
-    # what the kernel tells of VFs that are away
-    looked_at = tuple(replace(each, mtu=1, mac="", unusable="bound to vfio-pci") for each in away.pfs[0].vfs)
-    back = returned(
-        hardware(replace(away.pfs[0], vfs=(*looked_at[: len(chosen)], *vfs[len(chosen) :]))), chosen
-    )
-    for each, asked in zip(back.pfs[0].vfs, options, strict=False):
-        assert each.unusable == ("bound to vfio-pci" if asked.driver is VfDriver.KERNEL else "")
-    assert replace_all(back, unusable="") == seen
-    assert not foreign_vfs(replace_all(back, unusable=""), Ledger())
-
-
-def replace_all(seen: Hardware, **changes: object) -> Hardware:
-    return hardware(*(replace(pf, vfs=tuple(replace(each, **changes) for each in pf.vfs)) for pf in seen.pfs))

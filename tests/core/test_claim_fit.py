@@ -198,20 +198,6 @@ def test_tainted_pf_is_left_out_and_named():
     assert pfs_of(claims_fit(claims(tolerant), tainted)) == ["f0"]
 
 
-@pytest.mark.parametrize(
-    ("toleration", "tolerates"),
-    [
-        (Toleration(operator="Exists"), True),
-        (Toleration(key=DOWN.key), True),
-        (Toleration(key=DOWN.key, value="x"), False),
-        (Toleration(key=DOWN.key, effect="NoExecute"), False),
-        (Toleration(key="other", operator="Exists"), False),
-    ],
-)
-def test_tolerations_are_those_of_kubernetes(toleration: Toleration, *, tolerates: bool):
-    assert toleration.tolerates(DOWN) is tolerates
-
-
 def test_selector_leaves_pfs_out_and_one_that_is_not_judged_does_not():
     only = CelSelector("expression", ((AttributeComparison(PF, "==", ("f1",)),),))
     both = node(pf("f0"), pf("f1", used_mbps=99_000))

@@ -9,50 +9,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from core.node_claims import RULES, W1, allocated, for_claims
 from factories import PF0, PF1, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import used_locally
-from k8s_rdma.core.claims import AllocatedClaim, ClaimedInterface, claim_pfs, judge, offers, with_uses
+from k8s_rdma.core.claims import AllocatedClaim, claim_pfs, judge, offers
 from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
-from k8s_rdma.core.options import InterfaceOptions
-from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Rejection
-from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.round_robin import RoundRobin, effective_mins
-from k8s_rdma.core.types import NodeName, PfUse, RateAbility, RateRange, Setting
+from k8s_rdma.core.types import RateAbility, RateRange
 from k8s_rdma.errors import LedgerError, Reason
 
 if TYPE_CHECKING:
     from k8s_rdma.core.claims import ClaimsOffer
     from k8s_rdma.core.kernel import Hardware
 
-W1 = NodeName("w1")
-RULES = (PfRule(use=PfUse.CLAIMS),)
 WEIGHTS = RateAbility(min=RateRange(), max=RateRange(), weights=100)
-DEVICES = {PF0: "enp3s0f0", PF1: "enp3s0f1"}
-
-
-def for_claims(found: Hardware, ledger: Ledger = Ledger()) -> Hardware:  # noqa: B008 - immutable
-    return with_uses(found, RULES, ledger)
-
-
-def allocated(uid: str, *interfaces: tuple[str, int], name: str = "p") -> AllocatedClaim:
-    return AllocatedClaim(
-        uid=ClaimUid(uid),
-        namespace="default",
-        name=uid,
-        pod=pod(name),
-        pod_claim=uid,
-        interfaces=tuple(
-            ClaimedInterface(
-                request=f"r{index}",
-                device=DEVICES[pf],
-                share_id=str(index),
-                interface=InterfaceRequest(min_tx_rate_mbps=mbps),
-            )
-            for index, (pf, mbps) in enumerate(interfaces)
-        ),
-    )
 
 
 def prepared_in(claim: AllocatedClaim, found: Hardware, ledger: Ledger) -> Ledger:
@@ -227,76 +199,6 @@ def test_ledger_refuses_a_prepared_vf_to_others() -> None:
     taken = replace(ledger.claims[ClaimUid("c1")], uid=ClaimUid("c2"))
     with pytest.raises(LedgerError, match="is in use, cannot be prepared for claim default/c1"):
         ledger.with_claim(taken)
-
-
-def test_mac_that_another_function_has_is_refused_until_its_pod_has_ended() -> None:
-    found = for_claims(hardware())
-    able = frozenset({Setting.MAC})
-    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
-
-    def refused(mac: str, ledger: Ledger) -> tuple[Reason, str]:
-        claim = allocated("c2", (PF0, 0), name="q")
-        options = InterfaceOptions(mac=mac)
-        [entry] = claim.interfaces
-        claim = replace(
-            claim, interfaces=(replace(entry, interface=replace(entry.interface, options=options)),)
-        )
-        judged = judge(claim, W1, found, ledger)
-        assert isinstance(judged, Rejection)
-        return judged.reason, judged.message
-
-    free = found.pfs[1].vfs[2].mac
-    why = f"request r0 asks for MAC {free}, which VF 2 of PF enp3s0f1 has"
-    assert refused(free, Ledger()) == (Reason.CONFLICT, why)
-    requested = InterfaceOptions(mac="02:00:00:00:00:77")
-    attached = Ledger().with_receipt(receipt("a", replace(interface(PF1, 0), options=requested)))
-    why = "request r0 asks for MAC 02:00:00:00:00:77, which interface rdma0 of pod default/p has"
-    assert refused("02:00:00:00:00:77", attached) == (Reason.INSUFFICIENT, why)
-    judged = judge(allocated("c1", (PF1, 0)), W1, found, Ledger())
-    assert isinstance(judged, LedgerClaim)
-    [prepared] = judged.interfaces
-    prepared = replace(prepared, placed=replace(prepared.placed, options=requested))
-    ledger = Ledger().with_claim(replace(judged, interfaces=(prepared,)))
-    why = "request r0 asks for MAC 02:00:00:00:00:77, which request r0 of claim default/c1 has"
-    assert refused("02:00:00:00:00:77", ledger) == (Reason.INSUFFICIENT, why)
-
-
-@pytest.mark.parametrize("namespace", ["default", "other"])
-def test_refusal_for_an_address_names_its_owner_to_those_of_its_namespace_alone(namespace: str) -> None:
-    found = for_claims(hardware())
-    able = frozenset({Setting.MAC})
-    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
-    requested = InterfaceOptions(mac="02:00:00:00:00:77")
-    attached = Ledger().with_receipt(receipt("a", replace(interface(PF1, 0), options=requested)))
-    claim = allocated("c2", (PF0, 0), name="q")
-    [entry] = claim.interfaces
-    entry = replace(entry, interface=replace(entry.interface, options=requested))
-    claim = replace(claim, interfaces=(entry,))
-    judged = judge(claim, W1, found, attached)
-    assert isinstance(judged, Rejection)
-    owner = "interface rdma0 of pod default/p" if namespace == "default" else "a pod of another namespace"
-    why = f"request r0 asks for MAC 02:00:00:00:00:77, which {owner} has"
-    assert judged.message_for(namespace) == why
-
-
-def test_guid_that_a_pod_of_the_node_asks_for_is_refused_to_a_second_one() -> None:
-    found = for_claims(hardware())
-    able = frozenset({Setting.GUID})
-    found = replace(found, pfs=tuple(replace(pf, supported_settings=able) for pf in found.pfs))
-    requested = InterfaceOptions(guid="02:00:00:ff:fe:00:00:77")
-
-    def asking(uid: str) -> AllocatedClaim:
-        claim = allocated(uid, (PF0, 0), name=uid)
-        [entry] = claim.interfaces
-        entry = replace(entry, interface=replace(entry.interface, options=requested))
-        return replace(claim, interfaces=(entry,))
-
-    first = judge(asking("c1"), W1, found, Ledger())
-    assert isinstance(first, LedgerClaim)
-    second = judge(asking("c2"), W1, found, Ledger().with_claim(first))
-    assert isinstance(second, Rejection)
-    why = "asks for GUID 02:00:00:ff:fe:00:00:77, which request r0 of claim default/c1 has"
-    assert (second.reason, why in second.message) == (Reason.INSUFFICIENT, True)
 
 
 def test_devices_of_one_request_are_numbered() -> None:

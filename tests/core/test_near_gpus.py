@@ -9,72 +9,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from core.gpu_machines import HGX, LINK_MBPS, NEAR, NVIDIA, asking, gpu, keeps, machine, pf
 from fakes.recorded_machine import RecordedMachine, read_machine
 from k8s_rdma.core.devices.gpu_demand import gpus_requested
 from k8s_rdma.core.devices.near_gpus import Nearness, nearness
-from k8s_rdma.core.inventory import Gpu, Inventory, Pf
-from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.inventory import Gpu, Inventory
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
-from k8s_rdma.core.placement import Placement, Rejection, fits, narrow_to_gpus, place, score, usage_of
+from k8s_rdma.core.placement import Placement, Rejection, fits, place, score, usage_of
 from k8s_rdma.core.request import InterfaceRequest, Request, Topology
-from k8s_rdma.core.types import Accelerator, NodeName, PciAddress
+from k8s_rdma.core.types import NodeName, PciAddress
 from k8s_rdma.errors import Reason
 from k8s_rdma.linux.gpus import Gpus
 from k8s_rdma.linux.sysfs import PciFunction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-NVIDIA = "nvidia.com/gpu"
-NEAR = InterfaceOptions(near=Accelerator.GPU)
-LINK_MBPS = 400_000
 MELLANOX = 0x15B3
-
-
-def pf(number: int, *, numa: int, path: Sequence[str], vfs: int = 8) -> Pf:
-    return Pf(
-        name=f"p{number}",
-        pci=PciAddress(f"0000:{0x10 + number:02x}:00.0"),
-        capacity_vfs=vfs,
-        link_mbps=LINK_MBPS,
-        numa_node=numa,
-        pcie_path=tuple(map(PciAddress, path)),
-    )
-
-
-def gpu(number: int, *, numa: int, path: Sequence[str], in_use: bool = False, devices: int = 1) -> Gpu:
-    return Gpu(
-        resource=NVIDIA,
-        pci=PciAddress(f"0000:{0x80 + number:02x}:00.0"),
-        pcie_path=tuple(map(PciAddress, path)),
-        numa_node=numa,
-        in_use=in_use,
-        devices=devices,
-    )
-
-
-def machine(gpus: int, pfs: int, *, switches: int, devices: int = 1) -> Inventory:
-    """GPUs and PFs dealt to switches in turn; the first half of the switches is on NUMA node 0."""
-
-    def place_of(index: int, count: int) -> tuple[int, list[str]]:
-        switch = index * switches // count
-        return 2 * switch // switches, [f"0000:{switch:02x}:01.0", f"0000:{switch:02x}:02.0"]
-
-    return Inventory(
-        node=NodeName("w1"),
-        pfs=tuple(
-            pf(index, numa=numa, path=path) for index in range(pfs) for numa, path in [place_of(index, pfs)]
-        ),
-        gpus=tuple(
-            gpu(index, numa=numa, path=path, devices=devices)
-            for index in range(gpus)
-            for numa, path in [place_of(index, gpus)]
-        ),
-    )
-
-
-HGX = machine(8, 8, switches=8)
-"""Eight GPUs, each below a switch with a NIC of its own."""
 MACHINES = {
     "8 GPUs, 8 NICs, 8 switches": HGX,
     "8 GPUs, 8 NICs, 4 switches": machine(8, 8, switches=4),
@@ -99,35 +50,8 @@ def recorded(file: str) -> Inventory:
     return Inventory(node=NodeName("w1"), pfs=tuple(pfs), gpus=tuple(gpus.values()))
 
 
-def asking(number: int, gpus: int, topology: Topology = Topology.SAME_PCIE_SWITCH, mbps: int = 0) -> Request:
-    interface = InterfaceRequest(min_tx_rate_mbps=mbps, options=NEAR)
-    return Request((interface,) * number, devices=((NVIDIA, gpus),), topology=topology)
-
-
 def choices(inventory: Inventory, count: int) -> Iterator[tuple[Gpu, ...]]:
     yield from combinations([each for each in inventory.gpus if not each.in_use], count)
-
-
-def keeps(placement: Placement, request: Request, inventory: Inventory, gpus: Sequence[Gpu]) -> Placement:
-    """What is left of a placement when kubelet has chosen; every property of it holds."""
-    kept = narrow_to_gpus(placement, request, inventory, gpus)
-    assert kept is not None
-    assert len(kept.interfaces) == len(request.interfaces)
-    promised, taken = usage_of(placement.interfaces, inventory), usage_of(kept.interfaces, inventory)
-    for pci, used in taken.items():
-        assert used.vfs <= promised[pci].vfs
-        assert used.mbps <= promised[pci].mbps
-    ordered, number = sorted(gpus, key=lambda each: each.pci), 0
-    for wanted, placed in zip(request.interfaces, kept.interfaces, strict=True):
-        assert placed.as_request() == wanted
-        if wanted.needs.near_gpu:
-            its_pf = inventory.pf(placed.pf)
-            assert its_pf is not None
-            near = nearness(its_pf, ordered[number % len(ordered)])
-            least = {Topology.SAME_PCIE_SWITCH: Nearness.SWITCH, Topology.SAME_NUMA: Nearness.NUMA}
-            assert near >= least.get(request.topology, Nearness.ANYWHERE)
-            number += 1
-    return kept
 
 
 @pytest.mark.parametrize("topology", Topology)
@@ -170,31 +94,6 @@ def test_whole_links_are_reserved_for_any_gpus_and_by_no_choice_twice(gpus: int)
     for chosen in choices(HGX, gpus):
         kept = keeps(placement, request, HGX, chosen)
         assert len({placed.pf for placed in kept.interfaces}) == gpus
-
-
-def test_gpus_that_pods_have_are_no_choice_and_their_nics_need_no_room():
-    gpus = tuple(replace(each, in_use=index < 6) for index, each in enumerate(HGX.gpus))
-    inventory = replace(HGX, gpus=gpus)
-    full = {each.pci: Used(vfs=1, mbps=LINK_MBPS) for each in HGX.pfs[:6]}
-    request = asking(2, 2, mbps=LINK_MBPS)
-    placement = place(request, inventory, full)
-    assert isinstance(placement, Placement)
-    keeps(placement, request, inventory, gpus[6:])
-    refused = place(asking(3, 3, mbps=LINK_MBPS), inventory, full)
-    assert isinstance(refused, Rejection)
-    assert narrow_to_gpus(placement, request, inventory, gpus[:2]) is None
-
-
-def test_devices_that_are_parts_of_gpus_may_all_be_of_one():
-    inventory = machine(2, 2, switches=2, devices=4)
-    request = asking(4, 4, mbps=LINK_MBPS // 4)
-    placement = place(request, inventory, {})
-    assert isinstance(placement, Placement)
-    assert {used.vfs for used in usage_of(placement.interfaces, inventory).values()} == {4}
-    for count in (1, 2):
-        for chosen in combinations(inventory.gpus, count):
-            keeps(placement, request, inventory, chosen)
-    assert isinstance(place(asking(4, 4, mbps=LINK_MBPS // 2), inventory, {}), Rejection)
 
 
 def test_other_interfaces_fit_beside_any_gpus_that_the_pod_gets():

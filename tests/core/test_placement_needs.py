@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Pf
-from k8s_rdma.core.options import InterfaceOptions, needs_of
-from k8s_rdma.core.pf_needs import unmet
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, Request
@@ -29,7 +28,7 @@ from k8s_rdma.core.types import (
 )
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import COARSE, OPTIONS, anywhere, meets, needy, possible, takes
+from placement_oracle import COARSE, anywhere, needy, possible, takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,15 +103,6 @@ def test_place_is_never_wrong_when_its_budget_ends_early(
         assert fits(found.interfaces, node, used)
     elif found.reason is not Reason.UNDECIDED:
         assert not possible(request, node, used)
-
-
-@given(OPTIONS, needy())
-def test_refusal_describes_the_pfs_that_do_not_meet_the_options(
-    options: InterfaceOptions, drawn: tuple[Request, Situation]
-) -> None:
-    _, (node, _) = drawn
-    for pf in node.pfs:
-        assert bool(unmet(pf, needs_of(options))) is not meets(pf, InterfaceRequest(options=options))
 
 
 def asks(*each: tuple[int, InterfaceOptions]) -> Request:
@@ -354,14 +344,6 @@ def test_sixty_interfaces_of_as_many_names_are_one_kind() -> None:
     found = place(asks(*[(3_334, each) for each in options]), node, {})
     assert isinstance(found, Rejection)
     assert found.reason is Reason.NO_SUCH_PF
-
-
-def test_interfaces_without_requests_are_equal_however_they_were_made() -> None:
-    made, plain = InterfaceRequest(options=InterfaceOptions()), InterfaceRequest()
-    assert (made, hash(made), made.options) == (plain, hash(plain), plain.options)
-    assert made.options is plain.options
-    named = [InterfaceRequest(options=InterfaceOptions(name=name)) for name in "abc"]
-    assert len({hash(each) for each in (*named, plain)}) == 4
 
 
 def test_names_alone_leave_a_request_as_it_is() -> None:

@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.rate_ranges import RANGES
 from k8s_rdma.core.inventory import Pf
 from k8s_rdma.core.options import InterfaceOptions
-from k8s_rdma.core.programming import (
-    Programmed,
-    enforcers,
-    objection,
-    objection_cause,
-    programmed,
-    reserved,
-)
+from k8s_rdma.core.programming import Programmed, enforcers, objection, objection_cause, programmed, reserved
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.types import (
     EVERY_RATE,
@@ -30,18 +24,15 @@ from k8s_rdma.core.types import (
 )
 
 I40E = RateAbility(max=RateRange(step=50, smallest=50, largest=10_000))
+
 STEPS = RateAbility(
     min=RateRange(step=100, smallest=200, largest=10_000), max=RateRange(step=50, smallest=50, largest=10_000)
 )
+
 NEEDS_LINK = RateAbility(min=RateRange(), max=RateRange(), needs_link=True)
 
-RANGES = st.builds(
-    lambda step, least, more: RateRange(step=step, smallest=step * least, largest=step * (least + more)),
-    st.integers(1, 300),
-    st.integers(1, 9),
-    st.integers(0, 99),
-)
 ABILITIES = st.builds(RateAbility, min=st.none() | RANGES, max=st.none() | RANGES, needs_link=st.booleans())
+
 WANTED = st.tuples(
     st.integers(0, 30_000), st.integers(0, 30_000), st.sampled_from(Enforce), st.sampled_from(VfDriver)
 ).map(
@@ -54,7 +45,6 @@ WANTED = st.tuples(
 )
 
 Expected = tuple[int, int, int, bool, bool]
-
 
 BY_SOFTWARE = frozenset({Setting.SOFTWARE_CAPS})
 
@@ -80,30 +70,6 @@ def pf(
 
 def wanted(least: int = 0, most: int = 0, enforce: Enforce = Enforce.AUTO) -> InterfaceRequest:
     return InterfaceRequest(min_tx_rate_mbps=least, max_tx_rate_mbps=most, enforce=enforce)
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        {"step": 0},
-        {"smallest": 0},
-        {"smallest": 5, "largest": 4},
-        {"largest": MAX_RATE_MBPS + 1},
-        {"step": 50, "smallest": 50},  # the largest rate there is falls between two steps
-        {"step": 50, "smallest": 75, "largest": 100},
-        {"step": 50, "smallest": 1, "largest": 100},
-    ],
-)
-def test_range_is_refused_when_it_holds_no_rate_or_ends_between_steps(bounds: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="no range of rates"):
-        RateRange(**bounds)
-
-
-@given(RANGES, st.integers(1, 40_000))
-def test_range_rounds_up_and_down_to_the_nearest_that_it_takes(takes: RateRange, rate: int) -> None:
-    every = range(takes.smallest, takes.largest + 1, takes.step)
-    assert takes.round_up(rate) == min((each for each in every if each >= rate), default=None)
-    assert takes.round_down(rate) == max((each for each in every if each <= rate), default=None)
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,32 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.pf_usages import PCI, USAGE, Usage
 from k8s_rdma.core.allocation import used_on_node
 from k8s_rdma.core.inventory import Generation, Inventory, Pf
 from k8s_rdma.core.pf_use import EVERY_DEVICE, NOTHING_USED, DeviceUse, Used, total
 from k8s_rdma.core.placement import PlacedInterface, usage_of
-from k8s_rdma.core.types import NodeName, PciAddress, PodUid
+from k8s_rdma.core.types import NodeName, PodUid
 from packing_oracle import inventory, pci
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
 POOL = "a.b/c"
+
 PFS = inventory((100, 9), (100, 9))  # the third of PCI is not there
-PCI = st.sampled_from([pci(at) for at in range(3)])
+
 UIDS = st.sampled_from([PodUid(f"uid-{at}") for at in range(5)])
+
 INTERFACES = st.lists(
     st.builds(PlacedInterface, pf=PCI, min_tx_rate_mbps=st.integers(0, 9), pool=st.sampled_from(["", POOL])),
     min_size=1,
     max_size=4,
 ).map(tuple)
+
 CLAIMS = st.dictionaries(UIDS, INTERFACES)
-USAGE = st.dictionaries(PCI, st.builds(Used, st.integers(0, 9), st.integers(0, 99)))
 
 _ByPod = dict[PodUid, tuple[PlacedInterface, ...]]
-_Usage = dict["PciAddress", Used]
-
-
-def _nonzero(usage: Mapping[PciAddress, Used]) -> _Usage:
-    return {address: used for address, used in usage.items() if used != NOTHING_USED}
 
 
 def _devices(mins: list[int]) -> tuple[DeviceUse, ...]:
@@ -43,7 +35,7 @@ def _devices(mins: list[int]) -> tuple[DeviceUse, ...]:
 
 @given(CLAIMS, USAGE, CLAIMS)
 def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
-    reported: _ByPod, foreign: _Usage, promised: _ByPod
+    reported: _ByPod, foreign: Usage, promised: _ByPod
 ) -> None:
     used = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     for address in {pci(at) for at in range(3)}:
@@ -60,7 +52,7 @@ def test_used_on_node_counts_every_pod_once_and_by_the_report_when_both_know_it(
 
 @given(CLAIMS, USAGE, UIDS, st.data())
 def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation_network_by_network(
-    promised: _ByPod, foreign: _Usage, uid: PodUid, data: st.DataObject
+    promised: _ByPod, foreign: Usage, uid: PodUid, data: st.DataObject
 ) -> None:
     """While the report holds some of a pod's interfaces, in whatever order they came."""
     before = used_on_node(reported={}, foreign=foreign, promised=promised, inventory=PFS)
@@ -82,7 +74,7 @@ def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation_network_b
 
 @given(CLAIMS, USAGE, UIDS)
 def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
-    promised: _ByPod, foreign: _Usage, uid: PodUid
+    promised: _ByPod, foreign: Usage, uid: PodUid
 ) -> None:
     """Before the agent's report holds the pod, while both do, and when the pod has left the watch."""
     before = used_on_node(reported={}, foreign=foreign, promised=promised, inventory=PFS)
@@ -94,7 +86,7 @@ def test_used_on_node_is_the_same_when_a_promise_becomes_an_allocation(
 
 @given(CLAIMS, USAGE, CLAIMS, UIDS)
 def test_used_on_node_leaves_out_the_interfaces_of_excluded_pods(
-    reported: _ByPod, foreign: _Usage, promised: _ByPod, uid: PodUid
+    reported: _ByPod, foreign: Usage, promised: _ByPod, uid: PodUid
 ) -> None:
     without = used_on_node(
         inventory=PFS,
@@ -110,7 +102,7 @@ def test_used_on_node_leaves_out_the_interfaces_of_excluded_pods(
 
 @given(CLAIMS, USAGE, CLAIMS, INTERFACES)
 def test_used_on_node_never_falls_when_a_promise_is_added(
-    reported: _ByPod, foreign: _Usage, promised: _ByPod, more: tuple[PlacedInterface, ...]
+    reported: _ByPod, foreign: Usage, promised: _ByPod, more: tuple[PlacedInterface, ...]
 ) -> None:
     before = used_on_node(reported=reported, foreign=foreign, promised=promised, inventory=PFS)
     after = used_on_node(
@@ -121,24 +113,11 @@ def test_used_on_node_never_falls_when_a_promise_is_added(
         assert after[address].mbps >= used.mbps
 
 
-@given(USAGE, USAGE, USAGE)
-def test_total_adds_pf_by_pf_in_any_grouping(first: _Usage, second: _Usage, third: _Usage) -> None:
-    assert _nonzero(total(first, second, third)) == _nonzero(total(third, total(second, first)))
-    assert _nonzero(total(first)) == _nonzero(first)
-    assert total() == {}
-
-
 @given(INTERFACES, INTERFACES)
 def test_usage_of_is_additive(
     first: tuple[PlacedInterface, ...], second: tuple[PlacedInterface, ...]
 ) -> None:
     assert usage_of(first + second, PFS) == total(usage_of(first, PFS), usage_of(second, PFS))
-
-
-def test_total_leaves_its_arguments_alone() -> None:
-    first, second = {pci(0): Used(1, 5)}, {pci(0): Used(2, 7)}
-    assert total(first, second) == {pci(0): Used(3, 12)}
-    assert (first, second) == ({pci(0): Used(1, 5)}, {pci(0): Used(2, 7)})
 
 
 @given(st.permutations(range(5)))

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core.test_claims import W1, WEIGHTS, allocated
+from core.node_claims import W1, allocated
+from core.test_claims import WEIGHTS
 from core.test_split_pfs import annotated, published, without_pod
 from factories import PF0, hardware, pf_state, receipt
 from k8s_rdma.core.allocation import mbps_by_claims, used_locally, used_on_node

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.test_claims import W1, WEIGHTS, allocated, prepared_in
+from core.node_claims import W1, allocated
+from core.test_claims import WEIGHTS, prepared_in
 from factories import PF0, hardware, interface, pf_state, pod, receipt
 from k8s_rdma.core.allocation import choose_vfs, decide, mbps_by_claims, used_locally
 from k8s_rdma.core.claims import judge, offers, with_uses

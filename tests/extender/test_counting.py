@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from core.test_bounds import loaded
+from core.test_offers import loaded
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place, score

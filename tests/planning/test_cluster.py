@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.test_bounds import loaded
+from core.test_offers import loaded
 from k8s_rdma.core.pf_use import NOTHING_USED, total
 from k8s_rdma.core.placement import Placement, Rejection, place, score
 from k8s_rdma.core.request import PfPolicy, Request

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.cards import FOUR, asks
 from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
-from k8s_rdma.core.placement import DEFAULT_BUDGET, Rejection, place
+from k8s_rdma.core.placement import DEFAULT_BUDGET, Placement, Rejection, place
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.types import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, inventory, pci, request
-from placement_oracle import REQUESTS, needy, nodes
+from placement_oracle import COARSE, REQUESTS, needy, nodes
 
 if TYPE_CHECKING:
     from placement_oracle import Situation
-
 
 TWO = ((100_000, 8), (100_000, 8))
 
@@ -162,6 +163,7 @@ def test_rejection_message_is_one_line_without_the_nodes_name(used: list[Used]) 
 
 
 UNKNOWN_LINK = "link speed of a PF is unknown (link down?), only interfaces without a reservation fit there"
+
 TASKS = needy() | st.tuples(REQUESTS, nodes())
 
 
@@ -246,4 +248,104 @@ def test_node_whose_pfs_are_for_claims_says_so() -> None:
     assert (found.reason, found.message) == (
         Reason.NO_RDMA,
         "needs 1 interface of 5 Mb/s; its PFs are for claims",
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "used", "reason", "numbers", "cause"),
+    [
+        pytest.param(
+            asks(PfPolicy.SPREAD_PFS, 50, 50, 50),
+            {0: Used(8, 0), 1: Used(1, 51)},
+            Reason.INSUFFICIENT,
+            "policy spread-pfs: 3 interfaces of 50 Mb/s need 3 PFs; "
+            "2 of 4 PFs have a free VF and enough bandwidth",
+            "policy spread-pfs: needs 3 interfaces of 50 Mb/s; too few PFs have room for one",
+            id="too few PFs free",
+        ),
+        pytest.param(
+            asks(PfPolicy.SPREAD_PFS, 70, 60, 10),
+            {0: Used(1, 50), 1: Used(1, 50), 2: Used(1, 50)},
+            Reason.INSUFFICIENT,
+            "needs 2 interfaces of 60 Mb/s or more; 4 PFs have 250 of 400 Mb/s unreserved and 29 of 32 VFs "
+            "free, room for 1 such interface",
+            "needs 3 interfaces of 10 to 70 Mb/s; no arrangement of the interfaces on its PFs fits",
+            id="not for the policy's sake",
+        ),
+        pytest.param(
+            asks(PfPolicy.SPREAD_PFS, 40, 40, 10),
+            {0: Used(1, 90), 1: Used(1, 90), 2: Used(1, 90)},
+            Reason.INSUFFICIENT,
+            "policy spread-pfs: 2 interfaces of 40 Mb/s need 2 PFs; "
+            "1 of 4 PFs has a free VF and enough bandwidth",
+            "policy spread-pfs: needs 3 interfaces of 10 to 40 Mb/s; too few PFs have room for one",
+            id="too few PFs for some",
+        ),
+        pytest.param(
+            asks(PfPolicy.SPREAD_PFS, *[0] * 5),
+            {0: Used(8, 0)},
+            Reason.EXCEEDS_CAPACITY,
+            "policy spread-pfs: 5 interfaces need 5 PFs; the node has 4 PFs",
+            "policy spread-pfs: needs 5 interfaces; too few PFs have room for one even when empty",
+            id="fewer PFs than interfaces",
+        ),
+        pytest.param(
+            asks(PfPolicy.SAME_PF, 40, 40),
+            {0: Used(1, 30), 1: Used(1, 50), 2: Used(7, 0), 3: Used(8, 0)},
+            Reason.INSUFFICIENT,
+            "policy same-pf: needs 80 Mb/s for 2 interfaces; 1 PF has 70 of 100 Mb/s unreserved and "
+            "7 of 8 VFs free (best of 4 PFs)",
+            "policy same-pf: needs 2 interfaces of 40 Mb/s; no PF has room for all",
+            id="no PF has room",
+        ),
+        pytest.param(
+            asks(PfPolicy.SAME_PF, *[0] * 9),
+            {},
+            Reason.EXCEEDS_CAPACITY,
+            "policy same-pf: needs 9 interfaces; 1 PF has 8 VFs when empty (best of 4 PFs)",
+            "policy same-pf: needs 9 interfaces; no PF has room for all even when empty",
+            id="no PF ever has room",
+        ),
+        pytest.param(
+            asks(PfPolicy.SAME_NUMA, 60, 60, 60),
+            {},
+            Reason.EXCEEDS_CAPACITY,
+            "policy same-numa: needs 3 interfaces of 60 Mb/s; 2 PFs have 200 Mb/s and 16 VFs when empty, "
+            "room for 2 such interfaces (best of 2 NUMA nodes and 1 PF without one)",
+            "policy same-numa: needs 3 interfaces of 60 Mb/s; no NUMA node has room for all even when empty",
+            id="no NUMA node ever has room",
+        ),
+    ],
+)
+def test_rejection_names_the_pfs_that_the_policy_lacks(
+    asked: Request, used: dict[int, Used], reason: Reason, numbers: str, cause: str
+) -> None:
+    found = place(asked, FOUR, {pci(at): there for at, there in used.items()})
+    assert isinstance(found, Rejection)
+    assert (found.reason, found.numbers, found.cause) == (reason, numbers, cause)
+    assert found.message == found.numbers
+
+
+def test_rejection_tells_of_drivers_beside_the_policy() -> None:
+    """One of the two PFs could take both, were it not for its driver."""
+    pfs = (
+        Pf(name="a", pci=pci(0), capacity_vfs=8, link_mbps=100, rates=COARSE, driver="igb"),
+        Pf(name="b", pci=pci(1), capacity_vfs=1, link_mbps=100, rates=EVERY_RATE, driver="ice"),
+    )
+    wanted = (InterfaceRequest(min_tx_rate_mbps=50), InterfaceRequest(min_tx_rate_mbps=46))
+    found = place(Request(wanted, PfPolicy.SAME_PF), Inventory(node=NODE, pfs=pfs), {})
+    assert isinstance(found, Placement)  # 50 and 50
+    wanted = (InterfaceRequest(min_tx_rate_mbps=50), InterfaceRequest(min_tx_rate_mbps=42), *wanted[:0])
+    steep = replace(pfs[0], rates=RateAbility(min=RateRange(step=25, smallest=25, largest=100)), link_mbps=99)
+    found = place(Request(wanted, PfPolicy.SAME_PF), Inventory(node=NODE, pfs=(steep, pfs[1])), {})
+    assert isinstance(found, Rejection)
+    assert found.reason is Reason.DRIVER_REFUSES
+    assert found.message == (
+        "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s (92 Mb/s together); 1 PF has 99 Mb/s and 8 VFs "
+        "when empty, but no arrangement of the interfaces fits (best of 2 PFs); "
+        "a: igb rounds a reservation of 42 up to 50 Mb/s"
+    )
+    assert found.cause == (
+        "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s; no PF has room for all even when empty; "
+        "igb rounds reservations up"
     )

@@ -9,22 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_rdma.core.inventory import Inventory, Pf
-from k8s_rdma.core.options import InterfaceOptions
+from core.cards import FOUR, asks, card, homes
+from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
-from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request, groups
-from k8s_rdma.core.types import EVERY_RATE, Enforce, PfSelector, RateAbility, RateRange, Strategy
+from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
+from k8s_rdma.core.types import EVERY_RATE, Enforce, Strategy
 from k8s_rdma.errors import Reason
-from packing_oracle import NODE, pci
-from placement_oracle import ABILITIES, COARSE, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes
+from packing_oracle import NODE
+from placement_oracle import ABILITIES, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes
 
 if TYPE_CHECKING:
     from placement_oracle import Situation
 
-
 POLICIES = st.sampled_from([PfPolicy.SAME_PF, PfPolicy.SPREAD_PFS, PfPolicy.SAME_NUMA])
+
 STRATEGIES = st.sampled_from(Strategy)
+
 TASKS = needy() | st.tuples(REQUESTS, st.sampled_from([ABILITIES, st.just(EVERY_RATE)]).flatmap(nodes))
 
 
@@ -119,31 +120,6 @@ def test_fits_agrees_with_the_policy(situation: Situation, policy: PfPolicy, dat
     assert found == as_wanted(policy, homes, others)
 
 
-def card(*pfs: tuple[int | None, int, int | None]) -> Inventory:
-    """PFs given as (Mb/s, VFs, NUMA node)."""
-    return Inventory(
-        node=NODE,
-        pfs=tuple(
-            Pf(name=f"enp{at}s0", pci=pci(at), link_mbps=mbps, capacity_vfs=vfs, numa_node=numa)
-            for at, (mbps, vfs, numa) in enumerate(pfs)
-        ),
-    )
-
-
-def asks(policy: PfPolicy, *rates: int) -> Request:
-    return Request(tuple(InterfaceRequest(min_tx_rate_mbps=rate) for rate in rates), policy)
-
-
-def homes(request: Request, node: Inventory, used: dict[int, Used], strategy: Strategy) -> list[int]:
-    found = place(request, node, {pci(at): there for at, there in used.items()}, strategy=strategy)
-    assert isinstance(found, Placement), found
-    index = {pf.pci: at for at, pf in enumerate(node.pfs)}
-    return [index[placed.pf] for placed in found.interfaces]
-
-
-FOUR = card((100, 8, 0), (100, 8, 0), (100, 8, 1), (100, 8, None))
-
-
 @pytest.mark.parametrize(
     ("policy", "rates", "used", "strategy", "expected"),
     [
@@ -162,126 +138,6 @@ def test_place_takes_the_pf_that_the_strategy_prefers_among_those_that_the_polic
     policy: PfPolicy, rates: list[int], used: dict[int, Used], strategy: Strategy, expected: list[int]
 ) -> None:
     assert homes(asks(policy, *rates), FOUR, used, strategy) == expected
-
-
-def test_spread_finds_the_matching_that_moves_interfaces_from_their_preferred_pfs() -> None:
-    """The second, which only one PF takes, comes after the first had that one."""
-    node = card((100, 8, 0), (100, 8, 0))
-    only = InterfaceOptions(pf=PfSelector(names=frozenset({"enp0s0"})))
-    wanted = (InterfaceRequest(min_tx_rate_mbps=20), InterfaceRequest(min_tx_rate_mbps=10, options=only))
-    assert homes(Request(wanted, PfPolicy.SPREAD_PFS), node, {0: Used(1, 50)}, Strategy.BINPACK) == [1, 0]
-
-
-@pytest.mark.parametrize(
-    ("asked", "used", "reason", "numbers", "cause"),
-    [
-        pytest.param(
-            asks(PfPolicy.SPREAD_PFS, 50, 50, 50),
-            {0: Used(8, 0), 1: Used(1, 51)},
-            Reason.INSUFFICIENT,
-            "policy spread-pfs: 3 interfaces of 50 Mb/s need 3 PFs; "
-            "2 of 4 PFs have a free VF and enough bandwidth",
-            "policy spread-pfs: needs 3 interfaces of 50 Mb/s; too few PFs have room for one",
-            id="too few PFs free",
-        ),
-        pytest.param(
-            asks(PfPolicy.SPREAD_PFS, 70, 60, 10),
-            {0: Used(1, 50), 1: Used(1, 50), 2: Used(1, 50)},
-            Reason.INSUFFICIENT,
-            "needs 2 interfaces of 60 Mb/s or more; 4 PFs have 250 of 400 Mb/s unreserved and 29 of 32 VFs "
-            "free, room for 1 such interface",
-            "needs 3 interfaces of 10 to 70 Mb/s; no arrangement of the interfaces on its PFs fits",
-            id="not for the policy's sake",
-        ),
-        pytest.param(
-            asks(PfPolicy.SPREAD_PFS, 40, 40, 10),
-            {0: Used(1, 90), 1: Used(1, 90), 2: Used(1, 90)},
-            Reason.INSUFFICIENT,
-            "policy spread-pfs: 2 interfaces of 40 Mb/s need 2 PFs; "
-            "1 of 4 PFs has a free VF and enough bandwidth",
-            "policy spread-pfs: needs 3 interfaces of 10 to 40 Mb/s; too few PFs have room for one",
-            id="too few PFs for some",
-        ),
-        pytest.param(
-            asks(PfPolicy.SPREAD_PFS, *[0] * 5),
-            {0: Used(8, 0)},
-            Reason.EXCEEDS_CAPACITY,
-            "policy spread-pfs: 5 interfaces need 5 PFs; the node has 4 PFs",
-            "policy spread-pfs: needs 5 interfaces; too few PFs have room for one even when empty",
-            id="fewer PFs than interfaces",
-        ),
-        pytest.param(
-            asks(PfPolicy.SAME_PF, 40, 40),
-            {0: Used(1, 30), 1: Used(1, 50), 2: Used(7, 0), 3: Used(8, 0)},
-            Reason.INSUFFICIENT,
-            "policy same-pf: needs 80 Mb/s for 2 interfaces; 1 PF has 70 of 100 Mb/s unreserved and "
-            "7 of 8 VFs free (best of 4 PFs)",
-            "policy same-pf: needs 2 interfaces of 40 Mb/s; no PF has room for all",
-            id="no PF has room",
-        ),
-        pytest.param(
-            asks(PfPolicy.SAME_PF, *[0] * 9),
-            {},
-            Reason.EXCEEDS_CAPACITY,
-            "policy same-pf: needs 9 interfaces; 1 PF has 8 VFs when empty (best of 4 PFs)",
-            "policy same-pf: needs 9 interfaces; no PF has room for all even when empty",
-            id="no PF ever has room",
-        ),
-        pytest.param(
-            asks(PfPolicy.SAME_NUMA, 60, 60, 60),
-            {},
-            Reason.EXCEEDS_CAPACITY,
-            "policy same-numa: needs 3 interfaces of 60 Mb/s; 2 PFs have 200 Mb/s and 16 VFs when empty, "
-            "room for 2 such interfaces (best of 2 NUMA nodes and 1 PF without one)",
-            "policy same-numa: needs 3 interfaces of 60 Mb/s; no NUMA node has room for all even when empty",
-            id="no NUMA node ever has room",
-        ),
-    ],
-)
-def test_rejection_names_the_pfs_that_the_policy_lacks(
-    asked: Request, used: dict[int, Used], reason: Reason, numbers: str, cause: str
-) -> None:
-    found = place(asked, FOUR, {pci(at): there for at, there in used.items()})
-    assert isinstance(found, Rejection)
-    assert (found.reason, found.numbers, found.cause) == (reason, numbers, cause)
-    assert found.message == found.numbers
-
-
-def test_rejection_tells_of_drivers_beside_the_policy() -> None:
-    """One of the two PFs could take both, were it not for its driver."""
-    pfs = (
-        Pf(name="a", pci=pci(0), capacity_vfs=8, link_mbps=100, rates=COARSE, driver="igb"),
-        Pf(name="b", pci=pci(1), capacity_vfs=1, link_mbps=100, rates=EVERY_RATE, driver="ice"),
-    )
-    wanted = (InterfaceRequest(min_tx_rate_mbps=50), InterfaceRequest(min_tx_rate_mbps=46))
-    found = place(Request(wanted, PfPolicy.SAME_PF), Inventory(node=NODE, pfs=pfs), {})
-    assert isinstance(found, Placement)  # 50 and 50
-    wanted = (InterfaceRequest(min_tx_rate_mbps=50), InterfaceRequest(min_tx_rate_mbps=42), *wanted[:0])
-    steep = replace(pfs[0], rates=RateAbility(min=RateRange(step=25, smallest=25, largest=100)), link_mbps=99)
-    found = place(Request(wanted, PfPolicy.SAME_PF), Inventory(node=NODE, pfs=(steep, pfs[1])), {})
-    assert isinstance(found, Rejection)
-    assert found.reason is Reason.DRIVER_REFUSES
-    assert found.message == (
-        "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s (92 Mb/s together); 1 PF has 99 Mb/s and 8 VFs "
-        "when empty, but no arrangement of the interfaces fits (best of 2 PFs); "
-        "a: igb rounds a reservation of 42 up to 50 Mb/s"
-    )
-    assert found.cause == (
-        "policy same-pf: needs 2 interfaces of 42 to 50 Mb/s; no PF has room for all even when empty; "
-        "igb rounds reservations up"
-    )
-
-
-def test_pfs_without_a_numa_node_share_none_with_other_pfs() -> None:
-    lone = card((100, 8, None), (100, 8, None), (100, 8, 1))
-    assert [len(group) for group in groups(PfPolicy.SAME_NUMA, lone.pfs)] == [1, 1, 1]
-    found = place(asks(PfPolicy.SAME_NUMA, 60, 60), lone, {})
-    assert isinstance(found, Rejection)
-    assert found.reason is Reason.EXCEEDS_CAPACITY
-    assert found.message.endswith("(best of 1 NUMA node and 2 PFs without one)")
-    together = [PlacedInterface(pf=pci(0)), PlacedInterface(pf=pci(1))]
-    assert fits(together, lone, {})
-    assert not fits(together, lone, {}, PfPolicy.SAME_NUMA)
 
 
 HARD = (40, 30, 30, 20, 20, 20)
@@ -313,12 +169,3 @@ def test_place_has_work_left_to_be_exact_if_the_strategy_alone_takes_too_long(
     rates = [900 + at for at in range(1024)]
     for policy in (PfPolicy.ANY, PfPolicy.SAME_NUMA):
         assert isinstance(place(asks(policy, *rates), node, {}, strategy=strategy), Placement)
-
-
-def test_request_without_interfaces_has_no_policy() -> None:
-    assert Request((), PfPolicy.SAME_PF) == Request()
-
-
-def test_requests_that_differ_in_the_policy_are_not_equal() -> None:
-    found = {asks(policy, 5) for policy in PfPolicy}
-    assert len(found) == len(PfPolicy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -13,22 +12,19 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.matching import Lot, share_out
-from k8s_rdma.core.options import InterfaceOptions, needs_of
+from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.packing import Room, Work
-from k8s_rdma.core.pf_masks import PfMasks
-from k8s_rdma.core.pf_needs import meets
 from k8s_rdma.core.placement import Placement, Rejection, fits, place
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import PfSelector
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
-from placement_oracle import OPTIONS, needy, nodes, unlike
+from placement_oracle import needy
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from placement_oracle import Situation
-
 
 PLENTY = 1_000_000
 
@@ -107,19 +103,6 @@ def test_answers_hold_whatever_the_budget_is(case: tuple[Request, Situation]) ->
             assert fits(found.interfaces, inventory, used)
         elif found.reason is not Reason.UNDECIDED:
             assert isinstance(truth, Rejection)
-
-
-@given(st.data(), OPTIONS, st.booleans())
-def test_masks_agree_with_meets(data: st.DataObject, options: InterfaceOptions, software: bool) -> None:
-    inventory, _ = unlike(data.draw(nodes()), data.draw)
-    needs, masks = needs_of(options, software_caps=software), PfMasks(inventory.pfs)
-    assert [bool(masks.meeting(needs) >> at & 1) for at in range(len(inventory.pfs))] == [
-        meets(pf, needs) for pf in inventory.pfs
-    ]
-    whichever = replace(needs, pf=None, link_type=None, mtu=0)
-    assert [bool(masks.able(needs) >> at & 1) for at in range(len(inventory.pfs))] == [
-        meets(pf, whichever) for pf in inventory.pfs
-    ]
 
 
 LOTS = st.lists(
