@@ -9,7 +9,7 @@ from pathlib import Path
 from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.wire.kubelet import GET_METHOD, LIST, PodName
+from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 
 
 async def serve(socket: Path, name: str) -> None:

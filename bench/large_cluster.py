@@ -20,7 +20,8 @@ import uvloop
 
 from api_server import PODS, Api, ApiProtocol
 from k8s_rdma.core.placement import PlacedInterface, Placement
-from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PodUid
+from k8s_rdma.core.rate_ability import EVERY_RATE
+from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.wire.ed25519_keys import PrivateKey
 from k8s_rdma.wire.placement_annotation import encode as encode_placement
 from k8s_rdma.wire.placement_keys import PlacementKeys

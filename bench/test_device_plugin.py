@@ -23,7 +23,7 @@ from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.modes import mode_of
 from k8s_rdma.deviceplugin.resource import Resource
 from k8s_rdma.kube.grpc_calls import connect
-from k8s_rdma.wire.kubelet import LIST_AND_WATCH
+from k8s_rdma.wire.device_plugin import LIST_AND_WATCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -32,7 +32,8 @@ import uvloop
 
 from k8s_rdma import process
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.core.types import EVERY_RATE, NodeName
+from k8s_rdma.core.rate_ability import EVERY_RATE
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.http_poller import HttpPoller, NodePollConfig
 from k8s_rdma.extender.main import collect_seldom, freeze_heap, serve
 from k8s_rdma.extender.node_cache import ClusterState

@@ -16,8 +16,9 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import EVERY_RATE, NodeName, PciAddress, PfSelector, RateAbility, RateRange, Setting
+from k8s_rdma.core.types import NodeName, PciAddress, PfSelector, Setting
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

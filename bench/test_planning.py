@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.core.types import EVERY_RATE
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.planning.manifest_workloads import read_workloads
 from k8s_rdma.planning.planned_cluster import PlannedCluster
 from k8s_rdma.planning.snapshot import (

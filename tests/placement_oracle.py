@@ -12,20 +12,10 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.round_robin import effective_mins
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    NO_RATE,
-    Enforce,
-    LinkType,
-    PfSelector,
-    RateAbility,
-    RateRange,
-    Setting,
-    VfDriver,
-    VlanProto,
-)
+from k8s_rdma.core.types import Enforce, LinkType, PfSelector, Setting, VfDriver, VlanProto
 from packing_oracle import NODE, pci
 
 if TYPE_CHECKING:

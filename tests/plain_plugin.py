@@ -17,7 +17,7 @@ from k8s_rdma.core.devices.pod_devices import (
     PluginRegistration,
 )
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.wire.kubelet import (
+from k8s_rdma.wire.device_plugin import (
     ALLOCATE,
     GET_DEVICE_PLUGIN_OPTIONS,
     GET_PREFERRED_ALLOCATION,

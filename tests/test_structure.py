@@ -71,7 +71,7 @@ OF_SOMETHING_ELSE = {
     "extender.pod_store._PodRecord": "is the extender's facts about a pod, and no API server has it",
     "config.webhook.WebhookConfig": "is a configuration of ours",
     "wire.cluster_claims._ListedSpec": "is a ResourceSlice",
-    "wire.resource_slice.Device": "is a ResourceSlice",
+    "wire.stored_slice.Device": "is a ResourceSlice",
 }
 """Structs that have such a field and model no kind in `KINDS`, with the reason."""
 
@@ -167,10 +167,7 @@ LEAST_LINES = 40
 MOST_OF_SEVERAL = 5
 
 ONE_SUBJECT = {
-    "k8s_rdma/core/types.py": "is the vocabulary of the core, types that use nothing",
     "k8s_rdma/kube/objects.py": "has the objects of Kubernetes in lightkube's form, one class a kind",
-    "k8s_rdma/wire/kubelet.py": "has the messages of one API, and neither direction needs the other",
-    "k8s_rdma/wire/resource_slice.py": "makes ResourceSlices, and reads what the API server kept of them",
     "k8s_rdma_demo/cri.py": "has the messages of one API, and neither direction needs the other",
 }
 """Modules whose parts do not name each other and still are one subject, with the reason."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from docs_site.reference.tables import code, rows_by_name, section, table
-from k8s_rdma.core.types import RateAbility, Setting
+from k8s_rdma.core.types import Setting
 from k8s_rdma.linux.drivers import DRIVERS, IGB_82576, ability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from k8s_rdma.core.rate_ability import RateAbility
 
 _SETTINGS = (
     Setting.VLAN,

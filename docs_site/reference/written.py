@@ -13,7 +13,8 @@ from docs_site.reference.drivers import settings_table as driver_settings_table
 from docs_site.reference.rest import TOKENS_DEMANDED, operation_of
 from docs_site.reference.tables import code, rows_by_name, section, table
 from k8s_rdma.config.extender import ExtenderConfig
-from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility
+from k8s_rdma.core.rate_ability import NO_RATE, RateAbility
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.core.verification import Check, TrafficKind
 from k8s_rdma.linux.drivers import DRIVERS, IGB_82576, ability
 from k8s_rdma.server.app import openapi_document

@@ -18,7 +18,8 @@ from k8s_rdma.agent.live_rates import FIRST_RETRY_S, LAST_RETRY_S, ClaimCaps, Li
 from k8s_rdma.agent.node import Node
 from k8s_rdma.core.namespace_policy import NO_POLICIES, NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.pf_selection import PfRule
-from k8s_rdma.core.types import Enforce, PfUse, PodUid, RateAbility, RateRange
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
+from k8s_rdma.core.types import Enforce, PfUse, PodUid
 from k8s_rdma.wire.claim_caps import CapsRequest
 from k8s_rdma.wire.rates_status import RatesStatus, decode_rates_status, digest, encode_rates_status
 from resource_claims import claim, interface, of_pod, prepare

@@ -23,8 +23,9 @@ from k8s_rdma.config.devices import HUSTCAT_RESOURCE, ExclusiveResource, Selecto
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import Enforce, NodeName, PciAddress, PfUse, PodUid, RateAbility, RateRange
+from k8s_rdma.core.types import Enforce, NodeName, PciAddress, PfUse, PodUid
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

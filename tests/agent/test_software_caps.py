@@ -20,8 +20,8 @@ from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.plan import NOT_KEPT
+from k8s_rdma.core.rate_ability import NO_RATE
 from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
-from k8s_rdma.core.types import NO_RATE
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.report import decode_report, encode_report
 

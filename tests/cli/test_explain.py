@@ -14,7 +14,7 @@ from extender.world import cluster
 from http_server.certificates import Issuer
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.tls import TlsConfig
-from k8s_rdma.core.types import NO_RATE
+from k8s_rdma.core.rate_ability import NO_RATE
 from k8s_rdma.extender.main import access_of
 from k8s_rdma.http_server import Answer
 from k8s_rdma.wire.http_error import MAX_ANSWER_BYTES

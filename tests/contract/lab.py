@@ -9,8 +9,9 @@ import pytest
 from fakes.kernel import FakeKernel
 from fakes.machine import VF_DRIVER, FakeMachine, FakePf, Interface
 from k8s_rdma.core.kernel import Kernel, Vf, present_config
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility
 from k8s_rdma.core.step import GiveVf, NetnsRef, VfConfig, VfHome, VfRate, VfRef
-from k8s_rdma.core.types import EVERY_RATE, PciAddress, RateAbility, Setting
+from k8s_rdma.core.types import PciAddress, Setting
 
 PF0 = PciAddress("0000:03:00.0")
 PF1 = PciAddress("0000:03:00.1")

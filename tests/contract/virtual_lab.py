@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from contract.lab import LINK_MBPS, PF0, PF1
 from contract.linux_lab import LinuxLab, run
-from k8s_rdma.core.types import EVERY_RATE, Setting
+from k8s_rdma.core.rate_ability import EVERY_RATE
+from k8s_rdma.core.types import Setting
 from k8s_rdma.linux.netlink.rtnl import Rtnl, named, of_kind
 from k8s_rdma.linux.netns import entered
 from k8s_rdma.linux.virtual.kernel import VirtualSriov

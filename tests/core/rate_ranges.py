@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from k8s_rdma.core.types import RateRange
+from k8s_rdma.core.rate_ability import RateRange
 
 RANGES = st.builds(
     lambda step, least, more: RateRange(step=step, smallest=step * least, largest=step * (least + more)),

@@ -10,9 +10,10 @@ from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.rate_ability import NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.step import VfConfig, VfRate, VfRef, Vlan
-from k8s_rdma.core.types import NO_RATE, Enforce, LinkState, PciAddress, RateAbility, RateRange, VlanProto
+from k8s_rdma.core.types import Enforce, LinkState, PciAddress, VlanProto
 from k8s_rdma.errors import Reason
 
 

@@ -16,8 +16,8 @@ from k8s_rdma.core.claims import AllocatedClaim, claim_pfs, judge, offers
 from k8s_rdma.core.ledger import ClaimUid, Ledger, LedgerClaim
 from k8s_rdma.core.pf_use import NOTHING_USED
 from k8s_rdma.core.placement import Rejection
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.core.round_robin import RoundRobin, effective_mins
-from k8s_rdma.core.types import RateAbility, RateRange
 from k8s_rdma.errors import LedgerError, Reason
 
 if TYPE_CHECKING:

@@ -16,19 +16,9 @@ from k8s_rdma.core.offers import WHOLE
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place, score
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import (
-    Enforce,
-    LinkType,
-    NodeName,
-    PciAddress,
-    PodUid,
-    RateAbility,
-    RateRange,
-    Setting,
-    Strategy,
-    VfDriver,
-)
+from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, PodUid, Setting, Strategy, VfDriver
 from k8s_rdma.errors import Reason
 from packing_oracle import pci
 

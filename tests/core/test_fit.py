@@ -11,8 +11,9 @@ from k8s_rdma.core.fit import FitEngine, NodeState, NodeStates, bounds_of
 from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.pf_use import Used, total
 from k8s_rdma.core.placement import Placement, score
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import EVERY_RATE, NodeName, Strategy, pci_address
+from k8s_rdma.core.types import NodeName, Strategy, pci_address
 
 PFS = tuple(
     Pf(

@@ -14,9 +14,10 @@ from k8s_rdma.core.devices.held_vfs import HeldDevice, held_interfaces, of_pf, v
 from k8s_rdma.core.ledger import AllocatedInterface, Ledger
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.rate_ability import NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.step import VfRate
-from k8s_rdma.core.types import NO_RATE, Enforce, NodeName, RateAbility, RateRange, Setting, VfDriver
+from k8s_rdma.core.types import Enforce, NodeName, Setting, VfDriver
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

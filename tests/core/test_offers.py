@@ -15,9 +15,10 @@ from k8s_rdma.core.offers import Bounds, Headroom
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import Placement, Rejection, place
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
 from k8s_rdma.core.round_robin import RoundRobin
-from k8s_rdma.core.types import EVERY_RATE, PfSelector, Strategy
+from k8s_rdma.core.types import PfSelector, Strategy
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, inventory, pci, request
 from placement_oracle import MLX5, REQUESTS, needy, nodes

@@ -13,9 +13,10 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import effective_mins
-from k8s_rdma.core.types import EVERY_RATE, NO_RATE, Enforce, RateAbility, RateRange, Setting, VfDriver
+from k8s_rdma.core.types import Enforce, Setting, VfDriver
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import CAPS_ONLY, MLX5, REQUESTS, nodes, possible, takes, used_of

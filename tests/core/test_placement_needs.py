@@ -13,19 +13,9 @@ from k8s_rdma.core.inventory import Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    NO_NEEDS,
-    NO_RATE,
-    Enforce,
-    LinkType,
-    PfSelector,
-    RateAbility,
-    Setting,
-    VfDriver,
-    VlanProto,
-)
+from k8s_rdma.core.types import NO_NEEDS, Enforce, LinkType, PfSelector, Setting, VfDriver, VlanProto
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, pci
 from placement_oracle import COARSE, anywhere, needy, possible, takes

@@ -13,8 +13,9 @@ from core.cards import FOUR, asks, card, homes
 from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection, fits, place
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import EVERY_RATE, Enforce, Strategy
+from k8s_rdma.core.types import Enforce, Strategy
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE
 from placement_oracle import ABILITIES, REQUESTS, anywhere, as_wanted, needy, nodes, possible, takes

@@ -10,9 +10,10 @@ from k8s_rdma.core.allocation import choose_vfs, decide, foreign_usage, foreign_
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.pf_use import DeviceUse, Used
 from k8s_rdma.core.placement import Placement, Rejection, fits
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.round_robin import RoundRobin
-from k8s_rdma.core.types import NodeName, RateAbility, RateRange
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

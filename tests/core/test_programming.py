@@ -10,18 +10,9 @@ from core.rate_ranges import RANGES
 from k8s_rdma.core.inventory import Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.programming import Programmed, enforcers, objection, objection_cause, programmed, reserved
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    MAX_RATE_MBPS,
-    NO_RATE,
-    Enforce,
-    PciAddress,
-    RateAbility,
-    RateRange,
-    Setting,
-    VfDriver,
-)
+from k8s_rdma.core.types import MAX_RATE_MBPS, Enforce, PciAddress, Setting, VfDriver
 
 I40E = RateAbility(max=RateRange(step=50, smallest=50, largest=10_000))
 

@@ -10,9 +10,10 @@ from k8s_rdma.core.inventory import Inventory
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement
+from k8s_rdma.core.rate_ability import NO_RATE
 from k8s_rdma.core.rate_change import admit, changed_rates
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import NO_RATE, Enforce
+from k8s_rdma.core.types import Enforce
 from k8s_rdma.errors import MalformedError, Reason
 from packing_oracle import NODE, inventory, pci, request
 from placement_oracle import MLX5

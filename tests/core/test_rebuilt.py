@@ -10,9 +10,10 @@ import pytest
 from factories import PF0, pf_state, vf
 from k8s_rdma.agent.rebuild_ledger import ObservedInterface, rebuilt_interface
 from k8s_rdma.core.options import InterfaceOptions
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility
 from k8s_rdma.core.request import InterfaceRequest
 from k8s_rdma.core.step import VfConfig, VfHome, VfRate, Vlan
-from k8s_rdma.core.types import EVERY_RATE, NO_RATE, Enforce, RateAbility, VfDriver
+from k8s_rdma.core.types import Enforce, VfDriver
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Vf

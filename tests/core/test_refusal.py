@@ -15,9 +15,9 @@ from k8s_rdma.core.inventory import CLAIMS_POOL, Inventory, Pf
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import DEFAULT_BUDGET, Placement, Rejection, place
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.core.refusal import Detail
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.errors import Reason
 from packing_oracle import NODE, inventory, pci, request
 from placement_oracle import COARSE, REQUESTS, needy, nodes

@@ -11,9 +11,10 @@ from factories import PF0, PF1, hardware, interface, pf_state, receipt
 from k8s_rdma.core.kernel import LocatedVf
 from k8s_rdma.core.ledger import Ledger, RateChange
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.core.reprogramming import changing, judge_rates
 from k8s_rdma.core.step import CapInterface, SetRates, VfRate
-from k8s_rdma.core.types import NodeName, PciAddress, RateAbility, RateRange
+from k8s_rdma.core.types import NodeName, PciAddress
 from k8s_rdma.errors import Reason
 
 if TYPE_CHECKING:

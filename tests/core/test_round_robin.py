@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from k8s_rdma.core.inventory import Pf
 from k8s_rdma.core.pf_use import Used
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.core.round_robin import RoundRobin, effective_mins, shares
-from k8s_rdma.core.types import PciAddress, RateAbility, RateRange
+from k8s_rdma.core.types import PciAddress
 
 MINS = st.lists(
     st.sampled_from([0, 1, 2, 99, 100, 101, 149, 150, 5_000]) | st.integers(0, 120_000), max_size=12

@@ -24,7 +24,7 @@ from k8s_rdma.extender.node_source import facts_of_status
 
 if TYPE_CHECKING:
     from k8s_rdma.core.kernel import Hardware
-    from k8s_rdma.core.types import RateAbility
+    from k8s_rdma.core.rate_ability import RateAbility
 
 LINK, VFS = 1000, 8
 

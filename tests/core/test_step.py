@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.step import SetRates, VfRate, check_rates
-from k8s_rdma.core.types import EVERY_RATE, NO_RATE, PciAddress, RateAbility, RateRange
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 
 STEPS = RateAbility(min=None, max=RateRange(step=50, smallest=50, largest=1000))

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.rate_ranges import RANGES
-from k8s_rdma.core.types import MAX_RATE_MBPS, RateRange
+from k8s_rdma.core.rate_ability import RateRange
+from k8s_rdma.core.types import MAX_RATE_MBPS
 
 
 @pytest.mark.parametrize(

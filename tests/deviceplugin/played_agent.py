@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
-from k8s_rdma.core.types import EVERY_RATE
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.wire.report import (
     Allocation,
     Enforced,

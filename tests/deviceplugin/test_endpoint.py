@@ -20,7 +20,7 @@ from k8s_rdma.deviceplugin.resource import (
 )
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.kube.grpc_calls import answers, connect, stream_handler
-from k8s_rdma.wire.kubelet import LIST_AND_WATCH
+from k8s_rdma.wire.device_plugin import LIST_AND_WATCH
 from k8s_rdma.wire.protobuf import Form, Method
 from process_status import resident_kib
 

@@ -25,7 +25,7 @@ from deviceplugin.plugin_process import (
     follows,
 )
 from k8s_rdma.kube.grpc_calls import call, connect
-from k8s_rdma.wire.kubelet import ALLOCATE, GET_DEVICE_PLUGIN_OPTIONS
+from k8s_rdma.wire.device_plugin import ALLOCATE, GET_DEVICE_PLUGIN_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from k8s_rdma.core.devices.rdma_devices import DeviceInventory
 from k8s_rdma.deviceplugin.resource import Followers, Resource, open_endpoint
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube.grpc_calls import AioRpcError, answers, call, connect
-from k8s_rdma.wire.kubelet import (
+from k8s_rdma.wire.device_plugin import (
     ALLOCATE,
     GET_DEVICE_PLUGIN_OPTIONS,
     GET_PREFERRED_ALLOCATION,

@@ -15,7 +15,7 @@ from e2e.node import PFS, Node, pod
 from e2e.test_rebuild_ledger import keep, lost, rebuild, spoilt
 from fakes.nodes import FakePodResources
 from k8s_rdma.kube import grpc_calls
-from k8s_rdma.wire.kubelet import GET_METHOD, LIST, PodName
+from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from k8s_rdma.config.devices import SLOT_RESOURCE
 from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.linux.receipts import Receipts
-from k8s_rdma.wire.kubelet import GET_METHOD, LIST, PodName
+from k8s_rdma.wire.pod_resources import GET_METHOD, LIST, PodName
 from k8s_rdma_demo.cluster.cni_plugin import CniError
 from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, remove_namespace_at
 

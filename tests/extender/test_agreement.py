@@ -19,20 +19,9 @@ from k8s_rdma.core.ledger import Attachment, Ledger
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.pf_use import Used
 from k8s_rdma.core.placement import PlacedInterface, Placement, place
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, PfPolicy, Request
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    NO_RATE,
-    ContainerId,
-    Enforce,
-    NodeName,
-    PciAddress,
-    PfSelector,
-    RateAbility,
-    RateRange,
-    Setting,
-    VfDriver,
-)
+from k8s_rdma.core.types import ContainerId, Enforce, NodeName, PciAddress, PfSelector, Setting, VfDriver
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.report import Allocation, ReportedPod, decode_report, encode_report

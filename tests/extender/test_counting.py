@@ -24,7 +24,7 @@ from packing_oracle import NODE, inventory, pci, request
 from placement_oracle import COARSE, MLX5, REQUESTS, needy, nodes
 
 if TYPE_CHECKING:
-    from k8s_rdma.core.types import RateAbility
+    from k8s_rdma.core.rate_ability import RateAbility
     from placement_oracle import Situation
 
 

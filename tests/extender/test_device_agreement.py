@@ -18,8 +18,9 @@ from k8s_rdma.core.inventory import Generation
 from k8s_rdma.core.ledger import AllocatedInterface, Attachment, Ledger, Pod
 from k8s_rdma.core.options import NO_OPTIONS, InterfaceOptions
 from k8s_rdma.core.placement import Placement, place
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility, RateRange
 from k8s_rdma.core.request import InterfaceRequest, Request
-from k8s_rdma.core.types import EVERY_RATE, ContainerId, Enforce, NodeName, PodUid, RateAbility, RateRange
+from k8s_rdma.core.types import ContainerId, Enforce, NodeName, PodUid
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.wire.placement_annotation import decode, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys

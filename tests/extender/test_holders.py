@@ -8,7 +8,7 @@ from extender.node_server import PF0, PF1, pf, report
 from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
 from k8s_rdma.config.extender import NamespaceLimit
-from k8s_rdma.core.types import NO_RATE
+from k8s_rdma.core.rate_ability import NO_RATE
 from k8s_rdma.wire.report import rates_of
 from k8s_rdma.wire.views import HoldersView, Limit, NamespaceView, decode_holders, decode_namespace
 

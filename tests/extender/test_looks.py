@@ -13,7 +13,8 @@ from extender.serving import BIND, FILTER, Served, served
 from extender.world import World, cluster
 from k8s_rdma.config.extender import NamespaceLimit
 from k8s_rdma.core.inventory import CLAIMS_POOL
-from k8s_rdma.core.types import NO_RATE, NodeName
+from k8s_rdma.core.rate_ability import NO_RATE
+from k8s_rdma.core.types import NodeName
 from k8s_rdma.extender.node_source import facts_of_status
 from k8s_rdma.wire.placement_keys import PlacementKeys
 from k8s_rdma.wire.rdma_node import status_of

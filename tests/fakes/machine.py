@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import NameTakenError, PauseFrames, Unreadable, VfCounters
 from k8s_rdma.core.netdev_attributes import XDP
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility
 from k8s_rdma.core.step import NetnsRef, Route, VfRef, Vlan
-from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkState, LinkType, PciAddress, RateAbility, Setting
+from k8s_rdma.core.types import Enforce, LinkState, LinkType, PciAddress, Setting
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from contract.lab import state_of
 from contract.linux_lab import run
 from hardware.netlink_lab import simulated_pf
 from k8s_rdma.core.kernel import PfState
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfRate, VfRef, Vlan
-from k8s_rdma.core.types import EVERY_RATE, PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.discovery.netlink_queries import NetlinkQueries
 from k8s_rdma.linux.netlink import sriov

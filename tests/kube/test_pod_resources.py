@@ -15,7 +15,7 @@ from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import RefusedCallError, StatusCode
 from k8s_rdma.kube.pod_resources import KubeletPodResources
-from k8s_rdma.wire.kubelet import GET_ALLOCATABLE_RESOURCES, LIST
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, LIST
 from k8s_rdma_demo.kubelet.device_manager import RateLimit
 from k8s_rdma_demo.kubelet.pods import ContainerKind
 

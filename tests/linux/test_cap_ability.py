@@ -7,7 +7,8 @@ import errno
 import pytest
 
 from factories import PF0, PF1, hardware, pf_state
-from k8s_rdma.core.types import EVERY_RATE, NO_RATE, Enforce, Setting
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE
+from k8s_rdma.core.types import Enforce, Setting
 from k8s_rdma.linux.netlink.socket import NetlinkSocket
 from k8s_rdma.linux.pod_interface import CapAbility
 from linux.recorded import Replay, refusal

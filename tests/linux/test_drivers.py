@@ -6,7 +6,8 @@ import errno
 
 import pytest
 
-from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility, RateRange
+from k8s_rdma.core.rate_ability import NO_RATE, RateAbility, RateRange
+from k8s_rdma.core.types import LinkType
 from k8s_rdma.linux.drivers import ANY_RATE, DRIVERS, ability, explain, understood_max
 
 UP_TO_LINK = RateRange(largest=25_000)

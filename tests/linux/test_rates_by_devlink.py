@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from k8s_rdma.core.types import RateAbility, RateRange
+from k8s_rdma.core.rate_ability import RateAbility, RateRange
 from k8s_rdma.linux.discovery.observation import group_of, with_devlink, without_minimums
 from k8s_rdma.linux.discovery.vf_settings import VfSettings
 from k8s_rdma.linux.netlink.queries import DevlinkRate

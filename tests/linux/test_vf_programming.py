@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from k8s_rdma.core.kernel import PfState, Vf
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates, VfConfig, VfRate
-from k8s_rdma.core.types import EVERY_RATE, PciAddress, Setting
+from k8s_rdma.core.types import PciAddress, Setting
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.vf.programming import program_vfs, with_settings

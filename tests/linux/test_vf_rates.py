@@ -7,8 +7,9 @@ import errno
 import pytest
 
 from k8s_rdma.core.kernel import PfState
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.step import SetRates, VfRate
-from k8s_rdma.core.types import EVERY_RATE, PciAddress
+from k8s_rdma.core.types import PciAddress
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.queries import VfInfo
 from k8s_rdma.linux.netlink.socket import NetlinkError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import uvloop
 
-from k8s_rdma.core.types import EVERY_RATE
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.http_server import listen
 from k8s_rdma.http_server.asgi import EVERYBODY, Access
 from k8s_rdma.server.agent_link import AnswersLink, TrafficReader

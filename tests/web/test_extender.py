@@ -11,7 +11,7 @@ from extender.node_server import PF0, pf, report
 from extender.serving import BIND, FILTER, served
 from extender.world import cluster
 from k8s_rdma.config.web import ExtenderEndpoint
-from k8s_rdma.core.types import NO_RATE
+from k8s_rdma.core.rate_ability import NO_RATE
 from k8s_rdma.web.access import LoopbackAccess
 from k8s_rdma.web.app import Sources, WebApp
 from k8s_rdma.web.claim_pods import ClaimPodReader

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from k8s_rdma.core.inventory import CLAIMS_POOL
-from k8s_rdma.core.types import EVERY_RATE
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.report import (
     Allocation,

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from deploy.rdma_node_crd import MANIFEST, custom_resource_definition
 from k8s_rdma.core.inventory import CLAIMS_POOL
-from k8s_rdma.core.types import EVERY_RATE
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.rdma_node import ClaimsStatus, decode_status, encode_status, status_of, vfs_for_pods
 from k8s_rdma.wire.report import (

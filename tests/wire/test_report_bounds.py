@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from deploy.rdma_node_crd import custom_resource_definition
-from k8s_rdma.core.types import EVERY_RATE
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire import report as bounds
 from k8s_rdma.wire.rdma_node import decode_macs, decode_status, encode_status, in_use, status_of

@@ -15,18 +15,8 @@ from k8s_rdma.core.inventory import CLAIMS_POOL, Generation
 from k8s_rdma.core.ledger import Ledger
 from k8s_rdma.core.options import InterfaceOptions
 from k8s_rdma.core.placement import PlacedInterface, Placement, Rejection
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    NO_RATE,
-    Enforce,
-    NodeName,
-    PciAddress,
-    PfSelector,
-    RateAbility,
-    RateRange,
-    Setting,
-    VfDriver,
-)
+from k8s_rdma.core.rate_ability import EVERY_RATE, NO_RATE, RateAbility, RateRange
+from k8s_rdma.core.types import Enforce, NodeName, PciAddress, PfSelector, Setting, VfDriver
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.rdma_node import status_of
 from k8s_rdma.wire.report import (

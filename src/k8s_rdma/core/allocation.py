@@ -36,12 +36,13 @@ from k8s_rdma.core.placement import (
 )
 from k8s_rdma.core.programming import programmed
 from k8s_rdma.core.step import VfHome, VfRef
-from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid, RateAbility
+from k8s_rdma.core.types import NodeName, PciAddress, PfUse, PodUid
 from k8s_rdma.errors import MalformedError, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+    from k8s_rdma.core.rate_ability import RateAbility
     from k8s_rdma.core.request import Request
 
 NOBODYS: Mapping[str, str] = MappingProxyType({})

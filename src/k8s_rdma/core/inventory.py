@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from k8s_rdma.core.types import EVERY_RATE, Enforce, LinkType, NodeName, PciAddress, RateAbility, Setting
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility
+from k8s_rdma.core.types import Enforce, LinkType, NodeName, PciAddress, Setting
 
 CLAIMS_POOL = "k8s-rdma.io/claims"
 """The pool of VFs that pods get by ResourceClaims (`core.devices.pools`)."""

@@ -15,18 +15,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.core.inventory import Inventory, Pf
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility
 from k8s_rdma.core.step import NetnsRef, Step, VfConfig, VfRef, Vlan
-from k8s_rdma.core.types import (
-    EVERY_RATE,
-    Enforce,
-    LinkState,
-    LinkType,
-    NodeName,
-    PciAddress,
-    RateAbility,
-    Setting,
-    VlanProto,
-)
+from k8s_rdma.core.types import Enforce, LinkState, LinkType, NodeName, PciAddress, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:

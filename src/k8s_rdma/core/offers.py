@@ -27,9 +27,10 @@ from k8s_rdma.core.packing import Room, Work
 from k8s_rdma.core.pf_masks import PfMasks
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.programming import objection, reserved
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, Request, groups
 from k8s_rdma.core.round_robin import Load, RoundRobin, Weighing, keeps_minimums
-from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Setting, Strategy
+from k8s_rdma.core.types import NO_NEEDS, Enforce, PciAddress, Setting, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -36,8 +36,9 @@ from k8s_rdma.core.offers import (
 from k8s_rdma.core.packing import NoPacking, OutOfWorkError, Room, Work, arrange
 from k8s_rdma.core.pf_needs import has_pf_constraints
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.request import InterfaceClass, PfPolicy, groups
-from k8s_rdma.core.types import EVERY_RATE, NO_NEEDS, Enforce, PciAddress, Strategy
+from k8s_rdma.core.types import NO_NEEDS, Enforce, PciAddress, Strategy
 
 if TYPE_CHECKING:
     from k8s_rdma.core.round_robin import Load

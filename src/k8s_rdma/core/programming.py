@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from k8s_rdma.core.pf_needs import NOT_BY_SOFTWARE
-from k8s_rdma.core.types import EVERY_RATE, Enforce, Enforcer, RateRange, Setting, enforcer_of
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateRange
+from k8s_rdma.core.types import Enforce, Enforcer, Setting, enforcer_of
 
 if TYPE_CHECKING:
     from k8s_rdma.core.inventory import Pf

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from k8s_rdma.core.netdev_attributes import Attributes
-from k8s_rdma.core.types import LinkState, PciAddress, RateAbility, RateRange, VlanProto
+from k8s_rdma.core.types import LinkState, PciAddress, VlanProto
 from k8s_rdma.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from k8s_rdma.core.rate_ability import RateAbility, RateRange
 
 T = TypeVar("T")
 

@@ -38,8 +38,8 @@ from k8s_rdma.kube.grpc_calls import (
     new_server,
     stream_handler,
 )
-from k8s_rdma.wire import kubelet as api
-from k8s_rdma.wire.kubelet import REGISTER
+from k8s_rdma.wire import device_plugin as api
+from k8s_rdma.wire.device_plugin import REGISTER
 from k8s_rdma.wire.protobuf import Form, Method
 
 if TYPE_CHECKING:

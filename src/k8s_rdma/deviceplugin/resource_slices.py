@@ -19,15 +19,8 @@ from k8s_rdma.kube.errors import API_ERRORS, ApiRefusedError
 from k8s_rdma.kube.informer import REAL_TIME, Changed, Deleted, Event, Listed, ListPage, Time, follow
 from k8s_rdma.wire.claims import DRIVER, Offers
 from k8s_rdma.wire.objects.meta import OwnerReference
-from k8s_rdma.wire.resource_slice import (
-    NUMA_NODE,
-    TAINTS,
-    decode_spec,
-    dropped_fields,
-    equals,
-    slice_name,
-    slice_specs,
-)
+from k8s_rdma.wire.resource_slice import NUMA_NODE, slice_name, slice_specs
+from k8s_rdma.wire.stored_slice import TAINTS, decode_spec, dropped_fields, equals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -10,7 +10,7 @@ import structlog
 from k8s_rdma.errors import K8sRdmaError, MalformedError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
-from k8s_rdma.wire.kubelet import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, PodName
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, PodName
 
 if TYPE_CHECKING:
     from pathlib import Path

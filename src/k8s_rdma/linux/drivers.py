@@ -23,7 +23,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from k8s_rdma.core.types import NO_RATE, LinkType, RateAbility, RateRange, Setting
+from k8s_rdma.core.rate_ability import NO_RATE, RateAbility, RateRange
+from k8s_rdma.core.types import LinkType, Setting
 from k8s_rdma.linux.sysfs import error_name
 
 MLX5_MAX_TSAR_BW_SHARE = 100

@@ -39,7 +39,7 @@ from k8s_rdma.wire.objects.claims import (
 )
 from k8s_rdma.wire.objects.pod import KubePod
 from k8s_rdma.wire.pod_spec import quantity
-from k8s_rdma.wire.resource_slice import Device, SliceSpec
+from k8s_rdma.wire.stored_slice import Device, SliceSpec
 from k8s_rdma.wire.views import AllocatedClaimView, AllocatedPf
 
 if TYPE_CHECKING:

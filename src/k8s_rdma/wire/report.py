@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from k8s_rdma.core.rate_ability import EVERY_RATE, RateAbility
 from k8s_rdma.core.request import MAX_INTERFACES
-from k8s_rdma.core.types import EVERY_RATE, MAX_RATE_MBPS, RateAbility
+from k8s_rdma.core.types import MAX_RATE_MBPS
 from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.json import decode_large
 
@@ -114,7 +115,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """The rates that a PF's driver supports, as `core.types.RateAbility`."""
+    """The rates that a PF's driver supports, as `core.rate_ability.RateAbility`."""
 
     min: Range | None
     max: Range | None

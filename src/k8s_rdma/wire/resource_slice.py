@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER, Offers, PfOffer
-from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.objects.node import ApiTaint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 
 MAX_DEVICES = 64
@@ -31,9 +26,6 @@ AGENT_AWAY = "k8s-rdma.io/agent-away"
 """Keys of taints."""
 
 NUMA_NODE = "resource.kubernetes.io/numaNode"
-
-TAINTS = "taints"
-"""The field that an API server without the feature gate DRADeviceTaints drops."""
 
 _MAX_NODE = 200
 
@@ -140,67 +132,3 @@ def _attributes(pf: PfOffer) -> dict[str, dict[str, object]]:
     }
     found |= {key: {"int": number} for key, number in numbers.items() if number is not None}
     return {**found, "rdma": {"bool": pf.rdma}}
-
-
-class Capacity(msgspec.Struct, frozen=True, rename="camel"):
-    """A capacity of a device."""
-
-    value: str = ""
-    request_policy: dict[str, Any] | None = None
-
-
-class Device(msgspec.Struct, frozen=True, rename="camel"):
-    """A device of a slice, in the fields that this driver writes."""
-
-    name: str = ""
-    allow_multiple_allocations: bool = False
-    attributes: dict[str, dict[str, Any]] = {}
-    capacity: dict[str, Capacity] = {}
-    taints: tuple[ApiTaint, ...] = ()
-
-
-class SlicePool(msgspec.Struct, frozen=True, rename="camel"):
-    """The pool that a slice is of."""
-
-    name: str = ""
-    generation: int = 0
-    resource_slice_count: int = 0
-
-
-class SliceSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """A slice's `spec` in the fields that this driver writes; the API server adds others."""
-
-    pool: SlicePool = SlicePool()
-    devices: tuple[Device, ...] = ()
-
-
-_decoder = msgspec.json.Decoder(SliceSpec)
-
-
-def decode_spec(spec: bytes) -> SliceSpec:
-    """Read a slice's `spec`; an empty one if it is malformed."""
-    try:
-        return decode(spec, _decoder, "spec")
-    except MalformedError:
-        return SliceSpec()
-
-
-def equals(found: SliceSpec, spec: Mapping[str, Any]) -> bool:
-    """Report whether a slice is as it should be, apart from its pool's generation."""
-    pool = msgspec.structs.replace(found.pool, generation=0)
-    return msgspec.structs.replace(found, pool=pool) == msgspec.convert(spec, SliceSpec)
-
-
-def dropped_fields(stored: SliceSpec, spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the fields of devices that the API server dropped: those of feature gates that it has off."""
-    by_name = {device.name: device for device in stored.devices}
-    dropped = set()
-    for device in msgspec.convert(spec, SliceSpec).devices:
-        found = by_name.get(device.name, Device())
-        if not found.allow_multiple_allocations:
-            dropped.add("allowMultipleAllocations")
-        if not all(found.capacity.get(name, Capacity()).request_policy for name in device.capacity):
-            dropped.add("requestPolicy")
-        if device.taints and not found.taints:
-            dropped.add(TAINTS)
-    return tuple(sorted(dropped))

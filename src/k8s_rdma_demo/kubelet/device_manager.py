@@ -27,7 +27,8 @@ from k8s_rdma.core.devices.pod_devices import (
 )
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import Handler, RefusedCallError, StatusCode
-from k8s_rdma.wire.kubelet import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, REGISTER, PodName
+from k8s_rdma.wire.device_plugin import REGISTER
+from k8s_rdma.wire.pod_resources import GET_ALLOCATABLE_RESOURCES, GET_METHOD, LIST, PodName
 from k8s_rdma_demo.kubelet.admission import Admission, shuffled
 from k8s_rdma_demo.kubelet.plugins import ListedDevices, PluginClient, PluginError, check_registration
 from k8s_rdma_demo.kubelet.pods import CHECKPOINT, Capacity, ContainerKind, DeviceAllocations, DevicePod

@@ -16,8 +16,8 @@ import msgspec
 
 from k8s_rdma.core.devices.pod_devices import AllocateResponse
 from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.wire.device_plugin import CONTAINER_ALLOCATE_RESPONSE
 from k8s_rdma.wire.json import decode
-from k8s_rdma.wire.kubelet import CONTAINER_ALLOCATE_RESPONSE
 
 if TYPE_CHECKING:
     from pathlib import Path

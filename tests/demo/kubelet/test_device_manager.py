@@ -21,7 +21,7 @@ from k8s_rdma.core.devices.pod_devices import (
 from k8s_rdma.errors import K8sRdmaError, Reason
 from k8s_rdma.kube import grpc_calls
 from k8s_rdma.kube.grpc_calls import AioRpcError, StatusCode
-from k8s_rdma.wire.kubelet import REGISTER
+from k8s_rdma.wire.device_plugin import REGISTER
 from k8s_rdma_demo.kubelet.pods import AdmissionError, Capacity, ContainerKind, PanicError, PreparationError
 
 if TYPE_CHECKING:

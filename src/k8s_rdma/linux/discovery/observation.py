@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from k8s_rdma.core.kernel import Hardware, PfState, Unreadable, Vf
-from k8s_rdma.core.types import LinkType, PciAddress, RateAbility
+from k8s_rdma.core.types import LinkType, PciAddress
 from k8s_rdma.errors import KernelError, printable
 from k8s_rdma.linux.discovery.functions import (
     AwaitedNetdevs,
@@ -43,6 +43,7 @@ from k8s_rdma.linux.vfio import can_have_vfio
 
 if TYPE_CHECKING:
     from k8s_rdma.core.pf_selection import PfRule, Selection
+    from k8s_rdma.core.rate_ability import RateAbility
     from k8s_rdma.linux.netlink.queries import DevlinkRate, Queries, VfInfo
 
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from k8s_rdma.core.rate_ability import EVERY_RATE
 from k8s_rdma.core.step import ConfigureVfs, SetRates, VfConfig, VfHome, VfRate, VfRef, Vlan, check_rates
-from k8s_rdma.core.types import BYTES_PER_MEGABIT, EVERY_RATE, LinkState, Setting, VlanProto
+from k8s_rdma.core.types import BYTES_PER_MEGABIT, LinkState, Setting, VlanProto
 from k8s_rdma.errors import KernelError
 from k8s_rdma.linux.netlink.rtnl import (
     Link,

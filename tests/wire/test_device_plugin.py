@@ -20,7 +20,7 @@ from k8s_rdma.core.devices.pod_devices import (
     PluginRegistration,
 )
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire import kubelet
+from k8s_rdma.wire import device_plugin
 from k8s_rdma.wire.pb import device_plugin_pb2
 
 ROOT = Path(__file__).parents[2]
@@ -30,12 +30,12 @@ RECORDINGS = [
 METHODS = {
     method.name: method
     for method in (
-        kubelet.REGISTER,
-        kubelet.GET_DEVICE_PLUGIN_OPTIONS,
-        kubelet.LIST_AND_WATCH,
-        kubelet.GET_PREFERRED_ALLOCATION,
-        kubelet.ALLOCATE,
-        kubelet.PRE_START_CONTAINER,
+        device_plugin.REGISTER,
+        device_plugin.GET_DEVICE_PLUGIN_OPTIONS,
+        device_plugin.LIST_AND_WATCH,
+        device_plugin.GET_PREFERRED_ALLOCATION,
+        device_plugin.ALLOCATE,
+        device_plugin.PRE_START_CONTAINER,
     )
 }
 
@@ -136,7 +136,7 @@ def test_list_is_written_as_the_api_numbers_its_fields():
     healthy = b"\x0a\x01a\x12\x07Healthy\x1a\x04\x0a\x02\x08\x01"
     unhealthy = b"\x0a\x01b\x12\x09Unhealthy"
     written = b"".join(b"\x0a" + bytes([len(each)]) + each for each in (healthy, unhealthy))
-    assert kubelet.LIST_AND_WATCH.answer.encode(devices) == written
+    assert device_plugin.LIST_AND_WATCH.answer.encode(devices) == written
 
 
 def test_container_answer_has_the_field_numbers_of_the_api():
@@ -154,13 +154,13 @@ def test_container_answer_has_the_field_numbers_of_the_api():
         b"\x22\x06\x0a\x01A\x12\x01w",
         b"\x2a\x07\x0a\x05v/c=d",
     )
-    assert kubelet.CONTAINER_ALLOCATE_RESPONSE.encode(given) == b"".join(parts)
-    assert kubelet.CONTAINER_ALLOCATE_RESPONSE.decode(b"".join(parts)) == given
+    assert device_plugin.CONTAINER_ALLOCATE_RESPONSE.encode(given) == b"".join(parts)
+    assert device_plugin.CONTAINER_ALLOCATE_RESPONSE.decode(b"".join(parts)) == given
 
 
 def test_unknown_health_is_none():
     data = device_plugin_pb2.ListAndWatchResponse(devices=[{"ID": "a", "health": ""}]).SerializeToString()
-    (device,) = kubelet.LIST_AND_WATCH.answer.decode(data)
+    (device,) = device_plugin.LIST_AND_WATCH.answer.decode(data)
     assert device.unhealthy == "its plugin says nothing"
 
 
@@ -173,9 +173,8 @@ def test_bytes_that_are_no_message_are_refused_by_the_messages_name(method):
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        (kubelet.REGISTER, "/v1beta1.Registration/Register"),
-        (kubelet.ALLOCATE, "/v1beta1.DevicePlugin/Allocate"),
-        (kubelet.GET_METHOD, "/v1.PodResourcesLister/Get"),
+        (device_plugin.REGISTER, "/v1beta1.Registration/Register"),
+        (device_plugin.ALLOCATE, "/v1beta1.DevicePlugin/Allocate"),
     ],
 )
 def test_method_has_the_path_of_the_api(method, path):
