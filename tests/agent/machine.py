@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from factories import PF0, PF1
 from fakes.kernel import FakeKernel
@@ -83,6 +86,10 @@ class Verbs:
 
 
 PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
+
+needs_host_local = pytest.mark.skipif(
+    shutil.which("host-local", path=PLUGINS) is None, reason="needs Debian's containernetworking-plugins"
+)
 
 
 class Machine:
@@ -224,6 +231,11 @@ def no_other_vfs(*numbers: int) -> tuple[FakePf, ...]:
     """PFs of so many VFs each: as many as a pod takes, so that a VF that cannot be given fails its ADD."""
     pfs = zip((PF0, PF1), numbers, strict=False)
     return tuple(FakePf(name=f"f{index}", pci=pci, vfs=vfs) for index, (pci, vfs) in enumerate(pfs))
+
+
+def names_in(machine: Machine, netns: NetnsRef, *names: str) -> list[bool]:
+    """Whether a sandbox has an interface of each name."""
+    return [machine.hardware.interface(name, netns) is not None for name in names]
 
 
 def pools_of(resources: tuple[Resource, ...]) -> tuple[Pool, ...]:

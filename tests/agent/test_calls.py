@@ -11,7 +11,6 @@ import pytest
 from agent.machine import Machine
 from k8s_rdma.agent.calls import AgentCall
 from k8s_rdma.agent.cdi_socket import CdiSocket
-from k8s_rdma.agent.pending_calls import PendingCalls, WaitingCalls
 from k8s_rdma.agent.report import StatePublisher, StateSocket
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.errors import KernelError, Reason
@@ -110,23 +109,3 @@ def test_call_keeps_its_answer_when_its_changes_cannot_be_published(*, publish_f
     call = AgentCall(name="call", perform=perform, failed=str, publish=publish)
     assert asyncio.run(call.answer()) == "done"
     assert published == [1]
-
-
-def test_cancelled_call_is_not_waited_for_and_leaves_when_it_ends() -> None:
-    calls: PendingCalls[str] = PendingCalls()
-    waits = True
-    with calls.register("a", lambda: waits) as first, calls.register("b", lambda: waits) as second:
-        assert "a" in calls
-        calls.cancel("a")
-        assert (first.still_waiting(), second.still_waiting()) == (False, True)
-        waits = False
-        assert not second.still_waiting()
-    assert "a" not in calls
-    calls.cancel("a")
-
-
-def test_waiting_calls_are_full_at_their_limit_alone() -> None:
-    calls = WaitingCalls(1)
-    with calls.waiting():
-        assert calls.full
-    assert not calls.full

@@ -16,7 +16,7 @@ import pytest
 
 from agent.machine import Machine
 from agent.pods import requests
-from agent.test_claim_policies import policies
+from agent.test_claim_policy import policies
 from agent.test_resource_claims import Running, refusal, running
 from factories import PF0, PF1
 from fakes.machine import FakePf
@@ -121,8 +121,8 @@ ELSEWHERE = {
         "agent.test_held_addresses:test_address_of_a_claim_is_refused_to_claims_of_other_nodes_until_it_ends",
     ),
     "interfaces by both ways together": (
-        "agent.test_claim_policies:test_claim_and_annotation_have_the_pods_limit_together",
-        "agent.test_claim_policies:test_claims_that_are_prepared_at_once_have_the_pods_limit_together",
+        "agent.test_claim_policy:test_claim_and_annotation_have_the_pods_limit_together",
+        "agent.test_claim_policy:test_claims_that_are_prepared_at_once_have_the_pods_limit_together",
     ),
     "other rates of a running pod": (
         "extender.test_rate_changes",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent.machine import Machine
-from agent.test_resource_claims import FOR_CLAIMS, Running, running, scenario
-from k8s_rdma.agent.metadata_updates import MetadataUpdates
+from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError
@@ -19,6 +16,7 @@ from resource_claims import claim, interface, of_pod, prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 CONTAINER = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c"
 FILE = "rdma.k8s-rdma.io-metadata.json"
@@ -179,29 +177,3 @@ def test_link_in_place_of_a_file_is_replaced_and_not_followed(machine: Machine, 
         assert generation(machine, "a") == 1
 
     scenario(machine, play)
-
-
-def test_change_that_no_call_makes_reaches_the_file(machine: Machine) -> None:
-    with running(machine) as agent:
-
-        async def play() -> None:
-            await agent.prepare(interface("a", bandwidth="60G"))
-            await agent.add()
-            assert generation(machine, "a") == 2
-            updates = MetadataUpdates(
-                agent.node, machine.specifications.devices.claims.metadata, machine.worker
-            )
-            task = asyncio.create_task(updates.run())
-            [prepared] = agent.node.ledger.prepared_for(PodUid("uid-p"))
-            await machine.worker.run(lambda: agent.node.change_caps(PodUid("uid-p"), {prepared.vf: 70_000}))
-            written = asyncio.Event()
-            await updates.publisher.publish()
-            while generation(machine, "a") != 3:
-                await machine.worker.run(written.set)
-            [device] = said(machine, "a")["requests"][0]["devices"]
-            assert device["attributes"]["rdma.k8s-rdma.io/maxRate"] == {"int": 70_000}
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-        asyncio.run(play())

@@ -1,4 +1,4 @@
-"""What the DRA driver is told of prepared claims, and what becomes of those that nobody unprepares."""
+"""Prepared claims that their pod has no more: they end, or pass to a new pod."""
 
 from __future__ import annotations
 
@@ -7,57 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from agent.test_resource_claims import Running, machine, refusal, scenario
 from factories import PF0
-from k8s_rdma.agent.claim_offers import ClaimOffers
-from k8s_rdma.agent.claims import ClaimsSocket
-from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import Reason
-from k8s_rdma.wire.claims import (
-    ClaimName,
-    ClaimQuestion,
-    Prepare,
-    PreparedClaim,
-    decode_offers,
-    encode_line,
-)
+from k8s_rdma.wire.claims import ClaimName, Prepare
 from resource_claims import claim, interface, of_pod, prepare
 
 if TYPE_CHECKING:
     from agent.machine import Machine
 
 __all__ = ["machine"]
-
-
-def test_prepared_claims_list_the_interfaces_of_their_pods(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        offers = ClaimOffers(agent.node)
-
-        async def prepared() -> PreparedClaim:
-            await offers.publisher.publish()
-            [found] = decode_offers(await offers.publisher.wait_for_change(None)).claims
-            return found
-
-        await agent.prepare(interface("a", bandwidth="60G", maxTxRate="80G"))
-        before = await prepared()
-        assert (before.claim.uid, before.pod, before.pod_uid) == ("claim-1", "p", "uid-p")
-        [free] = before.interfaces
-        assert (free.device, free.share_id, free.ifname, free.mac, free.ips) == (
-            "f0",
-            "share-0",
-            "",
-            "",
-            None,
-        )
-        assert (free.min_tx_rate, free.max_tx_rate, free.min_enforced) == (60_000, 80_000, None)
-        await agent.add()
-        [attached] = (await prepared()).interfaces
-        assert (attached.ifname, attached.ips, attached.min_enforced) == ("eth0", (), "hardware")
-        assert attached.mac
-        assert attached.pci == free.pci
-        await agent.delete()
-        assert not (await prepared()).attached
-
-    scenario(machine, play)
 
 
 def test_abandoned_claim_ends_when_its_pod_has_no_interface_any_more(machine: Machine) -> None:
@@ -75,23 +33,6 @@ def test_abandoned_claim_ends_when_its_pod_has_no_interface_any_more(machine: Ma
         assert not agent.promised_mbps()
         assert not agent.cdi_files()
         assert machine.is_pristine()
-
-    scenario(machine, play)
-
-
-def test_follower_gets_the_offers_again_as_a_heartbeat(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        path = machine.directory / "claims.sock"
-        talk = ClaimsSocket(agent.claims, ClaimOffers(agent.node).publisher, heartbeat_s=0.05).talk
-        with listen_unix(path, 0o600) as listener:
-            serving = asyncio.create_task(serve_connections(listener, talk, limit=8))
-            reader, writer = await asyncio.open_unix_connection(path)
-            writer.write(encode_line(ClaimQuestion(follow=True)))
-            first = await reader.readline()
-            assert [await reader.readline() for _ in range(2)] == [first, first]
-            writer.close()
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
 
     scenario(machine, play)
 

@@ -172,25 +172,6 @@ def test_hardware_is_looked_at_again_less_and_less_often_while_it_cannot_be_seen
     run(machine, scenario)
 
 
-def test_silence_of_the_kernel_makes_the_node_unreadable_when_it_lasts(machine: Machine) -> None:
-    async def scenario(it: Kept) -> None:
-        fine = await it.report()
-        machine.hardware.silent = "netlink says no"
-        machine.hardware.changed()
-        assert await it.settle() == 1
-        assert await it.report() == fine
-        assert await it.patience.pass_by() == 2
-        told = await it.report()
-        assert told.unreadable == ("the hardware: netlink says no",)
-        assert told.pfs == fine.pfs
-        machine.hardware.silent = ""
-        assert await it.patience.pass_by() == RECONCILE_S
-        assert (await it.report()).unreadable == ()
-        assert it.node.scanner.scans.failed == 2
-
-    run(machine, scenario)
-
-
 def test_generation_stays_without_a_difference(machine: Machine) -> None:
     async def scenario(it: Kept) -> None:
         told = await it.report()

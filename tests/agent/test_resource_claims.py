@@ -13,7 +13,7 @@ import pytest
 
 from agent.machine import Machine, Verbs, asks, call
 from cdi_documents import decode_specification
-from factories import PF0, PF1
+from factories import PF0
 from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.claims import POLL_S, ClaimCommands, ClaimsSocket
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
@@ -150,18 +150,6 @@ def test_prepared_claim_is_recorded_and_described_without_other_changes(machine:
             (f"K8S_RDMA_CLAIM_NET_C_{name}={kept.pci}",) for name, kept in zip("AB", prepared, strict=True)
         ]
         assert all(device.container_edits.device_nodes for device in devices)
-
-    scenario(machine, play)
-
-
-def test_pod_gets_prepared_interfaces_by_the_names_of_its_claims(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        await agent.prepare(interface("z", bandwidth="25G", maxTxRate="40G"), uid="u2", name="b")
-        await agent.prepare(interface("x", name="storage"), uid="u1", name="a")
-        await agent.add()
-        assert agent.vfs() == [(PF0, 1, "storage", 0, 0), (PF0, 0, "eth1", 25_000, 40_000)]
-        await agent.delete()
-        assert machine.is_pristine()
 
     scenario(machine, play)
 
@@ -368,19 +356,6 @@ def test_after_a_reboot_a_claim_prepared_again_has_its_vfs(machine: Machine) -> 
     scenario(machine, go_on, boot_id="boot-2")
 
 
-def test_annotation_and_claims_of_one_pod_are_both_followed(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        await agent.prepare(interface("a", bandwidth="60G"))
-        await agent.add(annotations=asks({"min_tx_rate": 70_000}, {}))
-        assert agent.vfs() == [
-            (PF1, 0, "eth0", 70_000, 0),
-            (PF1, 1, "eth1", 0, 0),
-            (PF0, 0, "eth2", 60_000, 0),
-        ]
-
-    scenario(machine, play)
-
-
 def test_vfs_of_claims_are_not_given_to_annotations(machine: Machine) -> None:
     async def play(agent: Running) -> None:
         error = await refusal(agent.add(annotations=asks(*[{}] * 5)))
@@ -421,22 +396,6 @@ def test_use_of_a_pf_changes_once_its_vfs_are_free(machine: Machine) -> None:
     scenario(machine, begin)
     machine.rules = (PfRule(names=frozenset({"f1"}), use=PfUse.CLAIMS), PfRule())
     scenario(machine, go_on)
-
-
-def test_offers_have_the_vfs_of_a_pf_and_remember_its_speed(machine: Machine) -> None:
-    async def play(agent: Running) -> None:
-        offers = ClaimOffers(agent.node)
-        await agent.prepare(interface("a", bandwidth="60G"))
-        [first] = decode_offers(await offers.publisher.wait_for_change(None)).pfs
-        assert (first.name, first.bandwidth_mbps, first.vfs, first.link_up) == ("f0", LINK, 4, True)
-        assert first.pcie_root == "pci0000:03"
-        pfs = agent.node.hardware.pfs
-        agent.node.hardware = replace(agent.node.hardware, pfs=(replace(pfs[0], link_mbps=None), *pfs[1:]))
-        await offers.publisher.publish()
-        found = decode_offers(await offers.publisher.wait_for_change(None))
-        assert (found.pfs[0].bandwidth_mbps, found.pfs[0].link_up) == (LINK, False)
-
-    scenario(machine, play)
 
 
 def test_waiting_claim_that_is_unprepared_or_given_up_gets_no_vf(machine: Machine) -> None:

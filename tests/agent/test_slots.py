@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent.machine import Machine, asks, call
 from cdi_documents import decode_specification
-from factories import PF0, interface
+from factories import PF0
 from fakes.nodes import FakeNodes, FakePodResources
-from k8s_rdma.agent.cni.kubelet_devices import held_devices
-from k8s_rdma.agent.host_files import HostFiles, find_executable
-from k8s_rdma.config.devices import ExactResource, ExclusiveResource, MountResource
-from k8s_rdma.core.devices.pod_devices import ContainerDevices, PodDevices, SlotInUse
+from k8s_rdma.config.devices import ExactResource, MountResource
 from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.types import NodeName, PodUid
@@ -25,8 +21,8 @@ from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, encode
 from k8s_rdma.wire.placement_keys import PlacementKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
+
 
 SLOT = "k8s-rdma.io/slot"
 RDMA_CM = "/dev/infiniband/rdma_cm"
@@ -38,10 +34,6 @@ def machine(tmp_path: Path) -> Machine:
     made = Machine(tmp_path, rdma=True)
     made.kubelet, made.resources = FakePodResources(), (ExactResource(name=SLOT), MountResource())
     return made
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(scenario())
 
 
 def told(machine: Machine) -> dict[str, Any]:
@@ -90,7 +82,7 @@ def test_slot_tells_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machi
             assert told(machine) == {}
             assert machine.is_pristine()
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_slot_names_its_devices_in_variables_also_without_rdma(machine: Machine) -> None:
@@ -104,7 +96,7 @@ def test_slot_names_its_devices_in_variables_also_without_rdma(machine: Machine)
             assert edits.device_nodes == ()
             assert edits.env == (f"PCIDEVICE_K8S_RDMA_IO_SLOT={given.receipt.interfaces[0].pci}",)
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(("annotation", "hinted"), [("required", True), (" required\n", True), ("", False)])
@@ -119,7 +111,7 @@ def test_pod_may_ask_for_variables_of_nccl(machine: Machine, annotation: str, hi
             if hinted:
                 assert f"NCCL_IB_HCA=={given.receipt.interfaces[0].rdma_device}" in edits.env
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 HOOK = "/opt/cni/bin/k8s-rdma-cni"
@@ -157,7 +149,7 @@ def test_slot_lets_its_container_lock_memory_by_pod_policy_and_configuration(
             expected = ("createRuntime", HOOK, ["k8s-rdma-cni", "memlock", *(arguments or [])])
             assert hooks == ([expected] if arguments else [])
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -192,7 +184,7 @@ def test_locked_memory_that_cannot_be_had_is_refused(
             assert refused.value.reason is reason
             assert told(machine) == {}
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_pod_that_requires_locked_memory_does_not_start_if_no_executable_can_raise_it(
@@ -211,29 +203,7 @@ def test_pod_that_requires_locked_memory_does_not_start_if_no_executable_can_rai
             ):
                 await add(verbs, machine, "q", annotations={"k8s-rdma.io/memlock": "1Gi"})
 
-    run(scenario)
-
-
-def test_executable_is_searched_in_the_plugin_directories_of_the_node(tmp_path: Path) -> None:
-    files = HostFiles(tmp_path)
-    assert find_executable(files, "/opt/cni/bin:/usr/lib/cni") == ""
-    (tmp_path / "var/cni").mkdir(parents=True)
-    (tmp_path / "var/cni/k8s-rdma-cni").touch()
-    (tmp_path / "usr/lib").mkdir(parents=True)
-    (tmp_path / "usr/lib/cni").symlink_to("/var/cni")
-    assert find_executable(files, "/opt/cni/bin::/usr/lib/cni") == "/usr/lib/cni/k8s-rdma-cni"
-
-
-def test_executable_behind_an_absolute_link_is_looked_for_below_the_nodes_root(tmp_path: Path) -> None:
-    files, link = HostFiles(tmp_path / "host"), tmp_path / "host/opt/cni/bin/k8s-rdma-cni"
-    link.parent.mkdir(parents=True)
-    (tmp_path / "ours").touch()
-    link.symlink_to(tmp_path / "ours")
-    assert find_executable(files, "/opt/cni/bin") == ""
-    (files_of_node := tmp_path / "host" / tmp_path.relative_to("/")).mkdir(parents=True)
-    (files_of_node / "ours").touch()
-    (tmp_path / "ours").unlink()
-    assert find_executable(files, "/opt/cni/bin") == "/opt/cni/bin/k8s-rdma-cni"
+    asyncio.run(scenario())
 
 
 def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Machine) -> None:
@@ -245,7 +215,7 @@ def test_every_container_of_a_pod_has_a_slot_with_all_of_its_devices(machine: Ma
             wanted = nodes(machine, *given.receipt.interfaces)
             assert paths(machine, "slot-0") == paths(machine, "slot-7") == wanted
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_function_for_a_program_is_in_the_slot_by_its_group(machine: Machine) -> None:
@@ -256,7 +226,7 @@ def test_function_for_a_program_is_in_the_slot_by_its_group(machine: Machine) ->
             group = FakeNodes(machine.hardware).vfio_group(given.receipt.interfaces[0].pci)
             assert paths(machine, "slot-0") == {"/dev/vfio/vfio", group, RDMA_CM}
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_later_attachment_of_the_sandbox_adds_its_devices_and_its_end_takes_them_away(
@@ -279,7 +249,7 @@ def test_later_attachment_of_the_sandbox_adds_its_devices_and_its_end_takes_them
             await delete(verbs, network="b", ifname="net2")
             assert told(machine) == {}
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_slot_that_went_on_to_another_pod_stays_that_ones_at_the_old_ones_end(machine: Machine) -> None:
@@ -298,7 +268,7 @@ def test_slot_that_went_on_to_another_pod_stays_that_ones_at_the_old_ones_end(ma
             await delete(verbs, "new")
             assert told(machine) == {}
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_no_device_of_the_former_holder_is_listed_while_the_next_one_is_attached(machine: Machine) -> None:
@@ -316,50 +286,7 @@ def test_no_device_of_the_former_holder_is_listed_while_the_next_one_is_attached
             await add(verbs, machine, "new")
         assert seen == [{}]
 
-    run(scenario)
-
-
-def test_add_is_tried_again_and_gives_no_interface_if_kubelet_does_not_answer(
-    machine: Machine,
-) -> None:
-    async def scenario() -> None:
-        machine.kubelet.silent = True
-        with machine.running() as (node, verbs):
-            with pytest.raises(K8sRdmaError, match="does not say what pods hold") as refused:
-                await add(verbs, machine)
-            assert refused.value.reason is Reason.KUBELET_FAILURE
-            assert not node.ledger.receipts
-            assert machine.is_pristine()
-            assert machine.kubelet.questions == 1
-
-    run(scenario)
-
-
-def test_kubelet_is_not_called_for_a_pod_that_cannot_hold_devices(machine: Machine) -> None:
-    async def scenario() -> None:
-        machine.kubelet.silent = True
-        with machine.running() as (_, verbs):
-            conf = machine.stdin({}, delegate={"type": "missing"})
-            netns = machine.hardware.create_namespace()
-            with pytest.raises(K8sRdmaError, match="missing"):
-                await verbs.add(call("ADD"), netns, conf)
-        machine.resources = (MountResource(),)
-        with machine.running() as (_, verbs):
-            assert (await add(verbs, machine)).receipt.slots == ()
-        assert machine.kubelet.questions == 0
-
-    run(scenario)
-
-
-def test_id_that_is_no_name_of_a_cdi_device_refuses_the_add(machine: Machine) -> None:
-    async def scenario() -> None:
-        machine.kubelet.allocate("default", "p", SLOT, "../../etc/passwd")
-        with machine.running() as (node, verbs):
-            with pytest.raises(K8sRdmaError, match="CDI"):
-                await add(verbs, machine)
-            assert not node.ledger.receipts
-
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_check_tells_of_a_slot_that_does_not_tell_the_devices_any_more(machine: Machine) -> None:
@@ -375,7 +302,7 @@ def test_check_tells_of_a_slot_that_does_not_tell_the_devices_any_more(machine: 
                 await verbs.check(call("CHECK", "c-p"), conf)
             assert refused.value.reason is Reason.ALTERED
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 def test_restoring_writes_removed_files_renews_changed_ones_and_removes_stale_ones(
@@ -400,38 +327,4 @@ def test_restoring_writes_removed_files_renews_changed_ones_and_removes_stale_on
             assert foreign.exists()
             assert not stray.exists()
 
-    run(scenario)
-
-
-def test_exclusive_slot_is_its_one_device_and_a_share_is_all_that_the_pod_holds() -> None:
-    resource = ExclusiveResource(name="x.io/rdma", share=2, hints=True)
-    devices = (
-        ContainerDevices(container="a", resource="x.io/rdma", ids=("mlx5_3", "mlx5_2")),
-        ContainerDevices(container="b", resource="x.io/rdma-shared", ids=("slot-1",)),
-        ContainerDevices(container="b", resource="others.io/gpu", ids=("0",)),
-    )
-    held = held_devices(PodDevices(namespace="default", name="p", devices=devices), [resource])
-    assert held.exclusive == {"x.io/rdma": ("mlx5_2", "mlx5_3")}
-    one, other, share = held.slots
-    assert [one.device, other.device] == ["x.io_rdma.mlx5_2", "x.io_rdma.mlx5_3"]
-    assert share.device == "x.io_rdma-shared.slot-1"
-    ours = replace(interface(PF0, 1), pool="x.io/rdma", rdma_device="mlx5_2")
-    next_to_it = replace(ours, rdma_device="mlx5_3")
-    by_annotation = replace(ours, pool="", rdma_device="mlx5_9")
-    every = (ours, next_to_it, by_annotation)
-    assert [each for each in every if each.uses_slot(one)] == [ours]
-    assert [each for each in every if each.uses_slot(share)] == [ours, next_to_it]
-
-
-def test_exclusive_slot_of_a_vf_without_rdma_device_goes_by_its_pci_address() -> None:
-    ours = replace(interface(PF0, 1), pool="x.io/rdma", rdma_device="")
-    next_to_it = replace(interface(PF0, 2), pool="x.io/rdma", rdma_device="", pci="0000:3b:00.4")
-    slot = SlotInUse(resource="x.io/rdma", id=ours.pci, pool="x.io/rdma")
-    assert [each for each in (ours, next_to_it) if each.uses_slot(slot)] == [ours]
-
-
-@pytest.mark.parametrize(("cdi", "slots"), [(None, 1), (True, 1), (False, 0)])
-def test_exclusive_device_has_a_slot_unless_its_nodes_come_otherwise(cdi: bool | None, slots: int) -> None:
-    devices = (ContainerDevices(container="a", resource="x.io/rdma", ids=("mlx5_2",)),)
-    held = PodDevices(namespace="default", name="p", devices=devices)
-    assert len(held_devices(held, [ExclusiveResource(name="x.io/rdma", cdi=cdi)]).slots) == slots
+    asyncio.run(scenario())

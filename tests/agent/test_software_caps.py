@@ -3,94 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
-from agent.machine import Machine, Verbs, call
+from agent.capped_pods import Pods, run
 from agent.patience import Patience
-from agent.pods import KnowingCluster, requests
-from fakes.machine import HOST, Device
-from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.core.kernel import Unreadable
 from k8s_rdma.core.plan import NOT_KEPT
 from k8s_rdma.core.rate_ability import NO_RATE
-from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf, NetnsRef
+from k8s_rdma.core.step import CapInterface, ConfigureInterface, GiveVf
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.wire.report import decode_report, encode_report
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
+    from agent.machine import Machine
 
-    from k8s_rdma.core.ledger import Receipt
-
-SOFTWARE = {"max_tx_rate": 200, "enforce": "software"}
-CHAINED = {"cniVersion": "1.0.0", "interfaces": [], "ips": []}
 OF_INTERFACES = (GiveVf, CapInterface, ConfigureInterface)
-
-
-@dataclass
-class Pods:
-    """A node on which pods have caps."""
-
-    machine: Machine
-    node: Node
-    verbs: Verbs
-    cluster: KnowingCluster
-
-    async def add(self, *interfaces: dict[str, object], container: str = "c1", uid: str = "") -> NetnsRef:
-        netns = self.machine.hardware.create_namespace()
-        annotations = requests(*(interfaces or (SOFTWARE,)))
-        made = call("ADD", container, uid=uid or f"uid-{container}", name=container)
-        given = await self.verbs.add(made, netns, self.machine.stdin(annotations, prevResult=CHAINED))
-        assert given is not None
-        return netns
-
-    def cap(self, netns: NetnsRef, ifname: str = "rdma0") -> int:
-        return self.device(netns, ifname).max_tx_rate_mbps
-
-    def uncap(self, netns: NetnsRef, ifname: str = "rdma0", *, to: int = 0) -> None:
-        self.device(netns, ifname).max_tx_rate_mbps = to
-
-    def device(self, netns: NetnsRef, ifname: str = "rdma0") -> Device:
-        return self.machine.hardware.device(netns, ifname)
-
-    def receipt(self) -> Receipt:
-        [receipt] = self.node.ledger.receipts.values()
-        return receipt
-
-    def enforced(self) -> tuple[list[str | None], list[str]]:
-        """Who keeps the cap of each interface, and the problems of PFs, as told."""
-        report = Reporter(self.node).now()
-        given = [each for allocation in report.allocations for each in allocation.interfaces]
-        return [each.enforced.max for each in given], [words for pf in report.pfs for words in pf.problems]
-
-
-@contextmanager
-def pods_on(machine: Machine) -> Iterator[Pods]:
-    machine.cluster = cluster = KnowingCluster({})
-    with machine.running() as (node, verbs):
-        yield Pods(machine, node, verbs, cluster)
-
-
-def run(machine: Machine, scenario: Callable[[Pods], Awaitable[None]]) -> None:
-    async def main() -> None:
-        with pods_on(machine) as pods:
-            await scenario(pods)
-
-    asyncio.run(main())
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 def test_interface_is_capped_before_it_comes_up(machine: Machine) -> None:
@@ -153,43 +87,6 @@ def test_pods_without_such_caps_are_not_looked_into(machine: Machine) -> None:
         await it.add({"max_tx_rate": 200}, {})
         assert not await it.verbs.restore_caps()
         assert machine.kernel.looks_inside == 0
-
-    run(machine, scenario)
-
-
-@pytest.mark.parametrize(
-    ("now", "found"),
-    [
-        (0, "interface rdma0 has pfifo_fast instead of its limit"),
-        (900, "interface rdma0 is limited to 900 Mb/s"),
-    ],
-)
-def test_cap_that_a_pod_changed_is_restored_and_reported(machine: Machine, now: int, found: str) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add()
-        it.uncap(netns, to=now)
-        with capture_logs() as logs:
-            assert not await it.verbs.restore_caps()
-        assert it.cap(netns) == 200
-        [told] = logs
-        assert (told["event"], told["log_level"], told["times"]) == ("cap_restored", "warning", 1)
-        assert (told["pod"], told["interface"], told["found"]) == ("default/c1", "rdma0", found)
-        assert it.cluster.caps == [(f"{found}: its cap of 200 Mb/s was put back", True)]
-        assert it.node.caps.restored == 1
-        assert it.enforced() == (["software"], [])
-
-    run(machine, scenario)
-
-
-def test_cap_is_put_back_on_the_vf_whatever_its_pod_calls_it(machine: Machine) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add(SOFTWARE, {"max_tx_rate": 300, "enforce": "software"})
-        for ifname, name in (("rdma0", "x"), ("rdma1", "rdma0"), ("x", "rdma1")):
-            machine.hardware.alter_interface(ifname, netns, name=name)
-        it.uncap(netns, "rdma0")
-        it.uncap(netns, "rdma1")
-        await it.verbs.restore_caps()
-        assert (it.cap(netns, "rdma1"), it.cap(netns, "rdma0")) == (200, 300)
 
     run(machine, scenario)
 
@@ -258,66 +155,6 @@ def test_whatever_end_of_a_loss_is_logged_that_was_logged_itself(machine: Machin
     run(machine, scenario)
 
 
-def test_cap_that_cannot_be_restored_is_reported_once_and_a_problem_until_it_holds(machine: Machine) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add()
-        it.uncap(netns)
-        machine.kernel.fail(times=3)
-        with capture_logs() as logs:
-            assert await it.verbs.restore_caps()
-            for _ in range(2):
-                assert not await it.verbs.restore_caps()
-        [told] = logs
-        assert (told["event"], told["log_level"]) == ("cap_lost", "warning")
-        assert "made to fail" in told["error"]
-        [enforced], [problem] = it.enforced()
-        assert enforced == "accounted"
-        assert "which pod default/c1 has as rdma0, is not limited to 200 Mb/s by software now: " in problem
-        assert problem.endswith("cannot be put back: CapInterface: made to fail after 0 changes")
-        assert [restored for _, restored in it.cluster.caps] == [False]
-        assert await it.verbs.restore_caps()
-        assert (it.cap(netns), it.enforced()) == (200, (["software"], []))
-        assert [restored for _, restored in it.cluster.caps] == [False, True]
-
-    run(machine, scenario)
-
-
-def test_interface_that_left_its_pod_is_a_problem_until_it_is_back(machine: Machine) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add()
-        device = it.device(netns)
-        machine.hardware.move(device, machine.hardware.create_namespace().inode, "mine")
-        with capture_logs() as logs:
-            assert await it.verbs.restore_caps()
-            assert not await it.verbs.restore_caps()
-            [enforced], [problem] = it.enforced()
-            assert enforced == "accounted"
-            assert problem.endswith("interface rdma0 is not in the pod's namespace")
-            machine.hardware.move(device, netns.inode, "rdma0")
-            device.max_tx_rate_mbps = 200
-            assert await it.verbs.restore_caps()
-        assert [each["event"] for each in logs] == ["cap_lost", "cap_holds"]
-        assert it.enforced() == (["software"], [])
-
-    run(machine, scenario)
-
-
-def test_namespace_that_cannot_be_looked_at_is_no_proof_of_a_cap(machine: Machine) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add()
-        it.uncap(netns)
-        machine.hardware.silent = "no access"
-        assert await it.verbs.restore_caps()
-        [enforced], [problem] = it.enforced()
-        assert enforced == "accounted"
-        assert problem.endswith("its namespace cannot be looked at: no access")
-        machine.hardware.silent = ""
-        assert await it.verbs.restore_caps()
-        assert it.cap(netns) == 200
-
-    run(machine, scenario)
-
-
 def test_pod_whose_namespace_is_gone_is_left_to_its_end(machine: Machine) -> None:
     async def scenario(it: Pods) -> None:
         machine.hardware.destroy_namespace(await it.add())
@@ -339,42 +176,6 @@ def test_attachment_that_is_being_made_is_left_alone(machine: Machine) -> None:
         machine.on_prepared = look
         await it.add()
         assert machine.prepared == 1
-
-    run(machine, scenario)
-
-
-@pytest.mark.parametrize("end", ["delete", "vanish"])
-def test_problem_of_a_lost_cap_ends_with_its_pod(machine: Machine, end: str) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add()
-        machine.hardware.move(it.device(netns), HOST, "mine")
-        await it.verbs.restore_caps()
-        assert it.node.caps.failures
-        if end == "delete":
-            await it.verbs.delete(call("DEL", "c1", uid="uid-c1", name="c1"), "net")
-        else:
-            machine.hardware.destroy_namespace(netns)
-            await it.verbs.reconcile()
-        assert not it.node.caps.failures
-        assert machine.is_pristine()
-        next_one = await it.add({}, container="c2")
-        assert (it.cap(next_one), it.enforced()) == (0, ([None], []))
-
-    run(machine, scenario)
-
-
-def test_problem_of_a_lost_cap_does_not_pass_to_the_sandbox_that_inherits(machine: Machine) -> None:
-    async def scenario(it: Pods) -> None:
-        netns = await it.add()
-        machine.hardware.move(it.device(netns), HOST, "mine")
-        with capture_logs() as logs:
-            await it.verbs.restore_caps()
-            machine.hardware.destroy_namespace(netns)
-            await it.verbs.restore_caps()
-        assert [each["event"] for each in logs] == ["cap_lost"]
-        await it.add({}, container="c2", uid="uid-c1")
-        assert not it.node.caps.failures
-        assert it.enforced() == ([None], [])
 
     run(machine, scenario)
 

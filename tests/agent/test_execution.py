@@ -13,19 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from agent.machine import PLUGINS, needs_host_local
 from agent.scripted_plugin import ERROR, MODERN, ScriptedPlugin
 from k8s_rdma.agent.plugins.execution import Plugins, PluginTarget
 from k8s_rdma.core.ledger import DelegatedPlugin
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 TARGET = PluginTarget(container="c1", netns="/run/netns/c1", ifname="rdma0")
-PLUGINS = os.environ.get("CNI_PATH") or "/opt/cni/bin:/usr/lib/cni"
 needs_root = pytest.mark.skipif(
     subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0,
     reason="needs root, and leave to unshare",
-)
-needs_host_local = pytest.mark.skipif(
-    shutil.which("host-local", path=PLUGINS) is None, reason="needs Debian's containernetworking-plugins"
 )
 
 

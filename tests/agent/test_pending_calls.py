@@ -1,4 +1,4 @@
-"""A DEL that overtakes an ADD of its attachment: its success means that nothing is there, or will come."""
+"""Calls under way: a DEL that overtakes an ADD of its attachment, and how many calls may wait."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from agent.machine import Machine, asks, call
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
+from k8s_rdma.agent.pending_calls import PendingCalls, WaitingCalls
 from k8s_rdma.errors import K8sRdmaError, Reason
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from k8s_rdma.core.ledger import Pod
+
 
 ASKED = asks({"min_tx_rate": 5}, {})
 
@@ -133,3 +135,23 @@ def test_add_does_not_begin_if_its_caller_ended_before_the_container_was_marked(
             assert machine.markers() == set()
 
     asyncio.run(scenario())
+
+
+def test_cancelled_call_is_not_waited_for_and_leaves_when_it_ends() -> None:
+    calls: PendingCalls[str] = PendingCalls()
+    waits = True
+    with calls.register("a", lambda: waits) as first, calls.register("b", lambda: waits) as second:
+        assert "a" in calls
+        calls.cancel("a")
+        assert (first.still_waiting(), second.still_waiting()) == (False, True)
+        waits = False
+        assert not second.still_waiting()
+    assert "a" not in calls
+    calls.cancel("a")
+
+
+def test_waiting_calls_are_full_at_their_limit_alone() -> None:
+    calls = WaitingCalls(1)
+    with calls.waiting():
+        assert calls.full
+    assert not calls.full

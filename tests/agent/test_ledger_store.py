@@ -1,17 +1,19 @@
-"""Marks of pods with claims: who is refused rather than started without its interfaces, and until when."""
+"""Marks beside the ledger: with them pods are refused rather than started without their interfaces."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
-from agent.machine import asks
+from agent.machine import Machine, asks, call
 from agent.test_resource_claims import Running, machine, refusal, scenario
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
+from k8s_rdma.agent.ledger_store import EXCLUSIVE_DEVICES, mark_exclusive_devices
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import LedgerError
 from k8s_rdma.linux.receipts import ClaimMark, encode_mark
@@ -20,8 +22,10 @@ from resource_claims import claim, interface, of_pod, prepare
 from resource_claims import pod as pod_of_claims
 
 if TYPE_CHECKING:
-    from agent.machine import Machine
+    from pathlib import Path
+
     from k8s_rdma.agent.cluster.api_cluster import Consumers
+
 
 __all__ = ["machine"]
 
@@ -321,3 +325,24 @@ def test_pod_with_a_claim_of_its_own_is_refused_for_one_that_it_shares(machine: 
         await agent.add()
 
     scenario(machine, play)
+
+
+def test_markers_come_back_when_their_directory_was_removed(machine: Machine) -> None:
+    async def scenario() -> None:
+        with machine.running() as (_, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks({})))
+            shutil.rmtree(machine.directory / "run" / "attachments")
+            await verbs.reconcile()
+            assert machine.markers() == {"c1"}
+            await verbs.delete(call("DEL"), "net")
+            assert not machine.markers()
+
+    asyncio.run(scenario())
+
+
+def test_error_names_the_exclusive_devices_when_the_marker_cannot_be_removed(tmp_path: Path) -> None:
+    (tmp_path / EXCLUSIVE_DEVICES).mkdir()
+
+    with pytest.raises(LedgerError, match=r"^marker of exclusive devices: .*/exclusive-devices: "):
+        mark_exclusive_devices(tmp_path, present=False)
