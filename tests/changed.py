@@ -38,7 +38,7 @@ OWN_FOLDERS = (ROOT / "tests", ROOT)
 """Where imports of modules that are not in `src` are looked up, as `pythonpath` in pyproject.toml has it."""
 
 EVERYTHING = frozenset({"pyproject.toml", "requirements/dev.txt", "tests/conftest.py"})
-PROGRAM = re.compile(r'"k8s-rdma"|"-m", "k8s_rdma|k8s_rdma\.cli')
+PROGRAM = re.compile(r'"k8s-rdma"|"-m", "k8s_rdma|k8s_rdma\.cli|forking_program')
 """A test that starts one of our programs; its imports are those of the command line."""
 
 WHOLE = frozenset({"tests/test_repository.py", "tests/test_structure.py"})

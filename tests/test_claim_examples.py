@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 import yaml
 
 from admission import policy
-from cli.asking import ENVIRONMENT, MAIN
 from k8s_rdma.wire.claim_template import DEVICE_CLASS, MAX_INTERFACES_PER_CLAIM
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.pod_spec import quantity
 from resource_claims import read_interface_config
+from warm_program import run
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FILES = sorted((EXAMPLES / "claims").iterdir())
@@ -100,7 +99,7 @@ def test_readme_has_the_file(path: Path):
 
 def test_sixty_interfaces_are_generated_by_the_command_for_the_pod():
     path = EXAMPLES / "claims" / SIXTY
-    command = [*MAIN, "claim", "--pod", str(EXAMPLES / "pods" / SIXTY)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    ran = run(["claim", "--pod", str(EXAMPLES / "pods" / SIXTY)])
+    ran.check_returncode()
     comment = "".join(line for line in path.read_text().splitlines(True) if line.startswith("#"))
     assert path.read_text() == comment + ran.stdout

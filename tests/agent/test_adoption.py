@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+import warm_program
 from agent.machine import Machine, asks, call
 from factories import PF0
 from fakes.nodes import FakePodResources
@@ -28,14 +27,13 @@ from k8s_rdma.wire.adopt import AdoptRequest, decode_adopted, encode_adopt
 from k8s_rdma.wire.report import decode_report
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from agent.machine import Verbs
     from k8s_rdma.agent.node import Node
     from k8s_rdma.wire.cni_socket import Reply, SocketRequest
-
-DEADLINE_S = 120
 
 
 class Asked:
@@ -72,11 +70,7 @@ class Asked:
 
 
 def adopt(run_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "k8s_rdma", "agent", "adopt", "--run-dir", str(run_dir), *arguments]
-    environment = {"PATH": ""}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=DEADLINE_S, env=environment
-    )
+    return warm_program.run(["agent", "adopt", "--run-dir", str(run_dir), *arguments], {"PATH": ""})
 
 
 @asynccontextmanager

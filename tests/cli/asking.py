@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from extender.serving import BIND, FILTER, Served
+from warm_program import run
 
 if TYPE_CHECKING:
     from extender.world import World
@@ -31,15 +32,9 @@ class Ran:
 
 
 async def k8s_rdma(*arguments: str, **environment: str) -> Ran:
-    process = await asyncio.create_subprocess_exec(
-        *MAIN,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**ENVIRONMENT, **environment},
-    )
-    out, err = await process.communicate()
-    return Ran(process.returncode or 0, out.decode(), err.decode())
+    """Run a command until its end, while this process serves it."""
+    ran = await asyncio.to_thread(run, arguments, {**ENVIRONMENT, **environment})
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
 
 
 async def bind(world: World, served: Served, pod: str, node: str) -> None:

@@ -1,49 +1,23 @@
-"""The command line on terminals of given widths.
-
-A process that has loaded the program forks for each terminal, because loading takes longer than most answers.
-"""
+"""The command line on terminals of given widths."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
+import fcntl
+import os
+import pty
+import re
+import struct
+import termios
 from typing import TYPE_CHECKING
 
 from cli.asking import ENVIRONMENT, Ran
+from warm_program import run_on
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-_PROGRAM = r"""
-import fcntl, json, os, pty, re, struct, sys, termios
-from k8s_rdma.cli import doctor, explain, holders, main, top, whatif
-
-def shown(width, arguments):
-    pid, terminal = pty.fork()
-    if not pid:
-        fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-        sys.argv = ["k8s-rdma", *arguments]
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
-        try:
-            main.main()
-            sys.exit(0)
-        except SystemExit as end:
-            sys.stdout.flush()
-            os._exit(int(end.code or 0))
-    data = b""
-    while True:
-        try:
-            chunk = os.read(terminal, 65536)
-        except OSError:  # EIO: no process has the other end open any more
-            break
-        data += chunk
-    os.close(terminal)
-    text = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", data.decode()).replace("\r\n", "\n")
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
-
-print(json.dumps([shown(width, arguments) for width, arguments in json.loads(sys.argv[1])]))
-"""
+HEIGHT = 50
 
 
 async def on_terminals(widths: Collection[int], *arguments: str) -> dict[int, Ran]:
@@ -53,11 +27,29 @@ async def on_terminals(widths: Collection[int], *arguments: str) -> dict[int, Ra
 
 
 async def runs(commands: Sequence[tuple[int, Sequence[str]]], **environment: str) -> list[Ran]:
-    """Run commands, each on a terminal of its width."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _PROGRAM, json.dumps(commands)),
-        stdout=asyncio.subprocess.PIPE,
-        env={**ENVIRONMENT, "TERM": "xterm", **environment},
-    )
-    out, _ = await process.communicate()
-    return [Ran(status, text, "") for status, text in json.loads(out)]
+    """Run commands one after the other, each on a terminal of its width."""
+    shown = {**ENVIRONMENT, "TERM": "xterm", **environment}
+    return [await _shown(width, arguments, shown) for width, arguments in commands]
+
+
+async def _shown(width: int, arguments: Sequence[str], environment: Mapping[str, str]) -> Ran:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
+    reading = asyncio.create_task(asyncio.to_thread(_read, ours))
+    try:
+        status = await asyncio.to_thread(run_on, arguments, environment, (theirs, theirs, theirs))
+    finally:
+        os.close(theirs)
+        data = await reading
+        os.close(ours)
+    text = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", data.decode()).replace("\r\n", "\n")
+    return Ran(status, text, "")
+
+
+def _read(terminal: int) -> bytes:
+    data = b""
+    while True:
+        try:
+            data += os.read(terminal, 65536)
+        except OSError:  # EIO: no process has the other end open any more
+            return data

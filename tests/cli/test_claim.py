@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.asking import ENVIRONMENT, MAIN
+import warm_program
+from cli.asking import ENVIRONMENT
 from k8s_rdma.cli.yaml_output import _Dumper
 from k8s_rdma.config.manifests import ManifestLoader
+
+if TYPE_CHECKING:
+    import subprocess
 
 WORKLOADS = Path(__file__).parents[2] / "examples" / "workloads"
 ANNOTATION = '[{"min_tx_rate": 5000}]'
@@ -33,14 +36,7 @@ spec:
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MAIN, "claim", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=ENVIRONMENT,
-    )
+    return warm_program.run(["claim", *arguments], ENVIRONMENT, stdin=stdin)
 
 
 def printed(*arguments: str, stdin: str = "") -> list[dict[str, Any]]:

@@ -15,14 +15,14 @@ import pytest
 
 from fakes.recorded_machine import RecordedMachine
 from k8s_rdma.wire.machine import decode_machine
+from warm_program import run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def gather(*arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "k8s_rdma", "gather", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=directory)
+    return run(["gather", *arguments], directory=directory)
 
 
 def test_gather_prints_a_machine_with_advice() -> None:

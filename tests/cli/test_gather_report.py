@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
+from warm_program import run
+
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
@@ -19,8 +20,7 @@ def gather(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     config.write_text(
         json.dumps({"node": "w1", "kernel": "virtual", "runDir": str(directory), "stateDir": str(directory)})
     )
-    command = [sys.executable, "-m", "k8s_rdma", "gather", "--config", str(config), *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run(["gather", "--config", str(config), *options])
 
 
 def test_unreadable_part_is_reported_and_the_rest_is_gathered(tmp_path):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from doctor_documents import decode_doctor
+from warm_program import run
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
-    Doctor = Callable[..., subprocess.CompletedProcess[bytes]]
+    Doctor = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -28,16 +28,15 @@ def doctor(tmp_path: Path) -> Doctor:
     )
     fixed = ["--config", str(config), "--server", "", "--cni-conf-dir", str(tmp_path / "nowhere")]
 
-    def run(*options: str) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-m", "k8s_rdma", "doctor", "node", *fixed, *options]
-        return subprocess.run(command, capture_output=True, check=False)
+    def doctor(*options: str) -> subprocess.CompletedProcess[str]:
+        return run(["doctor", "node", *fixed, *options])
 
-    return run
+    return doctor
 
 
 def test_doctor_prints_every_finding_with_its_fix(doctor, tmp_path):
     done = doctor()
-    lines = done.stdout.decode().splitlines()
+    lines = done.stdout.splitlines()
     [found] = [index for index, line in enumerate(lines) if line.endswith("[cni-no-file]")]
     assert lines[found] == f"  error    {tmp_path}/nowhere: there is no network configuration [cni-no-file]"
     assert [line.split()[0] for line in lines[found + 1 : found + 4]] == ["seen", "wanted", "fix"]
@@ -56,20 +55,19 @@ def test_doctor_knows_the_node_by_the_variable_that_pods_have(tmp_path):
     """The chart's file is every node's, and names none."""
     config = tmp_path / "agent.yaml"
     config.write_text(json.dumps({"kernel": "virtual", "runDir": str(tmp_path), "stateDir": str(tmp_path)}))
-    command = [sys.executable, "-m", "k8s_rdma", "doctor", "node", "--config", str(config), "--server", ""]
-    done = subprocess.run([*command, "--json"], capture_output=True, check=False)
+    command = ["doctor", "node", "--config", str(config), "--server", "", "--json"]
+    done = run(command)
     assert done.returncode == 2
-    assert b"node" in done.stderr
-    environment = os.environ | {"NODE_NAME": "w1"}
-    done = subprocess.run([*command, "--json"], capture_output=True, check=False, env=environment)
+    assert "node" in done.stderr
+    done = run(command, os.environ | {"NODE_NAME": "w1"})
     assert decode_doctor(done.stdout).of == "node"
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--host-root", "/nowhere"), b"wanted a node's root file system"),
-        (("--config", "/nowhere/agent.yaml"), b"/nowhere/agent.yaml: No such file or directory"),
+        (("--host-root", "/nowhere"), "wanted a node's root file system"),
+        (("--config", "/nowhere/agent.yaml"), "/nowhere/agent.yaml: No such file or directory"),
     ],
 )
 def test_doctor_ends_with_status_2_if_it_cannot_look(doctor, options, said):

@@ -11,6 +11,7 @@ import httpx2
 from e2e.node import PFS, Node, pod
 from e2e.test_rest import URL, serve
 from server.exposition_reader import Family, read
+from warm_program import run
 
 BROADCAST_100_KB = """
 import socket
@@ -65,8 +66,7 @@ def leave_behind(pf: str, vf: int) -> None:
 
 
 def adopt(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "k8s_rdma", "agent", "adopt", "--run-dir", str(node.run_dir), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return run(["agent", "adopt", "--run-dir", str(node.run_dir), *arguments])
 
 
 def test_adopt_resets_settings_of_another_program(node: Node) -> None:

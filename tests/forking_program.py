@@ -1,0 +1,111 @@
+"""Loads the command line, forks for each request of `warm_program.py`, and tells it how the command ended.
+
+A request is JSON: arguments, environment and directory. Four files come with it: the standard streams, and
+the pipe for the status.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from k8s_rdma import cli
+from k8s_rdma.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STREAMS = 3
+MAX_REQUEST_BYTES = 1 << 17
+
+LOADED_LATER = (
+    *("anyio.streams.tls", "anyio.to_thread", "encodings.idna", "h2.connection", "httpcore2"),
+    *("rich._emoji_codes", "typer._click.decorators"),
+)
+"""Modules that libraries load only when they use them."""
+
+
+class _Fork(NamedTuple):
+    """A command that runs, and where its status is awaited."""
+
+    pid: int
+    status: int
+
+
+def _fork_for_requests(channel: socket.socket) -> tuple[bytes, Sequence[int]]:
+    """Return in forks alone, with their request and its streams; exit if no more requests will come."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if isinstance(key.data, _Fork):
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    _tell_end(key.data)
+                    continue
+                request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, STREAMS + 1)
+                if not request:
+                    sys.exit()
+                pid = os.fork()
+                if not pid:
+                    return request, files[:STREAMS]
+                for file in files[:STREAMS]:
+                    os.close(file)
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, _Fork(pid, files[STREAMS]))
+
+
+def _tell_end(fork: _Fork) -> None:
+    _, status = os.waitpid(fork.pid, 0)
+    with suppress(BrokenPipeError), os.fdopen(fork.status, "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(status)))
+
+
+def _become(request: bytes, streams: Sequence[int]) -> None:
+    """Make this process the one that a request describes."""
+    arguments, environment, directory = json.loads(request)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(STREAMS, os.sysconf("SC_OPEN_MAX"))
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    sys.argv = ["k8s-rdma", *arguments]
+    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - descriptors, until the end
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+
+
+def _run() -> NoReturn:
+    """Run the program, and end without the interpreter's dismantling, which visits all that is loaded."""
+    status: object = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else 0)
+
+
+def _load() -> None:
+    modules = [module.name for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
+    for name in [*modules, *LOADED_LATER]:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # no collection of a fork copies the memory of these objects
+
+
+if __name__ == "__main__":
+    _load()
+    _become(*_fork_for_requests(socket.socket(fileno=int(sys.argv[1]))))
+    _run()

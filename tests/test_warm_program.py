@@ -1,0 +1,57 @@
+"""Commands that the warm program forks are processes of their own."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8s_rdma import __version__
+from warm_program import run, run_on
+
+if TYPE_CHECKING:
+    import pytest
+
+NULL = Path(os.devnull)
+ANNOTATION = '[{"min_tx_rate": 1000}]'
+
+
+def test_command_has_its_own_standard_streams_and_status():
+    ran = run(["claim", "-"], os.environ, stdin=ANNOTATION)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "ResourceClaimTemplate" in ran.stdout
+    ran = run(["explain", "nothing"], os.environ)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("k8s-rdma: ")
+
+
+def test_command_has_its_own_environment_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "annotation.json").write_text(ANNOTATION)
+    assert run(["claim", "annotation.json"], {}).returncode == 2
+    monkeypatch.chdir(tmp_path)
+    assert run(["claim", "annotation.json"], {}).returncode == 0
+    absent = "http://127.0.0.1:1"
+    assert absent in run(["top", "--once"], {"K8S_RDMA_EXTENDER": absent}).stderr
+    assert absent not in run(["top", "--once"], {"KUBECONFIG": "/absent"}).stderr
+
+
+def test_commands_run_at_the_same_time():
+    """One waits for its input until another has ended."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as stdin, os.fdopen(writing, "w") as annotation, NULL.open("wb") as null:
+        streams = (stdin.fileno(), null.fileno(), null.fileno())
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(run_on, ["claim", "-"], {}, streams)
+            with annotation:
+                assert run(["--version"], {}).stdout == f"k8s-rdma {__version__}\n"
+                assert not waiting.done()
+                annotation.write(ANNOTATION)
+            assert waiting.result() == 0
+
+
+def test_unwritable_output_is_a_status_of_the_command():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as unread, NULL.open("r+b") as null:
+        assert run_on(["version"], {}, (null.fileno(), unread.fileno(), null.fileno())) == 2
