@@ -502,6 +502,36 @@ def test_changes_come_with_the_placements_and_with_the_state_of_the_node(machine
     run(machine, scenario)
 
 
+class CountingReporter(Reporter):
+    """Counts the questions for the report of now."""
+
+    asked = 0
+
+    def now(self) -> NodeReport:
+        self.asked += 1
+        return super().now()
+
+
+def test_changes_of_the_node_wake_nothing_while_no_pod_has_a_placement(machine: Machine) -> None:
+    async def scenario(it: Rated) -> None:
+        reporter = CountingReporter(it.node)
+        following = asyncio.create_task(it.live.run(reporter))
+        await it.add_with(FIRST)
+        await reporter.publish()
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert reporter.asked == 1
+        sent = await reporter.publisher.wait_for_change(None)
+        it.cluster.place(SECOND)
+        async with asyncio.timeout(120):
+            while it.receipt().generation != SECOND.generation:
+                sent = await reporter.publisher.wait_for_change(sent)
+        following.cancel()
+        await asyncio.wait([following])
+
+    run(machine, scenario)
+
+
 def test_interfaces_by_claim_keep_their_rates_beside_changed_ones_of_the_annotation(machine: Machine) -> None:
     machine.rules = (PfRule(names=frozenset({"f1"}), use=PfUse.CLAIMS), PfRule())
 

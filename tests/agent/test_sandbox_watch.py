@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agent.machine import Machine, asks, call
-from k8s_rdma.agent.reconciler import SandboxWatch
+from k8s_rdma.agent.sandbox_watch import SandboxWatch
 from k8s_rdma.linux.netns import Namespaces
 
 if TYPE_CHECKING:

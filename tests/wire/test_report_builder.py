@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from factories import PF0, PF1, hardware, interface, pf_state, receipt, vf
@@ -259,3 +260,32 @@ def test_vf_that_no_annotation_gets_is_shown_as_allocated(pool: str) -> None:
     [pf] = json.loads(encode_getpfs(told(seen, Ledger())))
     assert [each["allocated"] for each in pf["vfs"]] == [False, True]
     assert (pf["used_vfs"], pf["capacity_vfs"]) == (1, 2)
+
+
+def test_report_keeps_the_parts_of_pfs_and_allocations_that_are_as_before() -> None:
+    reports = NodeReports(NodeName("w1"), "e")
+    before = reports.build(in_use(), HELD)
+    ledger = HELD.with_receipt(receipt("c2", interface(PF1, 2, minimum=50)))
+    after = reports.build(in_use(), ledger)
+    assert after.pfs[0] is before.pfs[0]
+    assert after.allocations[0] is before.allocations[0]
+    assert [allocation.container_id for allocation in after.allocations] == ["c1", "c2"]
+    assert after.pfs[1].vfs[2].allocated
+
+
+def test_report_after_others_is_as_if_it_were_the_first() -> None:
+    reports = NodeReports(NodeName("w1"), "e")
+    lost = replace(in_use(), pfs=(*in_use().pfs[:1], replace(in_use().pfs[1], link_mbps=50)))
+    more = HELD.with_receipt(receipt("c2", interface(PF0, 2, maximum=300)))
+    capped = Unenforced(caps={interface(PF0, 0).vf: "its qdisc is gone"})
+    states = [
+        (in_use(), HELD, Unenforced()),
+        (in_use(), HELD, capped),
+        (lost, HELD, Unenforced()),
+        (hardware(), more, Unenforced()),
+        (in_use(), Ledger(), Unenforced()),
+        (in_use(), HELD, Unenforced()),
+    ]
+    for state in states:
+        found, first = reports.build(*state), NodeReports(NodeName("w1"), "e").build(*state)
+        assert msgspec.structs.replace(found, generation=first.generation) == first

@@ -23,8 +23,10 @@ _Attached = tuple[Attachment, AllocatedInterface]
 
 def prepared_claims(node: Node) -> tuple[PreparedClaim, ...]:
     """Describe all prepared claims of a node."""
-    attached = _attached(node.ledger.receipts.values())
-    return tuple(_prepared_claim(node, recorded, attached) for recorded in node.ledger.claims.values())
+    claims = node.ledger.claims.values()
+    pods = {recorded.pod.uid for recorded in claims}
+    attached = _attached(receipt for receipt in node.ledger.receipts.values() if receipt.pod.uid in pods)
+    return tuple(_prepared_claim(node, recorded, attached) for recorded in claims)
 
 
 def prepared_claim(node: Node, recorded: LedgerClaim) -> PreparedClaim:

@@ -104,7 +104,10 @@ class RateLoop(ABC, Generic[_Target]):
         )
 
     async def run(self, reporter: Reporter) -> NoReturn:
-        """Change rates until cancelled. reporter: reports the outcome, and changes of the node."""
+        """Change rates until cancelled. reporter: reports the outcome, and changes of the node.
+
+        Those matter only while something is wanted, or has to be undone: most ADDs and DELs need not wake it.
+        """
         while True:
             targets, report = await self._targets(None), reporter.now()
             problems, ledger = self.problems(), self.access.node.ledger
@@ -113,7 +116,7 @@ class RateLoop(ABC, Generic[_Target]):
                 await reporter.publish()
             await wait_for_first(
                 self._targets(targets),
-                reporter.wait_for_change(report),
+                *([reporter.wait_for_change(report)] if targets or retry_s is not None else []),
                 *([] if retry_s is None else [self.pause(retry_s)]),
             )
 

@@ -56,9 +56,10 @@ from k8s_rdma.agent.node import Node
 from k8s_rdma.agent.plugins.address_blocks import AddressBlocks
 from k8s_rdma.agent.plugins.execution import Plugins
 from k8s_rdma.agent.plugins.ipam import CniPlugins, Delegate, IpamPlugins
-from k8s_rdma.agent.reconciler import Reconciler, SandboxWatch
+from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter, StateSocket
 from k8s_rdma.agent.sampler import Sampler
+from k8s_rdma.agent.sandbox_watch import SandboxWatch
 from k8s_rdma.agent.software_caps import SoftwareCaps, keep_caps
 from k8s_rdma.agent.unix_sockets import (
     CniSocket,

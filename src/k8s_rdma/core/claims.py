@@ -391,7 +391,7 @@ def _prepared(entry: ClaimedInterface, place: PlacedInterface, vf: Vf) -> Prepar
 
 def _vf(hardware: Hardware, ref: VfRef) -> Vf | None:
     pf = hardware.pf(ref.pf)
-    return next((vf for vf in pf.vfs if vf.index == ref.index), None) if pf else None
+    return pf.vf(ref.index) if pf else None
 
 
 def _free_vfs(pf: PfState, in_use: Collection[VfRef]) -> Iterator[Vf]:

@@ -9,9 +9,11 @@ to the fields of a VF.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.core.inventory import Inventory, Pf
@@ -204,6 +206,12 @@ class PfState:
         port = self.pcie_path[0] if self.pcie_path else self.pci
         domain, bus, device = port.split(":") if port.count(":") == 2 else ("", "", "")
         return f"pci{domain}:{bus}" if device else ""
+
+    def vf(self, index: int) -> Vf | None:
+        """Return the VF of an index, if there is one."""
+        place = bisect_left(self.vfs, index, key=attrgetter("index"))
+        found = self.vfs[place] if place < len(self.vfs) else None
+        return found if found is not None and found.index == index else None
 
     def pools(self) -> dict[str, int]:
         """Return the number of its VFs in exclusive resources, by resource."""

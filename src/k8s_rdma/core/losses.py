@@ -29,11 +29,10 @@ def lost_interfaces(pf: PfState, allocated: Iterable[tuple[str, AllocatedInterfa
 
     allocated: each interface with its pod, `namespace/name`, of sandboxes that exist.
     """
-    vfs = {vf.index: vf for vf in pf.vfs}
     for pod, interface in allocated:
         if interface.vf.pf != pf.pci:
             continue
-        why = _why_lost(pf, vfs.get(interface.vf.index), interface)
+        why = _why_lost(pf, pf.vf(interface.vf.index), interface)
         if why:
             yield (
                 f"VF {interface.vf.index} of PF {pf.name}, which pod {pod} was given as {interface.ifname}, "
@@ -68,11 +67,10 @@ def unkept_reservations(pf: Pf, used: Used) -> Iterator[str]:
 
 def holds_its_rates(pf: PfState, interface: AllocatedInterface) -> bool:
     """Report whether the VF still has its programmed rates; true if its PF does not show them."""
-    rate = interface.rate()
-    return all(
-        (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (rate.min_tx_rate_mbps, rate.max_tx_rate_mbps)
-        for vf in pf.vfs
-        if vf.index == interface.vf.index
+    rate, vf = interface.rate(), pf.vf(interface.vf.index)
+    return vf is None or (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (
+        rate.min_tx_rate_mbps,
+        rate.max_tx_rate_mbps,
     )
 
 

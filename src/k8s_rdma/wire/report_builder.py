@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from k8s_rdma.core.macs import macs_of
 from k8s_rdma.core.mention import pod_mention
 from k8s_rdma.core.pf_use import NOTHING_USED, Used
 from k8s_rdma.core.step import VfRef
-from k8s_rdma.core.types import Enforcer, NodeName, PciAddress, PodUid, enforcer_of
+from k8s_rdma.core.types import Enforcer, NodeName, PodUid, enforcer_of
 from k8s_rdma.wire.annotation import format_options
 from k8s_rdma.wire.report import (
     Allocation,
@@ -44,9 +44,12 @@ from k8s_rdma.wire.report import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from k8s_rdma.core.inventory import Inventory
+    from k8s_rdma.core.inventory import Pf
     from k8s_rdma.core.kernel import Hardware, PfState, Vf
 
+
+_Source = TypeVar("_Source")
+_Part = TypeVar("_Part")
 
 Refusals: TypeAlias = "Mapping[PodUid, RatesRefusal]"
 
@@ -66,6 +69,63 @@ class Unenforced:
 ALL_ENFORCED = Unenforced()
 
 
+class PfSource(NamedTuple):
+    """All that a PF's part of a report is made of.
+
+    pf: the PF as placement sees it, if it does. allocated: by the VF's index. attached: each interface with
+    its pod, of attachments that are complete. caps_lost: as in `Unenforced`.
+    """
+
+    state: PfState
+    pf: Pf | None
+    used: Used
+    foreign: tuple[ForeignVf, ...]
+    allocated: Mapping[int, AllocatedInterface]
+    attached: tuple[tuple[str, AllocatedInterface], ...]
+    caps_lost: Mapping[VfRef, str]
+
+
+class AllocationSource(NamedTuple):
+    """All that an allocation's part of a report is made of. enforced: of each interface."""
+
+    receipt: Receipt
+    enforced: tuple[Enforced, ...]
+    refused: RatesRefusal | None
+
+
+class KeptParts(Generic[_Source, _Part]):
+    """Parts of a report; one is made anew only if its source is another one than in the last report.
+
+    A pod's beginning or end changes one PF and one allocation, and to make all takes the agent as long as to
+    move a VF.
+    """
+
+    def __init__(self, make: Callable[[_Source], _Part]) -> None:
+        """make: returns the part of a source."""
+        self._make = make
+        self._parts: dict[Hashable, tuple[_Source, _Part]] = {}
+
+    def make_parts(self, sources: Mapping[Hashable, _Source]) -> tuple[_Part, ...]:
+        """Return the parts of these sources, in their order; others are forgotten."""
+        last = self._parts
+        self._parts = {
+            key: found
+            if (found := last.get(key)) is not None and found[0] == source
+            else (source, self._make(source))
+            for key, source in sources.items()
+        }
+        return tuple(part for _, part in self._parts.values())
+
+
+class ReportParts:
+    """The parts of an observer's last report."""
+
+    def __init__(self) -> None:
+        """Keep none yet."""
+        self.pfs = KeptParts(_pf)
+        self.allocations = KeptParts(_allocation)
+
+
 class NodeReports:
     """The reports of one observer; a generation is one content: only another content makes a new one."""
 
@@ -80,6 +140,7 @@ class NodeReports:
         self._agent_version, self._takes_placements = agent_version, takes_placements
         self._epoch = epoch
         self._counter = 0
+        self._parts = ReportParts()
         self._last_report: NodeReport | None = None
         self._last_state: tuple[object, ...] = ()
 
@@ -117,6 +178,7 @@ class NodeReports:
             hardware=hardware,
             ledger=ledger,
             unenforced=unenforced,
+            parts=self._parts,
         )
         report = replace(
             report,
@@ -132,15 +194,36 @@ class NodeReports:
         return replace(report, generation=str(Generation(self._epoch, self._counter)))
 
 
-def node_report(
+def node_report(  # noqa: PLR0913 - what a report is made of
     *,
     node: NodeName,
     generation: Generation,
     hardware: Hardware,
     ledger: Ledger,
     unenforced: Unenforced = ALL_ENFORCED,
+    parts: ReportParts | None = None,
 ) -> NodeReport:
-    """Make the report of a node's hardware and its holders."""
+    """Make the report of a node's hardware and its holders. parts: those of the report before, if any."""
+    parts = parts or ReportParts()
+    attached = _attached(ledger)
+    return NodeReport(
+        node=node,
+        generation=str(generation),
+        ledger="ok",
+        pfs=parts.pfs.make_parts(_pf_sources(hardware, ledger, attached, unenforced.caps)),
+        allocations=parts.allocations.make_parts(_allocation_sources(hardware, ledger, unenforced)),
+        unreadable=tuple(f"{item.subject}: {item.why}" for item in hardware.unreadable),
+        problems=(*hardware.problems, *lost_with_pfs(hardware, attached)),
+        macs=tuple(map(_mac_range, macs_of(hardware, ledger))),
+    )
+
+
+def _pf_sources(
+    hardware: Hardware,
+    ledger: Ledger,
+    attached: Iterable[tuple[str, AllocatedInterface]],
+    caps_lost: Mapping[VfRef, str],
+) -> dict[Hashable, PfSource]:
     found, inventory = foreign_vfs(hardware, ledger), hardware.inventory(NodeName(""))
     foreign: dict[str, list[ForeignVf]] = {}
     for vf in found:
@@ -152,31 +235,42 @@ def node_report(
             pool=vf.pool,
         )
         foreign.setdefault(vf.vf.pf, []).append(entry)
+    by_pf: dict[str, list[tuple[str, AllocatedInterface]]] = {}
+    for pod, interface in attached:
+        by_pf.setdefault(interface.vf.pf, []).append((pod, interface))
     allocated = ledger.interfaces_by_pf()
     used = used_beside(use_by_foreign(hardware, found), ledger, inventory)
-    return NodeReport(
-        node=node,
-        generation=str(generation),
-        ledger="ok",
-        pfs=tuple(
-            _pf(
-                pf,
-                used.get(pf.pci, NOTHING_USED),
-                tuple(foreign.get(pf.pci, ())),
-                allocated.get(pf.pci, {}),
-                problems,
-            )
-            for pf, problems in _with_problems(hardware, inventory, ledger, used, unenforced.caps)
-        ),
-        allocations=tuple(
-            _allocation(receipt, hardware, unenforced)
-            for receipt in ledger.receipts.values()
-            if receipt.interfaces
-        ),
-        unreadable=tuple(f"{item.subject}: {item.why}" for item in hardware.unreadable),
-        problems=(*hardware.problems, *lost_with_pfs(hardware, _attached(ledger))),
-        macs=tuple(map(_mac_range, macs_of(hardware, ledger))),
-    )
+    return {
+        pf.pci: PfSource(
+            state=pf,
+            pf=inventory.pf(pf.pci),
+            used=used.get(pf.pci, NOTHING_USED),
+            foreign=tuple(foreign.get(pf.pci, ())),
+            allocated=allocated.get(pf.pci, {}),
+            attached=tuple(by_pf.get(pf.pci, ())),
+            caps_lost={vf: why for vf, why in caps_lost.items() if vf.pf == pf.pci},
+        )
+        for pf in hardware.pfs
+    }
+
+
+def _allocation_sources(
+    hardware: Hardware, ledger: Ledger, unenforced: Unenforced
+) -> dict[Hashable, AllocationSource]:
+    return {
+        attachment: AllocationSource(
+            receipt=receipt,
+            enforced=tuple(
+                enforced_rates(
+                    interface, hardware.pf(interface.vf.pf), cap_lost=interface.vf in unenforced.caps
+                )
+                for interface in receipt.interfaces
+            ),
+            refused=unenforced.refusals.get(receipt.pod.uid),
+        )
+        for attachment, receipt in ledger.receipts.items()
+        if receipt.interfaces
+    }
 
 
 def _mentions(report: NodeReport, ledger: Ledger) -> Iterator[MentionedPod]:
@@ -196,22 +290,6 @@ def _mac_range(found: tuple[int, int]) -> MacRange:
     return MacRange(first=first.to_bytes(6).hex(":"), number=last - first + 1)
 
 
-def _with_problems(
-    hardware: Hardware,
-    inventory: Inventory,
-    ledger: Ledger,
-    used: Mapping[PciAddress, Used],
-    caps_lost: Mapping[VfRef, str],
-) -> Iterator[tuple[PfState, Iterable[str]]]:
-    """List each PF with the reservations on it that do not hold now."""
-    attached = _attached(ledger)
-    for state in hardware.pfs:
-        pf = inventory.pf(state.pci)
-        broken = unkept_reservations(pf, used.get(pf.pci, NOTHING_USED)) if pf else ()
-        losses = (*lost_interfaces(state, attached), *lost_rates(state, attached))
-        yield state, (*broken, *losses, *lost_caps(state, attached, caps_lost))
-
-
 def _attached(ledger: Ledger) -> list[tuple[str, AllocatedInterface]]:
     return [
         (receipt.pod.full_name, interface)
@@ -221,13 +299,18 @@ def _attached(ledger: Ledger) -> list[tuple[str, AllocatedInterface]]:
     ]
 
 
-def _pf(
-    pf: PfState,
-    used: Used,
-    foreign: tuple[ForeignVf, ...],
-    allocated: Mapping[int, AllocatedInterface],
-    problems: Iterable[str],
-) -> PfReport:
+def _problems(source: PfSource) -> Iterator[str]:
+    """Find the reservations on a PF that do not hold now."""
+    state, attached = source.state, source.attached
+    if source.pf is not None:
+        yield from unkept_reservations(source.pf, source.used)
+    yield from lost_interfaces(state, attached)
+    yield from lost_rates(state, attached)
+    yield from lost_caps(state, attached, source.caps_lost)
+
+
+def _pf(source: PfSource) -> PfReport:
+    pf = source.state
     return PfReport(
         name=pf.name,
         pci=pf.pci,
@@ -245,11 +328,11 @@ def _pf(
         rates=rates_of(pf.rates),
         enforce=pf.enforce,
         takes=tuple(sorted(pf.requestable_settings)),
-        problems=(*pf.problems, *pf.failures, *problems),
-        foreign=foreign,
+        problems=(*pf.problems, *pf.failures, *_problems(source)),
+        foreign=source.foreign,
         pools=pf.pools(),
-        claims_mbps=None if pf.claims_mbps is None else max(pf.claims_mbps, mbps_by_claims(used)),
-        vfs=tuple(_vf(vf, allocated.get(vf.index)) for vf in pf.vfs),
+        claims_mbps=None if pf.claims_mbps is None else max(pf.claims_mbps, mbps_by_claims(source.used)),
+        vfs=tuple(_vf(vf, source.allocated.get(vf.index)) for vf in pf.vfs),
     )
 
 
@@ -286,22 +369,20 @@ def _vf(vf: Vf, interface: AllocatedInterface | None) -> VfReport:
     )
 
 
-def _allocation(receipt: Receipt, hardware: Hardware, unenforced: Unenforced) -> Allocation:
+def _allocation(source: AllocationSource) -> Allocation:
+    receipt = source.receipt
     return Allocation(
         pod=ReportedPod(namespace=receipt.pod.namespace, name=receipt.pod.name, uid=receipt.pod.uid),
         container_id=receipt.attachment.container,
         phase=receipt.phase,
-        interfaces=tuple(
-            _interface(interface, hardware.pf(interface.vf.pf), cap_lost=interface.vf in unenforced.caps)
-            for interface in receipt.interfaces
-        ),
+        interfaces=tuple(map(_interface, receipt.interfaces, source.enforced)),
         slots=tuple(slot.device for slot in receipt.slots),
         generation=receipt.generation,
-        refused=unenforced.refusals.get(receipt.pod.uid),
+        refused=source.refused,
     )
 
 
-def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: bool) -> Interface:
+def _interface(interface: AllocatedInterface, enforced: Enforced) -> Interface:
     rate = interface.rate()
     return Interface(
         pf=interface.vf.pf,
@@ -312,7 +393,7 @@ def _interface(interface: AllocatedInterface, pf: PfState | None, *, cap_lost: b
         max_tx_rate=interface.max_tx_rate_mbps,
         set_min_tx_rate=rate.min_tx_rate_mbps,
         set_max_tx_rate=rate.max_tx_rate_mbps,
-        enforced=enforced_rates(interface, pf, cap_lost=cap_lost),
+        enforced=enforced,
         entry=interface.entry,
         pci=interface.pci,
         rdma_device=interface.rdma_device,

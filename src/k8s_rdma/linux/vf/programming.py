@@ -264,7 +264,7 @@ def write_settings_to(
 
 
 def _vf(pf: PfState, index: int) -> Vf:
-    found = next((vf for vf in pf.vfs if vf.index == index), None)
+    found = pf.vf(index)
     if found is None:
         msg = f"{_named(pf, index)}: unknown: {pf.name} reports {len(pf.vfs)} VFs"
         raise KernelError(msg)
