@@ -57,6 +57,17 @@ def test_link_is_the_same_by_name_by_index_and_in_the_list(rtnl):
     assert link in rtnl.links()
 
 
+def test_link_is_decoded_again_only_after_a_change(rtnl):
+    link = pair(rtnl, "a0")
+    assert rtnl.link_at(link.index) is link
+    rtnl.change(link.index, "change", with_alias("x y"))
+    changed = rtnl.link("a0")
+    assert changed.alias == "x y"
+    assert any(listed is changed for listed in rtnl.links())
+    rtnl.delete(link.index, "delete")
+    assert rtnl.link_at(link.index) is None
+
+
 def test_link_whose_name_is_no_text_is_found_as_sysfs_names_it_and_has_the_name_taken_from_it(rtnl):
     """A pod may call a netdev so, and the kernel brings it back from there."""
     name = os.fsdecode(b"a\xff\xfe")

@@ -111,11 +111,18 @@ def test_class_that_is_not_there_is_made_anew_with_its_rates(lab, rates):
 
 
 class ListedClasses(NetlinkSocket):
-    """Notes each list of classes."""
+    """Notes each list of classes. refused: the operation that fails."""
 
     def __init__(self):
         super().__init__()
         self.noted = []
+        self.refused = ""
+
+    def request(self, kind, body, operation, flags=0):
+        if operation == self.refused:
+            msg = f"{operation}: refused"
+            raise KernelError(msg)
+        super().request(kind, body, operation, flags)
 
     def dump(self, kind, body, operation):
         if operation.endswith(": classes"):
@@ -144,6 +151,22 @@ def tc(*words):
 def test_observation_lists_no_classes_without_a_change_of_one(kernel, lists):
     assert kernel.observe() == kernel.observe()
     assert lists.noted == []
+
+
+def test_observation_lists_no_classes_after_a_change_of_its_own(kernel, lists):
+    kernel.apply(step(VfRate(2, 30, 40)))
+    vf = kernel.observe().pfs[0].vfs[2]
+    assert (vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) == (30, 40)
+    assert lists.noted == []
+
+
+def test_observation_lists_the_classes_again_after_a_change_of_its_own_that_failed(kernel, lists):
+    lists.refused = "enp3s0f0-tx: rates of VF 3"
+    with pytest.raises(KernelError, match="refused"):
+        kernel.apply(step(VfRate(2, 30, 40), VfRate(3, 10, 0)))
+    vfs = kernel.observe().pfs[0].vfs
+    assert [(vf.min_tx_rate_mbps, vf.max_tx_rate_mbps) for vf in vfs[2:4]] == [(30, 40), (0, 0)]
+    assert lists.noted == ["enp3s0f0-tx: classes"]
 
 
 def test_observation_shows_rates_that_another_program_changed(lab, kernel, lists):

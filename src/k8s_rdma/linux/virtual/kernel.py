@@ -67,7 +67,7 @@ from k8s_rdma.linux.pod_interface import (
     make_bare,
 )
 from k8s_rdma.linux.vf.attributes import NetdevAttributes
-from k8s_rdma.linux.virtual.known_links import KnownLinks, LinkReports
+from k8s_rdma.linux.virtual.known_links import KnownLinks, LinkReports, beside
 from k8s_rdma.linux.virtual.pf import (
     DEFAULT_MTU,
     Settings,
@@ -121,7 +121,8 @@ class VirtualSriov:
         self._moves = Moves(self._rtnl, self._host, namespaces, self._pf)
         self._attributes = self._open.enter_context(NetdevAttributes(self._rtnl))
         self._links = self._open.enter_context(KnownLinks(self._rtnl))
-        self._classes = self._open.enter_context(LinkReports(CLASSES, "classes"))
+        by_others = beside(self._rtnl.socket.port, CLASSES)
+        self._classes = self._open.enter_context(LinkReports(by_others, "classes"))
         self._pfs = pfs_among(self._links.read())
         self._seen_vfs: dict[VirtualPf, dict[int, SeenVf]] = {}
         self._watches: list[Changes] = []

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from k8s_rdma.linux.changes import LINKS, QUEUE_BYTES, Gathering, Subscription
@@ -22,8 +24,22 @@ if TYPE_CHECKING:
 
     from k8s_rdma.linux.netlink.rtnl import Link, Rtnl
 
+_PORT = struct.Struct("=12xI")  # nlmsghdr up to its port
+
 MOST_READ_SINGLY = 24
 """A link that is read singly takes as long as four of a list."""
+
+
+def beside(port: int, subscription: Subscription) -> Subscription:
+    """Return the subscription without the reports on requests of a socket, which knows what it did.
+
+    port: the socket's.
+    """
+
+    def read(message: bytes, gathering: Gathering) -> bool:
+        return _PORT.unpack_from(message)[0] != port and subscription.read(message, gathering)
+
+    return replace(subscription, read=read)
 
 
 class LinkReports(SocketClient[socket.socket]):

@@ -136,7 +136,10 @@ class VfRateCache:
         return dict(found)
 
     def set(self, pf: VirtualPf, scheduler: int, step: SetRates) -> None:
-        """Apply a step; KernelError, without a change, when a rate cannot be programmed."""
+        """Apply a step; KernelError, without a change, when a rate cannot be programmed.
+
+        Rates that this changes and does not read back, because it fails, are forgotten.
+        """
         indexes = [rate.index for rate in step.rates]
         for index in indexes:
             require({pf.pci: pf}, VfRef(pf.pci, index))
@@ -146,14 +149,22 @@ class VfRateCache:
         except KernelError:  # the others may have less by now
             current = self.read_all(pf, scheduler)
             check_rates(step, ability=EVERY_RATE, link_mbps=pf.link_mbps, current=current)
-        for rate in step.rates:
-            if current[rate.index] != rate:
-                self._shaper.set_rate(pf, scheduler, rate, current[rate.index])
-        after = self._read(pf, scheduler, indexes)
+        after = self._changed(pf, scheduler, step, current)
         for rate in step.rates:
             if after[rate.index] != rate:
                 msg = f"VF {rate.index} of PF {pf.pci}: read back {after[rate.index]}, set {rate}"
                 raise KernelError(msg)
+
+    def _changed(
+        self, pf: VirtualPf, scheduler: int, step: SetRates, current: Mapping[int, VfRate]
+    ) -> dict[int, VfRate]:
+        """Change the rates that differ, and return all as `_read` does."""
+        cached = self._cached.pop((pf, scheduler))
+        for rate in step.rates:
+            if current[rate.index] != rate:
+                self._shaper.set_rate(pf, scheduler, rate, current[rate.index])
+        self._cached[pf, scheduler] = cached
+        return self._read(pf, scheduler, [rate.index for rate in step.rates])
 
     def _read(self, pf: VirtualPf, scheduler: int, indexes: Collection[int]) -> dict[int, VfRate]:
         """Return the rates of all VFs, after reading those of the indexes."""
