@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 
 from agent.machine import Machine, asks, call
+from agent.patience import Patience
+from k8s_rdma.agent.reconciler import Reconciler
+from k8s_rdma.agent.report import Reporter
 from k8s_rdma.agent.worker import Worker
 from k8s_rdma.core.step import ConfigureVfs, ProgramVfs, SetRates
 
@@ -86,6 +89,65 @@ def test_add_waits_four_times_for_the_worker(machine, count):
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks(*[PLAIN] * count)))
             assert machine.worker.calls - before == 4
+
+    asyncio.run(scenario())
+
+
+def test_delete_waits_twice_for_the_worker(machine):
+    """To take the interfaces back, and to forget them."""
+    machine.new_worker = CountingWorker
+
+    async def scenario():
+        with machine.running() as (_, verbs):
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks(PLAIN)))
+            before = machine.worker.calls
+            await verbs.delete(call("DEL"), "net")
+            assert machine.worker.calls - before == 2
+
+    asyncio.run(scenario())
+
+
+def test_look_after_a_change_waits_twice_for_the_worker(machine):
+    """To scan and restore, and for attachments that no call will end."""
+    machine.new_worker, patience = CountingWorker, Patience()
+
+    async def scenario():
+        with machine.running() as (node, verbs):
+            upkeep = Reconciler(
+                commands=verbs.commands,
+                specifications=machine.specifications,
+                reporter=Reporter(node),
+                pause=patience.pause,
+            )
+            running = asyncio.create_task(upkeep.run())
+            await patience.next()
+            before, looks = machine.worker.calls, machine.kernel.observations
+            upkeep.hardware_changed.set()
+            await patience.next()
+            await patience.pass_by()
+            assert machine.kernel.observations - looks == 1
+            assert machine.worker.calls - before == 2
+            running.cancel()
+            await asyncio.wait([running])
+
+    asyncio.run(scenario())
+
+
+def test_add_and_delete_start_no_task_without_a_plugin_to_call(machine):
+    started = []
+
+    def start(loop, coroutine, **options):
+        started.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async def scenario():
+        with machine.running() as (_, verbs):
+            asyncio.get_running_loop().set_task_factory(start)
+            netns = machine.hardware.create_namespace()
+            await verbs.add(call("ADD"), netns, machine.stdin(asks(PLAIN)))
+            await verbs.delete(call("DEL"), "net")
+            assert started == []
 
     asyncio.run(scenario())
 

@@ -101,21 +101,26 @@ class CdiSpecs:
 
     async def restore(self) -> None:
         """Write all specifications with the current device nodes, and remove stale ones."""
+        await self.worker.run(self.restore_files)
+
+    def restore_files(self) -> None:
+        """Do as `restore`, on the worker's thread."""
         if self.alone:
-            await self._logged(lambda: self.devices.restore(self.node.ledger))
-        await self._logged(self.shared.restore)
+            _log_failure(lambda: self.devices.restore(self.node.ledger))
+        _log_failure(self.shared.restore)
 
     async def run(self) -> None:
         """Remove specifications that no plugin declares, once plugins have had time to declare theirs."""
         await asyncio.sleep(DECLARED_SOON_S)
         if self.alone:
-            await self._logged(self.shared.remove_undeclared)
+            await self.worker.run(_log_failure, self.shared.remove_undeclared)
 
-    async def _logged(self, work: Callable[[], None]) -> None:
-        try:
-            await self.worker.run(work)
-        except KernelError as error:
-            _log.warning("device_files_not_restored", error=error.message)
+
+def _log_failure(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except KernelError as error:
+        _log.warning("device_files_not_restored", error=error.message)
 
 
 class DeviceNodeSource(Protocol):

@@ -132,8 +132,7 @@ class Reconciler:
             async with asyncio.timeout(QUIET_S):
                 await self._commands.locks.idle()
         self.hardware_changed.clear()
-        await self._worker.run(self._node.refresh)
-        await self._specifications.restore()
+        await self._worker.run(self._look)
         scanner = self._node.scanner
         if scanner.incomplete:
             self._retry_s = self._backoff.fail()
@@ -142,3 +141,8 @@ class Reconciler:
         else:
             self._backoff.reset()
             self._retry_s = FIRST_RETRY_S
+
+    def _look(self) -> None:
+        """Scan the hardware, and restore the specifications that depend on it; on the worker."""
+        self._node.refresh()
+        self._specifications.restore_files()

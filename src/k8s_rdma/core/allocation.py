@@ -215,7 +215,9 @@ def choose_vfs(
     if entries is None:
         entries = range(len(placement.interfaces))
     inventory = hardware.inventory(placement.node)
-    vfs = _picked(placement.interfaces, {pf.pci: _free_vfs(pf, ledger) for pf in hardware.pfs})
+    pfs, indexes = {placed.pf for placed in placement.interfaces}, _allocated_vfs(ledger)
+    free = {pf.pci: _free_vfs(pf, indexes.get(pf.pci, ())) for pf in hardware.pfs if pf.pci in pfs}
+    vfs = _picked(placement.interfaces, free)
     chosen = []
     for placed, vf, ifname, entry in zip(placement.interfaces, vfs, ifnames, entries, strict=True):
         pf = inventory.pf(placed.pf)
@@ -281,8 +283,7 @@ def allocated(vf: Vf, pf: Pf, placed: PlacedInterface, ifname: str, entry: int) 
     )
 
 
-def _free_vfs(pf: PfState, ledger: Ledger) -> list[Vf]:
-    allocated = _allocated_vfs(ledger).get(pf.pci, ())
+def _free_vfs(pf: PfState, allocated: Container[int]) -> list[Vf]:
     free = (vf for vf in pf.vfs if vf.index not in allocated and not vf.pool and is_free(vf))
     return sorted(free, key=lambda vf: vf.failures)
 

@@ -187,15 +187,23 @@ class DeleteCommand:
         )
 
     async def _give_vfs_back(self, receipt: Receipt, now: CalledPlugins | None) -> None:
-        rates_left = None
-        try:
-            await self._worker.run(self._node.detach, receipt)
-        except RatesLeftError as error:
-            rates_left = error  # the addresses are free all the same
-        await self._worker.run(lambda: self._device_specs.remove(receipt, self._node.ledger))
+        rates_left = await self._worker.run(self._detach, receipt)
         await self._plugins.ipam.delete(receipt, now)
         if rates_left is not None:
             raise rates_left
+
+    def _detach(self, receipt: Receipt) -> RatesLeftError | None:
+        """Bring the VFs home, and remove their files. Return the error if only rates are left.
+
+        Then the addresses are free all the same.
+        """
+        rates_left = None
+        try:
+            self._node.detach(receipt)
+        except RatesLeftError as error:
+            rates_left = error
+        self._device_specs.remove(receipt, self._node.ledger)
+        return rates_left
 
     async def _collect_leases(self, network: str, valid: set[Attachment], plugins: CalledPlugins) -> None:
         """Have plugins free leases. Receipts of ours count as valid: their ADD may still be under way.

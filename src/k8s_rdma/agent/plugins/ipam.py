@@ -202,7 +202,7 @@ async def _run_each(
                 failed.append((ifname, error))
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(MAX_PARALLEL):
+        for _ in range(min(MAX_PARALLEL, len(plugins))):
             tasks.create_task(run_some())
     return failed
 
