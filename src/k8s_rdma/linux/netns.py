@@ -11,6 +11,7 @@ import fcntl
 import os
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,11 +174,7 @@ class Namespaces:
 
     def on_host(self, path: str) -> Path:
         """Return the path, as seen by this process, of a path of the node."""
-        # On the node `/var/run` is an absolute link to `/run` (FHS 3.0, 5.13), which would lead out of
-        # the host's root into our own.
-        if path.startswith("/var/run/"):
-            path = path.removeprefix("/var")
-        return self._host_root / path.lstrip("/")
+        return _below(self._host_root, path)
 
     def _would_be_found(self, path: Path) -> bool:
         """Report whether only the file is missing, and its directory is visible from here."""
@@ -185,6 +182,16 @@ class Namespaces:
         if path.is_relative_to(processes):
             return (processes / "1").exists()
         return path.parent.is_dir()
+
+
+@lru_cache(maxsize=1024)
+def _below(host_root: Path, path: str) -> Path:
+    """Return a path of the node below its root; remembered, because all namespaces are checked often."""
+    # On the node `/var/run` is an absolute link to `/run` (FHS 3.0, 5.13), which would lead out of
+    # the host's root into our own.
+    if path.startswith("/var/run/"):
+        path = path.removeprefix("/var")
+    return host_root / path.lstrip("/")
 
 
 def _is_network_namespace(descriptor: int) -> bool:
