@@ -39,7 +39,7 @@ def test_module_concerns_tests_that_import_it_through_others_and_no_others():
 def test_shared_module_of_tests_concerns_tests_that_import_it():
     tests = concerned("tests/placement_oracle.py")
     assert "core/test_placement_needs.py" in tests
-    assert "wire/test_netconf.py" not in tests
+    assert "wire/test_cni_request.py" not in tests
 
 
 @pytest.mark.parametrize(

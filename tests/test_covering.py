@@ -40,7 +40,7 @@ def test_list_is_read_as_it_is_written():
 
 
 def test_listed_function_stays_if_it_was_not_recorded_and_is_still_there():
-    file, other = "tests/core/test_backoff.py", "tests/wire/test_netconf.py"
+    file, other = "tests/core/test_backoff.py", "tests/wire/test_cni_request.py"
     fails = "test_backoff_fails_from_the_first_failure_to_the_next_success"
     listed = {
         file: frozenset({fails, "test_gone"}),

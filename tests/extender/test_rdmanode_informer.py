@@ -21,7 +21,6 @@ from k8s_rdma.extender.reservation import Reservation, Stage
 from k8s_rdma.kube.client import Client
 from k8s_rdma.kube.informer import Changed, Deleted, Listed, ListPage
 from k8s_rdma.kube.published_api import LeaseView
-from k8s_rdma.wire.node_lease import covers
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
 from k8s_rdma_demo.cluster.command import kubeconfig
 from k8s_rdma_demo.cluster.objects import LEASES
@@ -367,20 +366,3 @@ async def test_watches_are_begun_again_when_they_are_lost():
             w.api.store.put(LEASES, {"metadata": {"namespace": "x", "name": "x"}, "spec": {"n": number}})
         await w.w1.say(report("w1", generation=2))
         await until(lambda: w.state.facts(W1).generation == "epoch.2")
-
-
-@pytest.mark.parametrize(
-    ("known", "named", "covered"),
-    [
-        ("e.2", "e.2", True),
-        ("e.10", "e.9", True),
-        ("e.9", "e.10", False),
-        ("e.2", "f.1", False),
-        ("", "", False),
-        ("", "e.1", False),
-        ("odd", "odd", True),
-        ("odd", "other", False),
-    ],
-)
-def test_report_covers_generations_named_before_it(known, named, covered):
-    assert covers(known, named) is covered

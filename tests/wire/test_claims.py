@@ -8,43 +8,10 @@ import msgspec
 import pytest
 
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.wire.claim_status import decode_state, prepared_devices
-from k8s_rdma.wire.claims import (
-    MAX_IPS,
-    Offers,
-    decode_answer,
-    decode_offers,
-    decode_question,
-    encode_line,
-)
-from resource_claims import claim, interface
+from k8s_rdma.wire.claims import MAX_IPS, Offers, decode_answer, decode_offers, decode_question, encode_line
+from wire.claim_messages import CLAIM, INTERFACE, offers
 
-PF = {
-    "name": "f0",
-    "pf": "f0",
-    "pci": "0000:03:00.0",
-    "driver": "ice",
-    "vendor": "8086:1592",
-    "link_type": "ethernet",
-    "mtu": 1500,
-    "min_rate": "hardware",
-    "max_rate": "hardware",
-    "rdma": True,
-    "bandwidth_mbps": 100_000,
-    "vfs": 8,
-}
 DEVICE = {"request": "a", "pool": "w1", "device": "f0", "share_id": "", "cdi": []}
-INTERFACE = {"device": "f0", "share_id": "share-0", "pci": "0000:03:00.2"}
-CLAIM = {
-    "claim": {"namespace": "default", "name": "c", "uid": "claim-1"},
-    "pod": "p",
-    "pod_uid": "uid-p",
-    "interfaces": [INTERFACE],
-}
-
-
-def offers(pf: dict[str, Any], claim: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"node": "w1", "pfs": [PF | pf], "claims": [CLAIM | claim]})
 
 
 def test_offers_with_their_least_fields_are_taken() -> None:
@@ -104,47 +71,6 @@ def test_question_that_abandons_no_claim_is_refused(question: dict[str, Any]) ->
         decode_question(msgspec.json.encode(question))
 
 
-@pytest.mark.parametrize(
-    "devices",
-    [
-        [{"driver": "rdma.k8s-rdma.io", "pool": 1, "device": None, "conditions": "x", "networkData": 7}],
-        [
-            {
-                "driver": "rdma.k8s-rdma.io",
-                "pool": "w1",
-                "device": "f0",
-                "shareID": "share-0",
-                "conditions": [3, {"type": "Ready", "status": "True"}],
-                "networkData": {"ips": ["x", 5, "192.0.2.5/24"]},
-            }
-        ],
-    ],
-)
-def test_status_that_others_wrote_does_no_harm(devices: list[dict[str, Any]]) -> None:
-    document = claim(interface("a"))
-    document["status"]["devices"] = devices
-    found = decode_state(msgspec.json.encode(document))
-    attached = INTERFACE | {"ifname": "rdma0", "mac": "02:00:00:00:00:01"}
-    [prepared] = decode_offers(offers({}, {"interfaces": [attached]})).claims
-    [device] = prepared_devices(prepared, "w1", found, "2026-01-01T00:00:00Z")
-    assert device["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
-    assert set(device["networkData"].get("ips", ())) <= {"192.0.2.5/24"}
-
-
-def test_status_leaves_out_devices_that_are_no_longer_allocated() -> None:
-    document = claim(interface("a"))
-    document["status"]["allocation"] = None
-    found = decode_state(msgspec.json.encode(document))
-    prepared = decode_offers(offers({}, {})).claims[0]
-    assert prepared_devices(prepared, "w1", found, "2026-01-01T00:00:00Z") == []
-
-
 def test_most_addresses_of_an_interface_are_taken() -> None:
     ips = [f"192.0.2.{index}/24" for index in range(MAX_IPS)]
     assert isinstance(decode_offers(offers({}, {"interfaces": [INTERFACE | {"ips": ips}]})), Offers)
-
-
-def test_claim_of_more_results_than_there_can_be_has_no_status() -> None:
-    document = claim(*(interface(f"r{index}") for index in range(10_000)))
-    with pytest.raises(MalformedError, match=r"results"):
-        decode_state(msgspec.json.encode(document))
