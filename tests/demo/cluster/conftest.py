@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ from lightkube.config.kubeconfig import KubeConfig
 
 from k8s_rdma.errors import KernelError
 from k8s_rdma_demo.cluster.api import ApiConfig, RunningApi, serving_api
-from k8s_rdma_demo.cluster.cni_runtime import create_namespace_at, remove_namespace_at
+from k8s_rdma_demo.cluster.cni_runtime import CniRuntime, create_namespace_at, remove_namespace_at
 from k8s_rdma_demo.cluster.command import kubeconfig
+from k8s_rdma_demo.cluster.node_devices import KubeletConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -257,3 +259,31 @@ def recording():
         return json.loads((RECORDINGS / f"{name}.json").read_text())
 
     return load
+
+
+@pytest.fixture
+def directory():
+    # Not pytest's own: the path of a Unix socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="node-") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def runtime(plugins, netns_dir):
+    plugins.install("first", "second")
+    return CniRuntime([plugins.path], plugins.conflist("first", "second"), netns_dir)
+
+
+@pytest.fixture
+def config(plugins, netns_dir):
+    plugins.install("first", "second")
+    return KubeletConfig(
+        node="node-1",
+        conflist=plugins.conflist("first", "second"),
+        cni_path=[plugins.path],
+        netns_dir=netns_dir,
+        start_retry_s=0.01,
+        stop_retry_s=0.01,
+        late_delete_s=None,
+        status_interval_s=0.01,
+    )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
+from demo.cluster.rdmanode_definition import CRD, CRDS_URL
 from k8s_rdma_demo.cluster.api import ApiConfig
 from k8s_rdma_demo.cluster.bodies import PROTOBUF
 from k8s_rdma_demo.cluster.command import SYSTEM_NAMESPACES
 from k8s_rdma_demo.cluster.custom_resources import find, parse_json_path
-from k8s_rdma_demo.cluster.fields import FIELDS
 from k8s_rdma_demo.cluster.http_server import HttpService, Request, Response, serving
 from k8s_rdma_demo.cluster.objects import NAMESPACES, PODS
 from k8s_rdma_demo.cluster.tables import human_duration
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 PODS_URL = "/api/v1/namespaces/default/pods"
-CRDS_URL = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODES_URL = "/apis/k8s-rdma.io/v1alpha1/rdmanodes"
-CRD = yaml.safe_load((Path(__file__).parents[3] / "deploy" / "crds" / "rdmanodes.yaml").read_text())
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
 CHECKED = ApiConfig(namespaces=SYSTEM_NAMESPACES)
@@ -167,49 +163,6 @@ async def test_definition_is_refused_when_a_field_is_wrong(cluster, definition, 
         assert answer.status_code == status
         assert says in answer.json()["message"]
         assert (await c.http.get(CRDS_URL)).json()["items"] == []
-
-
-async def test_openapi_describes_the_kinds_of_a_group(cluster):
-    async with cluster() as c:
-        await c.http.post(CRDS_URL, json=CRD)
-        paths = (await c.http.get("/openapi/v3")).json()["paths"]
-        core = (await c.http.get(paths["api/v1"]["serverRelativeURL"])).json()
-        rdma = (await c.http.get(paths["apis/k8s-rdma.io/v1alpha1"]["serverRelativeURL"])).json()
-    schemas = core["components"]["schemas"]
-    containers = schemas["PodSpec"]["properties"]["containers"]
-    assert containers["x-kubernetes-patch-merge-key"] == "name"
-    assert schemas["Pod"]["x-kubernetes-group-version-kind"] == [
-        {"group": "", "version": "v1", "kind": "Pod"}
-    ]
-    described = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
-    assert rdma["components"]["schemas"]["RdmaNode"]["properties"]["status"] == described
-    used = {name for document in (core, rdma) for name in references(document)}
-    assert used <= schemas.keys()
-
-
-def references(value: object) -> list[str]:
-    """The schemas that a document refers to."""
-    if isinstance(value, list):
-        return [name for each in value for name in references(each)]
-    if not isinstance(value, dict):
-        return []
-    own = [value["$ref"].rpartition("/")[2]] if "$ref" in value else []
-    return own + references(list(value.values()))
-
-
-def test_fields_of_the_tables_have_types():
-    plain = {"string", "boolean", "integer", "map", "object"}
-    known = FIELDS.keys() | plain | {"quantity", "quantities", "time", "microtime"}
-    assert {field.type for fields in FIELDS.values() for field in fields.values()} <= known
-
-
-@pytest.mark.parametrize(
-    "path", ["/apis/absent", "/apis/absent/v1", "/api/v2", "/openapi/v3/api/v2", "/openapi"]
-)
-async def test_unknown_document_is_not_found(cluster, path):
-    async with cluster() as c:
-        answer = await c.http.get(path)
-        assert (answer.status_code, answer.json()["reason"]) == (404, "NotFound")
 
 
 async def test_dry_run_answers_as_the_request_would_without_a_change(cluster, make_pod):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from k8s_rdma_demo.cluster import deployments, replica_sets
+from demo.cluster.workload_objects import APPS, deployment, made, names
 from k8s_rdma_demo.cluster.controller_manager import ManagerConfig, managing
 
 if TYPE_CHECKING:
@@ -18,157 +18,6 @@ if TYPE_CHECKING:
     from demo.cluster.conftest import Cluster
 
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
-APPS = "/apis/apps/v1/namespaces/default"
-
-
-def template(image: str = "a:1", **labels: str) -> dict[str, Any]:
-    return {
-        "metadata": {"labels": labels or {"app": "web"}},
-        "spec": {"containers": [{"name": "c", "image": image}]},
-    }
-
-
-def deployment(replicas: int = 3, *, image: str = "a:1", **spec: Any) -> dict[str, Any]:
-    return {
-        "kind": "Deployment",
-        "apiVersion": "apps/v1",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template(image),
-            **spec,
-        },
-    }
-
-
-def replica_set(name: str, replicas: int, available: int | None = None, **meta: Any) -> dict[str, Any]:
-    counted = replicas if available is None else available
-    return {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", **meta},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "web"}},
-            "template": template(),
-        },
-        "status": {"replicas": replicas, "readyReplicas": counted, "availableReplicas": counted},
-    }
-
-
-def pod(
-    name: str, *, owner: str = "", phase: str = "Running", node: str = "w1", **meta: Any
-) -> dict[str, Any]:
-    reference = {"kind": "ReplicaSet", "name": owner, "uid": f"uid-{owner}", "controller": True}
-    ready = {"type": "Ready", "status": "True" if phase == "Running" else "False"}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "labels": {"app": "web"},
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            **({"ownerReferences": [reference]} if owner else {}),
-            **meta,
-        },
-        "spec": {"nodeName": node} if node else {},
-        "status": {"phase": phase, "conditions": [ready]},
-    }
-
-
-def names(objects: Any) -> list[str]:
-    return [obj["metadata"]["name"] for obj in objects]
-
-
-# Decisions
-
-
-def test_set_owns_adopts_and_releases_pods_by_its_selector() -> None:
-    pods = [
-        pod("own", owner="a"),
-        pod("alien", owner="b"),
-        pod("stray"),
-        pod("unlike", owner="a", labels={"app": "else"}),
-        pod("stray-unlike", labels={"app": "else"}),
-        pod("stray-ending", deletionTimestamp="2026-01-01T00:00:00Z"),
-        pod("far") | {"metadata": pod("far")["metadata"] | {"namespace": "elsewhere"}},
-    ]
-    found = replica_sets.claim(replica_set("a", 3), pods)
-    assert names(found.owned) == ["own"]
-    assert names(found.adopted) == ["stray"]
-    assert names(found.released) == ["unlike"]
-
-
-def test_set_that_is_being_deleted_adopts_no_pod() -> None:
-    ending = replica_set("a", 3, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert replica_sets.claim(ending, [pod("stray")]).adopted == ()
-
-
-def test_surplus_begins_with_pods_that_run_least_and_are_newest() -> None:
-    pods = [
-        pod("oldest"),
-        pod("newest", creationTimestamp="2026-01-03T00:00:00Z"),
-        pod("newer", creationTimestamp="2026-01-02T00:00:00Z"),
-        pod("pending", phase="Pending"),
-        pod("unassigned", phase="Pending", node=""),
-    ]
-    assert names(replica_sets.surplus(pods, 4)) == ["unassigned", "pending", "newest", "newer"]
-
-
-@pytest.mark.parametrize(
-    ("replicas", "surge", "unavailable", "expected"),
-    [
-        (3, "25%", "25%", (1, 0)),
-        (4, "25%", "25%", (1, 1)),
-        (10, "30%", "30%", (3, 3)),
-        (3, 0, "25%", (0, 1)),
-        (3, 2, 0, (2, 0)),
-        (0, "25%", "25%", (0, 0)),
-        (1, 0, 5, (0, 1)),
-    ],
-)
-def test_bounds_are_rounded_as_kubernetes_does(
-    replicas: int, surge: int | str, unavailable: int | str, expected: tuple[int, int]
-) -> None:
-    rolling = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
-    bounds = deployments.Bounds.parse(deployment(replicas, strategy=rolling))
-    assert (bounds.surge, bounds.unavailable) == expected
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "expected"),
-    [
-        ((0, 0), (3, 3), {"new": 1}),
-        ((1, 0), (3, 3), {}),
-        ((1, 1), (3, 3), {"old": 2}),
-        ((1, 1), (2, 3), {"new": 2}),
-        ((2, 2), (2, 2), {"old": 1}),
-        ((3, 3), (1, 1), {"old": 0}),
-        ((3, 3), (0, 0), {}),
-        ((1, 0), (3, 1), {}),
-        ((5, 5), (0, 0), {"new": 3}),
-    ],
-)
-def test_rollout_keeps_all_replicas_available(
-    new: tuple[int, int], old: tuple[int, int], expected: dict[str, int]
-) -> None:
-    planned = deployments.scales(deployment(3), replica_set("new", *new), [replica_set("old", *old)])
-    assert planned == expected
-
-
-def test_recreation_waits_for_the_end_of_former_pods() -> None:
-    recreating = deployment(3, strategy={"type": "Recreate"})
-    new, old = replica_set("new", 0), replica_set("old", 3)
-    assert deployments.scales(recreating, new, [old]) == {"old": 0}
-    ending = old | {"spec": old["spec"] | {"replicas": 0}}
-    assert deployments.scales(recreating, new, [ending]) == {}
-    assert deployments.scales(recreating, new, [replica_set("old", 0)]) == {"new": 3}
-
-
-def test_history_keeps_the_newest_empty_sets() -> None:
-    sets = [
-        replica_set(f"r{number}", 0, annotations={deployments.REVISION: str(number)}) for number in (3, 1, 2)
-    ]
-    found = deployments.outdated(deployment(revisionHistoryLimit=2), [*sets, replica_set("used", 1)])
-    assert names(found) == ["r1"]
 
 
 # At an API server
@@ -178,13 +27,6 @@ def test_history_keeps_the_newest_empty_sets() -> None:
 async def managed(cluster: Any) -> AsyncIterator[Cluster]:
     async with cluster() as c, managing(c.api.url, ManagerConfig()):
         yield c
-
-
-async def made(c: Cluster, document: dict[str, Any]) -> dict[str, Any]:
-    plural = f"{document['kind'].lower()}s"
-    answer = await c.http.post(f"{APPS}/{plural}", json=document)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
 
 
 async def pods_when(c: Cluster, count: int) -> list[dict[str, Any]]:
@@ -354,39 +196,3 @@ async def test_pods_stay_without_their_deployment_when_orphaned(cluster: Any) ->
         [owned] = (await c.http.get(f"{APPS}/replicasets")).json()["items"]
         assert not owned["metadata"].get("ownerReferences")
         assert names(await pods_when(c, 3)) == before
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"selector": None}, "spec.selector: Required value"),
-        ({"selector": {"matchLabels": {"app": "no"}}}, "`selector` does not match template `labels`"),
-        ({"replicas": -1}, "spec.replicas: Invalid value: -1"),
-        (
-            {"template": {"metadata": {"labels": {"app": "web"}}, "spec": {}}},
-            "spec.template.spec.containers: Required value",
-        ),
-        (
-            {"template": template() | {"spec": template()["spec"] | {"restartPolicy": "Never"}}},
-            "spec.template.spec.restartPolicy",
-        ),
-    ],
-    ids=["no-selector", "another-selector", "negative", "no-containers", "never-restarted"],
-)
-async def test_wrong_deployment_is_refused_by_its_field(cluster: Any, changed: Any, field: str) -> None:
-    async with cluster() as c:
-        answer = await c.http.post(f"{APPS}/deployments", json=deployment(**{"replicas": 2} | changed))
-        assert answer.status_code == 422
-        assert field in answer.json()["message"]
-
-
-@pytest.mark.anyio
-async def test_selector_of_a_deployment_cannot_change(cluster: Any) -> None:
-    async with cluster() as c:
-        created = await made(c, deployment(2))
-        created["spec"]["selector"] = {"matchLabels": {"app": "web", "more": "x"}}
-        created["spec"]["template"]["metadata"]["labels"]["more"] = "x"
-        answer = await c.http.put(f"{APPS}/deployments/web", json=created)
-        assert answer.status_code == 422
-        assert "field is immutable" in answer.json()["message"]

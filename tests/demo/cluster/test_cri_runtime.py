@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +19,6 @@ from k8s_rdma_demo.kubelet.device_manager import DeviceManagerConfig
 pytestmark = pytest.mark.anyio
 
 POD = PodRef(namespace="default", name="p1", uid="1-2-3", annotations={"a": "b"})
-
-
-@pytest.fixture
-def directory():
-    # Not pytest's own: the path of a Unix socket has 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="cri-") as path:
-        yield Path(path)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,12 +150,6 @@ class World:
         """Wait until there is none."""
         while await self.items(CLAIMS):  # noqa: ASYNC110 - the controller deletes them
             await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def directory():
-    with tempfile.TemporaryDirectory(prefix="dra-") as path:  # paths of sockets are short
-        yield Path(path)
 
 
 @pytest.fixture
