@@ -10,7 +10,7 @@ import pytest
 
 from claim_cases import claim, container, devices, request
 from cli.asking import Ran, k8s_rdma
-from deviceplugin.test_dra import offer
+from deviceplugin.offered_pf import offer
 from extender.serving import served
 from extender.world import cluster
 from k8s_rdma.wire.claim_caps import CLAIM_CAPS_ANNOTATION, CLAIM_CAPS_STATUS_ANNOTATION

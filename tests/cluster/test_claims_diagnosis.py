@@ -17,7 +17,7 @@ from cluster.real import obstacle
 from cluster.test_resource_slices import SINCE, Published, publishing
 from cluster.world import Cluster as World
 from cluster.world import cluster
-from deviceplugin.test_dra import offer
+from deviceplugin.offered_pf import offer
 from k8s_rdma.cli.dra import explain_claims, read_pod
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.wire.claims import DRIVER, Offers

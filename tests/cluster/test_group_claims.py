@@ -18,7 +18,7 @@ from cluster.test_dra_policies import API, DRY, SLICES, TEMPLATES, allocated, st
 from cluster.test_gangs import API as GANGS_API
 from cluster.test_gangs import group
 from cluster.world import cluster
-from deviceplugin.test_dra import offer
+from deviceplugin.offered_pf import offer
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.claims import DRIVER, ClaimName, Offers, Prepare

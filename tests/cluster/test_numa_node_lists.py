@@ -16,7 +16,7 @@ from cluster.test_claims_diagnosis import SCHEDULER, is_decided
 from cluster.test_dra_policies import API, CLAIMS
 from cluster.test_resource_slices import NODE, SLICES
 from cluster.world import cluster
-from deviceplugin.test_dra import offer
+from deviceplugin.offered_pf import offer
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher
 from k8s_rdma.kube.client import connect
 from k8s_rdma.wire.claims import DRIVER, Offers

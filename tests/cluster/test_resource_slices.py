@@ -17,8 +17,8 @@ from cluster.real import EMULATED, obstacle, real
 from cluster.relay import Relay, relaying
 from cluster.standin import stand_in
 from deviceplugin.conftest import world
+from deviceplugin.offered_pf import offer
 from deviceplugin.test_claims_process import node_beside
-from deviceplugin.test_dra import offer
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.resource_slices import TOUCHED, SlicePublisher
 from k8s_rdma.kube.client import Client, connect

@@ -1,35 +1,34 @@
-"""Types of the core hold their invariants."""
+"""Types of the core: PCI addresses in one form, and names in messages."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from core.rate_ranges import RANGES
-from k8s_rdma.core.rate_ability import RateRange
-from k8s_rdma.core.types import MAX_RATE_MBPS
+from k8s_rdma.core.types import VIRTUAL_DRIVER, Gang, GangApi, enforcer_of, pci_address
 
 
 @pytest.mark.parametrize(
-    "bounds",
+    ("text", "address"),
     [
-        {"step": 0},
-        {"smallest": 0},
-        {"smallest": 5, "largest": 4},
-        {"largest": MAX_RATE_MBPS + 1},
-        {"step": 50, "smallest": 50},  # the largest rate there is falls between two steps
-        {"step": 50, "smallest": 75, "largest": 100},
-        {"step": 50, "smallest": 1, "largest": 100},
+        ("03:00.1", "0000:03:00.1"),
+        ("0000:03:1F.7", "0000:03:1f.7"),
+        (" 10000:e1:00.0\n", "10000:e1:00.0"),
     ],
 )
-def test_range_is_refused_when_it_holds_no_rate_or_ends_between_steps(bounds: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="no range of rates"):
-        RateRange(**bounds)
+def test_pci_address_is_in_the_kernels_full_form(text: str, address: str) -> None:
+    assert pci_address(text) == address
+    assert pci_address(address) == address
 
 
-@given(RANGES, st.integers(1, 40_000))
-def test_range_rounds_up_and_down_to_the_nearest_that_it_takes(takes: RateRange, rate: int) -> None:
-    every = range(takes.smallest, takes.largest + 1, takes.step)
-    assert takes.round_up(rate) == min((each for each in every if each >= rate), default=None)
-    assert takes.round_down(rate) == max((each for each in every if each <= rate), default=None)
+@pytest.mark.parametrize("text", ["", "03:00", "03:00.8", "03:20.0", "3:00.0", "000:03:00.0", "03:00.0 x"])
+def test_text_that_is_no_pci_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a PCI address"):
+        pci_address(text)
+
+
+def test_virtual_pfs_enforce_by_software() -> None:
+    assert [enforcer_of(driver) for driver in (VIRTUAL_DRIVER, "ice")] == ["software", "hardware"]
+
+
+def test_gang_is_named_with_its_namespace() -> None:
+    assert str(Gang(api=GangApi.KUBERNETES, namespace="n", name="g")) == "n/g"

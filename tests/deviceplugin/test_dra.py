@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 import pytest
 
+from deviceplugin.offered_pf import offer
 from fakes.slices import FakeSlices
 from k8s_rdma.agent.unix_sockets import listen_unix
 from k8s_rdma.config.devices import ClaimsConfig, DevicePluginConfig
 from k8s_rdma.core.node_paths import CLAIMS_SOCKET
-from k8s_rdma.core.types import LinkType
 from k8s_rdma.deviceplugin.dra import ClaimsAgent, DraDriver
 from k8s_rdma.deviceplugin.prepared_claims import AbandonmentTimes
 from k8s_rdma.errors import MalformedError
@@ -27,24 +27,13 @@ from k8s_rdma.wire.claims import (
     ClaimName,
     ClaimQuestion,
     Offers,
-    PfOffer,
     PreparedClaim,
     PreparedClaimInterface,
     PreparedDevice,
     decode_question,
     encode_line,
 )
-from k8s_rdma.wire.cluster_claims import NOTHING_CONSUMED, claim_nodes
-from k8s_rdma.wire.dra import (
-    GET_INFO,
-    NOTIFY,
-    PREPARE,
-    UNPREPARE,
-    VERSIONS,
-    WATCH_HEALTH,
-    RegistrationStatus,
-)
-from k8s_rdma.wire.resource_slice import slice_specs
+from k8s_rdma.wire.dra import GET_INFO, NOTIFY, PREPARE, UNPREPARE, VERSIONS, WATCH_HEALTH, RegistrationStatus
 from k8s_rdma_demo.cluster.resource_slices import CONSUMABLE_CAPACITY
 from resource_claims import claim, interface, pod
 
@@ -58,53 +47,8 @@ DEVICE = PreparedDevice(request="a", pool="w1", device="f0", share_id="s", cdi=(
 PREPARED = ClaimAnswer(devices=(DEVICE,))
 SLICE = "w1-rdma.k8s-rdma.io-0"
 
-
 SERVED = "[!.]*.sock"
 """Sockets as kubelet finds them: hidden ones are not served yet, and are renamed once they are."""
-
-
-def offer(name: str = "f0", **changes: object) -> PfOffer:
-    made = PfOffer(
-        name=name,
-        pf=name,
-        pci="0000:03:00.0",
-        driver="mlx5_core",
-        vendor="15b3:1017",
-        link_type=LinkType.ETHERNET,
-        mtu=1500,
-        min_rate="hardware",
-        max_rate="hardware",
-        rdma=True,
-        bandwidth_mbps=95_000,
-        vfs=8,
-        numa_node=1,
-        pcie_root="pci0000:00",
-    )
-    return msgspec.structs.replace(made, **changes)
-
-
-def test_least_reservation_of_a_pf_begins_its_range_and_is_read_again() -> None:
-    [spec] = slice_specs(Offers(node="w1", pfs=(offer(bandwidth_mbps=93_899, least_mbps=1_000),)))
-    [device] = spec["devices"]
-    policy = device["capacity"]["bandwidth"]["requestPolicy"]
-    assert policy == {"default": "1G", "validRange": {"min": "1G", "step": "1M"}}
-    [node] = claim_nodes([{"spec": spec}], NOTHING_CONSUMED)
-    assert [(pf.mbps, pf.least_mbps) for pf in node.pfs] == [(93_899, 1_000)]
-
-
-NUMA_NODES = "resource.kubernetes.io/numaNode", "numaNode"
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_numa_node_is_published_in_one_form_and_left_out_if_there_is_none(*, as_list: bool) -> None:
-    pfs = offer("f0", numa_node=1), offer("f1", numa_node=None)
-    near_nodes = (lambda node: (node, 3)) if as_list else None
-    [spec] = slice_specs(Offers(node="w1", pfs=pfs), near_nodes=near_nodes)
-    first, second = ([device["attributes"].get(name) for name in NUMA_NODES] for device in spec["devices"])
-    assert first == [{"ints": [1, 3]} if as_list else {"int": 1}, {"int": 1}]
-    assert second == [None, None]
-    [node] = claim_nodes([{"spec": spec}], NOTHING_CONSUMED)
-    assert node.pfs[0].attributes[NUMA_NODES[0]] == (frozenset({1, 3}) if as_list else 1)
 
 
 def prepared(**changes: object) -> PreparedClaim:

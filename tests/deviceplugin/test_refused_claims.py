@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from deviceplugin.test_dra import ATTACHED, offer, prepared
+from deviceplugin.offered_pf import offer
+from deviceplugin.test_dra import ATTACHED, prepared
 from fakes.slices import FakeSlices
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.prepared_claims import MOST_REFUSED, MOST_REJECTIONS, ClaimStatuses

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from deviceplugin.test_dra import SLICE, offer
+from deviceplugin.offered_pf import offer
+from deviceplugin.test_dra import SLICE
 from fakes.slices import FakeSlices
 from k8s_rdma.core.types import NodeName
 from k8s_rdma.deviceplugin.resource_slices import SlicePublisher, WriteLimit

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from claim_cases import claim, devices, request
-from deviceplugin.test_dra import offer
+from deviceplugin.offered_pf import offer
 from extender.node_server import PF0, PF1, pf, report
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.inventory import CLAIMS_POOL
