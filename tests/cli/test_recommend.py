@@ -26,11 +26,9 @@ from k8s_rdma.cli.prometheus_address import PrometheusAddress
 from k8s_rdma.cli.prometheus_client import PrometheusClient
 from k8s_rdma.cli.prometheus_readings import MAX_POINTS, MAX_SERIES, POINTS_OF_AN_ANSWER, ReadWindow
 from k8s_rdma.cli.service_proxy import NoAnswerError, ServiceProxy
-from k8s_rdma.core.recommendation import WorkloadName
 from k8s_rdma.core.usage import use_of
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.kube.pod_owners import owned_pod
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.prometheus import decode_series
 from k8s_rdma.wire.rdma_node import encode_status, status_of
@@ -216,22 +214,6 @@ def test_node_that_drops_below_a_reservation_has_unmet_demand(tmp_path: Path):
         use = use_of(sampling.series(), 1_000_000, 1_000_090)
     [period] = use.unmet
     assert (period.from_s, period.to_s, period.dropped) == (1_000_000, 1_000_090, 450)
-
-
-@pytest.mark.parametrize(
-    ("owner", "labels", "workload"),
-    [
-        (None, {}, ("Pod", "p")),
-        (("ReplicaSet", "web-5d4f"), {"pod-template-hash": "5d4f"}, ("Deployment", "web")),
-        (("ReplicaSet", "bare"), {}, ("ReplicaSet", "bare")),
-        (("Job", "train-workers-0"), {"jobset.sigs.k8s.io/jobset-name": "train"}, ("JobSet", "train")),
-        (("PyTorchJob", "llama"), {}, ("PyTorchJob", "llama")),
-    ],
-)
-def test_pods_belong_to_the_workload_that_their_metadata_names(
-    owner: tuple[str, str] | None, labels: dict[str, str], workload: tuple[str, str]
-):
-    assert owned_pod(pod("p", owner, **labels)).workload == WorkloadName("default", *workload)
 
 
 @dataclass

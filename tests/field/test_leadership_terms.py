@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from extender.test_lease import SteppedLeases
 from extender.world import cluster, extending, until
+from kube.memory_leases import SteppedLeases
 
 if TYPE_CHECKING:
     from k8s_rdma.extender.extender import Extender

@@ -8,11 +8,14 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from k8s_rdma.kube.documents import Documents
+from k8s_rdma.kube.errors import ApiUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,3 +100,32 @@ def write(path: Path, found: Any) -> str:
 def ask(kubeconfig: str | None = None) -> None:
     with Documents(kubeconfig) as api:
         assert api.get("/version") is None
+
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+def plugin(directory: Path, script: str, **more: Any) -> dict[str, Any]:
+    """A user by an exec plugin of that text."""
+    (directory / "plugin").write_text(script)
+    (directory / "plugin").chmod(0o700)
+    return {"exec": {"apiVersion": V1, "command": "./plugin", **more}}
+
+
+def giving(text: str) -> str:
+    return f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
+
+
+def refusal(path: str) -> str:
+    """What a call says for which there are no credentials; and nowhere is a token shown."""
+    with (
+        Documents(path) as api,
+        pytest.raises(ApiUnreachableError, match=r"^get /version: no usable credentials: ") as refused,
+    ):
+        api.get("/version")
+    assert "SECRET" not in "".join(format_exception(refused.value))
+    return refused.value.message.removeprefix("get /version: no usable credentials: ")
+
+
+def with_cluster(path: Path, **cluster: Any) -> str:
+    return write(path, document(user={"token": "t"}, clusters=[{"name": "c", "cluster": cluster}]))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from k8s_rdma.core.pf_use import Used
-from k8s_rdma.kube.chart_objects import node_containers
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.kube.errors import ApiRefusedError, ApiUncertainError
+from k8s_rdma.kube.errors import ApiUncertainError
 from k8s_rdma.wire.claims import DRIVER
 from k8s_rdma.wire.cluster_claims import class_names, consumption
 from kube.stored_objects import serving_objects
@@ -68,25 +67,6 @@ def test_answer_that_is_no_list_of_objects_is_no_answer(body: bytes, tmp_path: P
         pytest.raises(ApiUncertainError, match=CLAIMS),
     ):
         list(api.items(CLAIMS))
-
-
-def test_containers_of_a_node_are_found_by_name_each_with_its_pod(tmp_path: Path) -> None:
-    pods = [
-        {"metadata": {"name": "starting"}, "spec": None},
-        {
-            "metadata": {"name": "n-1"},
-            "spec": {"containers": [{"name": "agent"}, {"name": "server", "x": 1}]},
-        },
-    ]
-    path = "/api/v1/namespaces/k8s-rdma/pods"
-    with (
-        serving_objects({path: json.dumps({"items": pods}).encode()}, tmp_path) as kubeconfig,
-        Documents(kubeconfig) as api,
-    ):
-        found = list(node_containers(api, "k8s-rdma", "w1", "server"))
-        with pytest.raises(ApiRefusedError, match="not the name of an object"):
-            list(node_containers(api, "../secrets", "w1", "server"))
-    assert found == [(pods[1], {"name": "server", "x": 1})]
 
 
 def test_rest_of_a_list_comes_without_pages_when_its_continuation_expires(tmp_path: Path) -> None:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import shutil
-import ssl
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from http_server.certificates import Issuer
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.documents import Documents
-from k8s_rdma.kube.errors import ApiUnreachableError
 from k8s_rdma.kube.selection import KubeconfigSelection
-from kube.asking import Asked, document, serving, write
+from kube.asking import document, serving, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 COMMAND = (
@@ -165,137 +156,3 @@ def test_option_that_names_no_entry_is_refused(tmp_path: Path, options: dict[str
     path = write(tmp_path / "k", several("http://127.0.0.1:1"))
     with pytest.raises(MalformedError, match=told):
         Documents(KubeconfigSelection(file=path, **options))
-
-
-@contextmanager
-def forwarding() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """A proxy's URL, and who asked it for which URL, by the header Proxy-Authorization; it answers 404."""
-    asked: list[tuple[str, str | None]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append((self.path, self.headers["Proxy-Authorization"]))
-            self.send_error(404)
-
-        def log_message(self, *_: object) -> None:
-            """Silent."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def with_cluster(path: Path, **cluster: Any) -> str:
-    return write(path, document(user={"token": "t"}, clusters=[{"name": "c", "cluster": cluster}]))
-
-
-@pytest.mark.anyio
-async def test_proxy_of_the_cluster_is_used_also_by_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    with forwarding() as (proxy, asked):
-        url = f"http://u:p@{proxy}"
-        path = with_cluster(tmp_path / "k", server="http://api.example", **{"proxy-url": url})
-        with Documents(path) as api:
-            assert api.get("/version") is None
-        client = connect(path)
-        assert await client.get_pod("default", "p") is None
-        await client.close()
-    by = "Basic " + base64.b64encode(b"u:p").decode()
-    pod = "http://api.example/api/v1/namespaces/default/pods/p"
-    assert asked == [("http://api.example/version", by), (pod, by)]
-
-
-@pytest.mark.parametrize(
-    ("url", "told"),
-    [
-        (
-            "socks5://u:SECRET@127.0.0.1:1",
-            "socks5:// is not supported; wanted http:// or https:// and a host",
-        ),
-        ("127.0.0.1:SECRET", "; wanted http:// or https:// and a host"),
-        ("http://", "; wanted http:// or https:// and a host"),
-    ],
-)
-def test_proxy_that_cannot_be_used_is_refused_by_its_field(tmp_path: Path, url: str, told: str):
-    path = with_cluster(tmp_path / "k", server="http://api.example", **{"proxy-url": url})
-    with pytest.raises(MalformedError) as refused:
-        Documents(path)
-    assert f"{path}: no usable kubeconfig: cluster c: proxy-url: " in refused.value.message
-    assert refused.value.message.endswith(told)
-    assert "SECRET" not in refused.value.message
-
-
-@pytest.fixture
-def named_server(tmp_path: Path) -> Iterator[tuple[Asked, str]]:
-    """A server with a certificate for `api.example` and its address, and its authority."""
-    issuer = Issuer(tmp_path).make()
-    made = issuer.issue("api.example", alternative=("DNS:api.example",))
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    tls.load_cert_chain(made.cert, made.key)
-    with serving(tls) as asked:
-        yield asked, str(issuer.own.cert)
-
-
-@pytest.mark.anyio
-async def test_certificate_of_the_named_server_is_expected(tmp_path: Path, named_server: tuple[Asked, str]):
-    asked, authority = named_server
-    cluster = {"server": asked.url, "certificate-authority": authority}
-    path = with_cluster(tmp_path / "k", **cluster, **{"tls-server-name": "api.example"})
-    with Documents(path) as api:
-        assert api.get("/version") is None
-    client = connect(path)
-    assert await client.get_pod("default", "p") is None
-    await client.close()
-    assert asked.by == ["Bearer t", "Bearer t"]
-
-
-@pytest.mark.anyio
-async def test_certificate_of_another_server_is_refused(tmp_path: Path, named_server: tuple[Asked, str]):
-    asked, authority = named_server
-    cluster = {"server": asked.url, "certificate-authority": authority}
-    path = with_cluster(tmp_path / "k", **cluster, **{"tls-server-name": "other.example"})
-    with Documents(path) as api, pytest.raises(ApiUnreachableError, match="other"):
-        api.get("/version")
-    client = connect(path)
-    with pytest.raises(ApiUnreachableError, match="other"):
-        await client.get_pod("default", "p")
-    await client.close()
-    assert asked.by == []
-
-
-@pytest.mark.parametrize(("more", "scheme"), [({"certificate-authority": "ca"}, "https"), ({}, "http")])
-def test_server_without_a_scheme_is_reached_by_tls_if_tls_is_configured(
-    tmp_path: Path, more: dict[str, str], scheme: str
-):
-    shutil.copy(Issuer(tmp_path).make().own.cert, tmp_path / "ca")
-    with Documents(with_cluster(tmp_path / "k", server="api.example:6443", **more)) as api:
-        assert api.url == f"{scheme}://api.example:6443"
-
-
-def test_plugin_gets_all_of_the_cluster(tmp_path: Path):
-    (tmp_path / "plugin").write_text(
-        '#!/bin/sh\nprintf %s "$KUBERNETES_EXEC_INFO" > "$0.asked"\necho \'{"status": {"token": "t"}}\'\n'
-    )
-    (tmp_path / "plugin").chmod(0o700)
-    user = {
-        "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1",
-            "command": "./plugin",
-            "provideClusterInfo": True,
-        }
-    }
-    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
-    with serving() as asked:
-        cluster = {"server": asked.url, "tls-server-name": "n", "extensions": [{"name": "x"}, extension]}
-        path = write(tmp_path / "k", document(user=user, clusters=[{"name": "c", "cluster": cluster}]))
-        with Documents(path) as api:
-            assert api.get("/version") is None
-    told = json.loads((tmp_path / "plugin.asked").read_text())["spec"]["cluster"]
-    assert told == {"server": asked.url, "tls-server-name": "n", "config": {"audience": "a"}}

@@ -1,4 +1,4 @@
-"""Tokens that no call can be made with, and exec plugins that give nothing to make one with."""
+"""Exec plugins of kubeconfig files: how they are called, and the errors of those without a credential."""
 
 from __future__ import annotations
 
@@ -7,44 +7,21 @@ import json
 import os
 import subprocess
 import sys
-from traceback import format_exception
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from http_server.certificates import Issuer
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.kube.client import connect
 from k8s_rdma.kube.documents import Documents
 from k8s_rdma.kube.errors import ApiUnreachableError
-from kube.asking import ask, document, serving, write
+from kube.asking import V1, ask, document, giving, plugin, refusal, serving, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-V1 = "client.authentication.k8s.io/v1"
-
-
-def plugin(directory: Path, script: str, **more: Any) -> dict[str, Any]:
-    """A user by an exec plugin of that text."""
-    (directory / "plugin").write_text(script)
-    (directory / "plugin").chmod(0o700)
-    return {"exec": {"apiVersion": V1, "command": "./plugin", **more}}
-
-
-def giving(text: str) -> str:
-    return f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n"
-
-
-def refusal(path: str) -> str:
-    """What a call says for which there are no credentials; and nowhere is a token shown."""
-    with (
-        Documents(path) as api,
-        pytest.raises(ApiUnreachableError, match=r"^get /version: no usable credentials: ") as refused,
-    ):
-        api.get("/version")
-    assert "SECRET" not in "".join(format_exception(refused.value))
-    return refused.value.message.removeprefix("get /version: no usable credentials: ")
 
 
 @pytest.fixture
@@ -67,51 +44,6 @@ def test_plugin_gets_no_standard_input_of_ours(tmp_path: Path):
     with serving() as asked:
         ask(write(tmp_path / "k", document(asked.url, user)))
     assert asked.by == ["Bearer t"]
-
-
-def test_white_space_around_a_token_does_not_count(tmp_path: Path):
-    with serving() as asked:
-        ask(write(tmp_path / "k", document(asked.url, {"token": " t\n"})))
-    assert asked.by == ["Bearer t"]
-
-
-@pytest.mark.parametrize("empty", [{"token": ""}, {"token": "\n"}, {"tokenFile": ""}])
-def test_empty_token_counts_as_none(tmp_path: Path, empty: dict[str, str]):
-    user = plugin(tmp_path, giving('{"status": {"token": "of the plugin"}}'))
-    with serving() as asked:
-        ask(write(tmp_path / "k", document(asked.url, {**user, **empty})))
-        ask(write(tmp_path / "k", document(asked.url, empty)))
-    assert asked.by == ["Bearer of the plugin", None]
-
-
-@pytest.mark.parametrize("sign", ["\n", "\r", "\0", "\x7f", "é"])
-def test_token_that_no_header_can_carry_is_refused_without_being_shown(tmp_path: Path, sign: str):
-    path = write(tmp_path / "k", document(user={"token": f"SECRET{sign}SECRET"}))
-    with pytest.raises(MalformedError) as refused:
-        Documents(path)
-    assert (
-        "context c: user c: the token has line breaks or other signs that no header" in refused.value.message
-    )
-    assert "SECRET" not in "".join(format_exception(refused.value))
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        (b"SECRET\nSECRET", "the token has line breaks"),
-        (b"SECRET\xff", "no text"),
-        (b" \n", "the token is empty"),
-        (None, "Is a directory"),
-    ],
-)
-def test_token_file_that_cannot_be_used_is_named(tmp_path: Path, found: bytes | None, told: str):
-    token = tmp_path / "token"
-    if found is None:
-        token.mkdir()
-    else:
-        token.write_bytes(found)
-    path = write(tmp_path / "k", document(user={"tokenFile": "token"}))
-    assert refusal(path).startswith(f"tokenFile {token}: {told}")
 
 
 @pytest.mark.parametrize(
@@ -171,6 +103,8 @@ read -r code || code=none
 sleep 1
 echo "{\\"status\\": {\\"token\\": \\"$code\\"}}"
 """
+
+
 COMMAND = (
     "import sys\nfrom k8s_rdma.kube.documents import Documents\n"
     "with Documents(sys.argv[1], timeout_s=0.2) as api: assert api.get('/version') is None"
@@ -248,3 +182,97 @@ def test_plugin_is_called_again_when_its_token_is_refused(tmp_path: Path):
         asked.taken = "Bearer tx"
         assert api.get("/version") is None
     assert asked.by == ["Bearer t", "Bearer t", "Bearer t", "Bearer tx"]
+
+
+PLUGIN = """#!/bin/sh
+printf %s "$KUBERNETES_EXEC_INFO" > "$(dirname "$0")/asked"
+echo '{"kind": "ExecCredential", "apiVersion": "x", "status": {"token": "'"$1"'"}}'
+"""
+
+
+def noting(directory: Path, version: str, **more: Any) -> dict[str, Any]:
+    """A user by an exec plugin beside the kubeconfig, which gives the token `t`."""
+    (directory / "plugin").write_text(PLUGIN)
+    (directory / "plugin").chmod(0o700)
+    version = f"client.authentication.k8s.io/{version}"
+    return {"exec": {"apiVersion": version, "command": "./plugin", "args": ["t"], "env": None, **more}}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_exec_plugin_is_called_as_its_version_has_it(tmp_path: Path, version: str):
+    with serving() as asked:
+        ask(write(tmp_path / "k", document(asked.url, noting(tmp_path, version, interactiveMode="Never"))))
+    assert asked.by == ["Bearer t"]
+    told = json.loads((tmp_path / "asked").read_text())
+    assert told == {
+        "apiVersion": f"client.authentication.k8s.io/{version}",
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+    }
+
+
+@pytest.mark.anyio
+async def test_exec_plugin_is_called_by_processes_too(tmp_path: Path):
+    with serving() as asked:
+        client = connect(write(tmp_path / "k", document(asked.url, noting(tmp_path, "v1"))))
+        assert await client.get_pod("default", "p") is None
+        await client.close()
+    assert asked.by == ["Bearer t"]
+
+
+def test_exec_plugin_gets_the_cluster_if_it_requests_it(tmp_path: Path):
+    issuer = Issuer(tmp_path).make()
+    user = noting(tmp_path, "v1", provideClusterInfo=True)
+    with serving() as asked:
+        cluster = {"server": asked.url, "certificate-authority": issuer.own.cert.name, "extensions": []}
+        ask(write(tmp_path / "k", document(user=user, clusters=[{"name": "c", "cluster": cluster}])))
+    told = json.loads((tmp_path / "asked").read_text())["spec"]["cluster"]
+    data = b64encode(issuer.own.cert.read_bytes()).decode()
+    assert told == {"server": asked.url, "certificate-authority-data": data}
+
+
+def test_authority_by_its_bytes_goes_before_that_of_a_file(tmp_path: Path):
+    issuer = Issuer(tmp_path).make()
+    (tmp_path / "no-authority").write_text("none")
+    data = b64encode(issuer.own.cert.read_bytes()).decode()
+    user = noting(tmp_path, "v1", provideClusterInfo=True)
+    with serving() as asked:
+        cluster = {
+            "server": asked.url,
+            "certificate-authority": "no-authority",
+            "certificate-authority-data": data,
+        }
+        ask(write(tmp_path / "k", document(user=user, clusters=[{"name": "c", "cluster": cluster}])))
+    told = json.loads((tmp_path / "asked").read_text())["spec"]["cluster"]
+    assert told == {"server": asked.url, "certificate-authority-data": data}
+
+
+def test_exec_plugin_that_is_not_there_is_named(tmp_path: Path):
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
+    with (
+        Documents(write(tmp_path / "k", document(user=user))) as api,
+        pytest.raises(ApiUnreachableError, match=r"no usable credentials: .*no-such-plugin"),
+    ):
+        api.get("/version")
+
+
+def test_plugin_gets_all_of_the_cluster(tmp_path: Path):
+    (tmp_path / "plugin").write_text(
+        '#!/bin/sh\nprintf %s "$KUBERNETES_EXEC_INFO" > "$0.asked"\necho \'{"status": {"token": "t"}}\'\n'
+    )
+    (tmp_path / "plugin").chmod(0o700)
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./plugin",
+            "provideClusterInfo": True,
+        }
+    }
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    with serving() as asked:
+        cluster = {"server": asked.url, "tls-server-name": "n", "extensions": [{"name": "x"}, extension]}
+        path = write(tmp_path / "k", document(user=user, clusters=[{"name": "c", "cluster": cluster}]))
+        with Documents(path) as api:
+            assert api.get("/version") is None
+    told = json.loads((tmp_path / "plugin.asked").read_text())["spec"]["cluster"]
+    assert told == {"server": asked.url, "tls-server-name": "n", "config": {"audience": "a"}}
