@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
 import socket
 from contextlib import contextmanager
@@ -61,18 +59,6 @@ async def test_plugin_leaves_no_socket_when_it_is_stopped(world: World, by: sign
     assert plugin.events("device_plugin_stopped")
 
 
-async def test_plugin_waits_for_a_directory_and_a_kubelet_that_come_later(world: World) -> None:
-    plugin = world.plugin()
-    await plugin.logged("not_registered", 2)
-    assert plugin.events("serving") == []
-    world.sockets.mkdir()
-    await plugin.logged("serving", 2)
-    assert "kubelet is down" in (await plugin.get("/readyz")).text
-    async with world.kubelet() as kubelet:
-        await follows(kubelet, SLOTS, MOUNT)
-        assert len(kubelet.registrations) == 2
-
-
 async def test_plugin_registers_once_with_each_of_100_kubelets_and_does_not_grow(world: World) -> None:
     plugin = world.plugin()
     sizes = []
@@ -119,26 +105,6 @@ async def test_removed_sockets_are_made_again(world: World) -> None:
         await kubelet.wait_for(lambda: len(kubelet.registrations) == 3)
         await _ready(plugin)
         assert world.names() == {SLOTS_SOCKET, MOUNT_SOCKET}
-
-
-async def test_directory_that_is_removed_and_made_again_is_registered_in(world: World) -> None:
-    plugin = world.plugin()
-    for _ in range(3):
-        async with world.kubelet() as kubelet:
-            await follows(kubelet, SLOTS, MOUNT)
-        _remove(world.sockets)
-    await plugin.logged("not_registered", 2)
-    async with world.kubelet() as kubelet:
-        await follows(kubelet, SLOTS, MOUNT)
-
-
-async def test_directory_that_is_moved_away_is_not_followed(world: World) -> None:
-    async with world.kubelet() as kubelet:
-        world.plugin()
-        await follows(kubelet, SLOTS, MOUNT)
-    world.sockets.rename(world.directory / "moved")
-    async with world.kubelet() as kubelet:
-        await follows(kubelet, SLOTS, MOUNT)
 
 
 async def test_kubelet_that_does_not_answer_at_its_socket_is_tried_until_it_does(world: World) -> None:
@@ -236,18 +202,6 @@ async def test_bytes_that_are_no_message_are_refused(world: World) -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs a mount namespace of its own")
-async def test_plugin_ends_when_its_mounted_directory_is_no_more(world: World) -> None:
-    plugin = world.in_default_directory("--config", _config(world))
-    await plugin.logged("serving")
-    _remove(world.sockets)
-    assert await plugin.ended() == 2
-    assert plugin.log.read_text().splitlines()[-1] == (
-        "k8s-rdma: /var/lib/kubelet/device-plugins: removed from the host while it is mounted here; start "
-        "again"
-    )
-
-
 async def test_path_too_long_for_a_socket_is_refused_by_field(world: World) -> None:
     plugin = world.plugin(kubeletDir=f"/{'x' * 80}")
     assert await plugin.ended() == 2
@@ -259,18 +213,6 @@ async def test_port_in_use_is_refused(world: World) -> None:
     other = world.plugin(port=listening["port"])
     assert await other.ended() == 2
     assert f"cannot listen on 127.0.0.1, port {listening['port']}" in other.log.read_text()
-
-
-def _config(world: World) -> str:
-    path = world.directory / "default.yaml"
-    path.write_text("port: null\n")
-    return str(path)
-
-
-def _remove(directory: Path) -> None:
-    """Though sockets are made again while it is done."""
-    while directory.exists():
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import pytest
 from install.node_files import FILE, OURS, NodeFiles
 from k8s_rdma.cli.install_cni import desired_conflist
 from k8s_rdma.errors import K8sRdmaError
-from k8s_rdma.install.directory import NodeDirectory
 from k8s_rdma.install.network_mode import NetworkMode
 
 if TYPE_CHECKING:
@@ -87,25 +86,3 @@ def test_no_file_is_removed_that_another_installer_keeps_in_place(node: NodeFile
         True,
     )
     assert node.state() == before
-
-
-@pytest.mark.parametrize("kept", NetworkMode)
-@pytest.mark.parametrize("removed", NetworkMode)
-def test_removal_and_keeper_exclude_each_other(
-    node: NodeFiles, removed: NetworkMode, kept: NetworkMode
-) -> None:
-    keeper, remover = node.installation(kept), node.installation(removed)
-    with keeper.locked(0), pytest.raises(K8sRdmaError, match="another"), remover.locked_to_remove(0):
-        pass
-    with remover.locked_to_remove(0), pytest.raises(K8sRdmaError, match="another"), keeper.locked(0):
-        pass
-    with remover.locked_to_remove(0):
-        pass
-
-
-def test_there_is_one_writer_at_a_time(node: NodeFiles) -> None:
-    directory = NodeDirectory(node.confs)
-    with directory.locked(0), pytest.raises(K8sRdmaError, match="another"), directory.locked(0.1):
-        pass
-    with directory.locked(0):
-        pass

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +13,6 @@ from k8s_rdma.install.network_mode import NetworkMode
 from k8s_rdma.wire.conflist import plugin_section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -291,19 +287,6 @@ def test_ours_under_a_former_name_is_neither_chained_to_nor_left(node: NodeFiles
     assert node.types() == ["bridge", "portmap", OURS]
 
 
-def test_link_is_replaced_and_its_target_is_not_written(
-    node: NodeFiles, program: Path, tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("theirs")
-    (node.confs / FILE).symlink_to(elsewhere)
-    (node.bin / OURS).symlink_to(elsewhere)
-    node.installation().install(program)
-    assert elsewhere.read_text() == "theirs"
-    assert not (node.confs / FILE).is_symlink()
-    assert (node.bin / OURS).read_bytes() == program.read_bytes()
-
-
 def test_others_may_be_a_link(node: NodeFiles, program: Path, tmp_path: Path) -> None:
     (node.confs / "10-pods.conflist").rename(tmp_path / "real")
     (node.confs / "10-pods.conflist").symlink_to(tmp_path / "real")
@@ -343,66 +326,6 @@ def test_only_the_executable_is_removed_with_the_network_that_names_it(
     node.installation(NetworkMode.NONE).remove(0, print)
     assert not (node.bin / OURS).exists()
     assert node.types() == ["bridge", "portmap"]
-
-
-def test_no_network_names_an_executable_that_cannot_be_there(node: NodeFiles, program: Path) -> None:
-    installation = node.installation()
-    installation.install(program)
-    (node.bin / OURS).unlink()
-    program.unlink()
-    [told] = installation.install(program).problems
-    assert "cannot be installed" in told
-    assert node.types() == ["bridge", "portmap"]
-
-
-def test_executable_that_cannot_be_replaced_leaves_the_network(node: NodeFiles, program: Path) -> None:
-    installation = node.installation()
-    installation.install(program)
-    program.unlink()
-    assert "cannot be installed" in installation.install(program).problems[0]
-    assert node.types() == ["bridge", "portmap", OURS]
-
-
-@pytest.fixture
-def read_only(node: NodeFiles) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, or a user namespace that makes one (`make test`)")
-    subprocess.run(["mount", "--bind", node.confs, node.confs], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", node.confs], check=True)
-    yield node.confs
-    subprocess.run(["umount", node.confs], check=True)
-
-
-def test_read_only_directory_is_named(node: NodeFiles, program: Path, read_only: Path) -> None:
-    with pytest.raises(K8sRdmaError, match=f"{read_only}.*Read-only file system"):
-        node.installation().install(program)
-    assert node.types() == ["bridge", "portmap"]
-
-
-@pytest.fixture
-def full(node: NodeFiles, program: Path) -> Iterator[Path]:
-    """Ours is in place, and there is no room for another one."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root, or a user namespace that makes one (`make test`)")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", node.confs], check=True)
-    (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
-    node.installation().install(program)
-    with (node.confs / "filling").open("wb", 0) as file, suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
-    yield node.confs
-    subprocess.run(["umount", node.confs], check=True)
-
-
-def test_full_file_system_leaves_the_former_files(node: NodeFiles, program: Path, full: Path) -> None:
-    before = {path.name for path in full.iterdir()}
-    with pytest.raises(K8sRdmaError, match="No space left on device"):
-        node.installation(plugin='{"timeoutMs": 1000}').install(program)
-    assert node.types() == ["bridge", OURS]
-    assert {path.name for path in full.iterdir()} == before
-    (full / "filling").unlink()
-    node.installation(plugin='{"timeoutMs": 1000}').install(program)
-    assert node.network()[1]["plugins"][-1]["timeoutMs"] == 1000
 
 
 @pytest.mark.parametrize(

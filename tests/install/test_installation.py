@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from install.node_files import BRIDGE, FILE, OURS, PORTMAP, NodeFiles, conflist
+from k8s_rdma.errors import K8sRdmaError
+from k8s_rdma.install.network_mode import NetworkMode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,3 +192,35 @@ def test_directories_may_come_later(tmp_path: Path, program: Path) -> None:
         (node.confs / "10-pods.conflist").write_text(conflist(BRIDGE))
         follower.told("cni_in_place")
         assert node.types() == ["bridge", OURS]
+
+
+@pytest.mark.parametrize("kept", NetworkMode)
+@pytest.mark.parametrize("removed", NetworkMode)
+def test_removal_and_keeper_exclude_each_other(
+    node: NodeFiles, removed: NetworkMode, kept: NetworkMode
+) -> None:
+    keeper, remover = node.installation(kept), node.installation(removed)
+    with keeper.locked(0), pytest.raises(K8sRdmaError, match="another"), remover.locked_to_remove(0):
+        pass
+    with remover.locked_to_remove(0), pytest.raises(K8sRdmaError, match="another"), keeper.locked(0):
+        pass
+    with remover.locked_to_remove(0):
+        pass
+
+
+def test_no_network_names_an_executable_that_cannot_be_there(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    installation.install(program)
+    (node.bin / OURS).unlink()
+    program.unlink()
+    [told] = installation.install(program).problems
+    assert "cannot be installed" in told
+    assert node.types() == ["bridge", "portmap"]
+
+
+def test_executable_that_cannot_be_replaced_leaves_the_network(node: NodeFiles, program: Path) -> None:
+    installation = node.installation()
+    installation.install(program)
+    program.unlink()
+    assert "cannot be installed" in installation.install(program).problems[0]
+    assert node.types() == ["bridge", "portmap", OURS]
