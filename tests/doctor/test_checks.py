@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
-import subprocess
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
 
-from doctor.cases.cni import CHAIN, PLAIN, cni
-from doctor.cases.hardware import NOTHING_SEEN, WITHOUT_RDMA, hardware
-from doctor.cases.isolation import isolation
-from doctor.cases.memlock import memlock
-from doctor.cases.processes import report_of_pf
-from doctor.cases.runtime import crio
 from doctor.known_cases import KINDS, findings_of, in_order
-from k8s_rdma.config.devices import ExactResource
 from k8s_rdma.doctor import cluster, node
 from k8s_rdma.doctor.checks import subjects, subjects_of
 from k8s_rdma.doctor.collectors.cluster import ClusterCollector
 from k8s_rdma.doctor.collectors.node import NodeCollector
 from k8s_rdma.doctor.finding import NOT_LOOKED_AT, Severity, worst
-from k8s_rdma.doctor.node.hardware import check_hardware
-from k8s_rdma.doctor.subject import Subject
 from named_commands import wrong
 from syntax import syntax_tree
 
@@ -63,17 +51,6 @@ def test_check_makes_its_findings_by_kinds_alone(module):
     assert not {"Finding", "Kind"}.intersection(makers), (
         "make a constant by Subject.ok, note, warning or error"
     )
-
-
-def test_subject_has_one_check_above_which_its_kinds_are():
-    subject = Subject("x", "X")
-    with pytest.raises(RuntimeError, match="x has no check: decorate"):
-        subject.findings(())
-    subject.check(tuple)(iter)
-    with pytest.raises(RuntimeError, match="x has a check: make another subject"):
-        subject.check(tuple)
-    with pytest.raises(RuntimeError, match="x-late: make it a constant of the module, above the check"):
-        subject.error("late")
 
 
 @pytest.mark.parametrize("kind_id", sorted(KIND.keys() - {NOT_LOOKED_AT.id}))
@@ -114,87 +91,3 @@ def test_check_finds_no_fault_if_all_is_in_order(name):
     found = in_order(SUBJECTS[name])
     assert {each.subject for each in found} == {name}
     assert worst(found).rank <= Severity.NOTE.rank
-
-
-def test_machine_without_a_card_gets_no_advice_about_useless_settings():
-    [found] = check_hardware(NOTHING_SEEN)
-    assert found.id == "hardware-no-pf"
-    assert found.found.startswith("no network card of this machine can have VFs: SR-IOV off in the BIOS")
-    assert "requireRdma" not in found.fix
-
-
-def test_problems_of_pfs_in_the_agents_report_are_shown_once():
-    facts = hardware("igb-link-down", WITHOUT_RDMA)
-    observed = [problem for pf in facts.hardware.pfs for problem in pf.problems]
-    reserved = "PF eth0: 2000 Mb/s are reserved, and its link speed is unknown now"
-    pf = next(each for each in facts.hardware.pfs if each.problems)
-    reported = report_of_pf(name=pf.name, pci=pf.pci, problems=(*pf.problems, reserved))
-    found = [
-        each.found
-        for each in check_hardware(replace(facts, report=reported))
-        if each.id == "hardware-problem"
-    ]
-    assert found == [*observed, reserved]
-    virtual = replace(NOTHING_SEEN, virtual=True)
-    assert reserved in [each.found for each in check_hardware(replace(virtual, report=reported))]
-
-
-def test_key_for_placements_is_not_missed_in_a_file_that_is_not_there():
-    told = isolation(ExactResource(), signed=False, agent_file=None)
-    assert "isolation-unsigned-placements" not in {each.id for each in told}
-
-
-@pytest.mark.parametrize(
-    ("version", "credentials", "told"),
-    [
-        ("1.28.11", None, "runtime-asked-annotations"),
-        ("1.29.0", False, "runtime-ok"),
-        ("1.36.3", False, "runtime-ok"),
-        ("1.27.9", False, "runtime-too-old"),
-    ],
-)
-def test_runtime_that_delivers_no_annotations_is_reported_by_its_consequence(version, credentials, told):
-    assert [each.id for each in crio(version, credentials=credentials)] == [told]
-
-
-@pytest.mark.parametrize(
-    ("change", "calls_check"),
-    [
-        ({}, False),
-        ({"disableCheck": True}, True),
-        ({"cniVersion": "0.3.1"}, True),
-        ({"plugins": [{"type": "flannel"}, *CHAIN["plugins"][1:]]}, True),
-    ],
-    ids=["containerd", "not to be checked", "no CHECK yet", "checks nothing"],
-)
-def test_list_is_in_order_if_no_plugin_fails_its_check(change, calls_check):
-    file = ("00-k8s-rdma.conflist", json.dumps(CHAIN | change))
-    found = cni(file, PLAIN, calls_check=calls_check)
-    assert "cni-checked" not in {each.id for each in found}
-
-
-def test_capability_is_no_cure_for_locked_memory_of_who_is_not_root():
-    [finding] = findings_of("memlock-low")
-    assert "except for root with IPC_LOCK" in finding.found
-    assert finding.fix.endswith("IPC_LOCK helps root alone")
-
-
-def test_limit_of_the_runtime_is_no_fault_if_slots_raise_it():
-    [finding] = memlock(8 << 20, amount="64Gi")
-    assert finding.id == "memlock-ok"
-    assert finding.found == "containers with a slot may lock 64Gi, others 8388608 bytes"
-
-
-def test_limit_that_a_runtime_sets_is_no_fault_if_it_is_unlimited():
-    ulimits = (("crio", "-1:-1"),)
-    assert [each.id for each in memlock(None, amount="64Gi", ulimits=ulimits)] == ["memlock-ok"]
-    assert "memlock=8388608:-1" in findings_of("memlock-overrides")[0].found
-
-
-def test_fix_of_locked_memory_can_be_typed_if_the_service_has_no_files_yet(tmp_path: Path):
-    [finding] = findings_of("memlock-low")
-    (tmp_path / "systemd" / "system").mkdir(parents=True)
-    typed = finding.fix.partition(", then ")[0].replace("/etc", str(tmp_path))
-    subprocess.run(["bash", "-eu", "-c", typed], check=True)
-    [written] = tmp_path.rglob("memlock.conf")
-    assert written.read_text() == "[Service]\nLimitMEMLOCK=infinity\n"
