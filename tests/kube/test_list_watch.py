@@ -1,4 +1,4 @@
-"""Lists in pages, and watches, also of an API server that answers in pieces, not at all, or without an end."""
+"""Lists in pages and watches, also of an API server that answers in pieces, not at all, or without end."""
 
 from __future__ import annotations
 
