@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from k8s_rdma.core.ledger import Receipt
     from k8s_rdma.core.step import NetnsRef
 
-
 SOFTWARE = {"max_tx_rate": 200, "enforce": "software"}
 CHAINED = {"cniVersion": "1.0.0", "interfaces": [], "ips": []}
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from pathlib import Path
 
-
 KEY = PlacementKeys.shared(b"a key of the cluster")
 ANOTHER = PlacementKeys.shared(b"another key")
 

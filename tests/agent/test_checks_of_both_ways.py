@@ -117,7 +117,7 @@ ELSEWHERE = {
         "wire.test_resource_claim:test_pod_has_to_be_the_one_on_this_node_with_a_network",
     ),
     "address of another pod or node": (
-        "extender.test_addresses",
+        "extender.test_scheduler_cache",
         "agent.test_held_addresses:test_address_of_a_claim_is_refused_to_claims_of_other_nodes_until_it_ends",
     ),
     "interfaces by both ways together": (

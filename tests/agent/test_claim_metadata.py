@@ -17,7 +17,6 @@ from resource_claims import claim, interface, of_pod, prepare
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 CONTAINER = "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/c"
 FILE = "rdma.k8s-rdma.io-metadata.json"
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.agent.cluster.api_cluster import Consumers
 
-
 __all__ = ["machine"]
 
 SHARED = (

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from k8s_rdma.core.ledger import Pod
 
-
 ASKED = asks({"min_tx_rate": 5}, {})
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-
 RECONCILE_S, SETTLE_S = 10, 0.5
 
 

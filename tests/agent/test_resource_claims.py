@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-
 FOR_CLAIMS = PfRule(names=frozenset({"f0"}), use=PfUse.CLAIMS)
 LINK = 100_000
 HOSTILE_S = 1.5

@@ -23,7 +23,6 @@ from k8s_rdma.wire.placement_keys import PlacementKeys
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 SLOT = "k8s-rdma.io/slot"
 RDMA_CM = "/dev/infiniband/rdma_cm"
 ON_F0: dict[str, Any] = {"min_tx_rate": 10, "max_tx_rate": 20}

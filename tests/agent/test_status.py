@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from agent.machine import Machine
 
-
 GC_VERSION = "1.1.0"
 
 

@@ -511,30 +511,6 @@ async def test_end_of_a_pod_that_is_being_read_back_is_not_forgotten():
         assert state.reservation("w1", uid).ended_at is not None
 
 
-async def test_bind_of_one_pod_waits_for_the_bind_of_it_that_is_under_way():
-    async with world("w1") as w:
-        w.api.writing.clear()
-        await w.create_pod("p", 6_000)
-        first = asyncio.create_task(w.bind("p", "w1"))
-        await w.api.begun.wait()
-        second = asyncio.create_task(w.bind("p", "w1"))
-        w.api.writing.set()
-        assert (await first, await second) == ("", "")
-        assert len(w.api.started) == 1
-
-
-async def test_binds_to_different_nodes_go_on_while_one_waits_for_the_api_server():
-    async with world("w1", "w2") as w:
-        w.api.writing.clear()
-        await w.create_pod("p", 6_000)
-        await w.create_pod("q", 6_000)
-        slow = asyncio.create_task(w.bind("p", "w1"))
-        other = asyncio.create_task(w.bind("q", "w2"))
-        await until(lambda: len(w.api.started) == 2)
-        w.api.writing.set()
-        assert (await slow, await other) == ("", "")
-
-
 async def test_filter_counts_a_bind_whose_write_is_under_way_but_not_against_its_own_pod():
     async with world("w1") as w:
         w.api.writing.clear()

@@ -17,20 +17,6 @@ from k8s_rdma.http_server.bodies import Bodies
 
 pytestmark = pytest.mark.anyio
 
-
-async def test_full_nodes_are_polled_at_their_own_addresses_if_the_api_server_shows_none():
-    async with cluster("w1") as c, served(c) as s:
-        await c.http.delete("/api/v1/nodes/w1")
-        await s.ready()
-        pod = await c.create_pod("p", 1)
-        addresses = [{"type": "InternalIP", "address": c.nodes["w1"].address}]
-        node = {"metadata": {"name": "w1", "labels": {"kept": "yes"}}, "status": {"addresses": addresses}}
-        body = {"Pod": pod, "Nodes": {"metadata": {}, "items": [node]}, "NodeNames": None}
-        answer = (await s.post(FILTER, json.dumps(body))).json()
-    assert answer["Nodes"]["items"] == [node]
-    assert answer["NodeNames"] is None
-
-
 LONG = "d" * 300_000
 META = {"name": "p", "namespace": "d", "uid": "u"}
 POD = {"metadata": META}

@@ -20,15 +20,13 @@ from k8s_rdma.core.placement import PlacedInterface, Placement
 from k8s_rdma.core.request import Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
 from k8s_rdma.extender.fit_cache import FitCache
-from k8s_rdma.extender.node_cache import ClusterState
-from k8s_rdma.extender.node_names import NodeNames
 from k8s_rdma.extender.node_source import facts_of
 from k8s_rdma.extender.pod_informer import PodInformer
 from k8s_rdma.extender.pod_requests import PodRequestCache
 from k8s_rdma.extender.requeue import Requeuer, UnschedulablePods
 from k8s_rdma.extender.reservation import Reservation
 from k8s_rdma.extender.wanted_rates import WantedRates
-from k8s_rdma.kube.api import NodeView, PodView
+from k8s_rdma.kube.api import PodView
 from k8s_rdma.kube.errors import ApiUncertainError
 from k8s_rdma.kube.informer import Changed, Deleted, Listed, ListPage, follow
 from k8s_rdma.wire.annotation import ANNOTATION
@@ -39,6 +37,9 @@ from k8s_rdma.wire.placement_keys import PlacementKeys, SharedKey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from k8s_rdma.extender.node_cache import ClusterState
+
 
 W1 = NodeName("w1")
 PLACED = (PlacedInterface(pf=PciAddress("0000:03:00.0"), min_tx_rate_mbps=1_000),)
@@ -392,26 +393,6 @@ def test_pod_that_is_gone_or_finished_has_ended_and_is_forgotten(event):
     w.pods.on_event(event)
     assert w.ended("p")
     assert w.requests.get(PodUid("p")) is None
-
-
-def test_nodes_that_a_later_list_misses_are_forgotten():
-    told = []
-
-    class States:
-        def learn(self, node, addresses):
-            told.append(("learn", node, addresses))
-
-        def forget(self, node):
-            told.append(("forget", node))
-
-    tracker = NodeNames(state=ClusterState(), states=States())
-    tracker.on_event(Listed((NodeView(W1, ("a",)), NodeView(NodeName("w2"), ()))))
-    tracker.on_event(Changed(NodeView(W1, ("b",))))
-    tracker.on_event(Listed((NodeView(W1, ("b",)),)))
-    tracker.on_event(Deleted(NodeView(W1, ("b",))))
-    assert [entry for entry in told if entry[0] == "forget"] == [("forget", "w2"), ("forget", "w1")]
-    assert ("learn", "w1", ("b",)) in told
-    assert tracker.listed
 
 
 @pytest.mark.anyio

@@ -8,6 +8,7 @@ import json
 import msgspec
 import pytest
 
+from extender.test_pod_store import amounts, document
 from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.request import PfPolicy
 from k8s_rdma.core.types import PodUid
@@ -214,3 +215,11 @@ def test_pod_in_its_nodes_network_is_refused_by_filter_and_by_bind():
         requests.read_unbound(msgspec.structs.replace(seen("p", {ANNOTATION: "[{}]"}), host_network=True))
     assert not requests.put(pod("q", {}, hostNetwork=True), 0.0).request
     assert requests.put(pod("q", {ANNOTATION: "[{}]"}, hostNetwork=False), 0.0).request
+
+
+def test_pod_of_more_extended_resources_than_nodes_have_is_refused_and_not_remembered():
+    requests = PodRequestCache()
+    decoded = msgspec.json.decode(document(0, "", amounts(0)), type=PodToSchedule)
+    with pytest.raises(MalformedError, match="10000 extended resources are more than 64"):
+        requests.put(decoded, 0.0)
+    assert requests.get(PodUid("p0")) is None

@@ -11,72 +11,38 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from extender.changing_rates import (
+    KEY,
+    annotations_of,
+    ask,
+    asked,
+    c,
+    delivered,
+    edit,
+    programs,
+    start,
+    status,
+    takes_placements,
+    used_mbps,
+)
 from extender.faulty_api import Fault, FaultyApi
-from extender.node_server import PF0, pf, report
 from extender.world import MERGE, World, cluster, extending, until, world
 from k8s_rdma.config.extender import NamespaceLimit
-from k8s_rdma.core.types import PciAddress
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, generation_in
-from k8s_rdma.wire.placement_keys import PlacementKeys
-from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION, RatesStatus, decode_rates_status, digest
+from k8s_rdma.wire.rates_status import RATES_STATUS_ANNOTATION
 from k8s_rdma.wire.report import RatesRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+__all__ = ["c"]
+
 pytestmark = pytest.mark.anyio
-
-KEY = PlacementKeys.shared(b"a key of this test, long enough")
-ANNOTATION = "rdma_interfaces_required"
-LINK_MBPS = 1_000
-
-
-def asked(*rates: tuple[int, int]) -> str:
-    return json.dumps([{"min_tx_rate": least, "max_tx_rate": most} for least, most in rates])
-
-
-async def annotations_of(c: World, name: str) -> dict[str, str]:
-    return (await c.read_pod(name))["metadata"]["annotations"]
-
-
-async def ask(c: World, name: str, *rates: tuple[int, int]) -> None:
-    await edit(c, name, asked(*rates))
-
-
-async def edit(c: World, name: str, text: str) -> None:
-    await c.patch_pod(name, {"metadata": {"annotations": {ANNOTATION: text}}})
-
-
-async def status(
-    c: World, name: str, state: str, holds: Callable[[RatesStatus], bool] = lambda _: True
-) -> RatesStatus:
-    """Wait for the state of the annotation as it is now."""
-    while True:
-        found = await annotations_of(c, name)
-        if text := found.get(RATES_STATUS_ANNOTATION):
-            decoded = decode_rates_status(text)
-            if decoded.state == state and decoded.request == digest(found[ANNOTATION]) and holds(decoded):
-                return decoded
-        await asyncio.sleep(0.01)
 
 
 async def placed(c: World, name: str) -> dict[str, Any]:
     return json.loads((await annotations_of(c, name))[PLACEMENT_ANNOTATION])
-
-
-def programs(c: World, *pods: tuple[str, int, int]) -> None:
-    """The node has programmed these: pod, generation, reservation."""
-    node = c.nodes["w1"]
-    number = int(node.report.generation.partition(".")[2]) + 1
-    held = {c.pods[name]["metadata"]["uid"]: mbps for name, _, mbps in pods}
-    found = report("w1", *node.report.pfs, generation=number, held=held)
-    generations = {c.pods[name]["metadata"]["uid"]: generation for name, generation, _ in pods}
-    node.report = replace(
-        found,
-        allocations=tuple(replace(each, generation=generations[each.pod.uid]) for each in found.allocations),
-    )
 
 
 def refuses(c: World, name: str, generation: int, message: str) -> None:
@@ -102,29 +68,6 @@ async def events(c: World, reason: str) -> list[str]:
         if messages := [each["message"] for each in found if each["reason"] == reason]:
             return messages
         await asyncio.sleep(0.01)
-
-
-async def used_mbps(c: World) -> int:
-    await c.fitting("probe")  # reads the node
-    return c.extender.cache.state.snapshots["w1"].used[PciAddress(PF0)].mbps
-
-
-@pytest.fixture
-async def c() -> AsyncIterator[World]:
-    async with world("w1", key=KEY) as made:
-        await start(made)
-        yield made
-
-
-async def start(made: World) -> None:
-    """Gold runs with 500 Mb/s of 1,000, silver with 300."""
-    made.nodes["w1"].report = report("w1", pf(PF0, mbps=LINK_MBPS))
-    await made.create_pod("probe", 1)
-    for name, rates in (("gold", (500, 600)), ("silver", (300, 0))):
-        await made.create_pod(name, annotation=asked(rates))
-        assert await made.bind(name, "w1") == ""
-    programs(made, ("gold", 0, 500), ("silver", 0, 300))
-    assert await used_mbps(made) == 800
 
 
 async def test_raise_is_reserved_before_it_is_programmed_and_signed_as_the_next_generation(c: World):
@@ -240,19 +183,6 @@ def refusal(document: object) -> bytes:
     return b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def delivered(c: World, generation: int) -> None:
-    """Wait until the placement of that generation has come to the node."""
-    while generation not in map(generation_in, c.nodes["w1"].delivered):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-
-
-def takes_placements(c: World) -> None:
-    """The node's agent has no credentials."""
-    node = c.nodes["w1"]
-    epoch, _, counter = node.report.generation.partition(".")
-    node.report = replace(node.report, generation=f"{epoch}.{int(counter) + 1}", takes_placements=True)
-
-
 async def test_placement_is_delivered_to_an_agent_without_credentials_until_it_is_programmed(c: World):
     await ask(c, "silver", (200, 0))
     await status(c, "silver", "admitted")
@@ -340,24 +270,6 @@ async def test_restarted_agent_gets_the_placement_at_once(c: World):
     await delivered(c, 1)
 
 
-async def test_pod_with_earlier_rates_in_a_new_sandbox_has_its_placement_delivered(c: World):
-    takes_placements(c)
-    await c.fitting("probe")
-    await ask(c, "gold", (300, 0))
-    await status(c, "gold", "admitted")
-    programs(c, ("gold", 1, 300), ("silver", 0, 300))
-    takes_placements(c)
-    await c.fitting("probe")
-    await status(c, "gold", "programmed")
-    await until(c.expect(rate_changes_pending=0))
-    programs(c, ("gold", 0, 500), ("silver", 0, 300))
-    takes_placements(c)
-    await c.fitting("probe")
-    c.nodes["w1"].delivered.clear()
-    await c.patch_pod("gold", {"metadata": {"annotations": {"note": "its status changes"}}})
-    await delivered(c, 1)
-
-
 async def test_outcomes_are_events_of_the_pod(c: World):
     await ask(c, "gold", (700, 900))
     await status(c, "gold", "admitted")
@@ -392,15 +304,6 @@ async def test_edit_of_more_than_rates_is_refused_without_effect(c: World, text:
     assert await used_mbps(c) == 800
 
 
-async def test_reverted_edit_leaves_the_pod_as_it_is(c: World):
-    await ask(c, "gold", (5_000, 0))
-    await status(c, "gold", "refused")
-    await ask(c, "gold", (500, 600))
-    found = await status(c, "gold", "programmed")
-    assert (found.generation, found.message) == (0, "")
-    await until(c.expect(rate_changes_pending=0))
-
-
 @pytest.mark.parametrize("fault", Fault)
 async def test_write_that_goes_wrong_is_settled_and_the_change_is_made_once(c: World, fault: Fault):
     c.api.rate_faults.append(fault)
@@ -424,28 +327,6 @@ async def test_write_in_doubt_is_reserved_until_it_is_settled(c: World):
     c.api.untouched = 0
     assert (await status(c, "gold", "admitted")).generation == 1
     assert await used_mbps(c) == 1_000
-
-
-async def test_earlier_placement_that_is_written_over_a_later_one_is_put_back(c: World):
-    first = (await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]
-    await ask(c, "gold", (300, 0))
-    await status(c, "gold", "admitted")
-    programs(c, ("gold", 1, 300), ("silver", 0, 300))
-    await c.fitting("probe")
-    await status(c, "gold", "programmed")
-    await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: first}}})
-    while generation_in((await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]) != 1:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    assert await used_mbps(c) == 600
-
-
-async def test_forged_generation_has_no_effect(c: World):
-    text = (await annotations_of(c, "gold"))[PLACEMENT_ANNOTATION]
-    forged = text.replace(',"interfaces"', ',"generation":7,"interfaces"').replace("500", "5")
-    await c.patch_pod("gold", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: forged}}})
-    await ask(c, "silver", (1, 0))
-    await status(c, "silver", "admitted")
-    assert await used_mbps(c) == 800
 
 
 async def test_operator_may_forbid_changes():

@@ -12,7 +12,6 @@ from extender.world import until, world
 from k8s_rdma.core.placement import PlacedInterface
 from k8s_rdma.core.request import InterfaceRequest, Request
 from k8s_rdma.core.types import NodeName, PciAddress, PodUid
-from k8s_rdma.extender.decision_log import SETTLED, LastRefusals, Outcome
 from k8s_rdma.extender.nominated_pods import NominatedRoom
 from k8s_rdma.extender.pod_requests import PendingPod
 from k8s_rdma.extender.requeue import Limited, UnschedulablePods
@@ -22,47 +21,8 @@ W1, P, Q = NodeName("w1"), PodUid("p"), PodUid("q")
 REQUEST = Request(interfaces=(InterfaceRequest(min_tx_rate_mbps=1),))
 
 
-def refusal(uid: PodUid, reason: str = "insufficient") -> Outcome:
-    return Outcome(verb="filter", pod=f"default/{uid}", uid=uid, reason=reason, candidates=1, duration_s=0.1)
-
-
 def pending(uid: PodUid) -> PendingPod:
     return PendingPod(uid=uid, namespace="default", name=uid, priority=0, request=REQUEST)
-
-
-def test_refusal_is_not_kept_when_its_pod_has_ended():
-    refusals = LastRefusals(lambda: 0.0)
-    refusals.on_delete(P)
-    refusals.record(refusal(P))
-    refusals.record(refusal(Q))
-    assert [attempt.outcome.uid for attempt in refusals.pending()] == [Q]
-
-
-def test_refusal_is_not_kept_when_its_pod_was_missing_in_a_list():
-    now = 1.0
-    refusals = LastRefusals(lambda: now)
-    refusals.record(refusal(P))
-    now = 2.0
-    refusals.retain(frozenset({Q}), listed_at=2.0)
-    refusals.record(refusal(P))
-    assert refusals.pending() == []
-
-
-def test_refusals_are_kept_again_when_the_last_ones_were_forgotten_for_their_age():
-    now = 0.0
-    refusals = LastRefusals(lambda: now)
-    refusals.record(refusal(P))
-    now = 1_000.0
-    assert refusals.pending() == []
-    refusals.record(refusal(P))
-    assert len(refusals.pending()) == 1
-
-
-def test_refusals_end_when_a_bind_finds_the_pod_settled():
-    refusals = LastRefusals(lambda: 0.0)
-    refusals.record(refusal(P))
-    refusals.record(refusal(P, SETTLED))
-    assert refusals.pending() == []
 
 
 def test_pod_does_not_wait_when_it_has_settled():

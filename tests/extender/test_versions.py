@@ -11,8 +11,6 @@ from msgspec import structs
 from extender.faulty_api import Fault
 from extender.world import cluster, extending, interfaces, until, world
 from k8s_rdma.core.types import NodeName, PodUid
-from k8s_rdma.extender.pod_store import PodStore
-from k8s_rdma.kube.api import PodView
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
 pytestmark = pytest.mark.anyio
@@ -86,53 +84,6 @@ async def test_bind_says_that_the_annotation_changed_when_the_pod_does_not_fit_a
         assert w.metric("pods_promised") == 0
 
 
-@pytest.mark.parametrize("fault", [Fault.DROPPED, Fault.LATE])
-async def test_bind_without_an_answer_is_settled_at_once_by_touching_the_pod(fault):
-    async with world("w1", api_request_timeout_s=3600.0) as w:
-        w.api.faults.append(fault)
-        await w.create_pod("p", 6_000)
-        await w.create_pod("q", 6_000)
-        assert "no answer" in await w.bind("p", "w1")
-        assert w.extender.pod_writer.undecided() == []
-        assert await w.bind("q", "w1") == ""
-        w.api.late.set()
-        await asyncio.gather(*w.api.late_writes)
-        assert await w.node_of("p") is None
-
-
-async def test_bind_whose_answer_was_lost_is_success_when_the_touch_shows_it():
-    async with world("w1") as w:
-        w.api.faults.append(Fault.LOST)
-        await w.create_pod("p", 6_000)
-        assert await w.bind("p", "w1") == ""
-        assert w.api.fenced == ["p"]
-
-
-async def test_doubt_stands_while_the_api_server_does_not_answer_and_the_next_bind_settles_it():
-    async with world("w1", "w2", api_request_timeout_s=3600.0) as w:
-        w.api.faults.append(Fault.DROPPED)
-        w.api.untouched = 1
-        await w.create_pod("p", 6_000)
-        await w.create_pod("q", 6_000)
-        assert "no answer" in await w.bind("p", "w1")
-        assert w.extender.pod_writer.undecided() == ["default/p"]
-        assert "enough free" in await w.bind("q", "w1")
-        assert await w.bind("p", "w2") == ""
-        assert await w.bind("q", "w1") == ""
-
-
-async def test_without_the_right_to_touch_pods_a_newer_version_settles_the_doubt_as_well():
-    async with world("w1", api_request_timeout_s=3600.0) as w:
-        w.api.touchable = False
-        w.api.faults.append(Fault.DROPPED)
-        await w.create_pod("p", 6_000)
-        assert "no answer" in await w.bind("p", "w1")
-        assert w.extender.pod_writer.undecided() == ["default/p"]
-        await w.patch_pod("p", CONDITION, "/status")
-        assert await w.bind("p", "w1") == ""
-        assert len({b.version for b in w.api.started}) == 2
-
-
 async def test_second_bind_of_a_pod_to_another_node_reports_the_first_node():
     """The scheduler timed out, scheduled the pod again, and the first bind was still under way."""
     async with world("w1", "w2") as w:
@@ -167,33 +118,6 @@ async def test_new_extender_fences_late_writes_of_the_former_one():
             w.api.late.set()
             await asyncio.gather(*w.api.late_writes)
             assert await w.node_of("p") is None
-
-
-def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_too_long_together():
-    pods = PodStore(max_characters=200)
-
-    def pod(name: str, node: str | None = None, text: str = "x" * 80) -> PodView:
-        return PodView(
-            namespace="n",
-            name=name,
-            uid=PodUid(name),
-            node=NodeName(node) if node else None,
-            finished=False,
-            annotations={"rdma_interfaces_required": text},
-            version=f"{name}1",
-        )
-
-    pods.on_update(pod("p"))
-    pods.on_update(pod("q"))
-    pods.on_update(pod("plain", text=""))
-    assert pods.latest(PodUid("p")) is not None
-    assert pods.latest(PodUid("q")) is None
-    assert sorted(each.version for each in pods.unbound_pods()) == ["p1", "q1"]
-    pods.on_update(pod("p", "w1"))
-    pods.on_update(pod("q"))
-    assert pods.latest(PodUid("q")) is not None
-    pods.retain([])
-    assert pods.unbound_count == 0
 
 
 async def test_bind_of_a_version_read_before_the_last_renewal_needs_no_read():

@@ -1,4 +1,4 @@
-"""What people ask the extender: `/v1/explain` and `/v1/cluster`, over HTTP."""
+"""Views for people, `/v1/explain` and `/v1/cluster`, over HTTP."""
 
 from __future__ import annotations
 

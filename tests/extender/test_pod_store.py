@@ -1,4 +1,4 @@
-"""Owners decide how much their pods hold, up to 1.5 MiB each: what the extender keeps of it is bounded."""
+"""Records of pods, whose owners decide how much they hold: the extender's part of it is bounded."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from k8s_rdma.core.types import PodUid
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.extender.pod_requests import PodRequestCache
+from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.extender.pod_store import PodStore
+from k8s_rdma.kube.api import PodView
 from k8s_rdma.kube.list_watch import decode_object
 from k8s_rdma.kube.objects import PodObject
-from k8s_rdma.wire.extender import PodToSchedule
 
 PODS = 4
 
@@ -72,15 +70,34 @@ def test_view_of_a_pod_with_very_many_amounts_takes_little_longer_than_to_decode
     assert view.devices == ()
 
 
-def test_pod_of_more_extended_resources_than_nodes_have_is_refused_and_not_remembered():
-    requests = PodRequestCache()
-    decoded = msgspec.json.decode(document(0, "", amounts(0)), type=PodToSchedule)
-    with pytest.raises(MalformedError, match="10000 extended resources are more than 64"):
-        requests.put(decoded, 0.0)
-    assert requests.get(PodUid("p0")) is None
-
-
 def test_bound_pod_keeps_the_labels_that_pods_have():
     few = {"app": "x", "pod-template-hash": "7d4b"}
     view = decode_object(PodObject, document(0, "w1", {"labels": few})).view()
     assert view.labels == few
+
+
+def test_unbound_pods_are_kept_with_their_version_though_their_annotations_are_too_long_together():
+    pods = PodStore(max_characters=200)
+
+    def pod(name: str, node: str | None = None, text: str = "x" * 80) -> PodView:
+        return PodView(
+            namespace="n",
+            name=name,
+            uid=PodUid(name),
+            node=NodeName(node) if node else None,
+            finished=False,
+            annotations={"rdma_interfaces_required": text},
+            version=f"{name}1",
+        )
+
+    pods.on_update(pod("p"))
+    pods.on_update(pod("q"))
+    pods.on_update(pod("plain", text=""))
+    assert pods.latest(PodUid("p")) is not None
+    assert pods.latest(PodUid("q")) is None
+    assert sorted(each.version for each in pods.unbound_pods()) == ["p1", "q1"]
+    pods.on_update(pod("p", "w1"))
+    pods.on_update(pod("q"))
+    assert pods.latest(PodUid("q")) is not None
+    pods.retain([])
+    assert pods.unbound_count == 0
