@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
 from extender.node_server import pf, report
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning import manifest_workloads
 from k8s_rdma.planning.preemption import NO_ROOM
 from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, PriorityClass
 from k8s_rdma.planning.whatif import FitAnswer, fit, headroom
 from k8s_rdma.wire.objects.pod import PreemptionPolicy
 from k8s_rdma.wire.rdma_node import status_of
-from planning.test_whatif import asks, manifest, node, planned
+from planning.small_clusters import asks, manifest, node, planned, read_workloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from k8s_rdma.planning.planned_cluster import Workload
+
 
 VFS = "k8s-rdma.io/vf"
 GANG = {"scheduling.x-k8s.io/pod-group": "g"}
@@ -29,10 +27,6 @@ CLASSES = (
     PriorityClass(name="urgent", value=1_000),
     PriorityClass(name="patient", value=1_000, preemption_policy=PreemptionPolicy.NEVER),
 )
-
-
-def read_workloads(*arguments: Any, **more: Any) -> tuple[Workload, ...]:
-    return manifest_workloads.read_workloads(*arguments, **more).workloads
 
 
 def holder(name: str, node: str, *rates: int, **more: Any) -> PodRecord:
@@ -277,40 +271,3 @@ def test_devices_of_exclusive_resources_are_counted_without_vf_resource():
     assert found.obstacles == {"too few devices of example.com/nic": 2}
     empty = replace(record, status=status_of(report("w1", pf(vfs=0, pools=devices))))
     assert headroom(planned(empty), workloads).shapes[0].pods == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "classes", "why"),
-    [
-        ("absent", CLASSES, "manifest: Deployment: priorityClassName: absent: .* are patient, urgent"),
-        ("absent", (), "are none"),
-        ("urgent", None, "the PriorityClasses of the cluster are not known"),
-    ],
-)
-def test_unknown_priority_class_is_refused(name: str, classes: Any, why: str):
-    with pytest.raises(MalformedError, match=why):
-        read_workloads(manifest(1, pod={"priorityClassName": name}), classes=classes)
-
-
-def test_priority_is_the_classs_or_the_clusters_default():
-    default = PriorityClass(
-        name="default", value=7, global_default=True, preemption_policy=PreemptionPolicy.NEVER
-    )
-    [workload] = read_workloads(manifest(1), classes=(*CLASSES, default))
-    assert (workload.priority, workload.preempts) == (7, False)
-    [workload] = read_workloads(manifest(1, pod={"priorityClassName": "urgent"}), classes=(*CLASSES, default))
-    assert (workload.priority, workload.preempts) == (1_000, True)
-    [workload] = read_workloads(manifest(1))
-    assert (workload.priority, workload.preempts) == (0, True)
-
-
-def test_gang_of_several_manifests_is_placed_as_a_whole():
-    pods = [
-        {"kind": "Pod", "metadata": {"name": name, "labels": GANG, "annotations": asks(9_000)}, "spec": {}}
-        for name in ("a", "b")
-    ]
-    workloads = read_workloads("\n---\n".join(map(json.dumps, pods)))
-    answer = fit(planned(node("w1")), workloads)
-    assert [found.placed for found in answer.workloads] == [0, 0]
-    assert answer.workloads[0].obstacles == {"other pods of its gang do not fit": 1}
-    assert fit(planned(node("w1"), node("w2")), workloads).fits

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from extender.node_server import PF0
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.planning.right_sizing import ResizedInterface, room_after
 from k8s_rdma.planning.whatif import Difference
-from planning.test_whatif import PF0, TWO_NODES, holder, manifest, planned, read_workloads
+from planning.small_clusters import TWO_NODES, holder, manifest, planned, read_workloads
 
 SHAPE = read_workloads(manifest(4_000))
 

@@ -3,57 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from extender.node_server import PF0, PF1, pf, report
+from extender.node_server import PF0, PF1, pf
 from k8s_rdma.core.types import Strategy
 from k8s_rdma.errors import MalformedError
-from k8s_rdma.planning import manifest_workloads
-from k8s_rdma.planning.planned_cluster import PlannedCluster, Workload
-from k8s_rdma.planning.snapshot import NamespaceLimit, NodeRecord, PodRecord, Snapshot
 from k8s_rdma.planning.whatif import ClusterChanges, Move, PlannedFailures, fit, headroom, lose, with_changes
-from k8s_rdma.wire.objects.node import ApiTaint
-from k8s_rdma.wire.rdma_node import status_of
-
-if TYPE_CHECKING:
-    from k8s_rdma.wire.report import PfReport
-
-
-def read_workloads(*arguments: Any, **more: Any) -> tuple[Workload, ...]:
-    return manifest_workloads.read_workloads(*arguments, **more).workloads
-
-
-def planned(*nodes: NodeRecord, **more: Any) -> PlannedCluster:
-    return PlannedCluster.from_snapshot(Snapshot(version=1, nodes=nodes, **more))
-
-
-def node(name: str, *pfs: PfReport, held: Any = None, **more: Any) -> NodeRecord:
-    return NodeRecord(name=name, status=status_of(report(name, *(pfs or (pf(),)), held=held)), **more)
-
-
-def holder(name: str, node: str, *rates: int, **more: Any) -> PodRecord:
-    return PodRecord(namespace="team", name=name, uid=name, node=node, annotations=asks(*rates), **more)
-
-
-def asks(*rates: int) -> dict[str, str]:
-    return {"rdma_interfaces_required": json.dumps([{"min_tx_rate": rate} for rate in rates])}
-
-
-def manifest(*rates: int, kind: str = "Deployment", **spec: Any) -> str:
-    template = {"metadata": {"annotations": asks(*rates)}, "spec": spec.pop("pod", {})}
-    template["metadata"]["labels"] = spec.pop("labels", {})
-    document = {
-        "kind": kind,
-        "metadata": {"name": "web", "namespace": "team"},
-        "spec": {**spec, "template": template},
-    }
-    return json.dumps(document)
-
-
-TWO_NODES = (node("w1"), node("w2", held={"a": 6_000}))
-"""10 Gb/s and 4 VFs each; 4 Gb/s are free on the second."""
+from planning.small_clusters import TWO_NODES, asks, holder, manifest, node, planned, read_workloads
 
 
 def test_pods_that_fit_go_to_the_fuller_node_first():
@@ -113,60 +70,6 @@ def test_workloads_of_one_manifest_take_room_from_each_other():
     answer = fit(planned(*TWO_NODES), read_workloads(text))
     assert [found.placed for found in answer.workloads] == [1, 0]
     assert not answer.fits
-
-
-def test_whatif_has_no_effect_on_the_snapshot():
-    cluster = planned(*TWO_NODES)
-    first = fit(cluster, read_workloads(manifest(4_000, replicas=3)))
-    lose(cluster, PlannedFailures(nodes=("w2",)))
-    with_changes(cluster, ClusterChanges(vfs=1, nodes=2, like="w1"), ())
-    assert fit(cluster, read_workloads(manifest(4_000, replicas=3))) == first
-
-
-ZONE_B = {"key": "zone", "operator": "In", "values": ["b"]}
-IS_W2 = {"key": "metadata.name", "operator": "In", "values": ["w2"]}
-CORDON = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
-
-
-def affinity(**term: Any) -> dict[str, Any]:
-    required = {"nodeSelectorTerms": [term]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-@pytest.mark.parametrize(
-    ("pod", "placed"),
-    [
-        ({}, {"w1": 1}),
-        ({"nodeSelector": {"zone": "b"}}, {"w2": 1}),
-        ({"nodeSelector": {"zone": "c"}}, {}),
-        ({"affinity": affinity(matchExpressions=[ZONE_B])}, {"w2": 1}),
-        ({"affinity": affinity(matchExpressions=[{**ZONE_B, "operator": "NotIn"}])}, {"w1": 1}),
-        ({"affinity": affinity(matchFields=[IS_W2])}, {"w2": 1}),
-        ({"affinity": affinity(matchFields=[IS_W2]), "nodeSelector": {"zone": "a"}}, {}),
-        ({"affinity": affinity()}, {}),
-        ({"affinity": {"nodeAffinity": {}, "podAffinity": {}}}, {"w1": 1}),
-        ({"tolerations": [CORDON], "nodeSelector": {"zone": "z"}}, {"w0": 1}),
-        ({"tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"zone": "d"}}, {"w3": 1}),
-        ({"tolerations": [{"key": "gpu", "value": "no"}], "nodeSelector": {"zone": "d"}}, {}),
-    ],
-)
-def test_selectors_taints_and_cordons_are_obeyed(pod: dict[str, Any], placed: dict[str, int]):
-    cluster = planned(
-        node("w0", unschedulable=True, labels={"zone": "z"}),
-        node("w1", labels={"zone": "a"}),
-        node("w2", labels={"zone": "b"}),
-        node("w3", labels={"zone": "d"}, taints=(ApiTaint(key="gpu", value="yes", effect="NoSchedule"),)),
-    )
-    [found] = fit(cluster, read_workloads(manifest(1_000, pod=pod))).workloads
-    assert found.nodes == placed
-
-
-def test_limit_of_a_namespace_is_an_obstacle_and_is_said_with_numbers():
-    limits = (NamespaceLimit(namespace="team", reserved_mbps=9_000), NamespaceLimit(namespace="*", vfs=1))
-    cluster = planned(*TWO_NODES, limits=limits, pods=(holder("a", "w2", 6_000),))
-    [found] = fit(cluster, read_workloads(manifest(1_000, replicas=5))).workloads
-    assert found.placed == 3
-    assert found.obstacles == {"namespace team holds 9000 of 9000 reserved Mb/s; needs 1000": 2}
 
 
 def test_headroom_is_by_node_and_stranded_capacity_by_pf():
@@ -257,40 +160,3 @@ def test_new_nodes_take_the_name_of_no_other():
 def test_new_nodes_need_a_model():
     with pytest.raises(MalformedError, match="there is none of that name"):
         with_changes(planned(*TWO_NODES), ClusterChanges(nodes=1), ())
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        (manifest(1, kind="Deployment", replicas=3), 3),
-        (manifest(1, kind="StatefulSet"), 1),
-        (manifest(1, kind="Job", parallelism=7), 7),
-        (json.dumps({"kind": "Pod", "metadata": {"annotations": asks(1)}, "spec": {}}), 1),
-        ('[{"min_tx_rate": 1}]', 1),
-    ],
-)
-def test_any_kind_with_a_template_is_a_workload(text: str, count: int):
-    [workload] = read_workloads(text)
-    assert (workload.count, len(workload.request.interfaces)) == (count, 1)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "kind: Pod",
-        "{",
-        "kind: [Pod]",
-        json.dumps({"kind": "Pod", "metadata": {"annotations": {"a": "b"}}, "spec": {}}),
-        manifest(1, replicas="many"),
-        manifest(1, replicas=-1),
-        manifest(1, pod={"nodeSelector": 7}),
-        manifest(1, pod={"affinity": {"nodeAffinity": 7}}),
-        manifest(1, pod={"affinity": affinity(matchExpressions=[{**ZONE_B, "operator": "in"}])}),
-        manifest(1, pod={"affinity": affinity(matchFields=[ZONE_B])}),
-        manifest(1, pod={"containers": [{"resources": {"limits": {"a/b": "x"}}}]}),
-        '[{"min_tx_rate": -1}]',
-    ],
-)
-def test_malformed_manifests_are_refused(text: str):
-    with pytest.raises(MalformedError):
-        read_workloads(text)

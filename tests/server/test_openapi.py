@@ -8,20 +8,21 @@ import json
 import os
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from k8s_rdma.http_server.asgi import EVERYBODY, PROBE_PATHS, Access, Tokens
+from k8s_rdma.http_server.asgi import Access, Tokens
 from k8s_rdma.server.app import openapi_document
 from server.serving import PlayedAgent, report, run, serving, telling_agent, until_generation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     import httpx2
+
 
 EXAMPLES = 40
 
@@ -90,64 +91,5 @@ def test_server_behaves_as_documented_without_a_state(tmp_path: Path) -> None:
     run(scenario(), deadline_s=220)
 
 
-def test_document_has_every_path_and_names_only_schemas_that_are_there() -> None:
-    document = openapi_document(Access(tokens=lambda: Tokens([])))
-    assert document["openapi"].startswith("3.1")
-    expected = {"/", "/getpfs", "/v1/node", "/metrics", "/healthz", "/readyz", "/openapi.json"}
-    assert set(document["paths"]) == {*expected, "/v1/placements"}
-    for path, operations in document["paths"].items():
-        assert set(operations) == ({"get", "head"} if path in expected else {"post"})
-        assert ("401" in responses(operations)) == (path not in PROBE_PATHS)
-    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
-    assert set(references(document)) == schemas
-
-
-def patterns(document: Any) -> Iterator[str]:
-    below = document.values() if isinstance(document, dict) else document
-    for each in below if isinstance(document, dict | list) else ():
-        yield from patterns(each)
-    if isinstance(document, dict) and isinstance(document.get("pattern"), str):
-        yield document["pattern"]
-
-
-def test_document_has_patterns_of_ecma_262_alone() -> None:
-    """There `\\Z` is the letter Z, and a client would refuse every report that mentions a pod."""
-    found = list(patterns(openapi_document(Access())))
-    assert found
-    assert all("\\Z" not in each and each.endswith("$") for each in found)
-
-
-def test_document_says_of_each_path_whether_it_is_open_when_some_are() -> None:
-    access = Access(tokens=lambda: Tokens([]), open_paths=frozenset({"/getpfs"}))
-    paths = openapi_document(access)["paths"]
-    open_to_all = {path for path in paths if "401" not in responses(paths[path])}
-    assert open_to_all == PROBE_PATHS | {"/getpfs"}
-    without_tokens = openapi_document(Access(open_paths=frozenset({"/getpfs"})))["paths"]
-    assert "403" in without_tokens["/v1/node"]["get"]["responses"]
-    assert "security" not in without_tokens["/v1/node"]["get"]
-
-
-def test_document_demands_no_token_when_the_server_does_not() -> None:
-    document = openapi_document(EVERYBODY)
-    assert "securitySchemes" not in document["components"]
-    assert all("401" not in responses(item) for item in document["paths"].values())
-
-
-def responses(operations: dict[str, Any]) -> dict[str, Any]:
-    return (operations.get("get") or operations["post"])["responses"]
-
-
 def as_sent(document: object) -> object:
     return json.loads(msgspec.json.encode(document))
-
-
-def references(part: Any) -> list[str]:
-    match part:
-        case {"$ref": str(reference)}:
-            return [reference]
-        case dict():
-            return [found for each in part.values() for found in references(each)]
-        case list():
-            return [found for each in part for found in references(each)]
-        case _:
-            return []

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.errors import K8sRdmaError, KernelError
-from k8s_rdma.http_server import listen
+from k8s_rdma.errors import KernelError
 from k8s_rdma.wire.getpfs import encode_getpfs
 from k8s_rdma.wire.report import NodeReport, decode_report, encode_report
 from k8s_rdma.wire.state_socket import HEADER, MAX_BODY_BYTES, MessageKind
@@ -30,22 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-PATHS = ["/", "/getpfs", "/v1/node", "/metrics", "/healthz", "/readyz", "/openapi.json"]
-
-
-def test_index_lists_every_path(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client:
-            index = await client.get("/")
-            assert index.status_code == 200
-            assert index.headers["content-type"].startswith("text/plain")
-            assert "server" not in index.headers
-            for path in PATHS[1:]:
-                assert f"GET {path} " in index.text
-
-    run(scenario())
-
-
 def test_documents_are_those_of_the_agents_report(tmp_path: Path) -> None:
     async def scenario() -> None:
         told = report("e.7")
@@ -62,25 +43,6 @@ def test_documents_are_those_of_the_agents_report(tmp_path: Path) -> None:
             metrics = await client.get("/metrics")
             assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert "k8s_rdma_agent_reachable 1.0\n" in metrics.text
-
-    run(scenario())
-
-
-def test_node_is_sent_only_when_the_client_does_not_have_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")) as agent:
-            await until_generation(client, "e.1")
-            for tags in ('"e.1"', 'W/"e.1"', '"x", "e.1"', '"x",W/"e.1" , "y"'):
-                unchanged = await client.get("/v1/node", headers={"if-none-match": tags})
-                assert (unchanged.status_code, unchanged.content) == (304, b"")
-                assert unchanged.headers["etag"] == '"e.1"'
-            for tags in ("", '"e.10"', "e.1", '"e.2"', "é"):
-                headers = {"if-none-match": tags.encode("latin-1")}
-                assert (await client.get("/v1/node", headers=headers)).status_code == 200
-            await agent.send(report("e.2"))
-            await until_generation(client, "e.2")
-            changed = await client.get("/v1/node", headers={"if-none-match": '"e.1"'})
-            assert (changed.status_code, changed.json()["generation"]) == (200, "e.2")
 
     run(scenario())
 
@@ -289,88 +251,3 @@ def test_incomplete_scan_is_unavailable_and_never_less_hardware(tmp_path: Path) 
             await until_generation(client, "e.3")
 
     run(scenario())
-
-
-def test_readiness_is_whether_the_state_can_be_shown(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client:
-            starting = await client.get("/readyz")
-            assert (starting.status_code, starting.json()["error"]["reason"]) == (503, "agent_unreachable")
-            async with telling_agent(tmp_path, report("e.1")):
-                await until_generation(client, "e.1")
-                assert (await client.get("/readyz")).status_code == 200
-        async with serving(tmp_path, scan=lambda: report("scan.1")) as client:
-            await until_generation(client, "scan.1")
-            assert (await client.get("/readyz")).text == "ok\nledger: unavailable\n"
-
-    run(scenario())
-
-
-def test_head_has_the_headers_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
-            await until_generation(client, "e.1")
-            for path in PATHS:
-                head, get = await client.head(path), await client.get(path)
-                assert (head.status_code, head.content) == (200, b"")
-                assert head.headers["content-length"] == str(len(get.content))
-
-    run(scenario())
-
-
-def test_requests_that_would_change_state_are_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client:
-            for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
-                for path in PATHS:
-                    answer = await client.request(method, path, content=b"x")
-                    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
-                    assert answer.json()["error"]["reason"] == "method_not_allowed"
-            for path in ("/v1/nodes", "/v1/node/", "/%00", "/getpfs%20"):
-                answer = await client.get(path)
-                assert (answer.status_code, answer.json()["error"]["reason"]) == (404, "not_found")
-
-    run(scenario())
-
-
-def test_path_is_the_same_however_it_is_written(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
-            await until_generation(client, "e.1")
-            expected = (await client.get("/getpfs")).content
-            for path in ("/getpfs?", "/getpfs?v=1", "/%67etpfs"):
-                assert (await client.get(path)).content == expected
-            headers = {"if-none-match": '"e.1"'}
-            assert (await client.get("/v1/node?", headers=headers)).status_code == 304
-
-    run(scenario())
-
-
-def test_answer_is_the_same_when_sent_many_times(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as client, telling_agent(tmp_path, report("e.1")):
-            await until_generation(client, "e.1")
-            answers = [await client.get("/v1/node") for _ in range(20)]
-            assert len({answer.content for answer in answers}) == 1
-            assert {answer.headers["etag"] for answer in answers} == {'"e.1"'}
-
-    run(scenario())
-
-
-def test_listening_fails_naming_the_address_when_the_port_is_taken() -> None:
-    with listen("127.0.0.1", 0) as taken, pytest.raises(K8sRdmaError) as refused:
-        listen("127.0.0.1", taken.getsockname()[1])
-    expected = "cannot listen on 127.0.0.1, port [0-9]+: Address already in use"
-    assert re.fullmatch(expected, refused.value.message)
-
-
-def test_listening_takes_both_families_when_no_address_is_given() -> None:
-    with listen("", 0) as listener:
-        port = listener.getsockname()[1]
-        for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
-            socket.create_connection((host, port)).close()
-
-
-def test_listening_takes_one_address_when_it_is_given() -> None:
-    with listen("::1", 0) as listener:
-        assert listener.getsockname()[0] == "::1"

@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pytest
 
-from k8s_rdma.config.web import PrometheusEndpoint
-from k8s_rdma.http_server import Answer
-from k8s_rdma.http_server.asgi import JSON
-from k8s_rdma.web.access import Denial, Visibility
-from k8s_rdma.web.app import MAX_PAGES_OF_VIEWER
 from k8s_rdma.web.parties import FairTurns, Recent, party_of
-from k8s_rdma.web.source import MAX_QUESTIONS_OF_VIEWER
-from web.cases import EXAMPLE
-from web.serving import listening, serving
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from k8s_rdma.http_server.asgi import Receive, Scope, Send
 
 pytestmark = pytest.mark.anyio
 
@@ -140,62 +125,3 @@ def test_values_of_a_party_with_many_make_room_for_others():
 )
 def test_service_accounts_of_a_namespace_are_one_party(username: str, party: str):
     assert party_of(username) == party
-
-
-@dataclass(frozen=True)
-class Named:
-    """A viewer of everything."""
-
-    party: str
-
-    async def visibility(self, namespaces: Collection[str]) -> Visibility:
-        return Visibility(frozenset(namespaces))
-
-
-class ByName:
-    """Admits everyone by the name that they give."""
-
-    async def admit(self, scope: Scope) -> Named | Denial:
-        return Named(dict(scope["headers"])[b"user"].decode())
-
-
-class HeldPrometheus:
-    """Answers queries about pods of a namespace when it is let. waiting: how many are in flight."""
-
-    def __init__(self, held: str) -> None:
-        self._held = f"namespace%3D%22{held}%22".encode()
-        self.waiting = 0
-        self.some_wait = asyncio.Event()
-        self.let = asyncio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._held in scope["query_string"]:
-            self.waiting += 1
-            self.some_wait.set()
-            await self.let.wait()
-        await Answer('{"data": {"result": []}}', content_type=JSON)(scope, receive, send)
-
-
-async def test_viewer_with_many_slow_pages_takes_neither_pages_nor_questions_of_others():
-    held = HeldPrometheus("research")
-    async with (
-        listening(held) as url,
-        serving(EXAMPLE, access=ByName(), prometheus=PrometheusEndpoint(url=url)) as site,
-    ):
-        many = [
-            asyncio.create_task(site.http.get("/namespaces/research", headers={"user": "greedy"}))
-            for _ in range(MAX_PAGES_OF_VIEWER + 8)
-        ]
-        async with asyncio.timeout(120):
-            await held.some_wait.wait()
-            done, _ = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
-            refused = done.pop().result()
-            assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-            assert "32 pages of yours are being made already" in refused.text
-            for path in ("/", "/namespaces/team-b"):
-                assert (await site.http.get(path, headers={"user": "modest"})).status_code == 200
-            assert held.waiting <= MAX_QUESTIONS_OF_VIEWER
-            held.let.set()
-            statuses = [(await task).status_code for task in many]
-        assert statuses.count(200) == MAX_PAGES_OF_VIEWER
-        assert (await site.http.get("/", headers={"user": "greedy"})).status_code == 200, "all are done"

@@ -1,11 +1,13 @@
-"""TLS: who is served, with which certificate, and what a handshake may take of a server."""
+"""Servers over TLS: who is served, what a handshake may take; and the addresses that servers listen on."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
+import re
 import shutil
+import socket
 import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,8 +18,8 @@ from msgspec import structs
 from http_server.certificates import Certificate, Issuer
 from http_server.serving import REQUEST, Served, run, served
 from k8s_rdma.config.tls import TlsConfig
-from k8s_rdma.errors import MalformedError
-from k8s_rdma.http_server import ConnectionLimits
+from k8s_rdma.errors import K8sRdmaError, MalformedError
+from k8s_rdma.http_server import ConnectionLimits, listen
 from k8s_rdma.http_server.asgi import tls_context
 from k8s_rdma.http_server.protocol import HttpProtocol
 from k8s_rdma.http_server.server import Handshake
@@ -305,3 +307,22 @@ def test_key_is_refused_when_it_is_another_certificates(issuer: Issuer, ours: Ce
     other = issuer.issue("other")
     with pytest.raises(MalformedError, match="key values mismatch"):
         tls_context(TlsConfig(cert_file=str(ours.cert), key_file=str(other.key)))
+
+
+def test_listening_fails_naming_the_address_when_the_port_is_taken() -> None:
+    with listen("127.0.0.1", 0) as taken, pytest.raises(K8sRdmaError) as refused:
+        listen("127.0.0.1", taken.getsockname()[1])
+    expected = "cannot listen on 127.0.0.1, port [0-9]+: Address already in use"
+    assert re.fullmatch(expected, refused.value.message)
+
+
+def test_listening_takes_both_families_when_no_address_is_given() -> None:
+    with listen("", 0) as listener:
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            socket.create_connection((host, port)).close()
+
+
+def test_listening_takes_one_address_when_it_is_given() -> None:
+    with listen("::1", 0) as listener:
+        assert listener.getsockname()[0] == "::1"

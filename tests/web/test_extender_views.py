@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from time import monotonic
 
 import httpx2
@@ -20,8 +21,9 @@ from k8s_rdma.web.node_traffic import NodeTraffic
 from k8s_rdma.web.right_sizing import RecordReader
 from k8s_rdma.web.traffic import PrometheusTraffic
 from k8s_rdma.wire.report import rates_of
-from web.serving import listening
-from web.test_pages import rows_of
+from web.cases import EXAMPLE, explanation
+from web.serving import listening, serving
+from web.test_pages import POD, rows_of
 
 pytestmark = pytest.mark.anyio
 
@@ -71,3 +73,28 @@ async def test_pages_show_the_state_of_an_extender():
     assert "missing</strong>" in pages["/pods/default/big"]
     assert "<strong>bound</strong>" in pages["/pods/default/p"]
     assert "<strong>refused</strong>" in pages["/pods/default/big"]
+
+
+async def test_data_that_is_old_says_so():
+    async with serving(EXAMPLE, explanation()) as site:
+        assert "does not answer" not in (await site.http.get("/")).text
+        site.documents.broken = b'{"extender": 1}'
+        await site.extender.poll()
+        page = await site.http.get("/")
+        assert page.status_code == 200
+        assert re.search(
+            r"The extender does not answer\.</strong> This is what it said \d+ s ago\.", page.text
+        )
+        assert "worker-1" in page.text
+        assert (await site.http.get(POD)).status_code == 503
+
+
+async def test_no_data_is_no_empty_cluster():
+    async with serving(EXAMPLE) as site:
+        site.extender.snapshot, site.documents.broken = None, b"no JSON"
+        await site.extender.poll()
+        for path in ("/", "/pending", "/nodes/worker-1"):
+            reply = await site.http.get(path)
+            assert reply.status_code == 503
+            assert "cluster view" in reply.text
+            assert "0 of 0" not in reply.text
