@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from http_server.certificates import Issuer
-from http_server.serving import REQUEST, Served, run, served
+from http_server.serving import DEADLINE_S, REQUEST, Served, run, served
 from http_server.test_limits import reason
 from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.http_server import ConnectionLimits
@@ -169,13 +169,15 @@ def test_client_is_cut_off_when_it_does_not_read(path: bytes) -> None:
 
 def test_client_that_reads_slowly_but_reads_gets_all() -> None:
     async def scenario() -> None:
-        async with served(limits=ConnectionLimits(**{**QUICK, "send_timeout_s": 10})) as s:
+        async with served(limits=ConnectionLimits(**{**QUICK, "send_timeout_s": DEADLINE_S})) as s:
             client = await s.connect()
             client.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
             await client.head()
             left = 50 << 20
             while left:
-                left -= len(await client.reader.read(1 << 20))
+                some = await client.reader.read(1 << 20)
+                assert some
+                left -= len(some)
                 await asyncio.sleep(0)
             client.close()
 
