@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
 DEADLINE_S = 120
+PARTS = tuple(b"%07d" % number * 1000 for number in range(3000))
+"""Of an answer: more than the kernel takes at once, in bytes and in number (writev(2), IOV_MAX)."""
 REQUEST = b"GET /now HTTP/1.1\r\nHost: w1\r\n\r\n"
 
 
 @dataclass
 class Paths:
-    """`/now` and `/large` are there at once, `/later` once `may` is set, `/read` takes the body."""
+    """`/now`, `/large` and `/parts` are there at once, `/later` once `may` is set, `/read` takes the body."""
 
     may: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
     large: Answer = field(default_factory=lambda: Answer(b"x" * (50 << 20)))
+    parts: Answer = field(default_factory=lambda: Answer(PARTS))
     now: Answer = field(default_factory=lambda: Answer("now"))
 
     def ready(self, method: bytes, target: bytes, fields: object) -> Answer | None:
-        return {b"/now": self.now, b"/large": self.large}.get(target) if method in (b"GET", b"HEAD") else None
+        answers = {b"/now": self.now, b"/large": self.large, b"/parts": self.parts}
+        return answers.get(target) if method in (b"GET", b"HEAD") else None
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         answer = self.ready(b"GET", scope["raw_path"], ()) or Answer("later")

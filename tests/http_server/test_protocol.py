@@ -17,7 +17,7 @@ import h11
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from http_server.serving import Paths
+from http_server.serving import PARTS, REQUEST, Paths, run, served
 from k8s_rdma.http_server import ConnectionLimits, HttpServer
 from k8s_rdma.http_server.protocol import HttpProtocol
 
@@ -267,3 +267,17 @@ def test_every_stream_of_bytes_is_answered_in_http_or_ends(stream: Stream, tls: 
     finally:
         logging.getLogger().removeHandler(faults)
     assert not faults.all
+
+
+def test_parts_of_a_large_answer_are_sent_as_one_body() -> None:
+    async def scenario() -> None:
+        async with served() as s:
+            client = await s.connect()
+            for method in (b"GET", b"HEAD"):
+                client.send(method + b" /parts HTTP/1.1\r\nHost: w1\r\n\r\n")
+                body = await client.answer(has_body=method == b"GET")
+                assert body == (200, b"".join(PARTS) if method == b"GET" else b"")
+            client.send(REQUEST)
+            assert await client.answer() == (200, b"now")
+
+    run(scenario())

@@ -16,7 +16,7 @@ import pytest
 from msgspec import structs
 
 from http_server.certificates import Certificate, Issuer
-from http_server.serving import REQUEST, Served, run, served
+from http_server.serving import PARTS, REQUEST, Served, run, served
 from k8s_rdma.config.tls import TlsConfig
 from k8s_rdma.errors import K8sRdmaError, MalformedError
 from k8s_rdma.http_server import ConnectionLimits, listen
@@ -74,6 +74,8 @@ def test_answers_are_encrypted_and_large_ones_whole(issuer: Issuer, ours: Certif
                 assert await client.answer() == (200, b"now")
             client.send(b"GET /large HTTP/1.1\r\nHost: w1\r\n\r\n")
             assert len((await client.answer())[1]) == 50 << 20
+            client.send(b"GET /parts HTTP/1.1\r\nHost: w1\r\n\r\n")
+            assert await client.answer() == (200, b"".join(PARTS))
 
     run(scenario())
 

@@ -25,6 +25,7 @@ from k8s_rdma.wire.extender import (
     decode_binding,
     encode_reply,
 )
+from k8s_rdma.wire.json import joined, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -67,7 +68,7 @@ def test_args_hold_the_recorded_pod_and_candidates(path: Path) -> None:
 
 
 def encoded(reply: Reply) -> Any:
-    return json.loads(encode_reply(reply))
+    return json.loads(joined(encode_reply(reply)))
 
 
 def passing(args: ExtenderArgs, names: Collection[str]) -> NodeList | None:
@@ -116,7 +117,22 @@ def test_filter_reply_keeps_a_nodes_bytes_when_it_passes() -> None:
     )
     args = decode_args(sent)
     reply = encode_reply(ExtenderFilterResult(nodes=passing(args, ["n1"])))
-    assert node in reply
+    assert node in joined(reply)
+
+
+def test_filter_reply_of_megabytes_is_parts_with_the_requests_own_memory() -> None:
+    nodes = [{"metadata": {"name": f"n{index}", "labels": {"x": "y" * 9_000}}} for index in range(500)]
+    args = decode_args(body(Nodes={"metadata": {}, "items": nodes}))
+    assert args.nodes is not None
+    reply = encode_reply(ExtenderFilterResult(nodes=args.nodes, failed_nodes={"a": "1"}))
+    assert isinstance(reply, tuple)
+    assert [part for part in reply if isinstance(part, msgspec.Raw)] == [
+        args.nodes.metadata,
+        *(args.nodes.items or ()),
+    ]
+    document = json.loads(bytes(joined(reply)))
+    assert (document["Nodes"]["items"], document["FailedNodes"]) == (nodes, {"a": "1"})
+    assert size_of(reply) == len(joined(reply))
 
 
 def test_filter_reply_is_an_empty_list_when_no_named_node_fits() -> None:

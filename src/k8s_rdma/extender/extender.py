@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from k8s_rdma.extender.node_cache import ClusterState
     from k8s_rdma.kube.api import ClusterApi, EventsApi
     from k8s_rdma.kube.published_api import PublishedApi
-    from k8s_rdma.wire.json import Buffer
+    from k8s_rdma.wire.json import Buffer, Document
 
 _READINESS_POLL_S = 0.1
 _EVENT_SOURCE = EventSource(component="k8s-rdma-extender")
@@ -168,21 +168,21 @@ class Extender:
             if not self.pod_writer.undecided():
                 await self.leadership.release()
 
-    async def filter(self, body: Buffer) -> Buffer:
+    async def filter(self, body: Buffer) -> Document:
         """Answer `ExtenderArgs` with an `ExtenderFilterResult`."""
         result = await self.scheduling.filter(decode_args(body))
         # A registration without a bind verb may be of kube-scheduler before 1.21, which reads only one map.
         return encode_reply(result if self._config.binder == "extender" else in_both_maps(result))
 
-    async def prioritize(self, body: Buffer) -> Buffer:
+    async def prioritize(self, body: Buffer) -> Document:
         """Answer `ExtenderArgs` with a `HostPriorityList`."""
         return encode_reply(await self.scheduling.prioritize(decode_args(body)))
 
-    async def preempt(self, body: Buffer) -> Buffer:
+    async def preempt(self, body: Buffer) -> Document:
         """Answer `ExtenderPreemptionArgs` with an `ExtenderPreemptionResult`."""
         return encode_preemption(await self.preempting.preempt(decode_preemption(body)))
 
-    async def bind(self, body: Buffer) -> Buffer:
+    async def bind(self, body: Buffer) -> Document:
         """Answer `ExtenderBindingArgs` with an `ExtenderBindingResult`."""
         return encode_reply(ExtenderBindingResult(error=await self.binder.bind(decode_binding(body))))
 

@@ -488,4 +488,4 @@ def _candidates(args: ExtenderArgs) -> tuple[list[Candidate], list[NodeName]]:
     if args.nodes is None:
         return [], cast("list[NodeName]", args.node_names or [])
     candidates = args.candidates()
-    return candidates, [NodeName(candidate.name) for candidate in candidates]
+    return candidates, cast("list[NodeName]", [candidate.name for candidate in candidates])

@@ -59,7 +59,7 @@ from k8s_rdma.kube.client import connect, require_kubeconfig
 from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
 from k8s_rdma.process import stop_on_signals
 from k8s_rdma.wire.http_error import Error
-from k8s_rdma.wire.json import Buffer, is_document
+from k8s_rdma.wire.json import Buffer, Document, is_document
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from k8s_rdma.kube.published_api import LeaseApi
     from k8s_rdma.wire.placement_keys import KeySource
 
-Verb: TypeAlias = Callable[[Buffer], Awaitable[Buffer]]
+Verb: TypeAlias = Callable[[Buffer], Awaitable[Document]]
 View: TypeAlias = Callable[["Scope"], Awaitable[Answer]]
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})

@@ -35,11 +35,11 @@ from k8s_rdma.config.bounded_files import read_named_file
 from k8s_rdma.config.reloading import Reloaded
 from k8s_rdma.errors import MalformedError
 from k8s_rdma.wire.http_error import Error, ErrorDocument
+from k8s_rdma.wire.json import Document, joined, size_of
 from k8s_rdma.wire.tokens import TOKEN_FIELD
 
 if TYPE_CHECKING:
     from k8s_rdma.config.tls import TlsConfig
-    from k8s_rdma.wire.json import Buffer
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 """Header fields, with lower-case names."""
@@ -77,7 +77,7 @@ class Answer:
 
     def __init__(
         self,
-        body: Buffer | str = b"",
+        body: Document | str = b"",
         *,
         status: int = HTTPStatus.OK,
         content_type: str = TEXT,
@@ -87,13 +87,13 @@ class Answer:
         self.body = body.encode() if isinstance(body, str) else body
         fields = dict(headers or {})
         if self.status not in _NO_CONTENT:
-            fields |= {"content-type": content_type, "content-length": str(len(self.body))}
+            fields |= {"content-type": content_type, "content-length": str(size_of(self.body))}
         self._fields: Fields = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
 
     def rendered(self, added: Fields, *, body: bool) -> bytes:
         """Render HTTP/1.1, with the server's own fields, such as the date, and with or without the body."""
         head = render_head(self.status, [*added, *self._fields])
-        return head + self.body if body else head
+        return head + joined(self.body) if body else head
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         """Send the response."""

@@ -47,7 +47,7 @@ from k8s_rdma.http_server.connections import (
     unsent_bytes,
 )
 from k8s_rdma.wire.http_error import Error
-from k8s_rdma.wire.json import HUGE_PAGE_BYTES
+from k8s_rdma.wire.json import HUGE_PAGE_BYTES, Buffer, Document, joined
 
 _FIELD_OVERHEAD = len(": \r\n")
 _CHUNK_OVERHEAD = len("1000\r\n\r\n")
@@ -132,7 +132,8 @@ class ServerState:
 class _Cycle(RequestResponseCycle):
     """uvicorn's cycle, for applications that answer last, and send the whole body in one message.
 
-    Head and body leave by one system call, and a large body is not copied. uvicorn writes each by itself.
+    Head and body leave by one system call, and a large body, or the parts of one, is not copied. uvicorn
+    writes each by itself.
     """
 
     _head: Message
@@ -146,13 +147,22 @@ class _Cycle(RequestResponseCycle):
             await self.flow.drain()
         if self.disconnected:
             return
-        head, body = self._rendered_head(), b"" if self.scope["method"] == "HEAD" else message["body"]
-        self.transport.writelines([head, body] if body else [head])
+        head = self._rendered_head()
+        parts = self._body_parts(message["body"])
+        self.transport.writelines([head, *parts])  # type: ignore[list-item]  # it takes any buffer
         self.response_started = self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+
+    def _body_parts(self, body: Document) -> tuple[Buffer, ...]:
+        """Return the parts to be sent; one with TLS, which would make a record of each (RFC 8446, 5.1)."""
+        if not body or self.scope["method"] == "HEAD":
+            return ()
+        if not isinstance(body, tuple):
+            return (body,)
+        return (joined(body),) if self.transport.get_extra_info("sslcontext") else body
 
     def _rendered_head(self) -> bytes:
         """Render the head, which ends the connection if the application or the client demands it."""

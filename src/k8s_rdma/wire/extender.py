@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
 from k8s_rdma.errors import MalformedError, Reason
-from k8s_rdma.wire.json import Buffer, decode, decode_large, join_parts
+from k8s_rdma.wire.json import (
+    HUGE_PAGE_BYTES,
+    Buffer,
+    Document,
+    decode,
+    decode_large,
+    joined,
+    size_of,
+)
 from k8s_rdma.wire.objects.meta import NamedIdentity, ObjectMeta
 from k8s_rdma.wire.objects.node import NodeAddresses
 from k8s_rdma.wire.objects.pod import KubePod
@@ -125,9 +132,8 @@ class ExtenderArgs(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
         return [Candidate(_name(raw, index), raw) for index, raw in enumerate(items)]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A node to choose from. raw: the node object as it came."""
+class Candidate(NamedTuple):
+    """A node to choose from; there may be thousands. raw: the node object as it came."""
 
     name: str
     raw: msgspec.Raw
@@ -218,8 +224,8 @@ def decode_binding(body: Buffer) -> ExtenderBindingArgs:
     return decode(body, _binding_decoder, "binding arguments")
 
 
-def encode_reply(reply: Reply) -> Buffer:
-    """Encode the reply; node objects as they came."""
+def encode_reply(reply: Reply) -> Document:
+    """Encode the reply; node objects as they came, so that a large reply keeps the request's memory."""
     if not isinstance(reply, ExtenderFilterResult) or reply.nodes is None:
         return _encoder.encode(reply)
     other_keys = _encoder.encode(msgspec.structs.replace(reply, nodes=None)).removeprefix(_NO_NODES)
@@ -228,7 +234,8 @@ def encode_reply(reply: Reply) -> Buffer:
         parts += item, b","
     if reply.nodes.items:
         parts.pop()
-    return join_parts([*parts, b"]}", other_keys])
+    document = (*parts, b"]}", other_keys)
+    return document if size_of(document) >= HUGE_PAGE_BYTES else joined(document)
 
 
 def _name(raw: msgspec.Raw, index: int) -> str:

@@ -15,12 +15,15 @@ from k8s_rdma.errors import MalformedError, Reason
 from k8s_rdma.wire.nesting import TOO_DEEP, NestingError, pruned, require_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 T = TypeVar("T")
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap | msgspec.Raw
 """A document, or a part of one."""
+
+Document: TypeAlias = Buffer | tuple[Buffer, ...]
+"""A document, or the parts of a large one, which have not been copied to join them."""
 
 HUGE_PAGE_BYTES = 2 << 20
 """The size on x86-64, and on arm64 with pages of 4 KiB; with pages of another size memory is as usual."""
@@ -46,13 +49,20 @@ def large_buffer(size: int) -> mmap.mmap:
     return region
 
 
-def join_parts(parts: Sequence[Buffer]) -> Buffer:
+def size_of(document: Document) -> int:
+    """Return the size of a document in bytes."""
+    return sum(map(len, document)) if isinstance(document, tuple) else len(document)
+
+
+def joined(document: Document) -> Buffer:
     """Join the parts of a document."""
-    size = sum(map(len, parts))
+    if not isinstance(document, tuple):
+        return document
+    size = size_of(document)
     if size < HUGE_PAGE_BYTES:
-        return b"".join(parts)
+        return b"".join(document)
     region = large_buffer(size)
-    for part in parts:
+    for part in document:
         region.write(part)
     return memoryview(region)
 
