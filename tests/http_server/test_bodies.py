@@ -1,9 +1,24 @@
-"""Bodies of requests where the kernel gives no more memory."""
+"""Bodies of requests: large ones over real sockets, and memory that the kernel does not give."""
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from http_server.serving import REQUEST, Client, Paths, Served, run, served
+from k8s_rdma.http_server import Answer, ConnectionLimits
+from k8s_rdma.http_server.asgi import BODY_SINK
+from k8s_rdma.http_server.bodies import Bodies, BodyError
+
+LIMIT = 5 << 20
+SENT = random.Random(5).randbytes(LIMIT)
+DIGEST = sha256(SENT).hexdigest().encode()
 
 READ = """
 import asyncio, resource
@@ -42,3 +57,175 @@ asyncio.run(main())
 def test_body_grows_as_it_arrives_without_memory_for_all_of_it_and_is_counted_once() -> None:
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == [str(4 << 20), "no memory {}", ""]
+
+
+@dataclass
+class Reader(Paths):
+    """`/read` takes a body within limits, and answers with its digest."""
+
+    bodies: Bodies = field(default_factory=lambda: Bodies(LIMIT, bound="maxBodyBytes"))
+    sinks: list[Any] = field(default_factory=list)
+    in_messages: int = 0
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] != "/read":
+            await super().app(scope, receive, send)
+            return
+        if set_sink := scope["extensions"].get(BODY_SINK):
+
+            def note_sink(sink: Any) -> None:
+                self.sinks.append(sink)
+                set_sink(sink)
+
+            scope["extensions"][BODY_SINK] = note_sink
+
+        async def note_size() -> Any:
+            message = await receive()
+            self.in_messages += len(message.get("body", b""))
+            return message
+
+        try:
+            async with self.bodies.reading(scope, note_size) as body:
+                answer = Answer(sha256(body).hexdigest())
+        except BodyError as error:
+            answer = Answer(str(error), status=error.status)
+        await answer(scope, receive, send)
+
+    def received(self) -> int:
+        """How much has come of the bodies that were not refused."""
+        return sum(self.bodies._bytes.values())
+
+
+def head(size: int) -> bytes:
+    return b"POST /read HTTP/1.1\r\nHost: w1\r\nContent-Length: %d\r\n\r\n" % size
+
+
+async def begun(s: Served, paths: Reader, size: int, address: str = "127.0.0.1") -> Client:
+    """A client that has sent so much of a body of the limit's size, all of which has come."""
+    before = paths.received()
+    client = await s.connect(local_addr=(address, 0))
+    client.send(head(LIMIT) + SENT[:size])
+    await s.until(lambda: paths.received() == before + size)
+    return client
+
+
+CUTS = {
+    "whole": [head(LIMIT) + SENT],
+    "after its head": [head(LIMIT), SENT],
+    "in parts": [head(LIMIT) + SENT[:100], SENT[100 : (2 << 20) + 1], SENT[(2 << 20) + 1 : -1], SENT[-1:]],
+}
+
+
+@pytest.mark.parametrize("parts", CUTS.values(), ids=CUTS)
+def test_large_body_is_received_by_its_sink_as_it_was_sent_and_so_is_the_next(parts: list[bytes]) -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            client = await s.connect()
+            for number in (1, 2):
+                for part in parts:
+                    client.send(part)
+                    await client.writer.drain()
+                assert await client.answer() == (200, DIGEST)
+                assert len(paths.sinks) == number
+                assert paths.in_messages < number * LIMIT // 2, "the rest is received into its place"
+                client.send(REQUEST)
+                assert await client.answer() == (200, b"now")
+            assert paths.received() == 0
+
+    run(scenario())
+
+
+def test_bytes_after_a_large_body_are_no_part_of_it() -> None:
+    async def scenario() -> None:
+        async with served(Reader()) as s:
+            client = await s.connect()
+            client.send(head(LIMIT) + SENT + REQUEST)
+            status, body = await client.answer()
+            assert (status, body) == (200, DIGEST) or (status == 400 and b"pipelined" in body)
+            assert await s.answers()
+
+    run(scenario())
+
+
+def test_large_body_that_needs_anothers_room_has_it_and_that_one_is_refused_with_its_next_byte() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            slow, other = [await begun(s, paths, 4 << 20, f"127.0.0.{last}") for last in (2, 3)]
+            third = await s.connect(local_addr=("127.0.0.4", 0))
+            third.send(head(LIMIT) + SENT)
+            assert await third.answer() == (200, DIGEST)
+            assert paths.sinks[0].get_buffer() is None, "its memory is free before it sends on"
+            for client in (slow, other):
+                client.send(SENT[4 << 20 :])
+            assert (await slow.answer())[0] == 408
+            assert await other.answer() == (200, DIGEST)
+            slow.send(REQUEST)
+            assert await slow.answer() == (200, b"now")
+            assert paths.received() == 0
+
+    run(scenario())
+
+
+def test_large_body_without_room_is_refused_and_the_rest_of_it_is_dropped() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            first = await begun(s, paths, 2 << 20)
+            second = await s.connect()
+            second.send(head(LIMIT) + SENT)
+            status, body = await second.answer()
+            assert (status, b"try again" in body) == (503, True)
+            second.send(REQUEST)
+            assert await second.answer() == (200, b"now")
+            first.send(SENT[2 << 20 :])
+            assert await first.answer() == (200, DIGEST)
+
+    run(scenario())
+
+
+def test_large_body_of_a_client_that_leaves_is_given_back() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            client = await begun(s, paths, 3 << 20)
+            client.close()
+            await s.until(lambda: paths.received() == 0 and not s.tasks)
+            assert paths.sinks[0].get_buffer() is None
+            assert await s.answers()
+
+    run(scenario())
+
+
+def test_large_body_that_does_not_come_in_time_is_refused_and_given_back() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths, limits=ConnectionLimits(request_timeout_s=1)) as s:
+            client = await begun(s, paths, 3 << 20)
+            assert (await client.answer())[0] == 408
+            await s.until(lambda: paths.received() == 0 and not s.tasks)
+            client.send(SENT[3 << 20 :])
+            assert await client.ended()
+
+    run(scenario())
+
+
+def test_body_that_made_room_is_given_back_once() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            slow, same = [await begun(s, paths, size, "127.0.0.2") for size in (3 << 20, 1 << 20)]
+            other = await begun(s, paths, 4 << 20, "127.0.0.3")
+            third = await s.connect(local_addr=("127.0.0.4", 0))
+            third.send(head(LIMIT) + SENT)
+            assert await third.answer() == (200, DIGEST)
+            slow.send(SENT[3 << 20 :])
+            assert (await slow.answer())[0] == 408
+            assert paths.bodies._bytes == {"127.0.0.2": 1 << 20, "127.0.0.3": 4 << 20}
+            for client, size in ((same, 1 << 20), (other, 4 << 20)):
+                client.send(SENT[size:])
+                assert await client.answer() == (200, DIGEST)
+            assert paths.received() == 0
+
+    run(scenario())

@@ -49,6 +49,9 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+BODY_SINK = "k8s_rdma.body_sink"
+"""ASGI extension: a function that takes the `BodySink` of a request, if the server has one for it."""
+
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -68,6 +71,22 @@ READ_METHODS = ("GET", "HEAD")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _SCHEME = b"bearer "
 _TOKEN_FIELDS = (b"authorization", TOKEN_FIELD.encode())
+
+
+class BodySink(Protocol):
+    """Receiver of a large body's bytes in place of messages: the kernel alone copies them.
+
+    The last message, after the last byte or a refusal, has no bytes of the body.
+    """
+
+    def get_buffer(self) -> memoryview | None:
+        """Return memory for the next bytes, up to the announced end of the body at most.
+
+        None if they are to be dropped.
+        """
+
+    def buffer_updated(self, size: int) -> bool:
+        """Take so many bytes, which have come; False if the body is refused."""
 
 
 class Answer:

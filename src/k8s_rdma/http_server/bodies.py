@@ -7,14 +7,18 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from k8s_rdma.http_server.asgi import BODY_SINK
 from k8s_rdma.wire.json import HUGE_PAGE_BYTES, Buffer, large_buffer
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from k8s_rdma.http_server.asgi import Receive, Scope
 
+
+_PART_BYTES = 256 << 10
+"""The limit of one read of a large body, and so of the bytes that have come and are not counted yet."""
 
 _TOGETHER = 2
 """Times the limit of one body, for the bodies of all addresses; one address has room for one body."""
@@ -61,19 +65,29 @@ class ClientGoneError(Exception):
 
 
 class _Body:
-    """A body, with the part that has been received.
+    """A body, with the part that has been received; an `asgi.BodySink`.
 
     size: bytes that have been received.
     content: may be longer.
+    counted: bytes for which there was room.
+    refusal: of bytes that came without a message.
     """
 
-    __slots__ = ("_announced", "address", "content", "size")
+    __slots__ = ("_admit", "_announced", "address", "content", "counted", "refusal", "size")
 
-    def __init__(self, address: str, announced: int) -> None:
+    def __init__(self, address: str, announced: int, admit: Callable[[_Body, int], BodyError | None]) -> None:
+        """Begin empty. admit: counts further bytes, or refuses them."""
         self.address = address
         self.content: bytearray | mmap.mmap = bytearray()
-        self.size = 0
+        self.size = self.counted = 0
+        self.refusal: BodyError | None = None
         self._announced = announced
+        self._admit = admit
+
+    @property
+    def is_mapped(self) -> bool:
+        """Report whether it has memory for its announced size."""
+        return not isinstance(self.content, bytearray)
 
     def extend(self, part: bytes) -> None:
         """Append a part. Memory for the announced size is taken once a huge page of it has come."""
@@ -81,13 +95,26 @@ class _Body:
         if self.size < HUGE_PAGE_BYTES <= end <= self._announced:
             with suppress(OSError):  # without memory for all of it, it grows as it comes
                 region = large_buffer(self._announced)
-                region.write(self.content)
+                region[: self.size] = self.content[:]
                 self.content = region
         if isinstance(self.content, bytearray):
             self.content += part
         else:
-            self.content.write(part)
+            self.content[self.size : end] = part
         self.size = end
+
+    def get_buffer(self) -> memoryview | None:
+        """Return the memory for the next bytes; None once it is dropped."""
+        if isinstance(self.content, bytearray):
+            return None
+        return memoryview(self.content)[self.size : self.size + _PART_BYTES]
+
+    def buffer_updated(self, size: int) -> bool:
+        """Count bytes that have come; False if the body is refused."""
+        self.refusal = self._admit(self, size)
+        if self.refusal is None:
+            self.size += size
+        return self.refusal is None
 
     def drop(self) -> None:
         """Discard the received part."""
@@ -120,7 +147,8 @@ class Bodies:
         announced = int(field) if field.isdigit() else 0
         if announced > self._limit:
             raise TooLongError(self._limit, self._bound, self._advice)
-        body = _Body(scope["client"][0] if scope.get("client") else "", announced)
+        body = _Body(scope["client"][0] if scope.get("client") else "", announced, self._admit)
+        set_sink = scope.get("extensions", {}).get(BODY_SINK)
         self._incoming[body] = None
         try:
             has_more = True
@@ -128,34 +156,42 @@ class Bodies:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError
-                self._extend(body, message.get("body", b""))
+                part = message.get("body", b"")
+                if refusal := body.refusal or self._admit(body, len(part)):
+                    raise refusal
+                body.extend(part)
+                if set_sink is not None and body.is_mapped:
+                    set_sink(body)
+                    set_sink = None
                 has_more = message.get("more_body", False)
             del self._incoming[body]
             yield body.content
         finally:
             self._incoming.pop(body, None)
             self._give_back(body)
+            body.drop()
+            body.refusal = None
 
-    def _extend(self, body: _Body, part: bytes) -> None:
+    def _admit(self, body: _Body, size: int) -> BodyError | None:
+        """Count further bytes of a body, or refuse it."""
         if body not in self._incoming:
-            raise TooSlowError
-        if body.size + len(part) > self._limit:
-            raise TooLongError(self._limit, self._bound, self._advice)
-        if self._bytes[body.address] + len(part) > self._limit:
-            raise NoRoomError(self._bound)
-        while self._bytes.total() + len(part) > _TOGETHER * self._limit:
-            self._make_room(body)
-        body.extend(part)
-        self._bytes[body.address] += len(part)
-
-    def _make_room(self, body: _Body) -> None:
-        slowest = next(iter(self._incoming))
-        if slowest is body:
-            raise NoRoomError(self._bound)
-        del self._incoming[slowest]
-        self._give_back(slowest)
-        slowest.drop()
+            return TooSlowError()
+        if body.size + size > self._limit:
+            return TooLongError(self._limit, self._bound, self._advice)
+        if self._bytes[body.address] + size > self._limit:
+            return NoRoomError(self._bound)
+        while self._bytes.total() + size > _TOGETHER * self._limit:
+            slowest = next(iter(self._incoming))
+            if slowest is body:
+                return NoRoomError(self._bound)
+            del self._incoming[slowest]
+            self._give_back(slowest)
+            slowest.drop()
+        body.counted += size
+        self._bytes[body.address] += size
+        return None
 
     def _give_back(self, body: _Body) -> None:
-        self._bytes[body.address] -= body.size
+        self._bytes[body.address] -= body.counted
+        body.counted = 0
         self._bytes += Counter()  # drops addresses that have no bytes here

@@ -29,7 +29,9 @@ from uvicorn.protocols.utils import get_remote_addr
 
 from k8s_rdma.errors import Reason
 from k8s_rdma.http_server.asgi import (
+    BODY_SINK,
     Application,
+    BodySink,
     Fields,
     Message,
     Scope,
@@ -174,7 +176,7 @@ class _Cycle(RequestResponseCycle):
         return render_head(self._head["status"], fields)
 
 
-class HttpProtocol(asyncio.Protocol):
+class HttpProtocol(asyncio.BaseProtocol):
     """One HTTP/1.1 connection; a `connections.Connection`."""
 
     transport: asyncio.Transport
@@ -210,7 +212,7 @@ class HttpProtocol(asyncio.Protocol):
         self._target = b""
         self._fields: Fields = []
         self._announces_body = False
-        self._head_bytes = self._body_bytes = 0
+        self._head_bytes = self._body_bytes = self._announced_bytes = 0
         self._has_large_body = False
 
     # # The calls of the transport:
@@ -316,6 +318,7 @@ class HttpProtocol(asyncio.Protocol):
         self._check_head()
         length = sum(int(value) for name, value in self._fields if name == b"content-length")
         self._check_body(length)
+        self._announced_bytes = length
         self._has_large_body = length >= HUGE_PAGE_BYTES and self._tls is None
         if self._has_large_body:
             set_receive_buffer(self._socket, LARGE_BODY_BUFFER_BYTES)
@@ -536,17 +539,63 @@ class HttpProtocol(asyncio.Protocol):
         return self._is_idle()
 
 
+class TlsHttpProtocol(HttpProtocol, asyncio.Protocol):
+    """A connection with TLS."""
+
+
 class PlainHttpProtocol(HttpProtocol, asyncio.BufferedProtocol):
     """A connection without TLS: it receives into the buffer that all of them share.
 
     Not with TLS, whose buffers uvloop would keep after the connection's end, in a cycle with these methods.
+
+    A large body goes past the parser once the application has a sink for it. Its end is known by the length
+    that the head announces, with which the parser accepts no transfer coding (RFC 9112, section 6.1).
     """
+
+    _sink: BodySink | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the sink as well."""
+        self._sink = None
+        super().connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""
         del sizehint
-        return self._state.receive_buffer
+        sink = self._current_sink()
+        if sink is None:
+            return self._state.receive_buffer
+        missing = self._announced_bytes - self._body_bytes
+        return sink.get_buffer() or self._state.receive_buffer[:missing]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse the received bytes."""
-        self.data_received(self._state.receive_buffer[:nbytes])
+        """Parse the received bytes, or count those of the body."""
+        sink = self._current_sink()
+        if sink is None:
+            self.data_received(self._state.receive_buffer[:nbytes])
+        else:
+            self._count_body(sink, nbytes)
+
+    def _current_sink(self) -> BodySink | None:
+        """Return the sink of the next bytes, if they have one, and if it has all earlier ones."""
+        has_earlier = self._cycle is not None and not self._cycle.body
+        return self._sink if has_earlier and not self._refused else None
+
+    def _count_body(self, sink: BodySink, size: int) -> None:
+        self._body_bytes += size
+        if not sink.buffer_updated(size) and self._cycle is not None and not self._cycle.response_complete:
+            self.flow.pause_reading()
+            self._cycle.message_event.set()
+        if self._body_bytes == self._announced_bytes:
+            self._sink = None
+            self._parser = httptools.HttpRequestParser(self)  # the former one still expects the body
+            self.on_message_complete()
+
+    def _scope(self) -> Scope:
+        scope = super()._scope()
+        if self._has_large_body:
+            scope["extensions"][BODY_SINK] = self._set_sink
+        return scope
+
+    def _set_sink(self, sink: BodySink) -> None:
+        self._sink = sink

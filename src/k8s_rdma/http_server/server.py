@@ -24,7 +24,7 @@ from k8s_rdma.http_server.connections import (
     Connections,
     set_receive_buffer,
 )
-from k8s_rdma.http_server.protocol import HttpProtocol, PlainHttpProtocol, ServerState
+from k8s_rdma.http_server.protocol import HttpProtocol, PlainHttpProtocol, ServerState, TlsHttpProtocol
 
 if TYPE_CHECKING:
     import ssl
@@ -108,7 +108,7 @@ class HttpServer:
 
     async def _accept(self, listener: socket.socket) -> asyncio.Server | TlsListener:
         if self.state.tls is not None:
-            protocol_factory = partial(HttpProtocol, self.state)
+            protocol_factory = partial(TlsHttpProtocol, self.state)
             return TlsListener(listener, self.state.tls, protocol_factory, self.state.connections)
         loop = asyncio.get_running_loop()
         return await loop.create_server(
