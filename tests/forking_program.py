@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from k8s_rdma import cli
-from k8s_rdma.cli.main import main
+from k8s_rdma.cli.entry import main
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

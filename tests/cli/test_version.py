@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,13 +13,15 @@ from k8s_rdma import __version__
 from k8s_rdma.cli.version import commit_of
 from k8s_rdma.linux.receipts import VERSION as LEDGER
 from k8s_rdma.wire.doctor import Speaks
+from warm_program import run
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility-versions.md"
 
 
 def printed(*arguments: str) -> str:
-    command = [sys.executable, "-m", "k8s_rdma", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ran = run(arguments)
+    ran.check_returncode()
+    return ran.stdout
 
 
 def test_version_is_a_line_for_people():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from doctor_documents import decode_doctor
 from k8s_rdma import __version__
 from k8s_rdma.doctor.collectors.asking_pods import asking_pods
 from k8s_rdma.kube.documents import Documents
+from warm_program import run
 
 if TYPE_CHECKING:
     from k8s_rdma.wire.doctor import DoctorDocument
@@ -37,14 +37,9 @@ async def examined(c: Cluster, *options: str) -> tuple[DoctorDocument, int]:
 
 
 async def doctor(*options: str) -> tuple[DoctorDocument, int]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "k8s_rdma", "doctor", *options, "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, said = await process.communicate()
-    assert not said, said.decode()
-    return decode_doctor(out), process.returncode or 0
+    ran = await asyncio.to_thread(run, ["doctor", *options, "--json"])
+    assert not ran.stderr
+    return decode_doctor(ran.stdout), ran.returncode
 
 
 def ids(document: DoctorDocument, subject: str) -> set[str]:
@@ -288,11 +283,7 @@ async def test_doctor_ends_with_status_2_without_an_answer(tmp_path: Path):
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     document = {"clusters": [cluster_at], "contexts": [context], "users": [{"name": "u", "user": {}}]}
     kubeconfig.write_text(yaml.safe_dump({"current-context": "c", **document}))
-    command = [sys.executable, "-m", "k8s_rdma", "doctor", "cluster", "--kubeconfig", str(kubeconfig)]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, said = await process.communicate()
-    assert process.returncode == 2
-    assert b"no connection to the API server" in said
-    assert not out
+    ran = run(["doctor", "cluster", "--kubeconfig", str(kubeconfig)])
+    assert ran.returncode == 2
+    assert "no connection to the API server" in ran.stderr
+    assert not ran.stdout

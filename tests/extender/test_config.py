@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.config.files import config_schema, load_config
 from k8s_rdma.errors import MalformedError
+from warm_program import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,8 +106,7 @@ def test_schema_has_every_key_of_the_file_and_no_other() -> None:
 def command(*arguments: str) -> tuple[int, str, str]:
     """Exit status and what was said by `k8s-rdma extender`, without a port of the environment's."""
     environment = {name: value for name, value in os.environ.items() if name != "PORT"}
-    program = [sys.executable, "-m", "k8s_rdma", *arguments]
-    ended = subprocess.run(program, capture_output=True, text=True, env=environment, check=False)
+    ended = run(arguments, environment)
     return ended.returncode, ended.stdout, ended.stderr
 
 

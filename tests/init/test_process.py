@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,16 +17,17 @@ from k8s_rdma.cli.main import app
 from k8s_rdma.config.init import InitConfig
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.init.pf_setup import PfOutcome, PfResult, all_well
+from warm_program import run
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
 def init(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
     path = directory / "init.yaml"
     path.write_text(text)
-    command = [sys.executable, "-m", "k8s_rdma", "init", "--config", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return run(["init", "--config", str(path)])
 
 
 @pytest.mark.parametrize(
@@ -83,8 +82,7 @@ def test_machine_without_network_cards_is_well(tmp_path: Path) -> None:
 def test_plan_of_a_configuration_on_standard_input_succeeds_whatever_it_finds(tmp_path: Path) -> None:
     Tree(tmp_path / "sys")
     text = f"{{sysRoot: {tmp_path}/sys, stateDir: {tmp_path}/state, hardware: {{pfs: [{{names: [eth9]}}]}}}}"
-    command = [sys.executable, "-m", "k8s_rdma", "init", "--plan", "--config", "/dev/stdin"]
-    ended = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=60)
+    ended = run(["init", "--plan", "--config", "/dev/stdin"], stdin=text)
     assert ended.returncode == 0, ended.stderr
     assert "hardware.pfs names eth9" in ended.stdout
 

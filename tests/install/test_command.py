@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+import warm_program
 from install.node_files import FILE, OURS, NodeFiles
 from k8s_rdma.cli.install_cni import desired_conflist
 from k8s_rdma.errors import K8sRdmaError
 from k8s_rdma.install.network_mode import NetworkMode
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
 def run(node: NodeFiles, program: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "k8s_rdma", "install-cni", str(node.bin), "--conf-dir", str(node.confs)]
-    return subprocess.run(
-        [*command, *options],
-        env=os.environ | {"K8S_RDMA_CNI": str(program)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["install-cni", str(node.bin), "--conf-dir", str(node.confs), *options]
+    return warm_program.run(command, os.environ | {"K8S_RDMA_CNI": str(program)})
 
 
 def test_it_is_put_there_and_taken_away(node: NodeFiles, program: Path, tmp_path: Path) -> None:

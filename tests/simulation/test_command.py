@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from warm_program import run
+
 PROGRAM = Path(sys.executable).parent / "k8s-rdma"
 TRACE = Path(__file__).parents[2] / "examples" / "scenarios" / "trace.yaml"
 ENDLESS = """\
@@ -25,7 +27,7 @@ pods: [{name: a, interfaces: [{min_tx_rate: 1000}], lifetime: {exponential: 10}}
 
 
 def simulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([PROGRAM, "simulate", *arguments], capture_output=True, text=True, check=False)
+    return run(["simulate", *map(str, arguments)])
 
 
 def test_simulate_prints_a_row_per_policy_and_writes_files(tmp_path: Path) -> None:
