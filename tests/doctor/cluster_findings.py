@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from deviceplugin.test_dra import offer
+from deviceplugin.offered_pf import offer
 from extender.node_server import PF0, pf, report
 from k8s_rdma.config.extender import ExtenderConfig
 from k8s_rdma.core.inventory import CLAIMS_POOL
