@@ -161,6 +161,64 @@ def test_class_names_are_unique_in_the_product():
     assert not repeated, "name all but one of these classes by what tells it apart from the other"
 
 
+FEWEST_LINES = 60
+"""A smaller module may be held by the tests of those that use it."""
+
+WITHOUT_TESTS_OF_ITS_NAME = {
+    "k8s_rdma/core/devices/rdma_devices.py": "has types alone",
+    "k8s_rdma/core/pf_selection.py": "has types alone",
+    "k8s_rdma/doctor/cluster/crd.py": (
+        "is a check whose table of cases, tests/doctor/cases/crd.py, says all that it finds"
+    ),
+    "k8s_rdma/doctor/node/iommu.py": (
+        "is a check whose table of cases, tests/doctor/cases/iommu.py, says all that it finds"
+    ),
+    "k8s_rdma/doctor/node/lossless.py": (
+        "is a check whose table of cases, tests/doctor/cases/lossless.py, says all that it finds"
+    ),
+    "k8s_rdma/doctor/node/modules.py": (
+        "is a check whose table of cases, tests/doctor/cases/modules.py, says all that it finds"
+    ),
+    "k8s_rdma/kube/published_api.py": "has Protocols and the values of their calls alone",
+    "k8s_rdma/web/traffic.py": "is asked of a real Prometheus, by tests/monitoring/test_page_traffic.py",
+    "k8s_rdma/wire/objects/meta.py": "has types alone",
+    "k8s_rdma_demo/cluster/shapes.py": "has types alone",
+    "k8s_rdma_demo/launch.py": (
+        "puts a process into namespaces, of which tests/cli/test_demo.py runs the command"
+    ),
+    "k8s_rdma_demo/overbooking_monitor.py": "reads the nodes of the whole demo while it runs",
+    "k8s_rdma_demo/scenes.py": (
+        "acts in a run of the whole demo alone, whose every check tests/cli/test_demo.py demands"
+    ),
+    "k8s_rdma_demo/world.py": "starts the processes of the whole demo, which is run as a whole",
+}
+"""Modules of as many lines whose tests stand elsewhere, with the reason."""
+
+
+def modules_without_tests() -> set[str]:
+    """Return the modules without a `test_<module>.py`, or `test_<package>_<module>.py`, in any folder."""
+    tests = {path.stem for path in Path(__file__).parent.rglob("test_*.py")}
+    return {
+        str(path.relative_to(SOURCES))
+        for path in SOURCES.rglob("*.py")
+        if not path.stem.startswith("__") and not path.stem.endswith("_pb2")
+        if len(path.read_text().splitlines()) >= FEWEST_LINES
+        if not {f"test_{path.stem.strip('_')}", f"test_{path.parent.name}_{path.stem}"} & tests
+    }
+
+
+def test_tests_of_a_module_have_its_name():
+    missing = sorted(modules_without_tests() - WITHOUT_TESTS_OF_ITS_NAME.keys())
+    assert not missing, (
+        "move the tests of these into files of their names, for example tests/core/test_ledger.py"
+    )
+
+
+def test_modules_whose_tests_stand_elsewhere_exist_and_have_no_file():
+    stale = WITHOUT_TESTS_OF_ITS_NAME.keys() - modules_without_tests()
+    assert not stale, "take these out of WITHOUT_TESTS_OF_ITS_NAME"
+
+
 LEAST_LINES = 40
 """A smaller part may stand beside another one: an error class or a helper is no second thing."""
 

@@ -15,10 +15,10 @@ import pytest
 
 from cli.asking import bind, k8s_rdma
 from cli.on_terminal import on_terminals, runs
+from cli.played_usage import PlayedPrometheus, answering, pod
+from cli.played_usage import stored as stored_pods
 from cli.test_holders import node_object, stored
 from cli.test_options import COMMANDS, RECORDED
-from cli.test_recommend import PlayedPrometheus, answering, pod
-from cli.test_recommend import stored as stored_pods
 from demo.test_outcome import sheet
 from extender.node_server import PF0, pf, report
 from extender.serving import FILTER, served

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.asking import k8s_rdma
-from cli.test_recommend import pod, stored
+from cli.played_usage import pod, stored
 from kube.stored_objects import serving_objects
 from monitoring.test_scrape import PROMETHEUS, PROMTOOL, prometheus
 
