@@ -1,4 +1,4 @@
-"""`k8s-rdma agent adopt` and `agent --rebuild-ledger`: requests from the command line, and their results."""
+"""`k8s-rdma agent adopt`: the request to the running agent, and its results."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from k8s_rdma.agent.rebuild_ledger import rebuild_ledger
-from k8s_rdma.cli.console import Page
 from k8s_rdma.cli.formats import CommandAnswer, indented
 from k8s_rdma.cli.tables import NONE, Column, Table, mbps
 from k8s_rdma.core.node_paths import CNI_SOCKET
@@ -18,8 +16,8 @@ from k8s_rdma.wire.cni_socket import Reply, decode_reply, encode_request, reply_
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from k8s_rdma.cli.console import Page
     from k8s_rdma.cli.formats import Output
-    from k8s_rdma.config.agent import AgentConfig
 
 TIMEOUT_S = 60.0
 """The time-out of the whole call; a VF takes some milliseconds to reset, after requests of pods before it."""
@@ -34,23 +32,6 @@ COLUMNS = (
     Column("OUTCOME"),
     Column("MESSAGE", prose=True),
 )
-
-
-def rebuild(config: AgentConfig) -> int:
-    """Rebuild the ledger, and print the outcomes.
-
-    The exit status is 1 if part of it could not be rebuilt, although the new ledger is in place.
-    """
-    outcomes = rebuild_ledger(config)
-    page = Page(markup=False)
-    if outcomes:
-        table = Table(Column("ATTACHMENT"), Column("MESSAGE", prose=True))
-        for outcome in outcomes:
-            table.add(visible(outcome.subject), visible(outcome.message))
-        page.print(table)
-    rebuilt = sum(outcome.receipt is not None for outcome in outcomes)
-    page.print(f"{rebuilt} attachments rebuilt; the agent can be started")
-    return 0 if all(outcome.complete for outcome in outcomes) else 1
 
 
 def adopt(run_dir: Path, request: AdoptRequest, output: Output, *, every: bool) -> int:

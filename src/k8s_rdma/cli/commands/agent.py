@@ -47,7 +47,7 @@ def agent(  # noqa: PLR0913, PLR0917  options of a command
         check(settings)
         typer.echo("ok")
         return
-    from k8s_rdma.cli.adopt import rebuild
+    from k8s_rdma.cli.rebuild_ledger import rebuild
 
     raise typer.Exit(rebuild(settings))
 
