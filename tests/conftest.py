@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, settings
 
 from changed import (  # noqa: F401 - hooks of --changed and --quick
     pytest_addoption,
-    pytest_collection_modifyitems,
     pytest_configure,
     pytest_ignore_collect,
 )
-from turns import turn
+from changed import pytest_collection_modifyitems as choose_tests
+from turns import alone_first, is_alone, turn
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -62,13 +62,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests that are not asked for, and order the others."""
+    choose_tests(config, items)
+    items[:] = alone_first(items)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # outermost: waiting is not the test's time
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """A worker's test begins when it is its turn; where one process runs them all, it always is."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
     shared = Path(item.config.option.basetemp).parent  # xdist gives every worker a directory in there
-    with turn(shared, alone=item.get_closest_marker("alone") is not None):
+    with turn(shared, alone=is_alone(item)):
         return (yield)
 
 

@@ -5,13 +5,28 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TYPE_CHECKING
 
-from turns import turn
+import pytest
+
+from turns import alone_first, turn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 WORKERS = 4
 DEADLINE_S = 120
+
+
+def test_tests_that_are_alone_come_first_in_their_order(request: pytest.FixtureRequest) -> None:
+    def tests(*names: str) -> Iterator[pytest.Function]:
+        for name in names:
+            test = pytest.Function.from_parent(request.node.parent, name=name, callobj=lambda: None)
+            if name.startswith("alone"):
+                test.add_marker("alone")
+            yield test
+
+    ordered = alone_first(tests("b", "alone-d", "a", "alone-c"))
+    assert [test.name for test in ordered] == ["alone-d", "alone-c", "b", "a"]
 
 
 def test_turns_are_simultaneous_if_no_test_is_alone(tmp_path: Path) -> None:

@@ -7,8 +7,25 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    import pytest
+
+
+def is_alone(item: pytest.Item) -> bool:
+    """Report whether no other test may run beside it."""
+    return item.get_closest_marker("alone") is not None
+
+
+def alone_first(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return tests that are alone, then the others, each in their order.
+
+    Before a test that is alone every worker waits until the longest of the running tests has ended. If one
+    worker has all of these tests one after the other, the others run one test in between, which is mostly
+    short. Tests that are alone also are among the longest, and should not be the last that run.
+    """
+    return sorted(items, key=lambda item: not is_alone(item))
 
 
 @contextmanager
