@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -16,7 +15,6 @@ import yaml
 from cli.asking import k8s_rdma
 from cli.on_terminal import on_terminals
 from cli.test_holders import node_object, stored
-from k8s_rdma.cli.bundles import Bundle, with_bundles
 from k8s_rdma.cli.main import app
 from k8s_rdma.cli.rate_option import read_rate
 from k8s_rdma.cli.usage import as_kubectl_writes, flow_help
@@ -94,29 +92,6 @@ def test_namespace_is_that_of_pods_and_never_the_charts():
     for name, command in COMMANDS.items():
         option = options_of(command).get("-n")
         assert option is None or "chart" not in option.help, name
-
-
-def pair(*, first: int = 1, second: int = 2) -> tuple[int, int]:
-    return first, second
-
-
-Pair = Annotated[Any, Bundle(pair)]
-
-
-def triple(*, pair: Pair, third: int = 3) -> tuple[int, ...]:
-    return (*pair, third)
-
-
-Triple = Annotated[Any, Bundle(triple)]
-
-
-def test_bundle_becomes_its_options_and_is_passed_as_one_value():
-    @with_bundles
-    def command(word: str, *, triple: Triple, pair: Pair) -> tuple[object, ...]:
-        return word, triple, pair
-
-    assert list(inspect.signature(command).parameters) == ["word", "first", "second", "third"]
-    assert command(word="w", first=5, second=6, third=7) == ("w", (5, 6, 7), (5, 6))
 
 
 @pytest.mark.parametrize(
