@@ -8,7 +8,7 @@ import pytest
 
 from extender.faulty_api import Fault
 from extender.test_versions import CONDITION
-from extender.world import until, world
+from extender.world import cluster, extending, until, world
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +82,28 @@ async def test_binds_to_different_nodes_go_on_while_one_waits_for_the_api_server
         await until(lambda: len(w.api.started) == 2)
         w.api.writing.set()
         assert (await slow, await other) == ("", "")
+
+
+@pytest.mark.parametrize("how", ["is read unbound", "is bound", "is deleted"])
+async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(how):
+    api_request_timeout_s = 0.01 if how == "is read unbound" else 3600.0
+    async with cluster("w1") as c, extending(c, api_request_timeout_s=api_request_timeout_s) as w:
+        await until(lambda: not w.extender.missing())
+        w.api.touchable = False
+        w.api.faults.append(Fault.LATE)
+        await w.create_pod("p", 6_000)
+        assert "no answer" in await w.bind("p", "w1")
+        w.api.reading.clear()  # when it is read again
+        pod_writer = w.extender.pod_writer
+        finish = asyncio.create_task(pod_writer.finish(3600.0))
+        assert (await asyncio.wait([finish], timeout=0))[1]
+        assert pod_writer.undecided() == ["default/p"]
+        w.api.reading.set()
+        if how == "is bound":
+            w.api.late.set()
+        if how == "is deleted":
+            await w.delete_pod("p")
+        await finish
+        assert pod_writer.undecided() == []
+        w.api.late.set()
+        await asyncio.gather(*w.api.late_writes)

@@ -17,17 +17,14 @@ import pytest
 
 from extender.node_server import PF0, PF1, pf, report
 from extender.test_process import MAIN
-from extender.world import World, cluster, extending, interfaces
-from k8s_rdma.kube.errors import ApiRefusedError
-from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
-from k8s_rdma.kube.published_api import LeaseView
+from extender.world import World, cluster
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma_demo.cluster.command import write_kubeconfig
-from k8s_rdma_demo.cluster.registry import MAX_OBJECT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
 
 pytestmark = pytest.mark.anyio
 
@@ -126,101 +123,3 @@ async def test_no_bandwidth_is_promised_twice_when_the_binder_is_killed_during_b
             errors = [await other.bind(c, name, NODES[at % 2]) for at, name in enumerate(names)]
             assert await reserved(c) == dict.fromkeys(NODES, MBPS // 700 * 700)
             assert errors.count("") == len(NODES) * (MBPS // 700)
-
-
-class Crashed:
-    """A Lease whose holder does not renew it."""
-
-    def __init__(self) -> None:
-        self.stored = LeaseView(namespace="n", name="l", holder="before", duration_s=0, version="1")
-
-    async def get_lease(self, _namespace: str, _name: str) -> LeaseView:
-        return self.stored
-
-    async def write_lease(self, lease: LeaseView) -> LeaseView:
-        if lease.version != self.stored.version:
-            raise ApiRefusedError("write lease: modified", status=409)
-        self.stored = LeaseView(
-            namespace="n",
-            name="l",
-            holder=lease.holder,
-            duration_s=lease.duration_s,
-            version=lease.version + "1",
-        )
-        return self.stored
-
-
-@pytest.mark.parametrize("touchable", [True, False])
-async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_requests_of_the_former_one(
-    touchable: bool,
-):
-    leases = Crashed()
-    lease = LeaderElector(
-        leases,
-        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
-        asyncio.get_running_loop().time,
-    )
-    async with cluster("w1") as c:
-        c.api.touchable = touchable
-        await c.create_pod("p", 1)
-        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
-            while leases.stored.holder != "me":  # noqa: ASYNC110  it is a state of the test's own
-                await asyncio.sleep(0.01)
-            if touchable:
-                while w.extender.missing():  # noqa: ASYNC110  that is the interface
-                    await asyncio.sleep(0.01)
-                assert await w.bind("p", "w1") == ""
-            else:
-                while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                assert "is starting" in await w.bind("p", "w1")
-        assert leases.stored.holder == ("" if touchable else "me")
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(labelled: bool):
-    """The fence is a label then; else a pod's owner would decide how long a fail-over takes."""
-    leases = Crashed()
-    lease = LeaderElector(
-        leases,
-        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
-        asyncio.get_running_loop().time,
-    )
-    async with cluster("w1") as c:
-        await c.create_pod("full", 1)
-        length = 262_144 - len("rdma_interfaces_required") - len(interfaces(1)) - len("padding")
-        await c.patch_pod("full", {"metadata": {"annotations": {"padding": "x" * length}}})
-        c.api.labelled = labelled
-        await c.create_pod("p", 1)
-        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
-            if labelled:
-                while w.extender.missing():  # noqa: ASYNC110  that is the interface
-                    await asyncio.sleep(0.01)
-                assert sorted(c.api.fenced) == ["full", "p"]
-                assert await w.bind("p", "w1") == ""
-            else:  # what is not fenced is waited for
-                while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-
-async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes():
-    """A Binding writes more to a pod than the fence does: where that does not fit, no Binding does."""
-    leases = Crashed()
-    lease = LeaderElector(
-        leases,
-        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
-        asyncio.get_running_loop().time,
-    )
-    async with cluster("w1") as c:
-        await c.create_pod("large", 1)
-        await c.patch_pod("large", {"metadata": {"labels": {"padding": ""}}})
-        length = MAX_OBJECT_BYTES - len(json.dumps(await c.read_pod("large"), separators=(",", ":"))) - 10
-        await c.patch_pod("large", {"metadata": {"labels": {"padding": "x" * length}}})
-        await c.create_pod("p", 1)
-        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
-            while w.extender.missing():  # noqa: ASYNC110  that is the interface
-                await asyncio.sleep(0.01)
-            assert c.api.fenced == ["p"]
-            assert await w.bind("p", "w1") == ""
-            assert "longer than etcd takes" in await w.bind("large", "w1")
-            assert not w.extender.pod_writer.undecided()

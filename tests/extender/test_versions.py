@@ -8,8 +8,7 @@ from math import inf
 import pytest
 from msgspec import structs
 
-from extender.faulty_api import Fault
-from extender.world import cluster, extending, interfaces, until, world
+from extender.world import interfaces, until, world
 from k8s_rdma.core.types import NodeName, PodUid
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION, decode
 
@@ -98,26 +97,6 @@ async def test_second_bind_of_a_pod_to_another_node_reports_the_first_node():
         assert "already bound to node w1" in await second
         assert len(w.api.started) == 1
         assert await w.bind("q", "w2") == ""
-
-
-async def test_new_extender_fences_late_writes_of_the_former_one():
-    async with cluster("w1") as c:
-        await c.create_pod("p", 6_000)
-        await c.create_pod("q", 6_000)
-        await c.create_pod("plain")
-        c.api.faults.append(Fault.LATE)
-        c.api.untouched = 10
-        async with extending(c) as w:
-            w.api.untouched = 10
-            assert "no answer" in await w.bind("p", "w1")
-        c.api.untouched = 0
-        c.api.fenced.clear()
-        async with extending(c) as w:
-            assert set(w.api.fenced) == {"p", "q"}
-            assert await w.bind("q", "w1") == ""
-            w.api.late.set()
-            await asyncio.gather(*w.api.late_writes)
-            assert await w.node_of("p") is None
 
 
 async def test_bind_of_a_version_read_before_the_last_renewal_needs_no_read():

@@ -1,16 +1,21 @@
-"""The Lease: who may bind, when, and what the next one waits for."""
+"""Leadership: the duties of an extender before it binds, its right to bind, and the end of that."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 import httpx2
 import pytest
 
 from extender.faulty_api import Fault
 from extender.serving import BIND, FILTER, PRIORITIZE, served
-from extender.world import cluster, extending, until
+from extender.world import cluster, extending, interfaces, until
+from k8s_rdma.kube.errors import ApiRefusedError
+from k8s_rdma.kube.leader_election import LeaderElectionConfig, LeaderElector
+from k8s_rdma.kube.published_api import LeaseView
+from k8s_rdma_demo.cluster.registry import MAX_OBJECT_BYTES
 from kube.memory_leases import LEASE_S, SteppedLeases
 
 pytestmark = pytest.mark.anyio
@@ -112,31 +117,6 @@ async def test_bind_is_not_written_when_the_lease_expires_while_the_node_is_poll
         assert w.api.started == []
 
 
-@pytest.mark.parametrize("how", ["is read unbound", "is bound", "is deleted"])
-async def test_finish_returns_when_the_pod_in_doubt_is_known_to_be_bound_or_not(how):
-    api_request_timeout_s = 0.01 if how == "is read unbound" else 3600.0
-    async with cluster("w1") as c, extending(c, api_request_timeout_s=api_request_timeout_s) as w:
-        await until(lambda: not w.extender.missing())
-        w.api.touchable = False
-        w.api.faults.append(Fault.LATE)
-        await w.create_pod("p", 6_000)
-        assert "no answer" in await w.bind("p", "w1")
-        w.api.reading.clear()  # when it is read again
-        pod_writer = w.extender.pod_writer
-        finish = asyncio.create_task(pod_writer.finish(3600.0))
-        assert (await asyncio.wait([finish], timeout=0))[1]
-        assert pod_writer.undecided() == ["default/p"]
-        w.api.reading.set()
-        if how == "is bound":
-            w.api.late.set()
-        if how == "is deleted":
-            await w.delete_pod("p")
-        await finish
-        assert pod_writer.undecided() == []
-        w.api.late.set()
-        await asyncio.gather(*w.api.late_writes)
-
-
 async def test_stop_gives_the_lease_back_when_the_last_doubt_is_over():
     api = SteppedLeases()
     async with cluster("w1") as c, served(c, lease=api.lease(), api_request_timeout_s=3600.0) as s:
@@ -192,3 +172,121 @@ async def test_stop_keeps_the_lease_when_a_write_was_cut_short():
         bind.cancel()
         await asyncio.gather(bind, return_exceptions=True)
     assert api.stored.holder == "me"
+
+
+class Crashed:
+    """A Lease whose holder does not renew it."""
+
+    def __init__(self) -> None:
+        self.stored = LeaseView(namespace="n", name="l", holder="before", duration_s=0, version="1")
+
+    async def get_lease(self, _namespace: str, _name: str) -> LeaseView:
+        return self.stored
+
+    async def write_lease(self, lease: LeaseView) -> LeaseView:
+        if lease.version != self.stored.version:
+            raise ApiRefusedError("write lease: modified", status=409)
+        self.stored = LeaseView(
+            namespace="n",
+            name="l",
+            holder=lease.holder,
+            duration_s=lease.duration_s,
+            version=lease.version + "1",
+        )
+        return self.stored
+
+
+@pytest.mark.parametrize("touchable", [True, False])
+async def test_only_a_new_binder_that_may_not_touch_pods_waits_for_requests_of_the_former_one(
+    touchable: bool,
+):
+    leases = Crashed()
+    lease = LeaderElector(
+        leases,
+        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
+        asyncio.get_running_loop().time,
+    )
+    async with cluster("w1") as c:
+        c.api.touchable = touchable
+        await c.create_pod("p", 1)
+        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
+            while leases.stored.holder != "me":  # noqa: ASYNC110  it is a state of the test's own
+                await asyncio.sleep(0.01)
+            if touchable:
+                while w.extender.missing():  # noqa: ASYNC110  that is the interface
+                    await asyncio.sleep(0.01)
+                assert await w.bind("p", "w1") == ""
+            else:
+                while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                assert "is starting" in await w.bind("p", "w1")
+        assert leases.stored.holder == ("" if touchable else "me")
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+async def test_new_binder_does_not_wait_for_a_pod_whose_annotations_are_full(labelled: bool):
+    """The fence is a label then; else a pod's owner would decide how long a fail-over takes."""
+    leases = Crashed()
+    lease = LeaderElector(
+        leases,
+        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
+        asyncio.get_running_loop().time,
+    )
+    async with cluster("w1") as c:
+        await c.create_pod("full", 1)
+        length = 262_144 - len("rdma_interfaces_required") - len(interfaces(1)) - len("padding")
+        await c.patch_pod("full", {"metadata": {"annotations": {"padding": "x" * length}}})
+        c.api.labelled = labelled
+        await c.create_pod("p", 1)
+        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
+            if labelled:
+                while w.extender.missing():  # noqa: ASYNC110  that is the interface
+                    await asyncio.sleep(0.01)
+                assert sorted(c.api.fenced) == ["full", "p"]
+                assert await w.bind("p", "w1") == ""
+            else:  # what is not fenced is waited for
+                while not any("may take effect" in what for what in w.extender.missing()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+
+async def test_new_binder_does_not_wait_for_a_pod_that_is_as_long_as_etcd_takes():
+    """A Binding writes more to a pod than the fence does: where that does not fit, no Binding does."""
+    leases = Crashed()
+    lease = LeaderElector(
+        leases,
+        LeaderElectionConfig(namespace="n", name="l", holder="me", lease_s=15),
+        asyncio.get_running_loop().time,
+    )
+    async with cluster("w1") as c:
+        await c.create_pod("large", 1)
+        await c.patch_pod("large", {"metadata": {"labels": {"padding": ""}}})
+        length = MAX_OBJECT_BYTES - len(json.dumps(await c.read_pod("large"), separators=(",", ":"))) - 10
+        await c.patch_pod("large", {"metadata": {"labels": {"padding": "x" * length}}})
+        await c.create_pod("p", 1)
+        async with extending(c, lease=lease, api_request_timeout_s=3600.0) as w:
+            while w.extender.missing():  # noqa: ASYNC110  that is the interface
+                await asyncio.sleep(0.01)
+            assert c.api.fenced == ["p"]
+            assert await w.bind("p", "w1") == ""
+            assert "longer than etcd takes" in await w.bind("large", "w1")
+            assert not w.extender.pod_writer.undecided()
+
+
+async def test_new_extender_fences_late_writes_of_the_former_one():
+    async with cluster("w1") as c:
+        await c.create_pod("p", 6_000)
+        await c.create_pod("q", 6_000)
+        await c.create_pod("plain")
+        c.api.faults.append(Fault.LATE)
+        c.api.untouched = 10
+        async with extending(c) as w:
+            w.api.untouched = 10
+            assert "no answer" in await w.bind("p", "w1")
+        c.api.untouched = 0
+        c.api.fenced.clear()
+        async with extending(c) as w:
+            assert set(w.api.fenced) == {"p", "q"}
+            assert await w.bind("q", "w1") == ""
+            w.api.late.set()
+            await asyncio.gather(*w.api.late_writes)
+            assert await w.node_of("p") is None
