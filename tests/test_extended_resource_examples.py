@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from agent.machine import Machine, call
-from agent.test_resource_claims import Running, scenario
+from agent.test_claims import Running, scenario
 from cdi_documents import decode_specification
 from cluster.allocations import pfs
 from deploy.rendering.chart import documents, render

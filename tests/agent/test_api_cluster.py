@@ -25,11 +25,6 @@ pytestmark = pytest.mark.anyio
 REQUEST = {"rdma_interfaces_required": '[{"min_tx_rate": 100}]'}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_annotations_are_all_of_the_pods(tmp_path):
     async with world(tmp_path) as w:
         pod = await w.run_pod(annotations={"a.example/b": "x", **REQUEST})

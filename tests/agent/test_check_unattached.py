@@ -10,7 +10,7 @@ import structlog
 
 from agent.machine import Machine, asks, call
 from agent.pods import KnowingCluster
-from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
+from agent.test_claims import FOR_CLAIMS, Running, scenario
 from fakes.nodes import FakePodResources
 from k8s_rdma.config.devices import ExclusiveResource, Selector
 from k8s_rdma.core.pf_selection import PfRule

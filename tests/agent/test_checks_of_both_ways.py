@@ -17,7 +17,7 @@ import pytest
 from agent.machine import Machine
 from agent.pods import requests
 from agent.test_claim_policy import policies
-from agent.test_resource_claims import Running, refusal, running
+from agent.test_claims import Running, refusal, running
 from factories import PF0, PF1
 from fakes.machine import FakePf
 from k8s_rdma.core.pf_selection import PfRule

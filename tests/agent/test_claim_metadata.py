@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.machine import Machine
-from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
+from agent.test_claims import FOR_CLAIMS, Running, scenario
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import K8sRdmaError

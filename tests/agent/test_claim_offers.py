@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent.test_resource_claims import LINK, Running, machine, scenario
+from agent.test_claims import LINK, Running, machine, scenario
 from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.agent.claims import ClaimsSocket
 from k8s_rdma.agent.unix_sockets import listen_unix, serve_connections

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.machine import Machine, asks
-from agent.test_resource_claims import Running, refusal, scenario
+from agent.test_claims import Running, refusal, scenario
 from factories import PF0
 from k8s_rdma.config.faults import fit
 from k8s_rdma.config.namespace_policies import PoliciesFile

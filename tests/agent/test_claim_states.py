@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.test_resource_claims import Running, machine, scenario
+from agent.test_claims import Running, machine, scenario
 from k8s_rdma.agent.claim_offers import ClaimOffers
 from k8s_rdma.wire.claims import PreparedClaim, decode_offers
 from resource_claims import interface

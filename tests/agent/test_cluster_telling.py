@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.cluster_world import URL, refusal, world
+from agent.cluster_world import refusal, world
 from factories import PF1, interface, receipt
-from k8s_rdma.agent.cluster.refusals import GAP_S
 from k8s_rdma.core.ledger import Attachment
 from k8s_rdma.core.types import ContainerId, PodUid
 from k8s_rdma.errors import K8sRdmaError, Reason
@@ -23,11 +22,6 @@ pytestmark = pytest.mark.anyio
 STATUS = "k8s-rdma.io/network-status"
 FULL = K8sRdmaError("node w1: no room", reason=Reason.INSUFFICIENT)
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def given(pod, network="net", container="c1", **kwargs):
@@ -231,20 +225,6 @@ async def test_event_whose_making_was_not_answered_is_not_made_twice(tmp_path):
         assert len(w.events()) == 1
 
 
-async def test_passing_refusal_is_reported_only_when_it_lasts(tmp_path):
-    async with world(tmp_path) as w:
-        pod = await w.run_pod()
-        held = K8sRdmaError("held by an older sandbox", reason=Reason.HELD_BY_OLDER_SANDBOX)
-        w.cluster.refused(pod, held)
-        w.clock.seconds += 10
-        w.cluster.refused(pod, held)
-        await w.settled()
-        assert [each["reason"] for each in w.events()] == ["RdmaPlacedAnew"]
-        w.clock.seconds += 21
-        w.cluster.refused(pod, held)
-        await w.until(lambda: "RdmaHeldByOlderSandbox" in {each["reason"] for each in w.events()})
-
-
 async def test_pod_without_an_api_object_has_no_events(tmp_path):
     async with world(tmp_path) as w:
         pod = replace(receipt().pod, uid=PodUid("container:c1"))
@@ -272,67 +252,6 @@ async def refused_for(w, pod, seconds, error=FULL):
         w.cluster.refused(pod, error)
         w.clock.seconds += 10
     w.cluster.refused(pod, error)
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        Reason.STALE_PLACEMENT,
-        Reason.INSUFFICIENT,
-        Reason.EXCEEDS_CAPACITY,
-        Reason.NO_SUCH_PF,
-        Reason.DRIVER_REFUSES,
-        Reason.NO_RDMA,
-    ],
-)
-async def test_stuck_pod_is_evicted_after_an_event_that_says_so(tmp_path, reason):
-    async with world(tmp_path, stuck_after_s=60) as w:
-        pod = await w.run_pod()
-        await refused_for(w, pod, 50, K8sRdmaError("no", reason=reason))
-        await w.settled()
-        assert w.asked("POST", "/eviction") == 0
-        w.clock.seconds += 10
-        w.cluster.refused(pod, K8sRdmaError("no", reason=reason))
-        await w.until(lambda: "deletionTimestamp" in w.pod()["metadata"])
-        sent = [path for method, path in w.requests if method == "POST" and "marker" not in path]
-        assert sent.index(f"{URL}/p/eviction") > max(
-            i for i, path in enumerate(sent) if path.endswith("/events")
-        )
-        [event] = [each for each in w.events() if each["reason"] == "RdmaEvicting"]
-        assert event["message"] == "evicted, since it has been without its RDMA interfaces for 60 s: no"
-
-
-@pytest.mark.parametrize("reason", [Reason.MALFORMED_ANNOTATION, Reason.UNREADABLE_NODE, Reason.IPAM_FAILURE])
-async def test_pod_that_another_node_would_refuse_too_is_never_evicted(tmp_path, reason):
-    async with world(tmp_path, stuck_after_s=60) as w:
-        pod = await w.run_pod()
-        await refused_for(w, pod, 600, K8sRdmaError("no", reason=reason))
-        await w.settled()
-        assert w.asked("POST", "/eviction") == 0
-
-
-async def test_no_pod_is_evicted_by_default(tmp_path):
-    async with world(tmp_path) as w:
-        pod = await w.run_pod()
-        await refused_for(w, pod, 6000)
-        await w.settled()
-        assert w.asked("POST", "/eviction") == 0
-
-
-@pytest.mark.parametrize("between", ["attached", "gap", "another reason"])
-async def test_refusals_that_were_interrupted_count_anew(tmp_path, between):
-    async with world(tmp_path, stuck_after_s=60) as w:
-        pod = await w.run_pod()
-        await refused_for(w, pod, 50)
-        if between == "attached":
-            w.cluster.attached(given(pod), {})
-        elif between == "gap":
-            w.clock.seconds += GAP_S + 1
-        else:
-            w.cluster.refused(pod, K8sRdmaError("x", reason=Reason.KERNEL_FAILURE))
-        await refused_for(w, pod, 50)
-        await w.settled()
-        assert w.asked("POST", "/eviction") == 0
 
 
 async def test_eviction_is_tried_again_when_a_disruption_budget_forbade_it(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.machine import Machine, asks, call
-from agent.test_resource_claims import Running, machine, refusal, scenario
+from agent.test_claims import Running, machine, refusal, scenario
 from k8s_rdma.agent.cluster.no_cluster import NoCluster
 from k8s_rdma.agent.ledger_store import EXCLUSIVE_DEVICES, mark_exclusive_devices
 from k8s_rdma.core.types import PodUid

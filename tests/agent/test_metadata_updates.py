@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent.test_claim_metadata import generation, machine, said
-from agent.test_resource_claims import running
+from agent.test_claims import running
 from k8s_rdma.agent.metadata_updates import MetadataUpdates
 from k8s_rdma.core.types import PodUid
 from resource_claims import interface

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from agent.test_resource_claims import Running, machine, refusal, scenario
+from agent.test_claims import Running, machine, refusal, scenario
 from factories import PF0
 from k8s_rdma.core.types import PodUid
 from k8s_rdma.errors import Reason

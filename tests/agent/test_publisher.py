@@ -16,11 +16,6 @@ from k8s_rdma_demo.cluster.objects import LEASES, NODES
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def published(world: World) -> None:
     await world.until(lambda: world.renewed == world.told.now().generation)
 

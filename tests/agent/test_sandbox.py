@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.machine import Machine, asks
-from agent.test_resource_claims import Running, machine, scenario
+from agent.test_claims import Running, machine, scenario
 from factories import PF0, PF1
 from resource_claims import interface
 

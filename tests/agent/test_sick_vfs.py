@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.machine import Machine, Verbs, asks, call, no_other_vfs
+from agent.test_claims import FOR_CLAIMS, Running, scenario
 from agent.test_reconciler import RECONCILE_S, Kept
 from agent.test_reconciler import run as keep
-from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
 from factories import PF0, PF1
 from fakes.machine import FakePf
 from k8s_rdma.agent.adoption import Adoption

@@ -136,32 +136,6 @@ async def test_bind_asks_a_node_that_timed_out_lately_all_the_same():
         assert await w.bind("p", "w1") == ""
 
 
-async def test_bind_makes_no_promise_until_all_pods_are_listed():
-    async with cluster("w1") as c:
-        c.api.watching.clear()
-        async with extending(c) as w:
-            await w.create_pod("p", 1)
-            assert "is starting" in await w.bind("p", "w1")
-            assert "is starting" in (await w.filter("p"))["Error"]
-            assert await w.node_of("p") is None
-            await w.create_pod("plain")
-            assert await w.bind("plain", "w1") == ""
-            w.api.watching.set()
-            await until(lambda: not w.extender.missing())
-            assert await w.bind("p", "w1") == ""
-
-
-async def test_bind_counts_promises_from_before_the_extender_started():
-    async with cluster("w1") as c:
-        async with extending(c) as w:
-            await w.create_pod("q", 6_000)
-            assert await w.bind("q", "w1") == ""
-        async with extending(c) as w:
-            await w.create_pod("p", 6_000)
-            assert await w.fitting("p") == []
-            assert (await w.bind("p", "w1")).startswith(NOT_ENOUGH)
-
-
 def ended(w: World, uid: str) -> bool:
     """Whether the extender has seen the pod's end; its reservation may be over already."""
     reservation = w.extender.cache.state.reservation("w1", uid)

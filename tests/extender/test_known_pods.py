@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.test_explaining import explained
+from extender.test_explain import explained
 from extender.world import world
 from k8s_rdma.core.pod_constraints import gates_obstacles
 from k8s_rdma.core.types import NodeName

@@ -8,7 +8,7 @@ import pytest
 
 from extender.node_server import PF0, PF1, pf, report
 from extender.preemption import create, place, preempt
-from extender.test_explaining import explained
+from extender.test_explain import explained
 from extender.world import until, world
 
 if TYPE_CHECKING:

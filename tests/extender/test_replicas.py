@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from extender.node_server import PF0, PF1, pf, report
-from extender.test_process import MAIN
+from extender.test_main import MAIN
 from extender.world import World, cluster
 from k8s_rdma.wire.placement_annotation import PLACEMENT_ANNOTATION
 from k8s_rdma_demo.cluster.command import write_kubeconfig

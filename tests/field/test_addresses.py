@@ -9,7 +9,7 @@ import pytest
 
 from agent.machine import Machine
 from agent.pods import requests
-from agent.test_resource_claims import Running, running
+from agent.test_claims import Running, running
 from factories import PF0, PF1
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PfUse

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.machine import Machine
-from agent.test_resource_claims import FOR_CLAIMS, Running, scenario
+from agent.test_claims import FOR_CLAIMS, Running, scenario
 from k8s_rdma.core.namespace_policy import NamespacePolicies, NamespacePolicy
 from k8s_rdma.core.pf_selection import PfRule
 from k8s_rdma.core.types import PodUid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from agent.test_resource_claims import Running, machine, scenario
+from agent.test_claims import Running, machine, scenario
 from resource_claims import interface
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from http_server.certificates import Issuer
 from k8s_rdma.http_server.asgi import Access, Tokens
 from server.serving import report, run, serving, telling_agent, until_generation
-from server.test_server_config import started
+from server.test_main import started
 
 if TYPE_CHECKING:
     from pathlib import Path

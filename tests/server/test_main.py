@@ -1,8 +1,16 @@
-"""The server's own look at the hardware: what it asks again, and what it makes of it."""
+"""The server as a process, and its own look at the hardware: when it asks again, and its report."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 import time
+import urllib.request
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +26,7 @@ from k8s_rdma.wire.report_builder import NodeReports
 from linux.small_machine import PF, PF1, SmallMachine, vf_pci
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from k8s_rdma.core.kernel import Hardware
@@ -156,3 +165,59 @@ def test_switchdev_mode_is_seen_by_its_representors(machine: SmallMachine) -> No
     machine.add_netdev(PF, "eth0_0", 90)
     machine.write(f"{machine.device(PF)}/net/eth0_0/phys_port_name", "pf0vf0")
     assert traces_of_switchdev(sysfs) == {PF: "switchdev"}
+
+
+PROGRAM = """
+from k8s_rdma.config.server import ServerConfig
+from k8s_rdma.server.main import run
+
+run(ServerConfig(listen="127.0.0.1", run_dir="."))
+"""
+
+
+def test_process_ends_with_an_error_when_it_has_a_fault_while_clients_are_connected(tmp_path: Path) -> None:
+    faulty = PROGRAM.replace('run_dir=".")', 'run_dir="."), scan=lambda: 1 // int(input())')
+    assert faulty != PROGRAM
+    with (
+        started(tmp_path, faulty) as (process, port),
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: w1\r\n\r\n")
+        assert client.recv(64)
+        _, stderr = process.communicate("0\n", timeout=20)
+        assert process.returncode == 1
+        assert "ZeroDivisionError" in stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_process_serves_at_its_address_and_ends_with_status_0_when_signalled(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started(tmp_path, PROGRAM) as (process, port):
+        url = f"http://127.0.0.1:{port}/healthz"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert answer.status == 200
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=20)
+        assert process.returncode == 0
+        assert json.loads(stderr.splitlines()[-1])["event"] == "server_stopped"
+
+
+@contextmanager
+def started(tmp_path: Path, program: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The process, once it listens, and its port."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PORT": "0"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            ready = json.loads(process.stderr.readline())
+            assert ready["event"] == "server_ready"
+            yield process, ready["port"]
+        finally:
+            process.kill()
