@@ -136,6 +136,20 @@ def test_large_body_is_received_by_its_sink_as_it_was_sent_and_so_is_the_next(pa
     run(scenario())
 
 
+@pytest.mark.parametrize("size", [(2 << 20) - 1, 2 << 20, (2 << 20) + 1, (2 << 20) + 70_000])
+def test_body_is_whole_if_it_ends_about_where_its_sink_begins(size: int) -> None:
+    async def scenario() -> None:
+        async with served(Reader()) as s:
+            client = await s.connect()
+            for _ in range(3):
+                client.send(head(size) + SENT[:size])
+                assert await client.answer() == (200, sha256(SENT[:size]).hexdigest().encode())
+                client.send(REQUEST)
+                assert await client.answer() == (200, b"now")
+
+    run(scenario())
+
+
 def test_bytes_after_a_large_body_are_no_part_of_it() -> None:
     async def scenario() -> None:
         async with served(Reader()) as s:

@@ -559,6 +559,11 @@ class PlainHttpProtocol(HttpProtocol, asyncio.BufferedProtocol):
         self._sink = None
         super().connection_lost(exc)
 
+    def on_message_complete(self) -> None:
+        """Complete the request; the next bytes are no part of its body."""
+        self._sink = None
+        super().on_message_complete()
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""
         del sizehint
@@ -587,7 +592,6 @@ class PlainHttpProtocol(HttpProtocol, asyncio.BufferedProtocol):
             self.flow.pause_reading()
             self._cycle.message_event.set()
         if self._body_bytes == self._announced_bytes:
-            self._sink = None
             self._parser = httptools.HttpRequestParser(self)  # the former one still expects the body
             self.on_message_complete()
 
@@ -598,4 +602,5 @@ class PlainHttpProtocol(HttpProtocol, asyncio.BufferedProtocol):
         return scope
 
     def _set_sink(self, sink: BodySink) -> None:
-        self._sink = sink
+        if self._stage is _Stage.BODY:  # else the whole body has come
+            self._sink = sink
