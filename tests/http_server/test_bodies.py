@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import weakref
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -65,6 +66,7 @@ class Reader(Paths):
 
     bodies: Bodies = field(default_factory=lambda: Bodies(LIMIT, bound="maxBodyBytes"))
     sinks: list[Any] = field(default_factory=list)
+    contents: list[Any] = field(default_factory=list)
     in_messages: int = 0
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -86,6 +88,7 @@ class Reader(Paths):
 
         try:
             async with self.bodies.reading(scope, note_size) as body:
+                self.contents.append(body)
                 answer = Answer(sha256(body).hexdigest())
         except BodyError as error:
             answer = Answer(str(error), status=error.status)
@@ -241,5 +244,84 @@ def test_body_that_made_room_is_given_back_once() -> None:
                 client.send(SENT[size:])
                 assert await client.answer() == (200, DIGEST)
             assert paths.received() == 0
+
+    run(scenario())
+
+
+async def whole(s: Served, size: int = LIMIT, address: str = "127.0.0.1") -> None:
+    """A body that comes and is answered."""
+    client = await s.connect(local_addr=(address, 0))
+    client.send(head(size) + SENT[:size])
+    assert await client.answer() == (200, sha256(SENT[:size]).hexdigest().encode())
+    client.close()
+
+
+def test_memory_of_a_large_body_is_the_next_ones_of_any_size() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            for size in (4 << 20, 3_000_001, LIMIT):
+                await whole(s, size)
+            assert len({id(content) for content in paths.contents}) == 1
+            assert len(paths.contents[0]) == LIMIT
+            assert paths.received() == 0
+
+    run(scenario())
+
+
+def test_memory_of_a_large_body_is_not_given_to_another_while_a_part_of_it_is_in_use() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            await whole(s, 3 << 20)
+            part = memoryview(paths.contents[0])
+            await whole(s, LIMIT)
+            assert part == SENT[: 3 << 20]
+            assert paths.contents[0] is not paths.contents[1]
+
+    run(scenario())
+
+
+def test_memory_of_a_large_body_counts_whole_while_another_one_has_it() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            await whole(s)
+            client = await s.connect()
+            client.send(head(LIMIT) + SENT[: 3 << 20])
+            await s.until(lambda: paths.received() == LIMIT)
+            client.send(SENT[3 << 20 :])
+            assert await client.answer() == (200, DIGEST)
+            assert paths.received() == 0
+
+    run(scenario())
+
+
+def test_memory_of_a_large_body_makes_room_for_others() -> None:
+    async def scenario() -> None:
+        paths = Reader()
+        async with served(paths) as s:
+            await whole(s)
+            kept = weakref.ref(paths.contents.pop())
+            first = await begun(s, paths, 1 << 20, "127.0.0.2")
+            assert kept() is not None
+            others = [await begun(s, paths, 5 << 18, f"127.0.0.{last}") for last in (3, 4, 5, 6)]
+            assert kept() is None
+            for client, size in ((first, 1 << 20), *((other, 5 << 18) for other in others)):
+                client.send(SENT[size:])
+                assert await client.answer() == (200, DIGEST)
+            assert paths.received() == 0
+
+    run(scenario())
+
+
+def test_memory_of_a_large_body_is_given_back_when_it_is_not_used() -> None:
+    async def scenario() -> None:
+        paths = Reader(bodies=Bodies(LIMIT, bound="maxBodyBytes", spare_s=0.01))
+        async with served(paths) as s:
+            await whole(s)
+            kept = weakref.ref(paths.contents.pop())
+            await s.until(lambda: kept() is None)
+            await whole(s)
 
     run(scenario())

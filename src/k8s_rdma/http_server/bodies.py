@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -12,13 +13,16 @@ from k8s_rdma.wire.json import HUGE_PAGE_BYTES, Buffer, large_buffer
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from k8s_rdma.http_server.asgi import Receive, Scope
 
 
 _PART_BYTES = 256 << 10
 """The limit of one read of a large body, and so of the bytes that have come and are not counted yet."""
+
+SPARE_S = 10.0
+"""Time for which the memory of a large body is kept; a scheduler at work asks several times a second."""
 
 _TOGETHER = 2
 """Times the limit of one body, for the bodies of all addresses; one address has room for one body."""
@@ -73,16 +77,16 @@ class _Body:
     refusal: of bytes that came without a message.
     """
 
-    __slots__ = ("_admit", "_announced", "address", "content", "counted", "refusal", "size")
+    __slots__ = ("_bodies", "address", "announced", "content", "counted", "refusal", "size")
 
-    def __init__(self, address: str, announced: int, admit: Callable[[_Body, int], BodyError | None]) -> None:
-        """Begin empty. admit: counts further bytes, or refuses them."""
+    def __init__(self, address: str, announced: int, bodies: Bodies) -> None:
+        """Begin empty. bodies: has memory, and counts it."""
         self.address = address
+        self.announced = announced
         self.content: bytearray | mmap.mmap = bytearray()
         self.size = self.counted = 0
         self.refusal: BodyError | None = None
-        self._announced = announced
-        self._admit = admit
+        self._bodies = bodies
 
     @property
     def is_mapped(self) -> bool:
@@ -92,9 +96,9 @@ class _Body:
     def extend(self, part: bytes) -> None:
         """Append a part. Memory for the announced size is taken once a huge page of it has come."""
         end = self.size + len(part)
-        if self.size < HUGE_PAGE_BYTES <= end <= self._announced:
+        if self.size < HUGE_PAGE_BYTES <= end <= self.announced:
             with suppress(OSError):  # without memory for all of it, it grows as it comes
-                region = large_buffer(self._announced)
+                region = self._bodies.map_memory(self)
                 region[: self.size] = self.content[:]
                 self.content = region
         if isinstance(self.content, bytearray):
@@ -111,7 +115,7 @@ class _Body:
 
     def buffer_updated(self, size: int) -> bool:
         """Count bytes that have come; False if the body is refused."""
-        self.refusal = self._admit(self, size)
+        self.refusal = self._bodies.admit(self, size)
         if self.refusal is None:
             self.size += size
         return self.refusal is None
@@ -126,11 +130,20 @@ class Bodies:
 
     When all of them together leave no room, the oldest one that is still incomplete is dropped, so a slow
     sender blocks no other client.
+
+    The memory of the last large body is kept for the next one, because the kernel takes as long to clear
+    fresh pages as to fill them. It counts while it is kept, and all of it as soon as a body has it.
     """
 
-    def __init__(self, limit: int, *, bound: str, advice: str = "") -> None:
-        """Begin empty. limit: of a body, in bytes. bound: its name for clients. advice: for a larger body."""
-        self._limit, self._bound, self._advice = limit, bound, advice
+    def __init__(self, limit: int, *, bound: str, advice: str = "", spare_s: float = SPARE_S) -> None:
+        """Begin empty.
+
+        limit: of a body, in bytes. bound: its name for clients. advice: for a larger body. spare_s: time for
+        which memory is kept.
+        """
+        self._limit, self._bound, self._advice, self._spare_s = limit, bound, advice, spare_s
+        self._spare: mmap.mmap | None = None
+        self._end_of_spare: asyncio.TimerHandle | None = None
         self._bytes: Counter[str] = Counter()
         self._incoming: dict[_Body, None] = {}
         """The incomplete bodies, oldest first."""
@@ -147,7 +160,7 @@ class Bodies:
         announced = int(field) if field.isdigit() else 0
         if announced > self._limit:
             raise TooLongError(self._limit, self._bound, self._advice)
-        body = _Body(scope["client"][0] if scope.get("client") else "", announced, self._admit)
+        body = _Body(scope["client"][0] if scope.get("client") else "", announced, self)
         set_sink = scope.get("extensions", {}).get(BODY_SINK)
         self._incoming[body] = None
         try:
@@ -157,7 +170,7 @@ class Bodies:
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError
                 part = message.get("body", b"")
-                if refusal := body.refusal or self._admit(body, len(part)):
+                if refusal := body.refusal or self.admit(body, len(part)):
                     raise refusal
                 body.extend(part)
                 if set_sink is not None and body.is_mapped:
@@ -169,29 +182,66 @@ class Bodies:
         finally:
             self._incoming.pop(body, None)
             self._give_back(body)
+            if body.size == body.announced and not isinstance(body.content, bytearray):
+                self._keep(body.content)
             body.drop()
             body.refusal = None
 
-    def _admit(self, body: _Body, size: int) -> BodyError | None:
+    def map_memory(self, body: _Body) -> mmap.mmap:
+        """Map memory for a body's announced size, or give it the kept memory. OSError if there is none."""
+        spare, new_bytes = self._spare, body.announced - body.counted
+        has_room = self._bytes[body.address] + new_bytes <= self._limit
+        self._forget_spare()
+        if spare is None or not has_room or self._bytes.total() + new_bytes > _TOGETHER * self._limit:
+            return large_buffer(body.announced)
+        try:
+            spare.resize(body.announced)
+        except (BufferError, OSError):  # an answer that is being sent has parts of it, or there is no memory
+            return large_buffer(body.announced)
+        self._count(body, new_bytes)
+        return spare
+
+    def admit(self, body: _Body, size: int) -> BodyError | None:
         """Count further bytes of a body, or refuse it."""
         if body not in self._incoming:
             return TooSlowError()
         if body.size + size > self._limit:
             return TooLongError(self._limit, self._bound, self._advice)
-        if self._bytes[body.address] + size > self._limit:
+        new_bytes = max(0, body.size + size - body.counted)
+        if self._bytes[body.address] + new_bytes > self._limit:
             return NoRoomError(self._bound)
-        while self._bytes.total() + size > _TOGETHER * self._limit:
+        room = _TOGETHER * self._limit - new_bytes
+        if self._spare is not None and self._bytes.total() + len(self._spare) > room:
+            self._forget_spare()
+        while self._bytes.total() > room:
             slowest = next(iter(self._incoming))
             if slowest is body:
                 return NoRoomError(self._bound)
             del self._incoming[slowest]
             self._give_back(slowest)
             slowest.drop()
+        self._count(body, new_bytes)
+        return None
+
+    def _count(self, body: _Body, size: int) -> None:
         body.counted += size
         self._bytes[body.address] += size
-        return None
 
     def _give_back(self, body: _Body) -> None:
         self._bytes[body.address] -= body.counted
         body.counted = 0
         self._bytes += Counter()  # drops addresses that have no bytes here
+
+    def _keep(self, memory: mmap.mmap) -> None:
+        """Keep memory for the next body, in place of what is kept, if there is room for it."""
+        self._forget_spare()
+        if self._bytes.total() + len(memory) <= _TOGETHER * self._limit:
+            self._spare = memory
+            loop = asyncio.get_running_loop()
+            self._end_of_spare = loop.call_later(self._spare_s, self._forget_spare)
+
+    def _forget_spare(self) -> None:
+        self._spare = None
+        if self._end_of_spare is not None:
+            self._end_of_spare.cancel()
+            self._end_of_spare = None
