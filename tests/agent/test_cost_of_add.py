@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from agent.machine import Machine, asks, call
+from agent.machine import Machine, asks, call, needs_host_local
 from agent.patience import Patience
 from k8s_rdma.agent.reconciler import Reconciler
 from k8s_rdma.agent.report import Reporter
@@ -79,8 +79,16 @@ class CountingWorker(Worker):
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_add_waits_four_times_for_the_worker(machine, count):
-    """To begin, to choose, to give and to bring up."""
+@pytest.mark.parametrize(
+    ("ipam", "waits"),
+    [
+        pytest.param(False, 3, id="no addresses"),
+        pytest.param(True, 5, id="addresses", marks=needs_host_local),
+    ],
+)
+def test_add_waits_three_times_for_the_worker_and_twice_more_for_addresses(tmp_path, count, ipam, waits):
+    """To begin, to choose, and to give; with addresses to bring up and to announce as well."""
+    machine = Machine(tmp_path, ipam=ipam)
     machine.new_worker = CountingWorker
 
     async def scenario():
@@ -88,7 +96,7 @@ def test_add_waits_four_times_for_the_worker(machine, count):
             before = machine.worker.calls
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks(*[PLAIN] * count)))
-            assert machine.worker.calls - before == 4
+            assert machine.worker.calls - before == waits
 
     asyncio.run(scenario())
 

@@ -1,7 +1,7 @@
 """The thread that owns the kernel and the ledger: blocking calls of the agent's loop, one after the other.
 
-A CNI ADD makes four calls. By a ThreadPoolExecutor each takes half as much processor time again: three
-futures and four rounds of the loop instead of one and two.
+A CNI ADD makes three calls, or five with addresses. By a ThreadPoolExecutor each takes half as much
+processor time again: three futures and four rounds of the loop instead of one and two.
 """
 
 from __future__ import annotations

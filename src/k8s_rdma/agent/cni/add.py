@@ -370,11 +370,14 @@ class AddCommand:
             if receipt.delegate is not None:
                 prev_result = await self._plugins.delegate.add(receipt.delegate, target_of(receipt))
                 answered.add(receipt.attachment.ifname)
-            await self._worker.run(self._node.move_to_pod, receipt)
+            moved = self._plugins.ipam.has_calls(receipt)  # they may lease through the interfaces
+            if moved:
+                await self._worker.run(self._node.move_to_pod, receipt)
             addresses = await self._plugins.ipam.add(receipt, answered)
             interfaces = result_interfaces(receipt, addresses)
             result = encode_result(interfaces, call.conf.cni_version, prev_result)
-            receipt = await self._worker.run(self._complete, call, receipt, addressing(addresses))
+            complete = partial(self._complete, call, receipt, addressing(addresses), moved=moved)
+            receipt = await self._worker.run(complete)
             leased = {ifname: result.addresses for ifname, result in addresses.items()}
             await wait_for_address_detection(receipt, leased, node=self._node, worker=self._worker)
             _require_waiting(call)
@@ -385,8 +388,15 @@ class AddCommand:
             raise
         return AddResult(receipt=receipt, addresses=addresses, result=result)
 
-    def _complete(self, call: MarkedCall, receipt: Receipt, addressing: Mapping[str, Addressing]) -> Receipt:
-        """Bring the interfaces up, and write their CDI files; return the receipt as it is from here on."""
+    def _complete(
+        self, call: MarkedCall, receipt: Receipt, addressing: Mapping[str, Addressing], *, moved: bool
+    ) -> Receipt:
+        """Bring the interfaces up, and write their CDI files; return the receipt as it is from here on.
+
+        moved: whether they are in the pod; else they are moved first.
+        """
+        if not moved:
+            self._node.move_to_pod(receipt)
         attached = self._node.attach(receipt, addressing)
         self._device_specs.write(attached, self._node.ledger)
         call.marker.end()

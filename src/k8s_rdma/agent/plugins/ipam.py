@@ -64,6 +64,10 @@ class IpamPlugins:
                 )
                 raise K8sRdmaError(msg, reason=Reason.INVALID_NETCONF)
 
+    def has_calls(self, receipt: Receipt) -> bool:
+        """Report whether any interface of a receipt gets addresses."""
+        return bool(_plugins_of(receipt))
+
     async def add(self, receipt: Receipt, answered: set[str] | None = None) -> dict[str, IpamResult]:
         """Lease addresses. Returns results by interface, without interfaces that do not get any.
 
