@@ -180,7 +180,6 @@ WITHOUT_TESTS_OF_ITS_NAME = {
         "is a check whose table of cases, tests/doctor/cases/modules.py, says all that it finds"
     ),
     "k8s_rdma/kube/published_api.py": "has Protocols and the values of their calls alone",
-    "k8s_rdma/web/traffic.py": "is asked of a real Prometheus, by tests/monitoring/test_page_traffic.py",
     "k8s_rdma/wire/objects/meta.py": "has types alone",
     "k8s_rdma_demo/cluster/shapes.py": "has types alone",
     "k8s_rdma_demo/launch.py": (

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
-import yaml
 
 from cli.asking import k8s_rdma
-from cli.on_terminal import on_terminals
 from cli.test_holders import node_object, stored
 from k8s_rdma.cli.main import app
 from k8s_rdma.cli.rate_option import read_rate
@@ -113,20 +111,6 @@ def test_option_may_be_joined_to_its_value_as_kubectl_allows():
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    "command", [("who",), ("whatif", "headroom", "--from", RECORDED)], ids=["who", "whatif"]
-)
-async def test_yaml_and_json_are_the_same_document(command: tuple[str, ...], tmp_path: Path):
-    with serving_objects(stored(node_object("w1")), tmp_path) as kubeconfig:
-        every = ("--kubeconfig", kubeconfig)
-        as_json = await k8s_rdma(*command, "-o", "json", *every)
-        as_yaml = await k8s_rdma(*command, "-oyaml", *every)
-        plain = await k8s_rdma(*command, "--json", *every)
-    assert json.loads(as_json.out) == yaml.safe_load(as_yaml.out)
-    assert as_json.out == plain.out
-
-
-@pytest.mark.anyio
 async def test_who_takes_a_bare_name_for_a_pod_of_the_kubeconfigs_namespace(tmp_path: Path):
     nodes = [node_object("w1"), node_object("w2", namespace="team")]
     with serving_objects(stored(*nodes), tmp_path) as kubeconfig:
@@ -159,14 +143,6 @@ async def test_who_takes_a_bare_name_for_a_pod_of_the_kubeconfigs_namespace(tmp_
     assert absent.status == 2
     assert "no node, PF or pod of namespace none that holds" in absent.err
     assert named.out == "pod/p\n"
-
-
-@pytest.mark.anyio
-async def test_wide_has_every_column_on_any_terminal(tmp_path: Path):
-    with serving_objects(stored(node_object("w1")), tmp_path) as kubeconfig:
-        shown = await on_terminals([60], "who", "-o", "wide", "--kubeconfig", kubeconfig)
-        piped = await k8s_rdma("who", "--kubeconfig", kubeconfig)
-    assert shown[60].out == piped.out
 
 
 @pytest.mark.anyio
