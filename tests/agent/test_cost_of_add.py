@@ -93,10 +93,12 @@ def test_add_waits_three_times_for_the_worker_and_twice_more_for_addresses(tmp_p
 
     async def scenario():
         with machine.running() as (_, verbs):
-            before = machine.worker.calls
+            worker = machine.worker
+            assert isinstance(worker, CountingWorker)
+            before = worker.calls
             netns = machine.hardware.create_namespace()
             await verbs.add(call("ADD"), netns, machine.stdin(asks(*[PLAIN] * count)))
-            assert machine.worker.calls - before == waits
+            assert worker.calls - before == waits
 
     asyncio.run(scenario())
 
