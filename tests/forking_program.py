@@ -84,17 +84,20 @@ def _become(request: bytes, streams: Sequence[int]) -> None:
 
 def _run() -> NoReturn:
     """Run the program, and end without the interpreter's dismantling, which visits all that is loaded."""
-    status: object = 0
+    status: str | int | None = 0
     try:
         main()
     except SystemExit as end:
         status = end.code
+        if not isinstance(status, int | None):
+            sys.stderr.write(f"{status}\n")
+            status = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status if isinstance(status, int) else 0)
+    os._exit(status or 0)
 
 
 def _load() -> None:
