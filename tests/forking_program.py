@@ -1,7 +1,7 @@
 """Loads the command line, forks for each request of `warm_program.py`, and tells it how the command ended.
 
-A request is JSON: arguments, environment and directory. Four files come with it: the standard streams, and
-the pipe for the status.
+A request is JSON: arguments, environment and directory. Five files come with it: the standard streams, the
+network namespace, and the pipe for the status.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import selectors
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from k8s_rdma import cli
 from k8s_rdma.cli.entry import main
+from k8s_rdma.linux.netns import entered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STREAMS = 3
+FILES = STREAMS + 2
 MAX_REQUEST_BYTES = 1 << 17
 
 LOADED_LATER = (
@@ -41,7 +44,7 @@ class _Fork(NamedTuple):
 
 
 def _fork_for_requests(channel: socket.socket) -> tuple[bytes, Sequence[int]]:
-    """Return in forks alone, with their request and its streams; exit if no more requests will come."""
+    """Return in forks alone, with their request and its files; exit if no more requests will come."""
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
         while True:
@@ -51,15 +54,16 @@ def _fork_for_requests(channel: socket.socket) -> tuple[bytes, Sequence[int]]:
                     os.close(key.fd)
                     _tell_end(key.data)
                     continue
-                request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, STREAMS + 1)
+                request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, FILES)
                 if not request:
                     sys.exit()
                 pid = os.fork()
                 if not pid:
-                    return request, files[:STREAMS]
-                for file in files[:STREAMS]:
+                    return request, files
+                *others, status = files
+                for file in others:
                     os.close(file)
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, _Fork(pid, files[STREAMS]))
+                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, _Fork(pid, status))
 
 
 def _tell_end(fork: _Fork) -> None:
@@ -68,8 +72,17 @@ def _tell_end(fork: _Fork) -> None:
         file.write(str(os.waitstatus_to_exitcode(status)))
 
 
-def _become(request: bytes, streams: Sequence[int]) -> None:
-    """Make this process the one that a request describes."""
+def _become(request: bytes, files: Sequence[int]) -> NoReturn:
+    """Make this process the one that a request describes, and run the program."""
+    *streams, namespace, _ = files
+    if os.path.samestat(os.fstat(namespace), Path("/proc/self/ns/net").stat()):
+        _run(request, streams)
+    with entered(namespace):
+        _run(request, streams)
+
+
+def _run(request: bytes, streams: Sequence[int]) -> NoReturn:
+    """Run the program, and end without the interpreter's dismantling, which visits all that is loaded."""
     arguments, environment, directory = json.loads(request)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -80,10 +93,6 @@ def _become(request: bytes, streams: Sequence[int]) -> None:
     sys.argv = ["k8s-rdma", *arguments]
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - descriptors, until the end
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
-
-
-def _run() -> NoReturn:
-    """Run the program, and end without the interpreter's dismantling, which visits all that is loaded."""
     status: str | int | None = 0
     try:
         main()
@@ -111,4 +120,3 @@ def _load() -> None:
 if __name__ == "__main__":
     _load()
     _become(*_fork_for_requests(socket.socket(fileno=int(sys.argv[1]))))
-    _run()

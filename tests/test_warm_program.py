@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.played_usage import PlayedPrometheus, recommended
+from contract.linux_lab import needs_namespaces
 from k8s_rdma import __version__
+from k8s_rdma.linux.netns import entered
+from network_namespaces import create_namespace
 from warm_program import run, run_on
 
 if TYPE_CHECKING:
     import pytest
+
+    from cli.asking import Ran
 
 NULL = Path(os.devnull)
 ANNOTATION = '[{"min_tx_rate": 1000}]'
@@ -55,3 +63,22 @@ def test_unwritable_output_is_a_status_of_the_command():
     os.close(reading)
     with os.fdopen(writing, "w") as unread, NULL.open("r+b") as null:
         assert run_on(["version"], {}, (null.fileno(), unread.fileno(), null.fileno())) == 2
+
+
+@needs_namespaces
+def test_command_is_in_the_network_namespace_of_the_thread_that_runs_it(tmp_path: Path):
+    assert run(["version"], os.environ).returncode == 0  # the process that forks stays in this one
+    with ThreadPoolExecutor(1) as thread:
+        ran = thread.submit(_recommended_elsewhere, tmp_path).result()
+    assert ran.status == 0, ran.err
+
+
+def _recommended_elsewhere(directory: Path) -> Ran:
+    """Run a command that asks servers of a namespace that nobody else has."""
+    namespace = create_namespace()
+    try:
+        with entered(namespace):
+            subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+            return asyncio.run(recommended(PlayedPrometheus().answer, directory, "--window", "1h"))
+    finally:
+        os.close(namespace)

@@ -1,8 +1,8 @@
 """The command line in a process that has loaded it, and forks for each command (`forking_program.py`).
 
 Loading is nine tenths of a short command's processor time. A fork is a process with arguments, standard
-streams, environment and directory of its own. Tests of an interpreter's start or end, and of processes that
-they signal, start `sys.executable` instead.
+streams, environment and directory of its own, in the network namespace of the thread that runs it. Tests of
+an interpreter's start or end, and of processes that they signal, start `sys.executable` instead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from k8s_rdma.linux.netns import current_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,11 +57,13 @@ def run_on(
     """Run a command with these standard streams until its end; return its status as subprocess does."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as status:
+        namespace = current_namespace()
         try:
             request = json.dumps([arguments, dict(environment), str(directory or Path.cwd())]).encode()
-            socket.send_fds(_channel(), [request], [*streams, writing])
+            socket.send_fds(_channel(), [request], [*streams, namespace, writing])
         finally:
             os.close(writing)
+            os.close(namespace)
         return int(status.read())
 
 

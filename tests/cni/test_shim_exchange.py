@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import resource
 import socket
 import struct
 import time
 
 import pytest
 
-from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, chained, netconf
+from cni.call import CONTAINER, NETNS, PREV_RESULT, WISH, Program, chained, netconf
 from cni.scripted_agent import receive, wait_for_hangup
 from k8s_rdma.errors import TRY_AGAIN_LATER
 from k8s_rdma.wire.cni_socket import MAX_ENV_BYTES, MAX_STDIN_BYTES, MAX_STDOUT_BYTES, Reply, encode_reply
-
-LIBC = ctypes.CDLL(None)
 
 
 def inode(path: str) -> int:
@@ -195,23 +191,18 @@ def test_error_explains_itself_and_not_the_namespace_that_may_be_gone(program, r
     assert program("DEL", netconf(run_dir), env={"CNI_NETNS": "/run/netns/gone"}).error["details"] == ""
 
 
-def may_send_few_descriptors() -> None:
-    """No more than may be open, on their way together (unix(7), ETOOMANYREFS); root is let off otherwise."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
-    pr_capbset_drop, cap_sys_admin, cap_sys_resource = 24, 21, 24  # linux/prctl.h, linux/capability.h
-    for capability in (cap_sys_admin, cap_sys_resource):
-        LIBC.prctl(pr_capbset_drop, capability, 0, 0, 0)
+SENDS_FEW_DESCRIPTORS = ("prlimit", "--nofile=8", "setpriv", "--bounding-set=-sys_admin,-sys_resource", "--")
+"""No more than may be open, on their way together (unix(7), ETOOMANYREFS); root is let off otherwise."""
 
 
 def test_add_does_not_wait_for_an_agent_that_was_never_called(program, run_dir, agent, netns) -> None:
     agent.script = wait_for_hangup
+    limited = Program(program.path, under=SENDS_FEW_DESCRIPTORS)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(2):
             socket.send_fds(ours, [b"x"], [ours.fileno()] * 16)
-        error = program(
-            "ADD", chained(run_dir, WISH), env={"CNI_NETNS": netns}, preexec_fn=may_send_few_descriptors
-        ).error
+        error = limited("ADD", chained(run_dir, WISH), env={"CNI_NETNS": netns}).error
     assert (error["code"], error["details"]) == (TRY_AGAIN_LATER, "send: Too many references: cannot splice")
 
 

@@ -9,11 +9,9 @@ to the fields of a VF.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from k8s_rdma.core.inventory import Inventory, Pf
@@ -208,10 +206,10 @@ class PfState:
         return f"pci{domain}:{bus}" if device else ""
 
     def vf(self, index: int) -> Vf | None:
-        """Return the VF of an index, if there is one."""
-        place = bisect_left(self.vfs, index, key=attrgetter("index"))
-        found = self.vfs[place] if place < len(self.vfs) else None
-        return found if found is not None and found.index == index else None
+        """Return the VF of an index, if there is one. In most lists its place is its index."""
+        if index < len(self.vfs) and self.vfs[index].index == index:
+            return self.vfs[index]
+        return next((vf for vf in self.vfs if vf.index == index), None)
 
     def pools(self) -> dict[str, int]:
         """Return the number of its VFs in exclusive resources, by resource."""
