@@ -66,6 +66,7 @@ class DeleteCommand:
     async def collect(self, call: CniEnvironment, stdin: bytes) -> None:
         """Handle GC: end every attachment and lease of this network that the runtime does not list as valid.
 
+        An ADD under way when the call comes is left alone, because the list may be older than its end.
         Attachments that `reconcile` ends are ended as well. Without a list no attachment is. Rates may stay,
         as with DEL. GC does not say whether other plugins ran before this one on ADD. If none did, leases are
         kept under the network's own name, which receipts record; to guess that name would free other plugins'
@@ -75,15 +76,19 @@ class DeleteCommand:
         plugins = called_plugins(stdin, conf, call, chained=True)
         if conf.attachments_to_keep is None:
             return
-        await self.reconcile()
         valid = {
             Attachment(conf.name, kept_attachment.container_id, kept_attachment.ifname)
             for kept_attachment in conf.attachments_to_keep
         }
+        unlisted = [
+            attachment
+            for attachment, receipt in dict(self._node.ledger.receipts).items()
+            if attachment not in valid and receipt.network == conf.name
+            if receipt.phase is not Phase.PREPARED
+        ]
+        await self.reconcile()
         problems = []
-        for attachment, receipt in dict(self._node.ledger.receipts).items():
-            if receipt.network != conf.name or attachment in valid or receipt.phase is Phase.PREPARED:
-                continue
+        for attachment in unlisted:
             try:
                 with _rates_may_stay():
                     await self.end_if(
