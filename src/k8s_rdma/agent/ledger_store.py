@@ -467,7 +467,7 @@ class DeferredDeletes:
 
     def contains(self, attachment: Attachment) -> bool:
         """Report whether a DEL of this attachment was deferred, and the runtime takes it for ended."""
-        return os.path.lexists(f"{self._directory}/{_name(attachment)}")
+        return os.path.lexists(self._path(attachment))
 
     def read(self, attachment: Attachment) -> DeferredDelete | None:
         """Read the deferred DEL of an attachment; None if it is missing or cannot be read."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,15 +10,12 @@ from k8s_rdma.linux.changes import Deletions
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from k8s_rdma.agent.node import Node
 
 _log = structlog.get_logger()
-
-MOST_PLACES = 1024
-"""The namespaces whose files are remembered: to name those of 25 takes as long as to move a VF."""
 
 
 class SandboxWatch:
@@ -28,7 +24,7 @@ class SandboxWatch:
     def __init__(self, *, node: Node, on_host: Callable[[str], Path], vanished: Callable[[], None]) -> None:
         """on_host: translates a namespace's path for this process. vanished: called when one is gone."""
         self._node = node
-        self._place = lru_cache(MOST_PLACES)(partial(_place, on_host))
+        self._on_host = on_host
         self._vanished = vanished
         self._deletions: Deletions | None = None
 
@@ -50,20 +46,14 @@ class SandboxWatch:
 
     def follow(self) -> None:
         """Watch the directories of all current receipts; to be called when there is a new one."""
-        directories = {directory for _, directory in self._places()}
+        directories = {path.parent for path in self._paths()}
         if self._deletions is not None and self._deletions.watch(directories):
             self._vanished()  # perhaps before it was watched
 
     def _notified(self, deletions: Deletions) -> None:
         deleted = deletions.drain()
-        if deleted is None or any(file in deleted for file, _ in self._places()):
+        if deleted is None or not deleted.isdisjoint(self._paths()):
             self._vanished()
 
-    def _places(self) -> Iterator[tuple[Path, Path]]:
-        """The files of current receipts' namespaces, each with its directory."""
-        return (self._place(receipt.netns.path) for receipt in self._node.ledger.receipts.values())
-
-
-def _place(on_host: Callable[[str], Path], netns: str) -> tuple[Path, Path]:
-    file = on_host(netns)
-    return file, file.parent
+    def _paths(self) -> set[Path]:
+        return {self._on_host(receipt.netns.path) for receipt in self._node.ledger.receipts.values()}

@@ -258,7 +258,8 @@ class SriovKernel:
         make_bare(link, self._queries.rtnl, operation)
         self._set_rates(SetRates(pf=vf.pf, rates=(VfRate(vf.index),), previous=(VfRate(vf.index),)))
         pf = self._pfs.pf(vf.pf)
-        if any((vf_info.vlan or vf_info.qos) and vf_info.index == vf.index for vf_info in pf.vfs):
+        found = pf.vf(vf.index)
+        if found is not None and (found.vlan or found.qos):
             set_vfs(self._queries.rtnl, self._pfs.index(pf), operation, [vlan(vf.index, 0)])
         self._require_unused(vf, operation)
 
