@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 LONG = "a-namespace-of-a-tenant/training-job-with-a-long-generated-name-worker-0017"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("width", [5, 40, 80])
 def test_columns_that_stay_are_not_squashed_beside_a_wide_one(width: int):
     """Columns are made narrower than their least width, as those of `who` were.

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import weakref
-from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
 
 import pytest
 
-from http_server.serving import REQUEST, Client, Paths, Served, run, served
-from k8s_rdma.http_server import Answer, ConnectionLimits
-from k8s_rdma.http_server.asgi import BODY_SINK
-from k8s_rdma.http_server.bodies import Bodies, BodyError
+from http_server.body_reader import LIMIT, SENT, Reader, head
+from http_server.serving import REQUEST, Client, Served, run, served
+from k8s_rdma.http_server import ConnectionLimits
+from k8s_rdma.http_server.bodies import Bodies
 
-LIMIT = 5 << 20
-SENT = random.Random(5).randbytes(LIMIT)
 DIGEST = sha256(SENT).hexdigest().encode()
 
 READ = """
@@ -58,49 +53,6 @@ asyncio.run(main())
 def test_body_grows_as_it_arrives_without_memory_for_all_of_it_and_is_counted_once() -> None:
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n") == [str(4 << 20), "no memory {}", ""]
-
-
-@dataclass
-class Reader(Paths):
-    """`/read` takes a body within limits, and answers with its digest."""
-
-    bodies: Bodies = field(default_factory=lambda: Bodies(LIMIT, bound="maxBodyBytes"))
-    sinks: list[Any] = field(default_factory=list)
-    contents: list[Any] = field(default_factory=list)
-    in_messages: int = 0
-
-    async def app(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["path"] != "/read":
-            await super().app(scope, receive, send)
-            return
-        if set_sink := scope["extensions"].get(BODY_SINK):
-
-            def note_sink(sink: Any) -> None:
-                self.sinks.append(sink)
-                set_sink(sink)
-
-            scope["extensions"][BODY_SINK] = note_sink
-
-        async def note_size() -> Any:
-            message = await receive()
-            self.in_messages += len(message.get("body", b""))
-            return message
-
-        try:
-            async with self.bodies.reading(scope, note_size) as body:
-                self.contents.append(body)
-                answer = Answer(sha256(body).hexdigest())
-        except BodyError as error:
-            answer = Answer(str(error), status=error.status)
-        await answer(scope, receive, send)
-
-    def received(self) -> int:
-        """How much has come of the bodies that were not refused."""
-        return sum(self.bodies._bytes.values())
-
-
-def head(size: int) -> bytes:
-    return b"POST /read HTTP/1.1\r\nHost: w1\r\nContent-Length: %d\r\n\r\n" % size
 
 
 async def begun(s: Served, paths: Reader, size: int, address: str = "127.0.0.1") -> Client:
