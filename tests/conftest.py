@@ -46,6 +46,12 @@ settings.register_profile("explore", settings.get_profile("repeatable"), derando
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """Run coroutines of tests on asyncio, as the product does."""
+    return "asyncio"
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Leave the collected tests out of all later garbage collections.

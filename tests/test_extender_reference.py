@@ -36,11 +36,6 @@ EXTENDERS = sorted(set(EXAMPLES.glob("*.yaml")) - set(SCHEDULERS))
 SNIPPETS = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def table(heading: str) -> list[list[str]]:
     """The cells of the rows of the first table after a heading, without its head."""
     text = DOCS.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].partition("\n# ")[0]

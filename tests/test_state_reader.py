@@ -78,11 +78,6 @@ class Reader(AgentLink):
             return [await self.events.get() for _ in range(number)]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @asynccontextmanager
 async def reading(reader: Reader) -> AsyncIterator[None]:
     task = asyncio.create_task(reader.run())

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     (tmp_path / "plugins").mkdir()
     return Machine(tmp_path)

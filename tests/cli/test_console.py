@@ -27,11 +27,6 @@ ORDERS = "\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x
 SNAPSHOT = Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.json"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def test_visible_escapes_only_characters_that_are_no_text() -> None:
     assert visible(ORDERS) == (r"\x1b[2J\x1b]0;x\x07\r\nforged \u202egnp\u2066\x9b31m\x7f\u2028 [/tmp/x]")
     assert visible("PF größer als ½ — 光") == "PF größer als ½ — 光"

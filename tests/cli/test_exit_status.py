@@ -62,11 +62,6 @@ YES = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def rows() -> dict[str, str]:
     """When the answer is no, by command."""
     section = PAGE.read_text().partition("## Exit statuses")[2].partition("\n## ")[0]

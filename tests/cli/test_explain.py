@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_pod_that_fits_on_one_node_alone_is_explained_pf_by_pf():
     async with cluster("w1", "w2") as c, served(c) as s:
         await s.ready()

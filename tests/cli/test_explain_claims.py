@@ -36,11 +36,6 @@ RDMA = {
 NO_EXTENDER = ("--extender", "http://127.0.0.1:1")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def pod(**spec: Any) -> Json:
     entry = {"name": "net", "resourceClaimName": "c"}
     meta = {"name": "p", "namespace": "default", "uid": "uid-p", "annotations": {}}

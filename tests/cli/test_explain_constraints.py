@@ -41,11 +41,6 @@ ON_W3 = {
 TAINT = {"taints": [{"key": "gpu", "value": "", "effect": "NoSchedule"}]}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def node(name: str, labels: Json | None = None, **spec: Any) -> Json:
     return {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
 

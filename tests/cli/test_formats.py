@@ -17,11 +17,6 @@ from kube.stored_objects import serving_objects
 RECORDED = str(Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.json")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "command", [("who",), ("whatif", "headroom", "--from", RECORDED)], ids=["who", "whatif"]

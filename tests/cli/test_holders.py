@@ -25,11 +25,6 @@ NODES = "/apis/k8s-rdma.io/v1alpha1/rdmanodes"
 PCI = "0000:03:00.0"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def row(pod: str, **changes: object) -> HolderRow:
     fields = {"node": "w1", "pf": "enp3s0f0", "pci": PCI, "namespace": "default", "uid": f"u-{pod}"}
     return HolderRow(**{**fields, "pod": pod, "reserved_mbps": 0, "cap_mbps": 0, **changes})

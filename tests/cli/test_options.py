@@ -44,11 +44,6 @@ TABLES = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def commands(group: Any = PUBLIC, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in group.commands.items():
         if command.hidden:

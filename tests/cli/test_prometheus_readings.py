@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_series_of_pods_that_the_api_server_does_not_list_are_not_shown(tmp_path: Path):
     for labels in ({"namespace": "secret"}, {"pod": "q"}, {"vf": "x"}, {"pf": "p" * 600}):

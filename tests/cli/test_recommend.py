@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_workload_is_named_by_kind_and_a_pod_by_its_name(tmp_path: Path):
     pods = [pod("p", ("StatefulSet", "train")), pod("q", ("StatefulSet", "other"))]

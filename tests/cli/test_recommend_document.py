@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_recommendation_by_prometheus_has_value_reason_and_certainty(tmp_path: Path):
     played = PlayedPrometheus()

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.anyio
 async def test_recommendation_fits_80_columns(tmp_path: Path):
     played = PlayedPrometheus()

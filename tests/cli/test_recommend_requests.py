@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def claimed_pod() -> dict[str, Any]:
     document = pod("p", ("StatefulSet", "train"))
     document["metadata"]["annotations"] = {}

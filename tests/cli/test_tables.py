@@ -44,11 +44,6 @@ COLUMNS = (
 ROW = ("default/a-pod-of-some-length", "600Mb/s", "w1", "3s", "the link has less room than it asks for")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def drawn(*rows: tuple[str, ...], width: int, cut: bool = False) -> list[str]:
     table = Table(*COLUMNS, cut=cut)
     for row in rows:

@@ -47,11 +47,6 @@ LEAVES_SCREEN = "\x1b[?1049l"
 BEGINS_PAGE = "\x1b[H"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def view(nodes: int, pods: int = 0, **extender: object) -> ClusterView:
     pfs = tuple(
         PfRow(name=f"enp{port}s0", link_mbps=100_000, reserved_mbps=60_000, vfs=64, free_vfs=40)

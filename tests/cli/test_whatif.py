@@ -21,11 +21,6 @@ CLASSES = [{"metadata": {"name": "high"}, "value": 7}]
 ONE = '[{"min_tx_rate": 1000}]'
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def manifest(tmp_path: Path, text: str = ONE) -> str:
     path = tmp_path / "pod.yaml"
     path.write_text(text)

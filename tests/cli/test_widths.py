@@ -61,11 +61,6 @@ SCENARIO = str(Path(__file__).parents[2] / "examples" / "scenarios" / "trace.yam
 CLAIM = ("claim", "--annotation", '[{"min_tx_rate": 1000, "max_tx_rate": 2000}]')
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def assert_fits(out: str, whole: str, width: int, rows: Collection[Collection[str]] = ()) -> None:
     """Assert that an output fits its terminal. rows: of cells that each stand in one line."""
     assert [line for line in out.splitlines() if len(line) > width] == []

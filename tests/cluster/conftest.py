@@ -7,11 +7,6 @@ import pytest
 from cluster.real import obstacle
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["stand-in", "real"])
 def kind(request: pytest.FixtureRequest) -> str:
     """Every scenario runs on both; on the real programs where they are."""

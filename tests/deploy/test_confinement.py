@@ -85,11 +85,6 @@ class Chart:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def make_chart(tmp_path: Path) -> Iterator[Callable[[Json], Chart]]:
     made: list[Chart] = []
 

@@ -94,11 +94,6 @@ PROCESSES = {
 }
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def test_every_method_of_the_client_is_called_here():
     assert set(EXAMPLES) == METHODS
 

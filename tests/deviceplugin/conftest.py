@@ -13,10 +13,5 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def world() -> Iterator[World]:
     yield from make_world()

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.anyio
 ROOT = Rights(user=0)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def readable(path: Path, text: str | None = None) -> Mount:
     """A file for a process that is nobody in particular."""
     if text is not None:

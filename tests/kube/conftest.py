@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 DEADLINE_S = 120
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A served API, the client under test, and plain HTTP to arrange things."""

@@ -20,11 +20,6 @@ pytestmark = pytest.mark.anyio
 KEY = ("status", "uid-1", "")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def logged(status: int) -> list[MutableMapping[str, Any]]:
     """What is said of a write that the API server refuses with that status."""
     tried = asyncio.Event()

@@ -28,11 +28,6 @@ STEPS = 2 * 120
 """Two hours."""
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def lines(name: str, mbps: Callable[[int], int], now_s: float, **changes: Any) -> dict[str, list[str]]:
     """Samples of a pod's metrics, by metric. changes: `resets`, `missing` steps, and rates."""
     function = 'node="w1",pf="enp3s0f0",pci="0000:03:00.0",vf="1"'

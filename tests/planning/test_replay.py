@@ -33,11 +33,6 @@ RECORDED = Path(__file__).parents[1] / "recordings" / "snapshots" / f"{VERSION}.
 RATES = (0, 1_000, 2_500, 4_000, 7_000)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def publish(w: World) -> None:
     """What the nodes report, as their agents write it to the API server."""
     async with AsyncClient(config=KubeConfig.from_dict(kubeconfig(w.server.url)), trust_env=False) as client:

@@ -30,11 +30,6 @@ TLS = ssl.create_default_context()  # never used, and slow to make for every tes
 RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A served API with two clients: lightkube, and plain HTTP."""

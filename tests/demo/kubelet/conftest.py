@@ -23,11 +23,6 @@ DEADLINE_S = 120
 RESOURCE = "lab.local/rdma-vf"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node's kubelet: its device manager can be run again and again."""
