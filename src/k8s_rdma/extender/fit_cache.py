@@ -190,6 +190,8 @@ class FitCache:
     ) -> list[NodeSnapshot]:
         """Find the verdicts that counting decides; return the snapshots of the others.
 
+        After a node that refuses the request, sums are compared first: they decide faster that the next one
+        refuses it, too, and only delay the verdict on one that takes it.
         namespace: as of `verdicts`.
         """
         verdicts: dict[NodeSnapshot, Verdict] = {}
@@ -197,6 +199,7 @@ class FitCache:
         self.verdicts(request, namespace)
         cached, number = self._counts[_key(request)], len(request.interfaces)
         count: _Count | None = None
+        refused = False
         for snapshot in snapshots:
             inventory = snapshot.inventory
             if count is None or inventory is not count.inventory:
@@ -204,12 +207,13 @@ class FitCache:
             each_mbps = count.each_mbps
             if each_mbps is not None and number <= snapshot.totals.vfs and each_mbps <= snapshot.each_mbps:
                 verdicts[snapshot] = COUNTED
-            elif count.shortages and (shortage := count.shortages.by_sums(snapshot.totals)):
+            elif refused and count.shortages and (shortage := count.shortages.by_sums(snapshot.totals)):
                 verdicts[snapshot] = shortage
             elif (verdict := self._count(request, snapshot, count)) is None:
                 undecided.append(snapshot)
             else:
                 verdicts[snapshot] = verdict
+                refused = verdict is not COUNTED
         self.counted += len(verdicts)
         self._keep(request, verdicts, namespace)
         return undecided
@@ -255,7 +259,9 @@ class FitCache:
             return None
         if fits:
             return COUNTED
-        return self._refusal(request, snapshot, count) if shortages is None else shortages.of_places()
+        if shortages is None:
+            return self._refusal(request, snapshot, count)
+        return shortages.by_sums(snapshot.totals) or shortages.of_places()
 
     def _refusal(self, request: Request, snapshot: NodeSnapshot, count: _Count) -> Verdict | None:
         """Return the verdict if not even the empty node takes it; None if its words take a search."""
