@@ -335,7 +335,7 @@ def test_add_does_not_begin_if_the_runtime_gave_up_while_it_waited(machine: Mach
     asyncio.run(scenario())
 
 
-def test_add_tells_of_its_claim_before_it_gives_anything(machine: Machine) -> None:
+def test_add_reports_its_claim_before_it_gives_anything(machine: Machine) -> None:
     async def scenario() -> None:
         with machine.running() as (node, verbs):
 

@@ -146,7 +146,7 @@ def test_owner_that_edits_without_end_takes_a_turn_of_the_worker_a_second(machin
     run(machine, scene)
 
 
-def test_claim_of_the_pod_tells_the_cap_in_force(machine: Machine) -> None:
+def test_claim_of_the_pod_shows_the_cap_in_force(machine: Machine) -> None:
     async def scene(it: Capped) -> None:
         await it.want('{"rdma0": 80000}')
         offers = json.loads(await ClaimOffers(it.node).publisher.wait_for_change(None))

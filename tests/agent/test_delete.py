@@ -469,7 +469,7 @@ def test_gc_with_two_lists_that_differ_is_refused(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("chained", [True, False])
-def test_gc_of_other_plugins_tells_our_interfaces_and_never_the_main_plugins_network(
+def test_gc_of_other_plugins_has_our_interfaces_and_never_the_main_plugins_network(
     machine: Machine, ipam: ScriptedPlugin, *, chained: bool
 ) -> None:
     """The call does not say whether another one, whose leases are under the network's name, ran before."""

@@ -345,7 +345,7 @@ def test_version_is_not_agreed_when_the_plugin_does_not_tell_any(plugins, script
 
 
 @needs_host_local
-def test_real_plugin_tells_its_versions(plugins):
+def test_real_plugin_reports_its_versions(plugins):
     host_local = DelegatedPlugin(plugin="host-local", netconf=b"{}", cni_path=PLUGINS, cni_args="")
     assert "1.0.0" in asyncio.run(plugins.versions(host_local))
 

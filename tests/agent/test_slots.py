@@ -69,7 +69,7 @@ async def delete(verbs: Any, pod: str = "p", network: str = "net", ifname: str =
     await verbs.delete(call("DEL", f"c-{pod}", ifname=ifname), network)
 
 
-def test_slot_tells_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machine: Machine) -> None:
+def test_slot_has_the_devices_of_the_pods_vfs_as_they_are_after_the_move(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.allocate("default", "p", SLOT, "slot-3")
         before = {each.path for each in FakeNodes(machine.hardware).of_devices(["f0r0"])}
@@ -288,7 +288,7 @@ def test_no_device_of_the_former_holder_is_listed_while_the_next_one_is_attached
     asyncio.run(scenario())
 
 
-def test_check_tells_of_a_slot_that_does_not_tell_the_devices_any_more(machine: Machine) -> None:
+def test_check_reports_a_slot_that_no_longer_has_the_devices(machine: Machine) -> None:
     async def scenario() -> None:
         machine.kubelet.allocate("default", "p", SLOT, "slot-0")
         with machine.running() as (_, verbs):

@@ -85,7 +85,7 @@ def test_pf_takes_as_many_of_the_largest_as_it_has_devices() -> None:
     }
 
 
-def test_placement_tells_the_pods_own_interfaces_and_its_devices() -> None:
+def test_placement_has_the_pods_own_interfaces_and_its_devices() -> None:
     request = asking(30, 20, 10, a=2, b=1)
     found = placed(place(request, node(pf(0, a=2), pf(1, a=2, b=1)), {}))
     assert found.request() == replace(request, devices=())
@@ -150,7 +150,7 @@ def test_policy_is_refused() -> None:
     assert "the pod's policy is same-numa" in why.message
 
 
-def test_refusal_tells_the_worst_choice_when_it_does_not_fit() -> None:
+def test_refusal_names_the_worst_choice_if_it_does_not_fit() -> None:
     there = node(pf(0, a=1), pf(1, a=4))
     used = {pci(1): placed(place(asking(30), node(pf(1, 100, 1)), {})).usage(there)[pci(1)]}
     why = refused(place(asking(40, 40, a=2), there, used))

@@ -184,7 +184,7 @@ def test_every_vf_keeps_its_minimum_when_as_many_join_as_were_counted(
         pytest.param(replace(request(1, 1, 1), policy=PfPolicy.SPREAD_PFS), None, id="more than PFs"),
     ],
 )
-def test_counting_tells(wanted: Request, expected: bool | None) -> None:
+def test_counting_decides_or_leaves_it_to_a_search(wanted: Request, expected: bool | None) -> None:
     assert counted(wanted, (inventory((100_000, 20), (100_000, 20)), {})) is expected
 
 

@@ -321,7 +321,7 @@ def test_place_gives_equal_reservations_the_whole_link_if_minima_are_weights() -
     assert isinstance(place(asks(*[12_500] * 8), node_of(CX5, vfs=9), beside), Rejection)
 
 
-def test_place_tells_pfs_apart_that_have_as_much_free_but_round_differently() -> None:
+def test_place_distinguishes_pfs_that_have_as_much_free_but_round_differently() -> None:
     """60 and 40 must go where 51 and 49 would cost 60 and 50."""
     coarse = RateAbility(min=RateRange(step=10, smallest=10, largest=100))
     node = node_of(("one", EVERY_RATE, Enforce.AUTO), ("two", coarse, Enforce.AUTO), link=100, vfs=3)

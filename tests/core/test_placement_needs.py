@@ -283,7 +283,7 @@ def test_rejection_says_that_the_link_of_the_pf_that_is_selected_may_be_down() -
     )
 
 
-def test_rejection_tells_needs_and_rates_apart() -> None:
+def test_rejection_distinguishes_needs_and_rates() -> None:
     node = node_of(igb={"rates": NO_RATE})
     wanted = InterfaceRequest(
         min_tx_rate_mbps=5, enforce=Enforce.HARDWARE, options=InterfaceOptions(link_type=ETHERNET, mtu=1500)

@@ -326,7 +326,7 @@ def test_rejection_names_the_pfs_that_the_policy_lacks(
     assert found.message == found.numbers
 
 
-def test_rejection_tells_of_drivers_beside_the_policy() -> None:
+def test_rejection_names_drivers_beside_the_policy() -> None:
     """One of the two PFs could take both, were it not for its driver."""
     pfs = (
         Pf(name="a", pci=pci(0), capacity_vfs=8, link_mbps=100, rates=COARSE, driver="igb"),

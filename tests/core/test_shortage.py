@@ -94,7 +94,7 @@ def test_sentence_for_many_nodes_has_the_largest_figure(rates: list[int], lack: 
     assert explain_rooms(need_of(rates), [pf(10_000)], lack, None) == cause
 
 
-def test_sentence_for_many_nodes_tells_of_links_whose_speed_is_unknown():
+def test_sentence_for_many_nodes_counts_links_whose_speed_is_unknown():
     text = explain_rooms(need_of([5_000]), [pf(None)], Lack.LARGEST, 0)
     assert text.endswith(
         "; link speed of a PF is unknown (link down?), only interfaces without a reservation fit there"

@@ -125,7 +125,7 @@ def test_reservation_counts_as_programmed_if_that_is_more():
     assert placed.min_tx_rate_mbps == 550
 
 
-def test_report_of_an_agent_that_tells_less_is_read():
+def test_report_of_an_agent_with_fewer_fields_is_read():
     """One that gives a pod all of its interfaces at once, and nothing but rates."""
     ledger = Ledger().with_receipt(receipt("c1", interface(PF0, 0, minimum=300), interface(PF1, 0)))
     document = json.loads(

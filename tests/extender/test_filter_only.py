@@ -90,7 +90,7 @@ async def test_pods_bound_before_the_extender_started_count_as_well():
             assert (await refusal(c, s, "q")).startswith(NOT_ENOUGH)
 
 
-async def test_without_an_api_server_nodes_reports_decide_and_the_request_tells_their_addresses():
+async def test_without_an_api_server_nodes_reports_decide_and_the_request_has_their_addresses():
     async with cluster("w1") as c:
         c.api = AbsentApi()
         async with scheduled(c, api=False) as s:

@@ -27,7 +27,7 @@ def test_facts_are_refused_of_another_node() -> None:
         facts_of(report("w2"), W1)
 
 
-def test_node_that_tells_of_more_vfs_than_can_be_is_refused_at_once() -> None:
+def test_node_that_reports_more_vfs_than_can_be_is_refused_at_once() -> None:
     told = status_of(report("w1"))
     uses = tuple(ForeignUse(vfs=MAX_VFS, min_mbps=rate) for rate in range(5))
     bloated = replace(told, pfs=(replace(told.pfs[0], foreign=uses),))

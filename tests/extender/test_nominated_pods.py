@@ -85,7 +85,7 @@ async def test_all_answered_nodes_are_held_until_one_is_named():
         await until(lambda: held(w) == ["w2"])
 
 
-async def test_filter_tells_the_named_node_before_the_watch_does():
+async def test_filter_shows_the_named_node_before_the_watch_does():
     async with world("w1", "w2") as w:
         for node in ("w1", "w2"):
             await place(w, f"low-{node}", node, 8_000)

@@ -56,7 +56,7 @@ async def test_bind_places_as_the_policy_says_and_writes_it():
         assert len(set(await bound(w, "one", 2_000, 2_000, policy="same-pf"))) == 1
 
 
-async def test_filter_tells_nodes_that_no_eviction_helps_under_the_policy_from_those_that_are_full():
+async def test_filter_distinguishes_nodes_that_no_eviction_helps_under_the_policy_from_full_ones():
     async with world("w1", "w2", "w3") as w:
         w.nodes["w1"].report = report("w1", *pfs(0, 0))
         w.nodes["w2"].report = report("w2", *pfs(0, 0), held={"other": [9_500]})

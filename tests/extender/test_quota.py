@@ -160,7 +160,7 @@ def test_node_that_cannot_be_read_keeps_counting():
         (limit("a", 9_000, 2), (1,), "needs 1 and namespace a holds 2 of 2 VFs; needs 1"),
     ],
 )
-def test_refusal_tells_used_and_limit(own, asked, why):
+def test_refusal_has_used_and_limit(own, asked, why):
     limits = Limits([own, limit("*", 0, 0)], on_freed=lambda _: None)
     limits.update(NODES[0], [(PODS[0], "a", placed(4_000)), (PODS[3], "a", placed(5_000))])
     told = limits.refusal("a", PodUid("new"), wants(*asked))

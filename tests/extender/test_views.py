@@ -224,7 +224,7 @@ async def test_views_are_answered_before_any_promise():
             c.api.watching.set()
 
 
-async def test_explain_tells_the_limit_of_the_namespace_and_how_the_pod_goes_beyond_it():
+async def test_explain_shows_the_limit_of_the_namespace_and_how_the_pod_exceeds_it():
     limit = NamespaceLimit(namespace="default", reserved_mbps=7000)
     async with cluster("w1", "w2") as c, served(c, limits=(limit,)) as http:
         await http.ready()
@@ -322,7 +322,7 @@ async def test_explain_shows_a_pod_that_asks_both_pools_why_no_node_takes_it():
         ]
 
 
-async def test_top_tells_of_exclusive_devices_beside_the_vfs():
+async def test_top_shows_exclusive_devices_beside_the_vfs():
     async with cluster("w1") as c, served(c) as http:
         await http.ready()
         held = report("w1", pf(PF0, pools={POOL: 4}), held={"u": [1000, 1000]})
@@ -354,7 +354,7 @@ async def test_top_shows_pfs_for_claims_separately():
         assert (found.claims.pfs, found.claims.reserved_mbps, found.claims.vfs) == (1, 2500, 4)
 
 
-async def test_top_tells_both_parts_of_a_split_pf_and_its_problem_once():
+async def test_top_shows_both_parts_of_a_split_pf_and_its_problem_once():
     async with cluster("w1") as c, served(c) as http:
         await http.ready()
         split = msgspec.structs.replace(pf(PF0, vfs=4, pools={CLAIMS_POOL: 4}), claims_mbps=4000)

@@ -140,7 +140,7 @@ async def test_annotate_node_is_refused_when_node_is_gone(cluster):
     assert refused.value.status == 404
 
 
-async def test_follow_pods_lists_unfinished_ones_and_then_tells_every_change(cluster):
+async def test_follow_pods_lists_unfinished_ones_and_then_yields_every_change(cluster):
     async with cluster() as c:
         await c.create_pod("done")
         await finish(c, "done")
@@ -165,7 +165,7 @@ async def test_follow_pods_lists_unfinished_ones_and_then_tells_every_change(clu
             assert last.item.name == "p2"
 
 
-async def test_follow_nodes_tells_addresses_inside_the_cluster_in_order(cluster):
+async def test_follow_nodes_yields_addresses_inside_the_cluster_in_order(cluster):
     addresses = (
         ("Hostname", "w1"),
         ("InternalDNS", "w1.in"),

@@ -65,7 +65,7 @@ async def run_on_w1(c, name: str = "p1", **meta: object) -> str:
     return uid
 
 
-async def test_follow_pods_of_a_node_tells_of_no_other_nodes_pods(cluster):
+async def test_follow_pods_of_a_node_yields_no_pods_of_other_nodes(cluster):
     async with cluster() as c:
         uids = {name: await c.create_pod(name) for name in ("here", "there", "late", "done")}
         await bind(c, "here", uids["here"], "w1")

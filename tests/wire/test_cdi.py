@@ -118,7 +118,7 @@ def test_specification_without_devices_or_with_one_twice_is_refused():
         encode(*[CdiDevice(name="a", container_edits=NODE)] * 2)
 
 
-def test_file_name_tells_the_device_and_is_of_no_other_class():
+def test_file_name_has_the_device_and_no_other_class():
     pci = "0000:03:00.2"
     assert file_name(VF_CLASS, pci) == "k8s-rdma.io-vf_0000:03:00.2.json"
     assert device_of_file_name(VF_CLASS, file_name(VF_CLASS, pci)) == pci

@@ -358,7 +358,7 @@ def test_environment_is_read_as_recorded(path: Path) -> None:
         assert (call.container_id, call.netns, call.ifname) == ("", None, "")
 
 
-def test_environment_tells_the_pod_when_containerd_calls() -> None:
+def test_environment_names_the_pod_if_containerd_calls() -> None:
     [path] = [path for path in CALLS if path.stem == "1.1.0-ADD-3"]
     call = parse_environment(json.loads(path.read_text())["env"])
     assert call.pod_namespace == "default"

@@ -76,7 +76,7 @@ def test_result_lists_interfaces_and_addresses_when_the_version_can(version: str
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
-def test_result_tells_mtu_pci_address_and_more_of_routes_when_the_version_can(version: str) -> None:
+def test_result_has_mtu_pci_address_and_more_of_routes_if_the_version_can(version: str) -> None:
     route = Route("10.9.0.0/16", mtu=1400, advmss=1360, priority=0, table=7, scope=253)
     netdev = ResultInterface(
         name="rdma0", mac="02:00:00:00:00:01", sandbox=NETNS, mtu=9000, pci="0000:03:00.1",
@@ -119,7 +119,7 @@ def test_result_is_the_first_address_of_each_family_when_the_version_is_old(vers
     }
 
 
-def test_old_result_tells_a_route_by_its_family_when_its_destination_has_host_bits() -> None:
+def test_old_result_has_a_route_by_its_family_if_its_destination_has_host_bits() -> None:
     ipam = IpamResult(ips=(V4,), routes=(Route("10.1.2.3/8"), Route("fd00::1/8")))
     interface = ResultInterface(name="eth0", mac="02:00:00:00:00:01", sandbox=NETNS, ipam=ipam)
     assert json.loads(encode_result([interface], "0.2.0"))["ip4"]["routes"] == [{"dst": "10.1.2.3/8"}]

@@ -21,7 +21,7 @@ def shown(*interfaces, results=None):
     return json.loads(encode_network_status(network_status(receipt("c", *interfaces), results or {})))
 
 
-def test_device_information_tells_the_function_its_pf_and_its_rdma_device():
+def test_device_information_has_the_function_its_pf_and_its_rdma_device():
     given = replace(interface(PF1, 2), rdma_device="mlx5_7")
     assert json.loads(encode_device_info(device_info(given))) == {
         "type": "pci",

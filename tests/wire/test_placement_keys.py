@@ -38,7 +38,7 @@ def refusal(text: str, keys: PlacementKeys) -> str:
 
 @pytest.mark.parametrize("signer", SIGNERS.values(), ids=SIGNERS)
 @pytest.mark.parametrize("before", [OLD, OTHER_PAIR], ids=["hmac", "ed25519"])
-def test_placement_counts_by_any_accepted_key_and_tells_which(signer, before):
+def test_placement_counts_by_any_accepted_key_and_names_it(signer, before):
     keys = PlacementKeys.from_keys(signer, [before.verifier])
     for key in (signer, before):
         promise = decode_promise(signed(key), keys=keys)

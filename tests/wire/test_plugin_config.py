@@ -123,7 +123,7 @@ def test_gc_call_lists_the_attachments_to_keep_also_if_there_are_none():
     assert json.loads(stdin_of(b"{}", "1.1.0", valid=[]))["cni.dev/valid-attachments"] == []
 
 
-def test_recorded_configuration_tells_network_and_version():
+def test_recorded_configuration_has_network_and_version():
     assert network_of(b'{"name":"net"}') == "net"
     assert version_of(b'{"cniVersion":"0.4.0"}') == "0.4.0"
     assert version_of(b'{"name":"net"}') == "0.1.0"

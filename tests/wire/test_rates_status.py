@@ -48,6 +48,6 @@ def test_edited_status_is_refused_and_described_by_its_field(text: str, field: s
     assert refused.value.message.startswith(RATES_STATUS_ANNOTATION)
 
 
-def test_requests_are_told_apart_by_digests():
+def test_requests_are_distinguished_by_digests():
     assert digest("[{}]") == digest("[{}]") != digest("[ {}]")
     assert len(digest("x" * 10_000)) == 16

@@ -200,7 +200,7 @@ def test_ready_says_whether_the_rest_may_be_relied_upon(
     assert said in ready.message
 
 
-def test_status_tells_of_gpus_and_bridges_in_camel_case() -> None:
+def test_status_has_gpus_and_bridges_in_camel_case() -> None:
     made = report(pf(pcie_path=("0000:00:01.0",)), gpus=(gpu(numa_node=1, in_use=True), gpu(1)))
     status = json.loads(encode_status(status_of(made)))
     assert status["pfs"][0]["pciePath"] == ["0000:00:01.0"]

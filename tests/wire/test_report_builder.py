@@ -188,7 +188,7 @@ def test_reservation_is_only_accounted_if_the_pf_no_longer_takes_a_minimum() -> 
     assert it.enforced == Enforced(min="accounted", max="hardware")
 
 
-def test_cap_of_software_is_only_accounted_while_it_is_lost_and_its_pf_tells_why() -> None:
+def test_cap_of_software_is_only_accounted_while_it_is_lost_and_its_pf_says_why() -> None:
     seen, ledger = allocated(pf_state(rates=NO_RATE), 0, 250)
     [vf] = ledger.holders()
     report = node_report(
