@@ -38,11 +38,11 @@ SCENES: tuple[tuple[str, str], ...] = (
     ("crash", "kill -9 of the agent in the middle of an ADD"),
 )
 KEEPS_PODS = frozenset({"examples", "contention", "sixty"})
-"""Scenes whose pods the next one goes on with."""
+"""Scenes that leave their pods to the next one."""
 
 
 def main() -> int:
-    """Play everything; the exit status: 0 when no check failed, 130 when interrupted."""
+    """Play everything; return the exit status: 0 if no check failed, 130 if interrupted."""
     options = _options()
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -87,7 +87,7 @@ def print_error(page: Page, error: K8sRdmaError) -> None:
 
 
 def _interrupt(*_: object) -> None:
-    """The first Ctrl-C ends the scenes; none after it may end what gives everything back."""
+    """End the scenes at the first Ctrl-C; later ones do not end the cleanup."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -188,7 +188,7 @@ def _check_kernel_state(world: World, outcome: Outcome, expected: Mapping[str, f
         used = [
             vf
             for pf in world.getpfs(node)
-            if pf["name"] not in world.pfs_for_claims(node)  # whose VFs are always shown as in use
+            if pf["name"] not in world.pfs_for_claims(node)  # VFs for claims are always shown as in use
             for vf in pf["vfs"]
             if vf["allocated"] or vf["min_tx_rate"]
         ]

@@ -40,7 +40,7 @@ class PodSandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSandboxStatus:
-    """ips: of the pod's own interface. info: what the runtime says beyond the interface, by name."""
+    """ips: of the pod's own interface. info: the runtime's extra information, by name."""
 
     sandbox: PodSandbox
     ips: tuple[str, ...]
@@ -49,7 +49,7 @@ class PodSandboxStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """A container that shall be made. command, args: empty for the image's own; user: None for the same."""
+    """A container that shall be made. command, args, user: the image's own if empty or unset."""
 
     name: str
     image: str

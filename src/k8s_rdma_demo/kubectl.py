@@ -68,14 +68,14 @@ class Kubectl:
         return list(self._call("GET", resource.path())["items"])
 
     def leftovers(self, plural: str, *, timeout_s: float) -> list[str]:
-        """Wait until no object of a kind is there; the names of those that stay."""
+        """Wait until no object of a kind is there; return the names of those that stay."""
         end = time.monotonic() + timeout_s
         while (items := self.items(plural)) and time.monotonic() < end:
             time.sleep(POLL_S)
         return [item["metadata"]["name"] for item in items]
 
     def pod(self, name: str) -> dict[str, Any] | None:
-        """The pod as it is now; None when there is none."""
+        """Return the pod as it is now, if it exists."""
         reply = self.client.get(f"/api/v1/namespaces/default/pods/{name}")
         return None if reply.status_code == httpx2.codes.NOT_FOUND else self._checked(reply)
 
@@ -84,13 +84,13 @@ class Kubectl:
         return list(self._call("GET", "/api/v1/namespaces/default/pods")["items"])
 
     def running(self, name: str, *, timeout_s: float) -> dict[str, Any]:
-        """Wait until the pod runs; K8sRdmaError with what `kubectl describe` would say when it does not."""
+        """Wait until the pod runs; K8sRdmaError, with details as of `kubectl describe`, if it does not."""
         return self._wait_until(
             name, lambda pod: pod is not None and pod["status"].get("phase") == "Running", timeout_s
         )
 
     def refused(self, name: str, *, timeout_s: float) -> str:
-        """Wait until the scheduler found no node for the pod; why, in its words."""
+        """Wait until the scheduler found no node for the pod; return the reason, in its words."""
         return unschedulable(self._wait_until(name, lambda pod: bool(pod and unschedulable(pod)), timeout_s))
 
     def delete(self, *names: str, timeout_s: float) -> None:
@@ -103,7 +103,7 @@ class Kubectl:
             self._wait_until(name, lambda pod: pod is None, timeout_s)
 
     def events(self, name: str) -> list[str]:
-        """The events of a pod, oldest first: `reason: message`."""
+        """Return the events of a pod, oldest first: `reason: message`."""
         items = self._call("GET", "/api/v1/namespaces/default/events")["items"]
         return [
             f"{item['reason']}: {item['message']}" for item in items if item["involvedObject"]["name"] == name
@@ -131,7 +131,7 @@ class Kubectl:
 
 
 def unschedulable(pod: Mapping[str, Any]) -> str:
-    """The scheduler's message; empty when it has not refused the pod."""
+    """Return the scheduler's message; empty if it has not refused the pod."""
     for condition in pod["status"].get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", ""))
@@ -139,7 +139,7 @@ def unschedulable(pod: Mapping[str, Any]) -> str:
 
 
 def _rates_status(pod: Mapping[str, Any] | None) -> RatesStatus | None:
-    """The status of a change of rates, if it is about the annotation as it is now."""
+    """Return the status of a change of rates, if it is about the annotation as it is now."""
     annotations = pod["metadata"].get("annotations", {}) if pod else {}
     text = annotations.get(RATES_STATUS_ANNOTATION)
     status = decode_rates_status(text) if text else None

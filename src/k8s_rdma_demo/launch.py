@@ -1,4 +1,4 @@
-"""Put the demo into namespaces of its own, so that whatever happens nothing of it stays.
+"""Put the demo into namespaces of its own, so that no part of it stays in any case.
 
 `unshare(1)` makes new network, mount and PID namespaces (and a user namespace for an ordinary user);
 the demo runs in them as init. When it ends, or is killed, the kernel ends every process and takes down
@@ -94,7 +94,7 @@ def _run(command: list[str], directory: Path, descriptors: tuple[int, ...]) -> i
 
 
 def _child_of(process: subprocess.Popen[bytes]) -> int | None:
-    """The PID of unshare's child, which is init inside; None when there is none and will be none."""
+    """Return the PID of unshare's child, which is init inside, unless unshare ends without one."""
     while process.poll() is None:
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         if children:
@@ -141,7 +141,7 @@ def _plugin_directory() -> Path | None:
 
 
 def _probe(isolation: tuple[str, ...]) -> None:
-    """Make namespaces once; K8sRdmaError when this machine does not let us."""
+    """Make namespaces once; K8sRdmaError if this machine does not permit it."""
     attempt = subprocess.run(["unshare", *isolation, "true"], capture_output=True, text=True, check=False)
     if attempt.returncode == 0:
         return

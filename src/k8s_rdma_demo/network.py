@@ -21,7 +21,7 @@ VFS = (64, 64)
 """The number of VFs of each PF that pods ask for by annotation."""
 
 CLAIM_VFS = 8
-"""The number of VFs of the PF for claims, where there is one."""
+"""The number of VFs of the PF for claims, if there is one."""
 
 LINK_MBPS = 1000
 """The rate that two cores can fill."""

@@ -50,7 +50,7 @@ class OmittedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodShown:
-    """A pod, where it went and what it got."""
+    """A pod, its node and its interfaces."""
 
     name: str
     requested: str
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Report whether there were checks and none failed."""
+        """Report whether there were checks and all passed."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     @property
@@ -113,7 +113,7 @@ class Outcome:
 
     @property
     def lesson(self) -> str:
-        """Say what the first of the competing pods reserved and got, against whom; empty if not measured."""
+        """Say the first competing pod's reservation and rate, and its rivals; empty if not measured."""
         competing = [flow for flow in self.flows if flow.scene == CONTENTION]
         if not competing:
             return ""
@@ -177,7 +177,7 @@ class Outcome:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
     def show(self, page: Page) -> None:
-        """Print everything, as tables where it can be."""
+        """Print everything, as tables if possible."""
         if self.manifest:
             page.print("\n[bold]A pod asks by its annotation alone[/]\n")
             page.print(Syntax("", "yaml", background_color="default").highlight(self.manifest.rstrip()))
@@ -241,7 +241,7 @@ class Outcome:
 
 
 def flow_check(scene: str, name: str, cap: int) -> str:
-    """Name the check of a flow: its cap, or its reservation where it has none."""
+    """Name the check of a flow: its cap if it has one, otherwise its reservation."""
     return f"{scene}: {name} {'is held to its cap' if cap else 'gets its reservation'}"
 
 

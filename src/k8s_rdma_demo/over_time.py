@@ -1,6 +1,6 @@
 """Throughput of pods on one link over time, while a neighbour floods the link and reservations change.
 
-The receiving interfaces' counters are read twice a second: what arrived, by one clock for all pods.
+The receiving interfaces' counters are read twice a second, by one clock for all pods.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Throughput:
     reserved: tuple[tuple[float, int], ...]
 
     def steady(self, begin_s: float, end_s: float) -> float:
-        """Return the mean of what arrived between two moments; K8sRdmaError without a sample."""
+        """Return the mean rate of arrival between two moments; K8sRdmaError without a sample."""
         if arrived := [mbps for at_s, mbps in self.measured if begin_s < at_s <= end_s]:
             return fmean(arrived)
         msg = f"{self.name}: nothing was measured between {begin_s:.1f} and {end_s:.1f} s"
@@ -60,7 +60,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverTime:
-    """A recording: the pods, what happened when, and where it was made."""
+    """A recording: the pods, the events with their times, the machine and the date."""
 
     link_mbps: int
     pods: tuple[Throughput, ...]

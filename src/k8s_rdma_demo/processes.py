@@ -66,7 +66,7 @@ class Processes:
         process.wait()
 
     def stop(self) -> list[str]:
-        """End everything in reverse order; the names of those that had to be killed."""
+        """End everything in reverse order; return the names of those that had to be killed."""
         stubborn = []
         for name, process in reversed(list(self.running.items())):
             process.terminate()

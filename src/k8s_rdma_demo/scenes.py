@@ -1,4 +1,4 @@
-"""The demo's scenes, after the evaluation of the paper behind it: each creates pods and checks what holds.
+"""The demo's scenes, after the evaluation of the paper behind it: each creates pods and checks them.
 
 Every scene starts on empty nodes and leaves its pods to `finish`, which deletes them. Traffic between pods
 is measured: reachability of each interface, and TCP throughput at the receiver by iperf3.
@@ -61,7 +61,7 @@ SETTLING_S = 1.5
 
 
 class Scenes:
-    """Plays scenes in a world and records what it finds."""
+    """Plays scenes in a world and records the results."""
 
     def __init__(self, world: World, outcome: Outcome, examples: Path, obstacle: str = "") -> None:
         """examples: the folder with the pods' manifests. obstacle: why throughput is not measured."""
@@ -90,7 +90,7 @@ class Scenes:
         check("fits-nowhere stays Pending, with the reason and numbers", True, numbers)
 
     def streams(self) -> tuple[Stream, ...]:
-        """Traffic between pods of `examples`, for those who look around; none without iperf3."""
+        """Return traffic between pods of `examples`, for those who look around; empty without iperf3."""
         if self._obstacle:
             return ()
         rates = (("rdma0", 0, 0, 240), ("rdma2", 2, 1, 60))
@@ -103,7 +103,7 @@ class Scenes:
         )
 
     def caps(self) -> None:
-        """Caps hold while nothing else competes, towards the other node and between VFs of one PF."""
+        """Caps hold without other traffic, towards the other node and between VFs of one PF."""
         self._measure(
             "caps",
             Flow(
@@ -136,7 +136,7 @@ class Scenes:
         )
 
     def contention(self) -> None:
-        """Three pods fill one link: each has its reservation, and they share what is left."""
+        """Three pods fill one link: each has its reservation, and they share the rest."""
         self._apply("receiver", {"min_tx_rate": 900}, {"min_tx_rate": 900})
         self._await("receiver")
         for name, rate in COMPETING.items():
@@ -255,7 +255,7 @@ class Scenes:
         return interface.min_tx_rate
 
     def claims(self) -> None:
-        """A pod by ResourceClaim has what it asks for; another one starts when that is free again."""
+        """A pod by ResourceClaim has its rates; another one starts when they are free again."""
         check = self._outcome.check_equal
         self._apply("peer", {}, {}, node="w2")
         self._await("peer")
@@ -311,7 +311,7 @@ class Scenes:
             self._outcome.refusals[name] = self._world.kubectl.refused(name, timeout_s=POD_TIMEOUT_S)
 
     def crash(self) -> None:
-        """`kill -9` of the agent in the middle of an ADD; the pod runs after all, nothing is left over."""
+        """`kill -9` of the agent in the middle of an ADD; the pod runs after all, without leftovers."""
         check = self._outcome.check_equal
         self._apply_manifest("sixty-interfaces", "survivor")
         node = self._wait_for_half_an_add("survivor")
@@ -354,7 +354,7 @@ class Scenes:
         return dict(yaml.safe_load((self._examples / f"{example}.yaml").read_text(encoding="utf-8")))
 
     def _apply_manifest(self, example: str, name: str | None = None, *, node: str | None = None) -> str:
-        self._created.append(name or example)  # first: what is under way is deleted as well
+        self._created.append(name or example)  # first: a pod under way is deleted as well
         return self._world.kubectl.apply(self._manifest(example), name=name, node=node)
 
     def _apply(
@@ -385,7 +385,7 @@ class Scenes:
         return manifest
 
     def _await(self, name: str) -> None:
-        """Wait until a pod runs, and note where and with what."""
+        """Wait until a pod runs, and record its node and interfaces."""
         pod = self._world.kubectl.running(name, timeout_s=POD_TIMEOUT_S)
         node = self._world.node(pod["spec"]["nodeName"])
         requested = self._claims.get(name) or describe(pod)
@@ -415,7 +415,7 @@ class Scenes:
         return ", ".join(f"{pf} x {count}" for pf, count in sorted(counts.items()))
 
     def _settle(self, names: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Wait until each pod is either bound or refused; which is which."""
+        """Wait until each pod is either bound or refused; return the bound and the refused ones."""
         end = time.monotonic() + POD_TIMEOUT_S
         while time.monotonic() < end:
             pods = {name: self._world.kubectl.pod(name) or {} for name in names}
@@ -428,7 +428,7 @@ class Scenes:
         raise K8sRdmaError(msg)
 
     def _wait_for_half_an_add(self, name: str) -> DemoNode:
-        """The node that has begun to move functions into the pod."""
+        """Return the first node that has begun to move functions into the pod."""
         end = time.monotonic() + POD_TIMEOUT_S
         while time.monotonic() < end:
             for node in self._world.nodes:
@@ -437,7 +437,7 @@ class Scenes:
         msg = f"pod {name}: no agent began to attach it within {POD_TIMEOUT_S:g} s"
         raise K8sRdmaError(msg)
 
-    # What a pod got
+    # A pod's node and interfaces
 
     def _node(self, name: str) -> str:
         pod = self._world.kubectl.pod(name) or {}
@@ -451,7 +451,7 @@ class Scenes:
         return next(found, None)
 
     def _allocation_of(self, name: str) -> Allocation:
-        """Return what a pod that runs was given; its node's server shows it a moment after the pod runs."""
+        """Return a running pod's allocation; its node's server shows it a moment after the pod runs."""
         end = time.monotonic() + POD_TIMEOUT_S
         while (allocation := self._allocation(name)) is None:
             if time.monotonic() > end:
@@ -488,9 +488,9 @@ class Scenes:
     def _measure(
         self, scene: str, *flows: Flow, enough: Callable[[Mapping[str, float]], bool] = lambda _: True
     ) -> dict[str, float]:
-        """Measure, and again while something lacks what it must have: a busy machine carries less.
+        """Measure, and again while a rate is too low or `enough` is false: a busy machine carries less.
 
-        enough: decides on the rates of all flows together. Where nothing can be measured the checks are
+        enough: decides on the rates of all flows together. If throughput cannot be measured, the checks are
         omitted, and the rates are empty.
         """
         rates = {flow.name: self._rates(flow) for flow in flows}
@@ -518,7 +518,7 @@ class Scenes:
 
 
 def _excess(measured: Mapping[str, float]) -> list[float]:
-    """Return what each competing pod gets beyond its reservation, in Mb/s."""
+    """Return each competing pod's rate beyond its reservation, in Mb/s."""
     return [measured[name] - TCP_SHARE * rate for name, rate in COMPETING.items()]
 
 
@@ -537,7 +537,7 @@ def describe(pod: Mapping[str, Any]) -> str:
 
 
 def rates_text(min_tx_rate_mbps: int, max_tx_rate_mbps: int) -> str:
-    """Describe an interface's reservation and cap; 0 for none."""
+    """Describe an interface's reservation and cap; 0 if unset."""
     texts = (
         f"{name} {mbps}" for name, mbps in (("min", min_tx_rate_mbps), ("max", max_tx_rate_mbps)) if mbps
     )

@@ -1,4 +1,4 @@
-"""Traffic between interfaces of pods: datagrams to see who reaches whom, and TCP by iperf3.
+"""Traffic between interfaces of pods: datagrams to check reachability, and TCP by iperf3.
 
 Rates are enforced on whole Ethernet frames; of a 1,514 byte frame TCP carries 1,448 bytes, so 95.6 % of a
 rate is the most that a transfer can show.
@@ -40,9 +40,9 @@ class Endpoint:
 
 
 def unreachable(pairs: Sequence[tuple[Endpoint, Endpoint]]) -> list[str]:
-    """Send a datagram from each first to each second endpoint; the interfaces whose datagram got lost.
+    """Send a datagram from each first to each second endpoint; return the sending interfaces of lost ones.
 
-    Each socket is tied to its interface, so nothing can go or arrive another way.
+    Each socket is tied to its interface, so no datagram can go or arrive another way.
     """
     with ExitStack() as sockets:
         senders = [sockets.enter_context(_bind_all(source)) for source, _ in pairs]
@@ -131,7 +131,7 @@ class Server:
 
 
 class Stream:
-    """A TCP connection that sends while entered, at a rate below what the interface may."""
+    """A TCP connection that sends while entered, at a rate below the interface's cap."""
 
     def __init__(self, flow: Flow, *, port: int, mbps: int) -> None:
         self._server = Server(flow.destination, port)

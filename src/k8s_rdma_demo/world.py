@@ -49,7 +49,7 @@ Those of Kubernetes are 40, 50 and 300, too long to watch. The last is between r
 
 
 _POLICIES = 'policies: [{name: everything, namespaces: ["*"], allow: ["*"]}]\n'
-"""A policy that allows everything: the pods show what the annotation offers, and there are no others."""
+"""A policy that allows everything: the pods show the annotation's features, and there are no other pods."""
 
 _DEVICE_CLASS = {
     "kind": "DeviceClass",
@@ -62,7 +62,7 @@ _NAMESPACE = "k8s-rdma"
 """The namespace of the agents' Leases, and of pods that stand for a node's processes."""
 
 _LEAF = re.compile(r" leaf \S+")
-"""The number of a class's queue, which says nothing about its rates."""
+"""The number of a class's queue, which is independent of its rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class World:
     """Two nodes and a control plane; make one, `start` it, `stop` it."""
 
     def __init__(self, paths: Paths) -> None:
-        """Make nothing yet."""
+        """Set names and paths only."""
         self.paths = paths
         self.nodes = tuple(
             DemoNode(
@@ -162,7 +162,7 @@ class World:
         self._wait("controllers", ready.exists)
 
     def start_web(self, listener: int) -> str:
-        """Serve pages on a listening socket, by its descriptor; their address."""
+        """Serve pages on a listening socket, by its descriptor; return their address."""
         arguments = (
             *("--listener", str(listener), "--extender", EXTENDER_URL),
             *("--node-port", str(SERVER_PORT), *self._kubeconfig()),
@@ -198,7 +198,7 @@ class World:
                 self.start_agent(node)
 
     def stop(self) -> list[str]:
-        """End every process; the names of those that did not end by themselves."""
+        """End every process; return the names of those that did not end by themselves."""
         self._http.close()
         self.kubectl.client.close()
         return self.processes.stop()
@@ -210,7 +210,7 @@ class World:
         return node.directory / "run"
 
     def report(self, node: DemoNode) -> NodeReport | None:
-        """`/v1/node` of a node; None while it has no agent."""
+        """Return `/v1/node` of a node, if it has an agent."""
         try:
             reply = self._http.get(f"http://{node.address}:{SERVER_PORT}/v1/node")
         except httpx2.TransportError:
@@ -226,7 +226,7 @@ class World:
         return frozenset([node.pf(len(node.vfs) - 1)[0]] if node.has_claims else [])
 
     def sandbox(self, name: str) -> PodNetwork:
-        """A running pod, seen from within; K8sRdmaError when it does not run."""
+        """Return a running pod's network, seen from within; K8sRdmaError if it does not run."""
         for node in self.nodes:
             found = SandboxDirectory(node.directory / "sandboxes").of_pod("default", name)
             if found is not None:
@@ -257,7 +257,7 @@ class World:
         return sum(node.vfs) - home
 
     def receipts(self, node: DemoNode) -> list[str]:
-        """The phases of the receipts in the ledger of a node whose agent does not run."""
+        """Return the phases of the receipts in the ledger of a node without a running agent."""
         ledger = Receipts(node.directory / "lib" / "ledger.db")
         try:
             return [receipt.phase.value for receipt in ledger.load().receipts.values()]
@@ -361,7 +361,7 @@ class World:
         )
 
     def _device_plugin(self, node: DemoNode) -> dict[str, Any]:
-        """The configuration of the device plugin, which is the driver of claims, too, where there are any.
+        """Return the configuration of the device plugin, which drives claims, too, if there are any.
 
         It offers slots alone, because virtual functions have no RDMA devices for other resources.
         """

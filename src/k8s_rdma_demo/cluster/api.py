@@ -4,7 +4,7 @@
         ...  # api.url
 
 All objects are in memory. Requests are authorized only when `ApiConfig.access` is set, so bind to loopback.
-kubectl works with it, except for server-side apply and what reaches a kubelet (logs, exec, attach,
+kubectl works with it, except for server-side apply and requests to a kubelet (logs, exec, attach,
 port-forward). GET passes through `pods/proxy`. A watch sends one JSON document a line.
 """
 
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Render: TypeAlias = Callable[[JsonObject], JsonObject]
-"""A function that makes what a watch sends of an object."""
+"""A function that makes the form in which a watch sends an object."""
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's own limit (`MaxRequestBodyBytes`)
 
@@ -112,8 +112,8 @@ _MIN_TOKEN_S = 600
 class Watch:
     """A watch's parameters.
 
-    revision: what changes after it is sent; 0: first every object there is as ADDED (source: API concepts,
-    "Semantics for watch"). timeout_s: None: without end. bookmark: a BOOKMARK ends the objects there are
+    revision: later changes are sent; 0: first every object there is as ADDED (source: API concepts,
+    "Semantics for watch"). timeout_s: unset: without end. bookmark: a BOOKMARK ends the objects there are
     (`sendInitialEvents`; "Streaming lists").
     """
 
@@ -125,7 +125,7 @@ class Watch:
 
     @classmethod
     def requested(cls, request: Request, target: Target) -> Watch:
-        """Read a request; StatusError 400 names what is wrong."""
+        """Read a request; StatusError 400 names the fault."""
         streams_list = request.query.get("sendInitialEvents") in {"1", "true"}
         return cls(
             resource=target.resource,
@@ -169,7 +169,7 @@ def _bookmark(resource: ResourceType, revision: int) -> JsonObject:
 
 
 def _watch_event(change: Change, selection: Selection) -> str | None:
-    """Return the event type within the selection, which an object may enter or leave; None for no event."""
+    """Return the event's type within the selection, which an object may enter or leave, if there is one."""
     matched = selection.matches(change.previous)
     if change.type == "DELETED":
         return "DELETED" if matched else None
@@ -189,10 +189,10 @@ async def _lines(events: AsyncIterator[tuple[str, JsonObject]], render: Render) 
 class ApiConfig:
     """The configuration of the API server.
 
-    port 0: the system chooses. history_limit: changes kept for watches. access: who may do what, by bearer
-    tokens and roles; None: everybody everything. gates_off: feature gates that are off. namespaces: those
-    that exist; None: all that are named. tolerated_s: the seconds for which pods that say nothing about it
-    tolerate a node that is not ready (`--default-not-ready-toleration-seconds`, and of `unreachable`).
+    port 0: the system chooses. history_limit: changes kept for watches. access: permissions by bearer
+    tokens and roles; unset: everybody may do everything. gates_off: feature gates that are off. namespaces:
+    those that exist; unset: all that are named. tolerated_s: the seconds for which pods without a toleration
+    for it tolerate a node that is not ready (`--default-not-ready-toleration-seconds`, and of `unreachable`).
     """
 
     host: str = "127.0.0.1"
@@ -209,7 +209,7 @@ class ApiConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningApi:
-    """An API server that serves. store: what it keeps, for a test to look into."""
+    """An API server that serves. store: its objects, for a test to look into."""
 
     host: str
     port: int
@@ -298,11 +298,11 @@ class Api:
         return (*self._resources, *(resource for resource in defined if resource not in self._resources))
 
     def _describe(self, request: Request, resources: tuple[ResourceType, ...]) -> Response:
-        """Return what the API says of itself; StatusError 404 for a path without anything."""
+        """Return the API's description of itself; StatusError 404 for an unknown path."""
         path = request.path.rstrip("/")
         if path == "/version":
             return _json(200, VERSION)
-        if path == "/openapi/v2":  # empty, so that kubectl knows nothing from it
+        if path == "/openapi/v2":  # empty, so that kubectl learns no schema from it
             return Response(status=200, body=b"", content_type=_OPENAPI_V2)
         document = discovery(path, resources, partial(schema_of, store=self._registry.store))
         if document is None or request.method != "GET":
@@ -341,7 +341,7 @@ class Api:
         return self._registry.draft()
 
     def _check_fields(self, request: Request, target: Target, document: JsonObject) -> None:
-        """Refuse (StatusError 400) unknown fields, where the request has them validated strictly."""
+        """Refuse (StatusError 400) unknown fields, if the request has them validated strictly."""
         validation = request.query.get("fieldValidation", "")
         if validation not in {"", "Ignore", "Warn", "Strict"}:
             raise bad_request(f'fieldValidation: Unsupported value: "{validation}"')

@@ -24,7 +24,7 @@ class Assignments:
         self._nominated: dict[str, tuple[str, JsonObject]] = {}
 
     def update(self, old: JsonObject | None, new: JsonObject | None) -> None:
-        """Apply the change of a pod; old is None when it was created, new is None when it was deleted."""
+        """Apply the change of a pod; old is None if it was created, new if it was deleted."""
         if old is not None and node_name_of(old):
             self._drop(node_name_of(old), uid_of(old))
         if new is None or is_finished(new) or node_name_of(new):
@@ -61,13 +61,13 @@ class Assignments:
         return tuple(self._nodes.get(node, {}).values())
 
     def nominate(self, pod: JsonObject, node: str) -> None:
-        """Keep the room that is made for the pod on a node; an empty name: on none."""
+        """Keep the room that is made for the pod on a node; an empty name: on no node."""
         self._nominated.pop(uid_of(pod), None)
         if node:
             self._nominated[uid_of(pod)] = node, pod
 
     def nominated(self, uid: str) -> str:
-        """Return the pod's nominated node; empty if it has none."""
+        """Return the pod's nominated node; empty: it has not been nominated."""
         return self._nominated.get(uid, ("", {}))[0]
 
     def nominated_on(self, node: str) -> list[JsonObject]:

@@ -1,6 +1,6 @@
 """The bodies of requests: objects in Protocol Buffers, and patches.
 
-kubectl writes what it makes by itself in Protocol Buffers (`create namespace`, `auth can-i`), and files in
+kubectl writes objects of its own in Protocol Buffers (`create namespace`, `auth can-i`), and files in
 JSON. Answers are JSON, which its clients take, too.
 
 Sources: RFC 7386 (merge patch), RFC 6902 and 6901 (JSON patch), for the strategic merge patch
@@ -71,7 +71,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 def strategic_merge_patch(target: Any, patch: JsonObject, fields: Mapping[str, Field]) -> JsonObject:
     """Apply a merge patch with lists merged by key; StatusError 400 for an element without its key.
 
-    `$setElementOrder` is ignored: elements stay where they are, and new ones follow.
+    `$setElementOrder` is ignored: elements keep their places, and new ones follow.
     """
     directive = patch.get("$patch")
     if directive == "delete":
@@ -222,7 +222,7 @@ def _remove(document: Any, pointer: str) -> Any:
 
 
 def patching(content_type: str, kind: str, patch: Any) -> Callable[[JsonObject], JsonObject]:
-    """Return what a patch makes of an object of a kind; StatusError 400 for one that is no patch."""
+    """Return the function that patches an object of a kind; StatusError 400 if it is no patch."""
     if content_type == JSON:
         return lambda old: json_patch(old, patch)
     if not isinstance(patch, dict):

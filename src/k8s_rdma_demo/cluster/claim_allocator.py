@@ -1,12 +1,12 @@
 """kube-scheduler's allocator of devices for ResourceClaims, as far as this project's devices need it.
 
 Requests are served in order, each by the first device that has enough left, and an earlier choice is revised
-when a later request finds none. Pools are tried by driver and name, slices by name, devices as their slice
-lists them. A claim that asks for what is not simulated is refused by name: CEL other than the driver's,
+if a later request finds no device. Pools are tried by driver and name, slices by name, devices as their slice
+lists them. A claim with a request that is not simulated is refused by name: CEL other than the driver's,
 alternatives, all devices, tolerations, admin access.
 
-Source (Kubernetes 1.36): `k8s.io/dynamic-resource-allocation/structured/internal/incubating`. What the real
-one allocates is recorded in `tests/recordings/dra/allocations`.
+Source (Kubernetes 1.36): `k8s.io/dynamic-resource-allocation/structured/internal/incubating`. Allocations
+of the real one are recorded in `tests/recordings/dra/allocations`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BINARY_UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class AllocationError(K8sRdmaError):
-    """A claim cannot be allocated on any node: it asks for what is not there, or is not simulated."""
+    """A claim cannot be allocated on any node: its request cannot be met, or is not simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Inventory:
 def allocate(
     claims: Sequence[JsonObject], inventory: Inventory, node: str, new_share: Callable[[], str]
 ) -> list[JsonObject] | None:
-    """Allocate a pod's claims on a node: the `status.allocation` of each, or None if they do not all fit.
+    """Allocate a pod's claims on a node: return the `status.allocation` of each, if all fit.
 
     new_share: makes a shareID. AllocationError.
     """
@@ -122,7 +122,7 @@ def _pool_of(spec: JsonObject) -> tuple[str, str]:
 
 
 def _definitions(specs: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """The devices of a pool's latest generation; none while slices of it are missing."""
+    """The devices of a pool's latest generation; empty while slices of it are missing."""
     latest = max(spec["pool"]["generation"] for spec in specs)
     current = [spec for spec in specs if spec["pool"]["generation"] == latest]
     if len(current) == current[0]["pool"]["resourceSliceCount"]:
@@ -258,7 +258,7 @@ class _Search:
     tries: int = 0
 
     def succeeds(self) -> bool:
-        """Choose a device for each slot that has none; False, with none chosen, where that is impossible."""
+        """Choose a device for each slot without one; if impossible, choose no device and return False."""
         position = len(self.chosen)
         if position == len(self.slots):
             return True
@@ -302,10 +302,10 @@ class _Search:
 def consumed_capacity(
     requested: Mapping[str, str], capacity: Mapping[str, JsonObject]
 ) -> dict[str, str] | None:
-    """Calculate the capacity that a request consumes of a shared device; None if a policy forbids it.
+    """Calculate the capacity that a request consumes of a shared device, if no policy forbids it.
 
-    By `requestPolicy`: the default where nothing is requested, else the next valid value or step. Quantities
-    as the API server stores what kube-scheduler writes: rounded ones in binary units where that is exact.
+    By `requestPolicy`: the default without a request, else the next valid value or step. Quantities are as
+    the API server stores those of kube-scheduler: rounded ones in binary units if that is exact.
     """
     if not requested.keys() <= capacity.keys():
         return None

@@ -1,6 +1,6 @@
 """The API client of the scheduler and the kubelet, an informer, and the recorder of events on pods.
 
-An informer is a cache filled by list and watch. Events are what `kubectl describe` shows of a pod.
+An informer is a cache filled by list and watch. `kubectl describe` shows the events of a pod.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _transport_error(method: str, path: str, error: httpx2.HTTPError) -> ApiErro
 class Informer:
     """Keeps `objects` current and tells `on_change(old, new)` of each change, in order.
 
-    old is None for a new object, new is None for a deleted one; an object that was deleted and created again
+    old is None for a new object, new for a deleted one; an object that was deleted and created again
     under its name is reported as deleted and new. synced is set once all existing objects have been reported.
     """
 
@@ -228,7 +228,7 @@ class Informer:
             async for kind, obj in self._client.watch(self._resource, revision, self._field_selector):
                 revision = obj["metadata"]["resourceVersion"]
                 self._replace(key_of(obj), None if kind == "DELETED" else untyped(obj))
-            # The server ends a watch now and then; the next one goes on where this one was.
+            # The server ends a watch now and then; the next one continues from its revision.
             await asyncio.sleep(0)
 
     def _replace(self, key: Key, new: JsonObject | None) -> None:

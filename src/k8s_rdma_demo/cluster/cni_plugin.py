@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CniError(K8sRdmaError):
-    """A plugin failed. code: of the CNI error; 0 when the plugin gave none."""
+    """A plugin failed. code: of the CNI error; 0 if the plugin did not give it."""
 
     def __init__(self, message: str, *, code: int = 0, details: str = "") -> None:
         super().__init__(message, details=details)

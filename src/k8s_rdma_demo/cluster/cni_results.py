@@ -11,7 +11,7 @@ _IP_TELLS_VERSION = ("0.3.0", "0.3.1", "0.4.0")
 
 
 def result_in_version(result: JsonObject, version: str) -> JsonObject:
-    """A plugin's result as another version of the specification has it; what is empty is left out.
+    """A plugin's result as another version of the specification has it; empty fields are left out.
 
     Up to 0.4.0 an address tells its IP version and `dns` is always there (source: `types/040`, `types/100`).
     """

@@ -53,7 +53,7 @@ _TIMEOUT_S = 240.0  # kubelet gives RunPodSandbox twice its `runtimeRequestTimeo
 
 
 def create_namespace_at(path: Path) -> None:
-    """Make a network namespace with `lo` up, bound to a new file; KernelError leaves nothing behind."""
+    """Make a network namespace with `lo` up, bound to a new file; KernelError leaves no trace."""
     failures: list[OSError] = []
 
     def create() -> None:
@@ -131,7 +131,7 @@ class CniRuntime:
         return await self.attach(await self.create(pod))
 
     async def create(self, pod: PodRef) -> Sandbox:
-        """A sandbox with a network namespace of its own, and nothing in it; KernelError."""
+        """Make a sandbox with an empty network namespace of its own; KernelError."""
         netns = self.netns_dir / f"cni-{uuid.uuid4()}"
         await asyncio.to_thread(create_namespace_at, netns)
         return Sandbox(container_id=secrets.token_hex(32), pod=pod, netns=str(netns))

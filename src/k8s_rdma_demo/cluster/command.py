@@ -88,7 +88,7 @@ def rdma_extender(url_prefix: str) -> ExtenderConfig:
 
 
 def load_scheduler_config(path: Path, *, seed: int | None = None) -> SchedulerConfig:
-    """Read a KubeSchedulerConfiguration file; MalformedError names what is wrong in it."""
+    """Read a KubeSchedulerConfiguration file; MalformedError names the fault in it."""
     try:
         document = msgspec.yaml.decode(path.read_bytes(), type=_Configuration)
     except msgspec.MsgspecError as error:
@@ -161,8 +161,8 @@ def write_kubeconfig(path: Path, server: str, *, namespace: str = "default", tok
 def run(service: AbstractAsyncContextManager[str], ready_file: Path | None = None) -> None:
     """Run a service until the process gets a signal to stop.
 
-    The service gives, once it is ready, one word about where it is; `ready <word>` is then printed, and
-    written to `ready_file`. What the service raises ends the process.
+    The service gives, once it is ready, its address or name as one word; `ready <word>` is then printed, and
+    written to `ready_file`. An exception of the service ends the process.
     """
     asyncio.run(_run(service, ready_file))
 

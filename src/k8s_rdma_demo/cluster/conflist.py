@@ -44,7 +44,7 @@ class Conflist:
     ) -> bytes:
         """The configuration of one plugin of the chain.
 
-        capability_args: what the runtime knows, by capability; a plugin gets of it what its `capabilities`
+        capability_args: the runtime's values by capability; a plugin gets those that its `capabilities`
         switch on, as `runtimeConfig`.
         """
         config = {**plugin, "name": self.name, "cniVersion": self.cni_version, **(extra or {})}
@@ -75,7 +75,7 @@ _conflist_document = msgspec.json.Decoder(_Document)
 
 
 def load_conflist(path: Path) -> Conflist:
-    """Read a `.conflist` file; MalformedError names what is wrong, OSError when it cannot be read."""
+    """Read a `.conflist` file; MalformedError names the fault, OSError if it cannot be read."""
     text = path.read_bytes()
     checked = decode(text, _conflist_document, str(path))
     if not checked.plugins:

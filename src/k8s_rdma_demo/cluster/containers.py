@@ -1,6 +1,6 @@
 """Containers of the stand-in's runtime.
 
-What kubelet requests for a container is resolved with CDI specifications and recorded. CDI files are read
+Kubelet's requests for a container are resolved with CDI specifications and recorded. CDI files are read
 strictly. A later directory takes precedence; a device that two files of one directory define is unusable.
 
 Sources: containerd `internal/cri/opts` and `pkg/oci/utils_unix.go`; CNCF Container Device Interface,
@@ -202,7 +202,7 @@ class ContainerDirectory:
         self._path(uid).unlink(missing_ok=True)
 
     def get(self, uid: str) -> PodContainers | None:
-        """A pod's containers, None when there are none; MalformedError."""
+        """Return a pod's containers, if it has any; MalformedError."""
         try:
             content = self._path(uid).read_bytes()
         except FileNotFoundError:
@@ -225,7 +225,7 @@ class ContainerCreator(Protocol):
     async def create(
         self, pod: JsonObject, sandbox: str, name: str, allocated: AllocateResponse
     ) -> Container:
-        """The container of that name, with what plugins gave it, in a sandbox; ContainerError."""
+        """Make the container of that name, with its allocation by plugins, in a sandbox; ContainerError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class RecordedContainers:
 def new_container(
     name: str, allocated: AllocateResponse, cdi_dirs: Sequence[Path], host_root: Path
 ) -> Container:
-    """A container with what kubelet asks for, and what CDI specifications say of its devices.
+    """Make a container with kubelet's requests, and the edits of CDI specifications for its devices.
 
     host_root: where the host's device nodes are. ContainerError.
     """
@@ -299,7 +299,7 @@ def _host_nodes(spec: DeviceSpec, host_root: Path) -> Iterator[DeviceNode]:
 
 
 def _cdi_node(node: CdiDeviceNode, host_root: Path) -> DeviceNode:
-    """A node as the specification has it, or the host where it does not say; OSError."""
+    """Return a node as the specification describes it, or else as the host has it; OSError."""
     permissions = node.permissions or _ALL_PERMISSIONS
     if node.type and (node.major or node.minor):
         return DeviceNode(

@@ -1,7 +1,7 @@
-"""The controllers of Deployments, ReplicaSets and nodes, and the garbage collector of what they own.
+"""The controllers of Deployments, ReplicaSets and nodes, and the garbage collector of their dependents.
 
-Each looks at all its objects after every change, and writes what is missing. A controller remembers pods
-that it has created or deleted until its informer shows them, so that it creates and deletes none twice.
+Each looks at all its objects after every change, and writes missing changes. A controller remembers pods
+that it has created or deleted until its informer shows them, so that it creates and deletes each only once.
 
 Source (Kubernetes 1.36): `cmd/kube-controller-manager`; the decisions are in `replica_sets`, `deployments`
 and `node_lifecycle`. Not simulated: foreground deletion, finalizers, and other workloads.
@@ -82,7 +82,7 @@ class ManagerConfig:
 async def managing(server: str, config: ManagerConfig, token: str = "") -> AsyncIterator[None]:
     """Run all controllers of the API server at that URL until the block ends.
 
-    token: of a user that may do what they do, where the API server asks for one.
+    token: of a user with their permissions, if the API server asks for one.
     """
     async with ApiClient.connecting(server, token) as client, AsyncExitStack() as stack:
         controllers = (
@@ -104,7 +104,7 @@ class Reconciler:
     watched: tuple[ResourceType, ...] = ()
 
     def __init__(self, client: ApiClient) -> None:
-        """Watch nothing yet."""
+        """Make the informers, which do not watch yet."""
         self.client = client
         self.changed = asyncio.Event()
         self.informers = {resource: Informer(client, resource, self.on_change) for resource in self.watched}
@@ -134,7 +134,7 @@ class Reconciler:
         self.changed.set()
 
     async def sync(self) -> float | None:
-        """Write what is missing; return the seconds after which to look again, None for the next change."""
+        """Write missing changes; return the seconds after which to look again (unset: at the next change)."""
         raise NotImplementedError
 
     async def _synced_once(self) -> float | None:
@@ -168,7 +168,7 @@ class ReplicaSetController(Reconciler):
     watched = (REPLICA_SETS, PODS)
 
     def __init__(self, client: ApiClient, clock: Clock) -> None:
-        """Expect nothing yet."""
+        """Start without expectations."""
         super().__init__(client)
         self._recorder = EventRecorder(
             client=client, component="replicaset-controller", clock=clock, about=REPLICA_SETS
@@ -177,7 +177,7 @@ class ReplicaSetController(Reconciler):
         self._deleted: set[str] = set()
 
     def on_change(self, old: JsonObject | None, new: JsonObject | None) -> None:
-        """Forget what was expected of a pod that is seen."""
+        """Forget the expectations of a pod that is seen."""
         uid = uid_of(new or old or {})
         self._created.pop(uid, None)
         if new is None or is_terminating(new):
@@ -233,7 +233,7 @@ class DeploymentController(Reconciler):
     watched = (DEPLOYMENTS, REPLICA_SETS)
 
     def __init__(self, client: ApiClient, clock: Clock) -> None:
-        """Expect nothing yet."""
+        """Start without expectations."""
         super().__init__(client)
         self._clock = clock
         self._recorder = EventRecorder(
@@ -352,7 +352,7 @@ class NodeController(Reconciler):
         return wait_s if rate else None
 
     def _left_s(self, node: str) -> float | None:
-        """Return the seconds after which the node is silent; None for a node without a Lease.
+        """Return the seconds after which the node is silent, if it has a Lease.
 
         The time is that of this process, since it saw the Lease change: clocks of nodes may differ.
         """

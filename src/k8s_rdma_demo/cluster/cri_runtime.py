@@ -99,7 +99,7 @@ class CriRuntime:
             await self._call(cri.REMOVE_POD_SANDBOX, sandbox_id)
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
-        """List the sandboxes that the runtime does not report as ready; none while it does not answer."""
+        """List the sandboxes that the runtime does not report as ready; empty while it does not answer."""
         try:
             listed = await self._call(cri.LIST_POD_SANDBOX, None)
         except CniError:
@@ -165,7 +165,7 @@ def _netns(status: cri.PodSandboxStatus) -> str:
 
 
 def _result(status: cri.PodSandboxStatus) -> JsonObject:
-    """The network as a CNI result. Addresses have no prefix length: containerd keeps none."""
+    """The network as a CNI result. Addresses lack a prefix length because containerd does not keep it."""
     networks: dict[str, Any] = (_info(status).get("cniResult") or {}).get("Interfaces") or {}
     networks = networks or {IFNAME: {"IPConfigs": [{"IP": ip} for ip in status.ips]}}
     interfaces: list[JsonObject] = []

@@ -151,13 +151,13 @@ def _definition_of(resource: ResourceType, store: Store) -> _Version | None:
 
 
 def printer_columns(resource: ResourceType, store: Store) -> tuple[CustomColumn, ...]:
-    """Return the columns of a resource's definition; none if there is no definition or it has none."""
+    """Return the columns of a resource's definition; empty without a definition or columns."""
     definition = _definition_of(resource, store)
     return definition.additional_printer_columns if definition else ()
 
 
 def schema_of(resource: ResourceType, store: Store) -> JsonObject | None:
-    """Return the `openAPIV3Schema` of a resource's definition; None if there is none."""
+    """Return the `openAPIV3Schema` of a resource's definition, if there is one."""
     definition = _definition_of(resource, store)
     return definition.schema.get("openAPIV3Schema") if definition else None
 
@@ -199,7 +199,7 @@ def parse_json_path(text: str) -> tuple[Step, ...] | None:
 
 
 def find(obj: JsonObject, path: tuple[Step, ...]) -> Any:
-    """Return the first value at a path; None if there is none."""
+    """Return the first value at a path, if there is one."""
     value: Any = obj
     for step in path:
         match value, step:

@@ -13,7 +13,7 @@ from k8s_rdma_demo.cluster.status import bad_request, conflict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preconditions:
-    """A request's preconditions on the object; empty: none."""
+    """A request's preconditions on the object; empty: unconditional."""
 
     uid: str = ""
     resource_version: str = ""
@@ -37,7 +37,7 @@ class Preconditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """`metav1.DeleteOptions`, as far as it is heeded; grace_period_s None: the object's own.
+    """`metav1.DeleteOptions`, as far as it is heeded; grace_period_s unset: the object's own.
 
     orphans: the objects that it owns stay.
     """
@@ -49,7 +49,7 @@ class DeleteOptions:
 
 
 def parse_delete_options(document: JsonObject) -> DeleteOptions:
-    """Read `metav1.DeleteOptions`; StatusError 400 names what is wrong."""
+    """Read `metav1.DeleteOptions`; StatusError 400 names the fault."""
     try:
         options = msgspec.convert(document, _DeleteOptions)
     except msgspec.ValidationError as error:

@@ -39,7 +39,7 @@ _PERCENT = 100
 
 
 def new_replica_set(deployment: JsonObject, sets: Sequence[JsonObject]) -> JsonObject | None:
-    """Return the set of the deployment's present template, the oldest if there are several; None for none."""
+    """Return the oldest set of the deployment's present template, if there is one."""
     template = without_hash(spec_of(deployment)["template"])
     by_age = sorted(sets, key=lambda item: str(metadata(item).get("creationTimestamp", "")))
     return next((item for item in by_age if without_hash(spec_of(item)["template"]) == template), None)
@@ -81,7 +81,7 @@ def _template_hash(template: JsonObject) -> str:
 
 
 def revision_of(replica_set: JsonObject) -> int:
-    """Return the revision that a set is of; 0 if it has none."""
+    """Return the revision of a set; 0 without the annotation."""
     return int(annotations_of(replica_set).get(REVISION) or 0)
 
 
@@ -109,7 +109,7 @@ def _part(value: int | str, replicas: int, rounded: Callable[[float], int]) -> i
 
 
 def scales(deployment: JsonObject, new: JsonObject, old: Sequence[JsonObject]) -> dict[str, int]:
-    """Return the replicas that sets are to have now, by name, if they differ from what they have.
+    """Return the replicas that sets are to have now, by name, if they differ from the present ones.
 
     old: the deployment's other sets.
     """

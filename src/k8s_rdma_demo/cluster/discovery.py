@@ -1,4 +1,4 @@
-"""Discovery and OpenAPI documents: what clients learn of the API before they use it.
+"""Discovery and OpenAPI documents: clients read them before they use the API.
 
 Aggregated discovery is left out, since clients fall back to the lists by group. Built-in kinds are described
 by their fields' names and types alone.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SchemaOf: TypeAlias = Callable[[ResourceType], JsonObject | None]
-"""The schema of a custom resource; None if it is not known."""
+"""The schema of a custom resource, if it is known."""
 
 _SCALE: JsonObject = {
     "group": "autoscaling",
@@ -59,7 +59,7 @@ _SUBRESOURCES: Mapping[ResourceType, tuple[JsonObject, ...]] = {
 
 
 def discovery(path: str, resources: Sequence[ResourceType], schema_of: SchemaOf) -> JsonObject | None:
-    """Return the document at a URL path; None if there is none."""
+    """Return the document at a URL path, if there is one."""
     match path:
         case "/api":
             return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}

@@ -298,7 +298,7 @@ class DynamicResources:
         return True
 
     def unreserve(self, pod: JsonObject) -> None:
-        """Free what was assumed for a pod that is not bound, and was not written."""
+        """Free the allocations that were assumed for a pod that is not bound, and were not written."""
         for_resources, _ = self._for_resources.pop(uid_of(pod), ({}, {}))
         for claim in (*self._claims_of(pod), for_resources):
             self._assumed.pop(uid_of(claim or {}), None)
@@ -331,7 +331,7 @@ class DynamicResources:
         await self._client.patch_status(PODS, key_of(pod), pod_status)
 
     def _claims_on(self, pod: JsonObject, node: JsonObject) -> list[JsonObject]:
-        """The pod's claims that are made, and at last the one for what the node serves by claim."""
+        """The pod's claims that are made, and at last the one for resources that the node serves by claim."""
         claims = [claim for claim in self._claims_of(pod) if claim is not None]
         resources = claimed_resources(pod, node, self._classes.objects.values())
         return [*claims, claim_for(pod, resources)] if resources else claims
@@ -347,7 +347,7 @@ class DynamicResources:
         return status_of(claim).get("allocation") or self._assumed.get(uid_of(claim))
 
     def _allocate(self, claims: Sequence[JsonObject], node: str) -> dict[str, JsonObject] | None:
-        """Allocate the claims that are not yet; allocations by UID, None if there is no room."""
+        """Allocate the claims that are not yet allocated; return allocations by UID, if there is room."""
         pending = [claim for claim in claims if self._allocation(claim) is None]
         inventory = Inventory(
             slices=list(self._slices.objects.values()),

@@ -88,7 +88,7 @@ class Extenders:
             yield cls([await stack.enter_async_context(ExtenderClient.connecting(c)) for c in configs])
 
     async def filter(self, pod: JsonObject, nodes: list[JsonObject]) -> Filtered:
-        """The nodes that all of them leave; an extender is not asked about none."""
+        """Return the nodes that all extenders leave; an extender is not asked if no node is left."""
         refused: dict[str, str] = {}
         never: frozenset[str] = frozenset()
         for client in self._interested(pod):
@@ -133,7 +133,7 @@ class Extenders:
         return victims
 
     async def bind(self, pod: JsonObject, node: str) -> bool:
-        """Have the first one with a bind verb bind the pod; False when there is none."""
+        """Have the first one with a bind verb bind the pod; report whether one did."""
         for client in self._interested(pod):
             if not client.config.bind_verb:
                 continue
@@ -322,7 +322,7 @@ def preemption_arguments(pod: JsonObject, victims: Mapping[str, Victims], *, uid
 
 
 def meta_victims(reply: PreemptReply) -> dict[str, MetaVictims]:
-    """The victims by node; msgspec.ValidationError when they are none."""
+    """The victims by node; msgspec.ValidationError if they are malformed."""
     return {
         node: _read(msgspec.convert(fields_regardless_of_case(meta or {}), _Meta))
         for node, meta in (reply.node_name_to_meta_victims or {}).items()

@@ -174,7 +174,7 @@ class Field:
     """A field of a type.
 
     merge_key: of the elements of a list that a strategic merge patch merges; empty: its elements are values;
-    None: it is replaced. optional: an empty value is another than none.
+    None: it is replaced. optional: an empty value differs from an absent one.
     """
 
     __slots__ = ("always", "is_list", "merge_key", "name", "optional", "type")
@@ -221,7 +221,7 @@ def fields_of_kind(kind: str) -> Mapping[str, Field]:
 
 
 def as_stored(obj: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return an API object of a kind as the API server stores what a client wrote.
+    """Return an API object of a kind as the API server stores it for a client.
 
     The fields are in the order of the kind, without empty ones and those that the kind does not have.
     Quantities and times are in their canonical form. Of kinds that are not in the tables, this is so of the
@@ -272,7 +272,7 @@ def _is_empty(value: Any, field: Field) -> bool:
 
 
 def unknown_fields(obj: dict[str, Any], kind: str) -> Iterator[str]:
-    """Find the paths of fields that the kind does not have; none of kinds that are not in the tables.
+    """Find the paths of fields that the kind does not have; empty for kinds that are not in the tables.
 
     Metadata is checked for every kind.
     """

@@ -44,7 +44,7 @@ class Refusal:
 class Unfit:
     """The refusal: how many nodes there are, and why each of those with a reason was refused.
 
-    preemption: what came of trying to make room; empty when room is being made.
+    preemption: the result of trying to make room; empty when room is being made.
     """
 
     nodes: int
@@ -64,7 +64,7 @@ class Unfit:
 
 
 def node_refusal(pod: JsonObject, node: JsonObject) -> str | None:
-    """Return why taints or labels keep a pod off a node; None when they do not."""
+    """Return why taints or labels keep a pod off a node, if they do."""
     tolerations: list[JsonObject] = spec_of(pod).get("tolerations") or []
     if spec_of(node).get("unschedulable") and not _tolerated(_UNSCHEDULABLE, tolerations):
         return "node(s) were unschedulable"
@@ -118,7 +118,7 @@ def requests_of(pod: JsonObject) -> dict[str, Fraction]:
 def resource_refusal(
     pod: JsonObject, node: JsonObject, pods: Collection[JsonObject], ignored: Collection[str] = ()
 ) -> Refusal | None:
-    """Return why the node has not enough left beside its pods; None when it has.
+    """Return the refusal, if the node has not enough left beside its pods.
 
     ignored: resources that do not count.
     """

@@ -89,7 +89,7 @@ async def serving(service: HttpService, host: str, port: int) -> AsyncIterator[i
 
     def ended(writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
         connections.discard(task)
-        writer.transport.abort()  # a task that is cancelled before it began has closed nothing
+        writer.transport.abort()  # a task that is cancelled before it began has not closed it
         if not task.cancelled() and (fault := task.exception()):
             faults.append(fault)
 

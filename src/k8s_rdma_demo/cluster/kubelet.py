@@ -82,7 +82,7 @@ async def running_kubelet(server: str, config: KubeletConfig) -> AsyncIterator[K
 
 @asynccontextmanager
 async def _runtime(config: KubeletConfig) -> AsyncIterator[tuple[Runtime, ContainerCreator | None]]:
-    """The node's runtime, and who makes containers."""
+    """The node's runtime, and the maker of containers."""
     if config.runtime_endpoint is not None:
         async with CriRuntime.connecting(config.runtime_endpoint) as runtime:
             yield runtime, CriContainers(runtime)
@@ -126,7 +126,7 @@ class Kubelet:
         raise AssertionError
 
     def sandbox_of(self, namespace: str, name: str) -> Sandbox | None:
-        """The sandbox of a pod that runs here; None when there is none."""
+        """Return the sandbox of a pod, if it runs here."""
         return self._services.sandboxes.of_pod(namespace, name)
 
     def netns_of(self, namespace: str, name: str) -> Path | None:
@@ -135,7 +135,7 @@ class Kubelet:
         return Path(sandbox.netns) if sandbox is not None else None
 
     def containers_of(self, namespace: str, name: str) -> dict[str, Container]:
-        """The containers of a pod, by name; none if it has none yet, or the kubelet knows no devices."""
+        """The containers of a pod, by name; empty before the first, or if the kubelet knows no devices."""
         if self._services.devices is None:
             return {}
         pod = self._services.devices.containers.find(namespace, name)
@@ -153,7 +153,7 @@ class Kubelet:
         self._workers[uid].lose_sandbox()
 
     async def ended(self, uid: str) -> None:
-        """Return when nothing of the pod is left here, and the last DEL for it has been run."""
+        """Wait until the pod is gone from this node, and the last DEL for it has been run."""
         if (task := self._tasks.get(uid)) is not None:
             await asyncio.wait([task])
 
@@ -270,7 +270,7 @@ async def _check_runtime(services: NodeServices) -> None:
 
 
 async def _report(services: NodeServices) -> None:
-    """Write the Ready condition and what is allocatable where they are not what they should be."""
+    """Write the Ready condition and the allocatable resources if they differ from the desired ones."""
     key = ("", services.config.node)
     try:
         node = await services.client.get(NODES, key)
@@ -325,10 +325,10 @@ def _node(services: NodeServices) -> JsonObject:
 
 
 def _resource_changes(node: JsonObject, devices: NodeDevices | None) -> JsonObject:
-    """Return the changes that make all capacity allocatable, and remove what left the capacity.
+    """Return the changes that make all capacity allocatable, and remove resources that left the capacity.
 
     Of plugins' resources the devices are the capacity, the healthy ones of them allocatable.
-    Source: `nodestatus.MachineInfo`. Nothing is reserved for the system.
+    Source: `nodestatus.MachineInfo`. No resources are reserved for the system.
     """
     status = status_of(node)
     reported_capacity, reported_allocatable = status.get("capacity") or {}, status.get("allocatable") or {}

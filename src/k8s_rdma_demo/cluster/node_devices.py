@@ -53,7 +53,7 @@ class DevicesConfig:
 
     manager: kubelet's part. cdi_dirs: where the runtime looks for CDI specifications; the last counts most.
     host_root: where the host's device nodes are.
-    registry: the directory where drivers of ResourceClaims register; None: kubelet knows none.
+    registry: the directory where drivers of ResourceClaims register; unset: kubelet knows no drivers.
     """
 
     manager: DeviceManagerConfig
@@ -70,7 +70,7 @@ class RejectedError(Exception):
 async def running_node_devices(
     node: KubeletConfig, config: DevicesConfig, client: ApiClient, maker: ContainerCreator | None = None
 ) -> AsyncIterator[NodeDevices]:
-    """Run until the block ends. maker: None for records only."""
+    """Run until the block ends. maker: unset for records only."""
     async with AsyncExitStack() as stack:
         claims = None
         if config.registry is not None:
@@ -146,11 +146,11 @@ class NodeDevices:
                 raise ContainerError(error.message) from error
 
     async def release(self, uid: str) -> None:
-        """Free the devices of a pod that is over for kubelet, whatever is left of it."""
+        """Free the devices of a pod that is over for kubelet, even if parts of it are left."""
         await self.manager.release(uid)
 
     def status(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Capacity and allocatable of plugins' resources; 0 of what there was and is not any more."""
+        """Capacity and allocatable of plugins' resources; 0 for those that no longer exist."""
         capacity = self.manager.capacity()
         self._reported |= capacity.keys()
         every = {name: capacity.get(name, _NONE) for name in sorted(self._reported)}
@@ -191,14 +191,14 @@ class KubeletConfig:
     runtime_endpoint: the socket of a real runtime instead, which needs `state_dir` and `devices`.
     relist_s: how often that is asked whether the pods' sandboxes still run.
     state_dir: where sandboxes are recorded, one file each; default: `sandboxes` beside `netns_dir`.
-    node_ip: the node's address; None: the InternalIP of the Node object, or 127.0.0.1.
-    register: create the Node object if there is none.
+    node_ip: the node's address; unset: the InternalIP of the Node object, or 127.0.0.1.
+    register: create the Node object if it is missing.
     start_retry_s: the first pause after a sandbox that failed; doubles up to `max_start_retry_s`.
     stop_retry_s: the pause after a DEL that failed.
-    late_delete_s: when the two DELs without a namespace follow a pod's end; None: never.
+    late_delete_s: when the two DELs without a namespace follow a pod's end; unset: never.
     status_interval_s: how often the plugins are asked for their STATUS.
-    devices: device plugins and what containers get of them; None: this kubelet knows none.
-    lease_s: how long the node's Lease lasts, which is renewed four times as often; None: there is none.
+    devices: device plugins and containers' shares of them; unset: this kubelet knows no plugins.
+    lease_s: the duration of the node's Lease, which is renewed four times as often; unset: no Lease.
     """
 
     node: str
@@ -238,7 +238,7 @@ class KubeletConfig:
 class NodeServices:
     """The services that pods' workers share.
 
-    devices: None if the kubelet knows no device plugins.
+    devices: unset if the kubelet knows no device plugins.
     network_error: why the network is not ready; empty when it is.
     """
 

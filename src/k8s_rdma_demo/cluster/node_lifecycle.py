@@ -1,7 +1,7 @@
 """Nodes that are not ready, or whose kubelet is silent: their taints, and the pods that these end.
 
 Taints for new pods come at once. Taints that end running pods come to one node of a zone after the other, and
-to none while no node of the cluster is ready, because that is rather the fault of the network.
+not at all while no node of the cluster is ready, because that is rather the fault of the network.
 
 Source (Kubernetes 1.36.2): `pkg/controller/nodelifecycle/node_lifecycle_controller.go`,
 `pkg/controller/tainteviction/taint_eviction.go`. A node that never had a Lease is not watched, because most
@@ -89,7 +89,7 @@ def zone_state(ready_nodes: int, lost_nodes: int) -> ZoneState:
 def eviction_rates(nodes: Iterable[JsonObject]) -> Mapping[str, float] | None:
     """Return the number of nodes of each zone whose pods may be ended, a second.
 
-    None if evictions are stopped, because all zones are in full disruption (`handleDisruption`).
+    No result if evictions are stopped, because all zones are in full disruption (`handleDisruption`).
     """
     are_ready: dict[str, list[bool]] = defaultdict(list)
     for node in nodes:
@@ -107,7 +107,7 @@ def eviction_rates(nodes: Iterable[JsonObject]) -> Mapping[str, float] | None:
 
 
 def silent_condition(node: JsonObject, moment: str) -> JsonObject | None:
-    """Return the condition Ready of a node whose kubelet is silent; None if it has that already."""
+    """Return the condition Ready of a node whose kubelet is silent, unless it has that already."""
     ready = condition_of(node, "Ready") or {}
     if ready.get("status") == "Unknown":
         return None
@@ -122,10 +122,10 @@ def silent_condition(node: JsonObject, moment: str) -> JsonObject | None:
 
 
 def due_taints(node: JsonObject, moment: str, eviction: Eviction) -> list[JsonObject] | None:
-    """Return the taints that the node's condition Ready asks for, beside others; None if it has them.
+    """Return the taints that the node's condition Ready asks for, beside others, unless it has them.
 
     A taint that it has already keeps the time at which it was added. One that ends pods is swapped for that
-    of another condition at once. A node that was never ready or unready has none.
+    of another condition at once. A node that was never ready or unready has no such taint.
     """
     status = (condition_of(node, "Ready") or {"status": "True"}).get("status")
     key = {"True": "", "Unknown": UNREACHABLE}.get(str(status), NOT_READY)
@@ -149,7 +149,7 @@ def ends_pods(node: JsonObject) -> bool:
 
 
 def eviction_time(pod: JsonObject, node: JsonObject) -> datetime | None:
-    """Return the moment from which the node's taints end a pod; None if they never do.
+    """Return the moment from which the node's taints end a pod, if they do.
 
     A taint that the pod does not tolerate ends it at once, and others after the shortest `tolerationSeconds`.
     """
@@ -180,7 +180,7 @@ def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
 
 
 def not_ready_status(pod: JsonObject, now: datetime) -> JsonObject | None:
-    """Return the status patch of a pod whose node is not ready; None if it is not ready already."""
+    """Return the status patch of a pod whose node is not ready, unless the pod is not ready already."""
     ready = condition_of(pod, "Ready")
     if ready is None or ready.get("status") == "False":
         return None

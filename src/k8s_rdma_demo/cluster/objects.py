@@ -169,7 +169,7 @@ SERVICES = ResourceType(
     short_names=("svc",),
     verbs=("get", "list", "watch"),
 )
-"""There are none; `kubectl cluster-info` lists them."""
+"""There are no Services; `kubectl cluster-info` lists them."""
 
 RESOURCE_SLICES = ResourceType(
     group="resource.k8s.io", version="v1", plural="resourceslices", kind="ResourceSlice", namespaced=False
@@ -306,7 +306,7 @@ def parse_resource_type(text: str) -> ResourceType:
 class Target:
     """The target of a URL path: a collection (no name), an object, or a subresource of one.
 
-    proxy_path: what follows the subresource `proxy`.
+    proxy_path: the rest of the path after the subresource `proxy`.
     """
 
     resource: ResourceType
@@ -317,7 +317,7 @@ class Target:
 
 
 def resolve(path: str, resources: tuple[ResourceType, ...]) -> Target | None:
-    """Read a URL path (source: API conventions, "Resource URIs"); None when it names none of `resources`."""
+    """Read a URL path (source: API conventions, "Resource URIs"), if it names one of `resources`."""
     for resource in resources:
         if not path.startswith(f"{resource.prefix}/"):
             continue
@@ -352,7 +352,7 @@ def go_json(value: object, *, order: Literal["deterministic"] | None = None) -> 
 
 
 def go_quote(text: str) -> str:
-    """`%q`: the text in double quotes, with what cannot be printed escaped."""
+    """`%q`: the text in double quotes, with unprintable characters escaped."""
     return msgspec.json.encode(text).decode()
 
 
@@ -362,7 +362,7 @@ def fields_regardless_of_case(obj: JsonObject) -> JsonObject:
 
 
 def untyped(obj: JsonObject) -> JsonObject:
-    """Remove `kind` and `apiVersion`: objects in lists have none, and Go's typed objects neither."""
+    """Remove `kind` and `apiVersion`, which objects in lists and Go's typed objects lack."""
     return {name: value for name, value in obj.items() if name not in {"kind", "apiVersion"}}
 
 
@@ -389,7 +389,7 @@ def parse_timestamp(text: str) -> datetime:
 
 
 def metadata(obj: JsonObject) -> JsonObject:
-    """The object's metadata; empty if it has none."""
+    """The object's metadata; empty if absent."""
     return obj.get("metadata") or {}
 
 
@@ -414,22 +414,22 @@ def key_of(obj: JsonObject) -> Key:
 
 
 def annotations_of(obj: JsonObject) -> dict[str, str]:
-    """`metadata.annotations`; empty if there are none."""
+    """`metadata.annotations`; empty if absent."""
     return metadata(obj).get("annotations") or {}
 
 
 def labels_of(obj: JsonObject) -> dict[str, str]:
-    """`metadata.labels`; empty if there are none."""
+    """`metadata.labels`; empty if absent."""
     return metadata(obj).get("labels") or {}
 
 
 def spec_of(obj: JsonObject) -> JsonObject:
-    """`spec`; empty if there is none."""
+    """`spec`; empty if absent."""
     return obj.get("spec") or {}
 
 
 def status_of(obj: JsonObject) -> JsonObject:
-    """`status`; empty if there is none."""
+    """`status`; empty if absent."""
     return obj.get("status") or {}
 
 
@@ -439,7 +439,7 @@ def node_name_of(pod: JsonObject) -> str:
 
 
 def priority_of(pod: JsonObject) -> int:
-    """A pod's priority; 0 if admission set none."""
+    """A pod's priority; 0 if admission did not set it."""
     return int(spec_of(pod).get("priority") or 0)
 
 

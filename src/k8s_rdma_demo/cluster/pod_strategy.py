@@ -1,4 +1,4 @@
-"""Pods as the API server takes them: defaults, validation, what may change, how long one ends.
+"""Pods as the API server takes them: defaults, validation, permitted updates, grace periods.
 
 Source: `pkg/registry/core/pod/strategy.go`, `pkg/apis/core/v1/defaults.go`, `pkg/apis/core/v1/conversion.go`
 (`serviceAccount`), `pkg/apis/core/v1/helper/qos/qos.go`; the admission plugin DefaultTolerationSeconds.
@@ -83,7 +83,7 @@ def complete_spec(pod: JsonObject, priority: JsonObject, tolerated_s: int = TOLE
 
 
 def check_spec_update(old: JsonObject, new: JsonObject) -> None:
-    """Refuse (StatusError 422) an update of a pod's spec beyond what may change while it exists."""
+    """Refuse (StatusError 422) an update of a pod's spec beyond the fields that may change."""
     if not _gates(new) <= _gates(old):
         added = ", ".join(sorted(_gates(new) - _gates(old)))
         why = f"Forbidden: only deletion is allowed, but found new scheduling gates '{added}'"
@@ -101,7 +101,7 @@ def check_spec_update(old: JsonObject, new: JsonObject) -> None:
 def grace_period_s(pod: JsonObject, requested_s: int | None) -> int:
     """Return the grace period of a pod in seconds; 0: its object is removed at once.
 
-    A pod that runs nowhere has nothing to be graceful about (source: `podStrategy.CheckGracefulDelete`).
+    A pod that has no node, or has finished, gets no grace period (source: `podStrategy.CheckGracefulDelete`).
     """
     if not node_name_of(pod) or is_finished(pod):
         return 0

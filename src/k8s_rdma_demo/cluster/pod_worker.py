@@ -53,7 +53,7 @@ _log = structlog.get_logger()
 def running_status(pod: JsonObject, sandbox: Sandbox | None, node_ip: str, now: datetime) -> JsonObject:
     """The status patch of a pod whose sandbox is up: running, ready, with its addresses.
 
-    sandbox: None for a pod in the host's network, which has the node's address.
+    sandbox: unset for a pod in the host's network, which has the node's address.
     """
     ips = sandbox.ips if sandbox is not None else [node_ip]
     moment = timestamp(now)
@@ -107,7 +107,7 @@ class _NotStartedError(K8sRdmaError):
 class PodWorker:
     """Keeps a sandbox for the pod until the pod shall end, then takes it down and lets the object go.
 
-    sandboxes: what a former kubelet left of the pod.
+    sandboxes: those of the pod that a former kubelet left.
     """
 
     def __init__(self, services: NodeServices, pod: JsonObject, sandboxes: list[Sandbox]) -> None:
@@ -124,7 +124,7 @@ class PodWorker:
         self.update(pod)
 
     def update(self, pod: JsonObject | None) -> None:
-        """Take the changed object of the pod; None: it was deleted, and with it the reason to run."""
+        """Take the changed object of the pod; absent: it was deleted, and with it the reason to run."""
         if pod is None:
             self._is_deleted = True
         else:
@@ -136,7 +136,7 @@ class PodWorker:
     def lose_sandbox(self, container_id: str | None = None) -> None:
         """Take down a sandbox that has died, and make another one.
 
-        container_id: of that sandbox; None: whichever the pod has.
+        container_id: of that sandbox; unset: the pod's current one.
         """
         if container_id is not None and container_id not in self._sandboxes:
             return
@@ -144,7 +144,7 @@ class PodWorker:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run the pod from its sandbox to its end; return when nothing of it is left on this node."""
+        """Run the pod from its sandbox to its end; return when it is gone from this node."""
         if not await self._admit():
             await self._ending.wait()
         elif spec_of(self._pod).get("hostNetwork"):
@@ -213,7 +213,7 @@ class PodWorker:
         return next((sandbox for sandbox in started if sandbox not in dead), None)
 
     async def _retry(self, step: Callable[[], Awaitable[T]]) -> T | None:
-        """Return a step's result, after as many tries as it takes; None when the pod shall end meanwhile."""
+        """Repeat a step until it succeeds; return its result, unless the pod shall end meanwhile."""
         pause_s = self._config.start_retry_s
         while not self._ending.is_set():
             try:
@@ -288,7 +288,7 @@ class PodWorker:
             raise _NotStartedError("FailedKillPod", self._not_killed(error)) from error
 
     def _reference(self) -> PodRef:
-        """Return the pod as the runtime gets it, with what kubelet adds to its annotations."""
+        """Return the pod as the runtime gets it, with the annotations that kubelet adds."""
         added = {"kubernetes.io/config.seen": self._received_at, "kubernetes.io/config.source": "api"}
         return PodRef(
             namespace=namespace_of(self._pod),
@@ -349,7 +349,7 @@ class PodWorker:
                 await self._services.recorder.warning(self._pod, "FailedKillPod", self._not_killed(error))
             await asyncio.sleep(self._config.stop_retry_s)
 
-    # What is kept
+    # Records of sandboxes
 
     def _save(self, sandbox: Sandbox) -> None:
         self._sandboxes[sandbox.container_id] = sandbox

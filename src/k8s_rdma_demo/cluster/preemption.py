@@ -132,7 +132,7 @@ def _violating(pods: Iterable[JsonObject], budgets: list[JsonObject]) -> set[str
 
 
 def _covers(budget: JsonObject, pod: JsonObject) -> bool:
-    """A budget that selects by nothing is for no pod here, unlike for evictions."""
+    """Report whether a budget covers the pod; an empty selector covers no pod, unlike for evictions."""
     selector = spec_of(budget).get("selector") or {}
     if not (selector.get("matchLabels") or selector.get("matchExpressions")) or not labels_of(pod):
         return False
@@ -140,7 +140,7 @@ def _covers(budget: JsonObject, pod: JsonObject) -> bool:
 
 
 def _rank(pod: JsonObject) -> tuple[int, str]:
-    """The higher priority first, then who has run for longer."""
+    """The higher priority first, then the one that has run longer."""
     return -priority_of(pod), _started(pod)
 
 
@@ -168,7 +168,7 @@ class _Later:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A preemption's result. node: the nominated node; empty: none; None: the nomination stays as it is."""
+    """A preemption's result. node: the nominated node; empty: no node; unset: the nomination stays."""
 
     node: str | None
     message: str = ""
@@ -187,7 +187,7 @@ class Preemptor:
     clock: Clock
 
     async def make_room(self, pod: JsonObject, refusals: Mapping[str, Refusal], nodes: int) -> Outcome:
-        """Evict what it takes on the node where that hurts least."""
+        """Evict the necessary pods on the node where that hurts least."""
         obstacle = self._ineligibility(pod, refusals)
         claims = _CLAIMS if spec_of(pod).get("resourceClaims") else _NO_CLAIMS
         if obstacle:

@@ -145,7 +145,7 @@ def _rules_of(ref: RoleRef, binding: JsonObject, store: Store) -> tuple[Rule, ..
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The bearer tokens that are known, and whose each is."""
+    """The known bearer tokens, and the user of each."""
 
     users: dict[str, User] = field(default_factory=dict)
 
@@ -165,7 +165,7 @@ class Access:
         return self.users[token]
 
     def check(self, request: Request, target: Target, store: Store) -> None:
-        """Refuse (StatusError 401 or 403) what no role in the store allows."""
+        """Refuse (StatusError 401 or 403) requests that no role in the store allows."""
         user, verb = self.user_of(request), verb_of(request, target)
         if not allowed(user, verb, target, store):
             raise forbidden(user.name, verb, target)
@@ -211,7 +211,7 @@ class _Review(msgspec.Struct, frozen=True):
 def review(kind: str, document: JsonObject, user: User, store: Store) -> JsonObject:
     """Return a review with its status; StatusError 400 for a malformed one.
 
-    user: whose request it is, and whom it is about unless it is a SubjectAccessReview.
+    user: the sender of the request, and its subject unless it is a SubjectAccessReview.
     """
     try:
         spec = msgspec.convert(document, _Review).spec

@@ -109,9 +109,9 @@ def check_eviction(target: Target, eviction: JsonObject) -> None:
 
 
 def spend_budget(store: Store, pod: JsonObject) -> None:
-    """Spend the pod's eviction from its budgets; StatusError 429 when one of them allows none.
+    """Spend the pod's eviction from its budgets; StatusError 429 if one of them is used up.
 
-    The eviction of a pending, finished or terminating pod disrupts nothing.
+    The eviction of a pending, finished or terminating pod needs no budget.
     """
     if is_finished(pod) or is_terminating(pod) or status_of(pod).get("phase") == "Pending":
         return
@@ -129,13 +129,13 @@ def spend_budget(store: Store, pod: JsonObject) -> None:
 
 
 def _covers(budget: JsonObject, pod: JsonObject) -> bool:
-    """Report whether a budget covers the pod; an empty selector covers all, a missing one none."""
+    """Report whether a budget covers the pod; an empty selector covers all pods, a missing one no pod."""
     selector = spec_of(budget).get("selector")
     return selector is not None and selects(selector, labels_of(pod))
 
 
 def new_object(obj: JsonObject, *, has_status: bool) -> JsonObject:
-    """Return the object as created: without a status where that is a subresource."""
+    """Return the object as created: without a status if that is a subresource."""
     created = {**obj, "metadata": {**metadata(obj), "generation": 1}}
     if has_status:
         created.pop("status", None)
@@ -185,7 +185,7 @@ def random_suffix() -> str:
 class Registry:
     """Creates, reads, updates and deletes objects as the API server does.
 
-    clock, new_uid, new_suffix: where times, UIDs and the ends of generated names come from.
+    clock, new_uid, new_suffix: the sources of times, UIDs and the ends of generated names.
     gates_off: feature gates that are off. checks_namespaces: objects need their namespace to exist.
     tolerated_s: of new pods, the seconds for which they tolerate a node that is not ready.
     """
@@ -203,7 +203,7 @@ class Registry:
         return replace(self, store=self.store.draft())
 
     def get(self, target: Target) -> JsonObject:
-        """Return the object; StatusError 404 if there is none."""
+        """Return the object; StatusError 404 if it does not exist."""
         obj = self.store.get(target.resource, (target.namespace, target.name))
         if obj is None:
             raise not_found(target.resource, target.name)
@@ -230,7 +230,7 @@ class Registry:
         return self._write(target, self._with_defaults(target, obj))
 
     def _with_defaults(self, target: Target, obj: JsonObject) -> JsonObject:
-        """Return a new object with what the server fills in; StatusError when it is wrong."""
+        """Return a new object with the fields that the server fills in; StatusError if it is wrong."""
         resource = target.resource
         if resource.custom:
             obj = new_object(obj, has_status=resource.has_status)
@@ -263,7 +263,7 @@ class Registry:
         return self._replace(target, old, document)
 
     def patch(self, target: Target, merge: Callable[[JsonObject], JsonObject]) -> JsonObject:
-        """Replace an object by what `merge` makes of it."""
+        """Replace an object by the result of `merge`."""
         old = self.get(target)
         new = _decoded(target.resource, merge(old))
         if name_of(new) != target.name:
@@ -357,7 +357,7 @@ class Registry:
         return success(201)
 
     def _priority_of(self, target: Target, pod: JsonObject) -> JsonObject:
-        """Return the fields set by the pod's PriorityClass; StatusError 403 where there is none of that name.
+        """Return the fields set by the pod's PriorityClass; StatusError 403 if no class has that name.
 
         Source: `plugin/pkg/admission/priority`. There is no class that is everybody's default.
         """

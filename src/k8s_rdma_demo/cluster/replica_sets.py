@@ -1,4 +1,4 @@
-"""ReplicaSets: which pods are a set's own, how many it lacks or has too many, and what its status says.
+"""ReplicaSets: which pods are a set's own, how many it lacks or has too many, and its status.
 
 Source (Kubernetes 1.36): `pkg/controller/replicaset`, `pkg/controller/controller_ref_manager.go`,
 `pkg/controller/controller_utils.go` (`ActivePodsWithRanks`). Not simulated: `minReadySeconds`, slow start,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def controller_of(obj: JsonObject) -> JsonObject | None:
-    """Return the owner reference of the object's controller; None if it has none."""
+    """Return the owner reference of the object's controller, if it has one."""
     references = metadata(obj).get("ownerReferences") or ()
     return next((reference for reference in references if reference.get("controller")), None)
 
@@ -62,7 +62,7 @@ def claim(owner: JsonObject, candidates: Iterable[JsonObject]) -> Claim:
     """Divide the objects of the owner's namespace: those that it has, adopts and releases.
 
     An object with another controller is left alone. One that is being deleted is not adopted, and an owner
-    that is being deleted adopts none.
+    that is being deleted does not adopt.
     """
     selector = spec_of(owner)["selector"]
     owned: list[JsonObject] = []
@@ -90,7 +90,7 @@ def is_ready(pod: JsonObject) -> bool:
 
 
 def replicas_of(owner: JsonObject) -> int:
-    """Return the replicas of a specification; 1 if it names none."""
+    """Return the replicas of a specification; 1 if unset."""
     replicas = spec_of(owner).get("replicas")
     return 1 if replicas is None else int(replicas)
 

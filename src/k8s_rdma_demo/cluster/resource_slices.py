@@ -1,6 +1,6 @@
 """ResourceSlices as the API server keeps them: feature gates, defaults, canonical quantities, limits.
 
-Only what drivers depend on is here. An object is taken whole or refused with the API server's words.
+Only the parts that drivers need are here. An object is taken whole or refused with the API server's words.
 
 Source (Kubernetes 1.36): `pkg/registry/resource/resourceslice/strategy.go`, `pkg/apis/resource/validation`,
 `pkg/apis/resource/v1/defaults.go`; quantities: `k8s.io/apimachinery/pkg/api/resource`.
@@ -34,9 +34,9 @@ _IMMUTABLE: dict[str, Callable[[JsonObject], Any]] = {
 def stored_slice(
     slice_: JsonObject, old: JsonObject | None, *, gates_off: frozenset[str], now: str
 ) -> JsonObject:
-    """The slice as it is stored: without what belongs to gates that are off, and with defaults filled in.
+    """The slice as it is stored: without the fields of gates that are off, and with defaults filled in.
 
-    Fields that the old slice has already are kept whatever the gates. now: the time of taints that say none.
+    Fields that the old slice has already are kept whatever the gates. now: the time of taints without one.
     StatusError 422 when the slice is wrong, ValueError for a malformed quantity or time.
     """
     generation = metadata(old).get("generation", 0) if old else 0

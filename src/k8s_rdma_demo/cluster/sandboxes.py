@@ -27,16 +27,16 @@ class Runtime(Protocol):
         """Create a pod's sandbox without its network; KernelError."""
 
     async def attach(self, sandbox: Sandbox) -> Sandbox:
-        """The sandbox with its network, perhaps under an id that only now is known; AttachError."""
+        """The sandbox with its network, possibly under an id that only now is known; AttachError."""
 
     async def delete(self, sandbox: Sandbox) -> None:
-        """End what runs in it, and its network; may be repeated until it succeeds."""
+        """End all that runs in it, and its network; may be repeated until it succeeds."""
 
     async def detach(self, sandbox: Sandbox) -> None:
         """Repeat DEL without a namespace, as follows some time after a pod's end."""
 
     async def list_dead(self, sandboxes: Sequence[Sandbox]) -> Sequence[Sandbox]:
-        """List the sandboxes that do not exist or do not run; none if the runtime does not answer."""
+        """List the sandboxes that do not exist or do not run; empty if the runtime does not answer."""
 
     async def status(self) -> None:
         """Return if pods can be started; otherwise raise."""
@@ -45,7 +45,7 @@ class Runtime(Protocol):
 class AttachError(CniError):
     """A sandbox's network could not be set up.
 
-    leftover: the sandbox whose deletion failed too, for `delete`; None when nothing of it is left.
+    leftover: the sandbox whose deletion failed too, for `delete`; unset if it is gone.
     kubelet_message: the runtime's message to kubelet.
     """
 
@@ -72,7 +72,7 @@ class PodRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A network namespace for a pod. result: of the chain's ADD; None until that has succeeded."""
+    """A network namespace for a pod. result: of the chain's ADD; unset until that has succeeded."""
 
     container_id: str
     pod: PodRef
@@ -106,14 +106,14 @@ class SandboxDirectory:
         self._path(sandbox).unlink(missing_ok=True)
 
     def load(self) -> list[Sandbox]:
-        """All sandboxes; MalformedError names a file that is none."""
+        """All sandboxes; MalformedError names a file that is not a sandbox."""
         return [
             decode(path.read_bytes(), _sandbox_decoder, str(path))
             for path in sorted(self._directory.glob("*.json"))
         ]
 
     def of_pod(self, namespace: str, name: str) -> Sandbox | None:
-        """The sandbox of a pod that is running, None when there is none."""
+        """Return the sandbox of a pod, if it is running."""
         found = (s for s in self.load() if s.pod.key == (namespace, name) and s.result is not None)
         return next(found, None)
 

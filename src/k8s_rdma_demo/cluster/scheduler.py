@@ -1,7 +1,7 @@
 """The scheduler stand-in: kube-scheduler's cycle around its extenders, one pod at a time.
 
 Filter, prioritize when there is a choice, then bind in the background, several at once. Refused pods wait
-for an event, failed ones back off, twice as long after each failure; nothing is polled. A pod that fits
+for an event, failed ones back off, twice as long after each failure, without polling. A pod that fits
 nowhere may preempt others (`preemption`).
 
     async with scheduling("http://127.0.0.1:8080", SchedulerConfig(extenders=(...,))):
@@ -63,7 +63,7 @@ class SchedulerConfig:
     """The configuration of the scheduler.
 
     name: it takes pods whose `schedulerName` this is.
-    seed: nodes of equal score are drawn from by a generator with this seed; None: the first by name.
+    seed: nodes of equal score are drawn from by a generator with this seed; unset: the first by name.
     """
 
     name: str = "default-scheduler"
@@ -78,7 +78,7 @@ class SchedulerConfig:
 async def scheduling(server: str, config: SchedulerConfig, token: str = "") -> AsyncIterator[None]:
     """Schedule the pods of the API server at that URL until the block ends; entered once pods are seen.
 
-    token: of a user that may do what a scheduler does, where the API server asks for one.
+    token: of a user with a scheduler's permissions, if the API server asks for one.
     """
     async with (
         ApiClient.connecting(server, token) as client,
@@ -228,7 +228,7 @@ class Scheduler:
             else:
                 self._assignments.forget(uid_of(pod))
             self._queue.fail(uid_of(pod), self._now())
-            self._queue.on_event()  # what was assumed to be used is free again
+            self._queue.on_event()  # the resources assumed to be used are free again
             self._wake.set()
             await self._report(pod, "SchedulerError", error.message)
             return
@@ -251,7 +251,7 @@ class Scheduler:
     ) -> None:
         """Report why a pod was not scheduled, in its status and an event, unless it is deleted or has a node.
 
-        nominated: its nominated node; None when that stays as it is.
+        nominated: its nominated node; unset: it stays as it is.
         """
         current = self._current(pod)
         if current is None or node_name_of(current):
@@ -283,7 +283,7 @@ class Scheduler:
             _log.warning("pod.not_reported", pod=name_of(pod), error=error.message)
 
     def _current(self, pod: JsonObject) -> JsonObject | None:
-        """Return the informer's version of the pod, None once it is deleted."""
+        """Return the informer's version of the pod, unless it is deleted."""
         current = self._pods.objects.get(key_of(pod))
         return current if current is not None and uid_of(current) == uid_of(pod) else None
 
@@ -403,7 +403,7 @@ class SchedulingQueue:
         self._entries.pop(uid, None)
 
     def pop(self, now: float) -> JsonObject | None:
-        """The next pod to try: the highest priority first, then who came first; None when none is due."""
+        """Return the next pod to try, if one is due: the highest priority first, then the first to come."""
         for entry in self._entries.values():
             if entry.state is _State.BACKOFF and entry.ready_at <= now:
                 self._activate(entry)
@@ -416,7 +416,7 @@ class SchedulingQueue:
         return entry.pod
 
     def next_due(self) -> float | None:
-        """Return the end of the next pod's backoff; None if no pod is backing off."""
+        """Return the end of the next pod's backoff, if a pod is backing off."""
         return min((e.ready_at for e in self._entries.values() if e.state is _State.BACKOFF), default=None)
 
     def refuse(self, uid: str) -> None:

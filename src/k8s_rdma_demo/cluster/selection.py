@@ -103,7 +103,7 @@ def _label_term(term: str) -> Predicate:
 
 
 def _label_in(key: str, values: set[str], *, expected: bool) -> Predicate:
-    # An object without the label is none of the values: `!=` and `notin` take it.
+    # An object without the label has no value in the set: `!=` and `notin` take it.
     return lambda obj: (labels_of(obj).get(key) in values) is expected
 
 

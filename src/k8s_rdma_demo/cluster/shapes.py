@@ -1,6 +1,6 @@
 """JSON types of the fields that this package reads.
 
-A request is checked once, so that later code can rely on the types. Fields that nothing reads are not
+A request is checked once, so that later code can rely on the types. Fields that are never read are not
 checked.
 """
 

@@ -133,7 +133,7 @@ def invalid(resource: ResourceType, name: str, field: str, kind: str, why: str) 
 
 
 def expired(requested: int, oldest: int) -> StatusError:
-    """410: what changed after that resourceVersion is no longer known; list again."""
+    """410: the changes after that resourceVersion are no longer known; list again."""
     return StatusError(410, "Expired", f"too old resource version: {requested} ({oldest})")
 
 
@@ -173,7 +173,7 @@ def no_server_side_apply() -> StatusError:
 
 
 def no_kubelet(subresource: str) -> StatusError:
-    """405: what only a kubelet could answer."""
+    """405: a request that only a kubelet could answer."""
     message = (
         f"pods/{subresource} is not served: this simulated API server reaches no kubelet; a pod here is a "
         "network namespace, which nsenter(1) enters"
@@ -182,7 +182,7 @@ def no_kubelet(subresource: str) -> StatusError:
 
 
 def unavailable(message: str) -> StatusError:
-    """503: what the request is passed on to gives no answer."""
+    """503: the target of a forwarded request gives no answer."""
     return StatusError(503, "ServiceUnavailable", message)
 
 

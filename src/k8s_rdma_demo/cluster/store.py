@@ -22,7 +22,7 @@ ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One write. previous: the object before it, None when it was created."""
+    """One write. previous: the object before it, unless it was created."""
 
     revision: int
     type: ChangeType
@@ -45,16 +45,16 @@ class Store:
         self._grown = asyncio.Event()
 
     def get(self, resource: ResourceType, key: Key) -> JsonObject | None:
-        """Return the object, or None."""
+        """Return the object, if it exists."""
         return self._objects.get(resource, {}).get(key)
 
     def items(self, resource: ResourceType, namespace: str = "") -> list[JsonObject]:
-        """All objects, of one namespace where it is given, in the order of their keys as etcd has them."""
+        """All objects, of one namespace if it is given, in the order of their keys as etcd has them."""
         found = self._objects.get(resource, {})
         return [found[key] for key in sorted(found) if not namespace or key[0] == namespace]
 
     def put(self, resource: ResourceType, obj: JsonObject) -> JsonObject:
-        """Create or replace; writing what is there already changes nothing. Returns what is stored."""
+        """Create or replace, unless the object is the same already. Return the stored object."""
         key = key_of(obj)
         previous = self.get(resource, key)
         if previous is not None and _without_revision(previous) == _without_revision(obj):

@@ -146,7 +146,7 @@ def human_duration(seconds: float) -> str:
 
 
 def since(time: Any, now: datetime) -> str:
-    """Write how long ago a timestamp is; UNKNOWN for none."""
+    """Write how long ago a timestamp is; UNKNOWN if it is missing or malformed."""
     try:
         return human_duration((now - parse_timestamp(time)).total_seconds())
     except (TypeError, ValueError):
@@ -192,7 +192,7 @@ def _pod_ready(pod: JsonObject, _now: datetime) -> str:
 
 
 def _pod_status(pod: JsonObject, _now: datetime) -> str:
-    """Return a reason where a container or the pod has one, else the phase. Source: `printPod`."""
+    """Return a reason if a container or the pod has one, else the phase. Source: `printPod`."""
     status = status_of(pod)
     reason = str(status.get("reason") or status.get("phase") or "")
     if (scheduled := condition_of(pod, "PodScheduled")) and scheduled.get("reason") == "SchedulingGated":

@@ -30,7 +30,7 @@ _NO_NUMA_NODE = -1
 class Need:
     """A container's request for devices of a resource.
 
-    reusable: what an earlier init container of the pod had. in_use: what anybody has.
+    reusable: devices of the pod's earlier init containers. in_use: devices of all containers.
     """
 
     resource: str
@@ -172,7 +172,7 @@ class Admission:
         return nodes
 
     def _reuse(self, pod: DevicePod, container: DeviceContainer, reusable: dict[str, set[str]]) -> None:
-        """An init container that runs to its end leaves its devices to those that follow."""
+        """Leave the devices of an init container that runs to its end to those that follow."""
         for resource, allocation in self.allocations.of_container(pod.uid, container.name).items():
             if container.kind is ContainerKind.INIT:
                 reusable.setdefault(resource, set()).update(allocation.ids)

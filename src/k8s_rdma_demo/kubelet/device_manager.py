@@ -58,7 +58,7 @@ class DeviceManagerConfig:
 
     plugin_dir: for the sockets of kubelet and plugins (`/var/lib/kubelet/device-plugins`).
     pod_resources: the socket of the PodResources API (`/var/lib/kubelet/pod-resources/kubelet.sock`).
-    rate_limit: of that API; None: none. get: whether it has Get, which older kubelets have not.
+    rate_limit: of that API, if it has one. get: whether it has Get, which older kubelets lack.
     stop_grace_s: how long devices of a plugin that is gone are counted as unhealthy ones.
     dial_timeout_s: how long a plugin that registers may take to serve.
     seed: of all orders that are drawn.
@@ -75,10 +75,10 @@ class DeviceManagerConfig:
 
 @asynccontextmanager
 async def running_device_manager(config: DeviceManagerConfig) -> AsyncIterator[DeviceManager]:
-    """Run one until the block ends: kubelet has stopped, plugins and pods go on.
+    """Run a device manager until the block ends: then kubelet has stopped, plugins and pods go on.
 
-    Entering again is kubelet's restart: sockets are deleted, what pods hold is read again, and no resource
-    has any device until its plugin registers.
+    Entering again is kubelet's restart: sockets are deleted, the pods' allocations are read again, and no
+    resource has any device until its plugin registers.
     """
     manager = DeviceManager(config)
     async with in_background(manager.run()):
@@ -87,7 +87,7 @@ async def running_device_manager(config: DeviceManagerConfig) -> AsyncIterator[D
 
 
 class DeviceManager:
-    """`run` for as long as it shall; all else is for then. registrations: all that succeeded, in order."""
+    """A device manager; use it while `run` serves. registrations: all that succeeded, in order."""
 
     def __init__(self, config: DeviceManagerConfig) -> None:
         self.started = asyncio.Event()
@@ -143,7 +143,7 @@ class DeviceManager:
         await self._notify()
 
     async def prepare(self, pod: DevicePod, container: str) -> AllocateResponse:
-        """Return what the runtime is to give a container, before it starts; PreparationError."""
+        """Return the runtime's additions to a container, before it starts; PreparationError."""
         return await self._admission.prepare(pod, pod.container(container))
 
     async def release(self, uid: str) -> None:
@@ -154,7 +154,7 @@ class DeviceManager:
         await self._notify()
 
     def allocated_devices(self, pod: DevicePod, container: str) -> dict[str, tuple[str, ...]]:
-        """The devices that a container has, by resource."""
+        """Return a container's devices, by resource."""
         return {
             name: allocation.ids
             for name, allocation in self._allocations.of_container(pod.uid, container).items()
@@ -180,7 +180,7 @@ class DeviceManager:
         return tuple(self._listed[resource].devices.values()) if resource in self._listed else ()
 
     async def wait_for(self, condition: Callable[[], object]) -> None:
-        """Return once something is so of plugins, devices and pods."""
+        """Return once a condition of plugins, devices and pods is true."""
         async with self._changed:
             await self._changed.wait_for(condition)
 
@@ -368,7 +368,7 @@ def _clear(socket: Path) -> None:
 async def in_background(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """Run `work` beside the block and cancel it at the block's end.
 
-    What it raises ends the block and comes out of it; what the block raises comes out as it is.
+    An exception of `work` ends the block and is raised by it; one of the block is raised unchanged.
     """
     try:
         async with asyncio.TaskGroup() as group:

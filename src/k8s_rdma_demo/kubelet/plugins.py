@@ -49,7 +49,7 @@ _ALLOCATE_TIMEOUT_S = 60.0  # kubelet's own has no end
 
 
 def check_registration(registration: PluginRegistration) -> None:
-    """Refuse (RefusedCallError, with the code that every error of kubelet has) what kubelet does not take."""
+    """Raise RefusedCallError, with the code that every error of kubelet has, if kubelet refuses this."""
     if registration.version != DEVICE_PLUGIN_VERSION:
         raise RefusedCallError(
             StatusCode.UNKNOWN,
@@ -75,14 +75,14 @@ def _is_extended_resource(resource: str) -> bool:
 
 
 class PluginError(K8sRdmaError):
-    """A plugin did not do what it was asked for; the message is as gRPC's library for Go has it."""
+    """A plugin failed a request; the message is as in gRPC's library for Go."""
 
 
 @dataclass(slots=True)
 class ListedDevices:
     """The devices of one resource.
 
-    options: of its plugin. stopped: since when (the loop's clock) that is gone; None while it is there.
+    options: of its plugin. stopped: when the plugin ended (the loop's clock); unset while it runs.
     """
 
     devices: dict[str, OfferedDevice] = field(default_factory=dict)
@@ -92,18 +92,18 @@ class ListedDevices:
     stopped: float | None = None
 
     def start(self, options: PluginOptions) -> None:
-        """A plugin has registered; what it lists follows."""
+        """Note that a plugin has registered; its list follows."""
         self.options = options
         self.stopped = None
 
     def update(self, devices: Sequence[OfferedDevice]) -> None:
-        """Take the plugin's list: what is not in it is not there any more."""
+        """Take the plugin's list: devices that are not in it are gone."""
         self.devices = {device.id: device for device in devices}
         self.healthy = {device.id for device in devices if not device.unhealthy}
         self.unhealthy = set(self.devices) - self.healthy
 
     def stop(self, now: float) -> None:
-        """Note that the plugin ended: no device is healthy, but all stay, lest they are forgotten at once."""
+        """Note that the plugin ended: no device is healthy, but all are kept for a while."""
         self.unhealthy |= self.healthy
         self.healthy = set()
         self.stopped = now
@@ -118,7 +118,7 @@ class PluginClient:
         self._channel = grpc_calls.connect(socket)
 
     async def connect(self, *, timeout_s: float) -> None:
-        """Ask for the plugin's options once it is connected; PluginError when it does not serve in time."""
+        """Ask for the plugin's options once it is connected; PluginError if it does not serve in time."""
         call = grpc_calls.call(
             self._channel, GET_DEVICE_PLUGIN_OPTIONS, None, timeout_s=timeout_s, wait_for_ready=True
         )
@@ -130,7 +130,7 @@ class PluginClient:
             raise PluginError(f"failed to get device plugin options: {_error(error)}") from error
 
     async def lists(self) -> AsyncGenerator[Sequence[OfferedDevice], None]:
-        """The plugin's lists until it ends them; PluginError when it does so otherwise than by returning."""
+        """Yield the plugin's lists until it ends them; PluginError if it does not end them by returning."""
         try:
             async for devices in grpc_calls.answers(self._channel, LIST_AND_WATCH, None):
                 yield devices
@@ -150,7 +150,7 @@ class PluginClient:
         return answers[0]
 
     async def pre_start(self, ids: tuple[str, ...]) -> None:
-        """A container with these devices is about to start; PluginError."""
+        """Call PreStartContainer before a container with these devices starts; PluginError."""
         await self._call(PRE_START_CONTAINER, ids, timeout_s=PRE_START_TIMEOUT_S)
 
     async def close(self) -> None:

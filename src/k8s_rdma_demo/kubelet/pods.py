@@ -53,7 +53,7 @@ class DevicePod:
     containers: tuple[DeviceContainer, ...]
 
     def container(self, name: str) -> DeviceContainer:
-        """The container of that name; KeyError."""
+        """Return the container of that name; KeyError."""
         found = [container for container in self.containers if container.name == name]
         if not found:
             raise KeyError(name)
@@ -64,7 +64,7 @@ class DevicePod:
 class DeviceAllocation:
     """The devices of one resource that a container has.
 
-    numa: ids by the NUMA node that they are attached to, -1 if none is known.
+    numa: ids by the NUMA node that they are attached to, -1 if it is unknown.
     """
 
     ids: tuple[str, ...]
@@ -142,7 +142,7 @@ class DeviceAllocations:
         }
 
     def resources(self) -> set[str]:
-        """Return the resources whose devices are in use."""
+        """Return the resources with devices in use."""
         return {resource for _, _, resource in self._allocations}
 
     def drop(self, uid: str) -> None:
@@ -170,7 +170,7 @@ class DeviceAllocations:
         written.replace(directory / CHECKPOINT)
 
     def load(self, directory: Path) -> tuple[str, ...]:
-        """Read the checkpoint, if there is one; the resources that were registered. MalformedError."""
+        """Read the checkpoint, if there is one; return the resources that were registered. MalformedError."""
         try:
             content = (directory / CHECKPOINT).read_bytes()
         except FileNotFoundError:
